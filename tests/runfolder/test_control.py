@@ -1,0 +1,395 @@
+"""A control file is read with suspicion and written in one piece."""
+
+import json
+import os
+import stat
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.runfolder.control import (
+    ControlRefused,
+    ControlRequest,
+    decode_request,
+    encode_request,
+    peek,
+    read_request,
+    write_request,
+)
+
+posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
+as_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file away"
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def put(folder, content, mode=0o600):
+    path = folder / "control.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    path.chmod(mode)
+    return path
+
+
+def refusal(folder):
+    with pytest.raises(ControlRefused) as caught:
+        read_request(folder)
+    return caught.value.reason
+
+
+# ---------------------------------------------------------------- writing, and the way back
+
+
+def test_a_request_is_read_as_it_was_written(folder):
+    written = write_request(
+        folder,
+        log_every=100,
+        actions=["save", "sample"],
+        knobs={"lr_scale": 0.5, "mode": "calm", "augment": True, "workers": 3},
+        run_id="r1",
+        now=1000.25,
+    )
+
+    assert read_request(folder) == written
+    assert written.expires == 1600.25
+    assert os.listdir(folder) == ["control.json"]
+
+
+@posix
+def test_a_request_can_be_read_by_its_owner_alone(folder):
+    write_request(folder, log_every=100)
+
+    assert stat.S_IMODE((folder / "control.json").stat().st_mode) == 0o600
+
+
+def test_two_requests_have_two_ids(folder):
+    assert write_request(folder, log_every=100).id != write_request(folder, log_every=100).id
+
+
+def test_a_request_need_not_expire(folder):
+    assert write_request(folder, log_every=100, expires_in_s=None).expires is None
+    assert read_request(folder).expires is None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"log_every": True},
+        {"log_every": 1.5},
+        {"actions": ["rm -rf"]},
+        {"actions": ["save"] * 100},
+        {"knobs": {"lr": float("nan")}},
+        {"knobs": {"lr": [1]}},
+        {"knobs": {"id": 1}},
+    ],
+)
+def test_a_request_that_no_run_could_read_is_not_written(folder, asked):
+    with pytest.raises(ControlRefused):
+        write_request(folder, **asked)
+
+    assert os.listdir(folder) == []
+
+
+@posix
+def test_a_request_is_not_written_through_a_linked_folder(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+
+    with pytest.raises(ControlRefused, match="link"):
+        write_request(tmp_path / "link", log_every=100)
+
+
+names = st.sampled_from(["save", "lr_scale", "x", "Mode2", "a" * 64])
+values = st.one_of(
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
+)
+
+
+@given(
+    log_every=st.none() | st.integers(-(2**53), 2**53),
+    actions=st.lists(names, max_size=5, unique=True),
+    knobs=st.dictionaries(names, values, max_size=5),
+    timestamp=st.floats(0, 1e11),
+)
+def test_any_request_survives_the_trip_through_a_file(log_every, actions, knobs, timestamp):
+    request = ControlRequest(
+        id="a-1", timestamp=timestamp, log_every=log_every, actions=tuple(actions), knobs=knobs
+    )
+    if log_every is None and not actions and not knobs:
+        with pytest.raises(ControlRefused):
+            decode_request(encode_request(request))
+    else:
+        assert decode_request(encode_request(request)) == request
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_bytes_are_a_request_or_refused(data):
+    try:
+        decode_request(data)
+    except ControlRefused:
+        pass
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["id", "timestamp", "expires", "run_id", "log_every", "actions", "knobs", "x"]),
+        json_values,
+    )
+)
+def test_any_object_is_a_well_typed_request_or_refused(content):
+    try:
+        request = decode_request(json.dumps(content).encode("utf-8", "surrogatepass"))
+    except ControlRefused:
+        return
+
+    assert request.log_every is None or type(request.log_every) is int
+    assert type(request.timestamp) is float
+    assert all(type(action) is str for action in request.actions)
+    assert all(type(value) in (bool, int, float, str) for value in request.knobs.values())
+    encode_request(request).decode()
+
+
+# ---------------------------------------------------------------- the plain form
+
+
+def test_the_plain_form_is_a_request(folder):
+    put(folder, {"log_every": 100, "timestamp": 1703123456.789})
+    request = read_request(folder)
+
+    assert request.log_every == 100
+    assert request.timestamp == 1703123456.789
+    assert request.id.startswith("plain-1703123456.789")
+    assert request.expires is None
+
+
+def test_without_a_timestamp_the_time_of_the_file_counts(folder):
+    path = put(folder, {"log_every": 100})
+    os.utime(path, (5000, 5000))
+
+    assert read_request(folder).timestamp == pytest.approx(5000, abs=0.1)
+
+
+def test_the_same_plain_request_has_the_same_id_and_an_edited_one_another(folder):
+    put(folder, {"log_every": 100, "timestamp": 5.0})
+    first = read_request(folder).id
+    put(folder, b'{ "timestamp": 5.0,   "log_every": 100.0}')
+    same = read_request(folder).id
+    put(folder, {"log_every": 200, "timestamp": 5.0})
+    edited = read_request(folder).id
+
+    assert first == same != edited
+
+
+def test_knobs_may_stand_on_their_own(folder):
+    put(folder, {"timestamp": 5, "knobs": {"a": 1}, "b": "x"})
+
+    assert read_request(folder).knobs == {"a": 1, "b": "x"}
+
+
+def test_a_whole_number_may_be_written_as_a_float(folder):
+    put(folder, b'{"log_every": 1e2, "timestamp": 5}')
+
+    assert read_request(folder).log_every == 100
+
+
+def test_a_byte_order_mark_is_passed_over(folder):
+    put(folder, b'\xef\xbb\xbf{"log_every": 100}')
+
+    assert read_request(folder).log_every == 100
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[1]", "one object"),
+        (b"null", "one object"),
+        (b"{}", "asks for nothing"),
+        (b'{"timestamp": 5}', "asks for nothing"),
+        (b'{"log_every": NaN}', "strict JSON"),
+        (b'{"log_every": 5, "lr": -Infinity}', "strict JSON"),
+        (b'{"log_every": 1e999}', "too large"),
+        (b'{"log_every": "x"}', "log_every must be a whole number"),
+        (b'{"log_every": true}', "log_every must be a whole number"),
+        (b'{"log_every": 10.5}', "log_every must be a whole number"),
+        (b'{"log_every": [5]}', "log_every must be a whole number"),
+        (b'{"log_every": ' + b"9" * 400 + b"}", "log_every must be a whole number"),
+        (b'{"log_every": ' + b"9" * 5000 + b"}", "not JSON"),
+        (b'{"log_every": 5, "log_every": 6}', "twice"),
+        (b'{"knobs": {"a": 1}, "a": 1}', "twice"),
+        (b'{"actions": "stop"}', "list"),
+        (b'{"actions": [1]}', "name of an action"),
+        (b'{"actions": ["../x"]}', "name of an action"),
+        (b'{"actions": {"stop": 1}}', "list"),
+        (b'{"lr": null}', "lr must be"),
+        (b'{"lr": {"x": 1}}', "lr must be"),
+        (b'{"a b": 1}', "name of a knob"),
+        (b'{"knobs": [1]}', "knobs must be an object"),
+        (b'{"knobs": {"timestamp": 1}}', "name of a knob"),
+        (b'{"x": ' + b"9" * 30 + b"}", "x must be"),
+        (b'{"x": "\\ud800"}', "half a character"),
+        (b'{"x": "' + b"a" * 2000 + b'"}', "at most 1024"),
+        (b'{"log_every": 5, "timestamp": "now"}', "timestamp must be"),
+        (b'{"log_every": 5, "timestamp": true}', "timestamp must be"),
+        (b'{"log_every": 5, "expires": "soon"}', "expires must be"),
+        (b'{"log_every": 5, "run_id": 7}', "run_id must be"),
+        (b'{"log_every": 5, "id": "../../x"}', "id must be"),
+        (b'{"log_every": 5, "id": 7}', "id must be"),
+        (b"\xff" * 100, "not UTF-8"),
+        (b"[" * 60_000, "nested"),
+        (b'{"x":' * 10_000, "nested"),
+        (b'{"x": ' + b"[" * 500 + b"]" * 500 + b"}", "x must be"),
+        (b'{"log_every": 5' + b" " * 70_000 + b"}", "bytes"),
+        (json.dumps({f"k{i}": 1 for i in range(100)}).encode(), "100 knobs"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_the_reason(folder, content, reason):
+    put(folder, content)
+    said = refusal(folder)
+
+    assert reason in said
+    assert len(said) < 300
+
+
+def test_a_refusal_names_the_request_where_it_could_be_read(folder):
+    put(folder, {"id": "abc", "log_every": "x"})
+    with pytest.raises(ControlRefused) as caught:
+        read_request(folder)
+
+    assert caught.value.request_id == "abc"
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_write_is_refused(folder, mode):
+    put(folder, {"log_every": 5}, mode)
+
+    assert "can be written by others" in refusal(folder)
+
+
+@posix
+@pytest.mark.parametrize(
+    ("mode", "obeyed"), [(0o750, True), (0o755, True), (0o770, False), (0o777, False), (0o1777, False)]
+)
+def test_a_folder_may_be_shared_for_reading_but_not_for_writing(folder, mode, obeyed):
+    put(folder, {"log_every": 5})
+    folder.chmod(mode)
+
+    if obeyed:
+        assert read_request(folder).log_every == 5
+    else:
+        assert "run folder can be written by others" in refusal(folder)
+
+
+@posix
+@as_root
+@pytest.mark.parametrize("whose", ["file", "folder"])
+def test_what_belongs_to_another_user_is_refused(folder, whose):
+    path = put(folder, {"log_every": 5})
+    os.chown(path if whose == "file" else folder, 65534, 65534)
+
+    assert "another user" in refusal(folder)
+
+
+@posix
+def test_links_are_refused(folder, tmp_path):
+    target = tmp_path / "target"
+    target.write_text('{"log_every": 5}')
+    target.chmod(0o600)
+    (folder / "control.json").symlink_to(target)
+    symbolic = refusal(folder)
+    (folder / "control.json").unlink()
+    os.link(target, folder / "control.json")
+    hard = refusal(folder)
+
+    assert "symbolic link" in symbolic
+    assert "hard link" in hard
+
+
+@posix
+def test_a_linked_folder_is_refused(folder, tmp_path):
+    put(folder, {"log_every": 5})
+    (tmp_path / "link").symlink_to(folder)
+
+    assert "link" in refusal(tmp_path / "link")
+
+
+@posix
+def test_a_fifo_is_refused_without_waiting_for_its_writer(folder):
+    os.mkfifo(folder / "control.json", 0o600)
+
+    assert "FIFO" in refusal(folder)
+
+
+def test_a_folder_in_place_of_the_file_is_refused(folder):
+    (folder / "control.json").mkdir()
+
+    assert "folder" in refusal(folder)
+
+
+def test_no_file_and_no_folder_are_no_request(folder, tmp_path):
+    assert read_request(folder) is None
+    assert read_request(tmp_path / "absent") is None
+
+
+# ---------------------------------------------------------------- looking without opening
+
+
+def test_a_peek_changes_with_the_file(folder):
+    absent = peek(folder)
+    put(folder, {"log_every": 5})
+    first = peek(folder)
+    again = peek(folder)
+    write_request(folder, log_every=6)
+    second = peek(folder)
+
+    assert absent is None
+    assert first == again
+    assert second not in (None, first)
+
+
+@posix
+def test_a_peek_does_not_follow_a_link(folder, tmp_path):
+    (folder / "control.json").symlink_to(tmp_path / "nowhere")
+
+    assert peek(folder) is not None
+
+
+def test_a_request_rewritten_all_the_time_is_never_torn(folder):
+    write_request(folder, log_every=5)
+    stop = threading.Event()
+
+    def rewrite():
+        while not stop.is_set():
+            write_request(folder, knobs={"text": "x" * 1000})
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    try:
+        for _ in range(1_000):
+            assert read_request(folder) is not None
+    finally:
+        stop.set()
+        writer.join()

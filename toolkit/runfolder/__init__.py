@@ -1,0 +1,1 @@
+"""The single description of a run on disk: its files, their records, and how both are read and written."""

@@ -1,0 +1,387 @@
+"""The control file, both halves: how a request to a run is written, and how it is read."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from toolkit.runfolder.layout import CONTROL
+from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file
+
+KnobValue: TypeAlias = bool | int | float | str
+
+# When it was last changed, in two ways, its size and its inode: enough to notice any new file without opening it.
+Signature: TypeAlias = tuple[int, int, int, int]
+
+LOG_EVERY_LOW: Final = 5
+LOG_EVERY_HIGH: Final = 2000
+
+MAX_BYTES: Final = 64 * 1024
+MAX_ACTIONS: Final = 16
+MAX_KNOBS: Final = 64
+MAX_TEXT: Final = 1024
+
+FIELDS: Final = ("id", "timestamp", "expires", "run_id", "log_every", "actions", "knobs")
+"""The keys of a control file that are not knobs."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+@-]{0,127}\Z")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
+
+# Beyond this a double, and so every reader in JavaScript, can no longer tell two integers apart.
+_MAX_INTEGER = 2**53
+
+# A file's time comes from the kernel's tick, which lags behind the clock that the run reads.
+_FILE_CLOCK_LAG_S = 0.01
+
+
+class ControlRefused(ValueError):  # noqa: N818 - a request is refused, which is an answer and no error
+    """A control file that must not be obeyed; `reason` says why, `request_id` whose it is where that was readable."""
+
+    def __init__(self, reason: str, request_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.request_id = request_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRequest:
+    """What somebody asks of a run. It is well formed; whether the run can do it is for the run to say."""
+
+    id: str
+    timestamp: float
+    expires: float | None = None
+    run_id: str | None = None
+    log_every: int | None = None
+    actions: tuple[str, ...] = ()
+    knobs: Mapping[str, KnobValue] = field(default_factory=dict)
+
+
+def write_request(
+    run_folder: Path,
+    *,
+    log_every: int | None = None,
+    actions: Sequence[str] = (),
+    knobs: Mapping[str, KnobValue] | None = None,
+    expires_in_s: float | None = 600.0,
+    run_id: str | None = None,
+    now: float | None = None,
+) -> ControlRequest:
+    """Ask this of the run in `run_folder`, in place of anything asked before, and return the request with its id.
+
+    The file appears whole or not at all. Limits are not applied here: the run does that, and answers under the id.
+
+    Raises:
+        ControlRefused: the request is malformed or asks for nothing, or the folder is a link.
+        OSError: the file cannot be written.
+    """
+    timestamp = time.time() if now is None else now
+    content: dict[str, Any] = {"id": os.urandom(8).hex(), "timestamp": timestamp}
+    if expires_in_s is not None:
+        content["expires"] = timestamp + expires_in_s
+    if run_id is not None:
+        content["run_id"] = run_id
+    if log_every is not None:
+        content["log_every"] = log_every
+    if actions:
+        content["actions"] = list(actions)
+    if knobs:
+        content["knobs"] = dict(knobs)
+    # Read back with the eyes of the run, so that nothing is written that it could not even parse.
+    request = _request(content, file_time=timestamp)
+    if not stat.S_ISDIR(os.lstat(run_folder).st_mode):
+        raise ControlRefused(f"{run_folder} is not a run folder, or is a link to one")
+    # Durable, because a crash may leave the new name on an empty file otherwise.
+    replace_file(run_folder / CONTROL, encode_request(request), mode=0o600, durable=True)
+    return request
+
+
+def peek(run_folder: Path) -> Signature | None:
+    """Return what changes when the control file does, by one `lstat`; None where there is no file.
+
+    Raises:
+        OSError: the file system did not answer.
+    """
+    try:
+        status = os.lstat(run_folder / CONTROL)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
+
+
+def read_request(run_folder: Path) -> ControlRequest | None:
+    """Return what the control file in `run_folder` asks; None where there is no file.
+
+    Reads at most 64 KiB, never waits for a FIFO, follows no link, and runs nothing.
+
+    Raises:
+        ControlRefused: folder or file could have been written by somebody else, or the file is not a request.
+        OSError: the file system did not answer.
+    """
+    try:
+        data, changed = _read_trusted(run_folder)
+    except FileNotFoundError:
+        return None
+    except UnsafeFile as error:
+        raise ControlRefused(str(error)) from error
+    except PermissionError as error:
+        raise ControlRefused(f"{CONTROL} cannot be opened: {error.strerror}") from error
+    return _request(_parse(data), file_time=changed + _FILE_CLOCK_LAG_S)
+
+
+def encode_request(request: ControlRequest) -> bytes:
+    """Return `request` as the content of a control file."""
+    content: dict[str, Any] = {"id": request.id, "timestamp": request.timestamp}
+    for key in ("expires", "run_id", "log_every"):
+        value = getattr(request, key)
+        if value is not None:
+            content[key] = value
+    if request.actions:
+        content["actions"] = list(request.actions)
+    if request.knobs:
+        content["knobs"] = dict(request.knobs)
+    return json.dumps(content, allow_nan=False).encode()
+
+
+def decode_request(data: bytes) -> ControlRequest:
+    """Return the request that `data`, the content of a control file with a timestamp, holds.
+
+    Raises:
+        ControlRefused: it is not a request.
+    """
+    return _request(_parse(data), file_time=None)
+
+
+def is_name(text: str) -> bool:
+    """Say whether `text` can be the name of an action or knob."""
+    return _NAME.match(text) is not None
+
+
+# ---------------------------------------------------------------- the file
+
+
+def _read_trusted(run_folder: Path) -> tuple[bytes, float]:
+    """Return the bytes of the control file and when it was changed, having checked that they can only be ours."""
+    if os.open not in os.supports_dir_fd:  # Windows: no owners and modes to check, either
+        return _read_bounded(open_regular(run_folder / CONTROL))
+    try:
+        folder = os.open(run_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (
+            errno.ENOTDIR,
+            errno.ELOOP,
+            errno.EMLINK,
+        ):  # each system has its own word for a link
+            raise ControlRefused("the run folder is a link or no folder") from error
+        raise
+    try:
+        _require_ours(os.fstat(folder), "the run folder")
+        return _read_bounded(open_regular(Path(CONTROL), dir_fd=folder))
+    finally:
+        os.close(folder)
+
+
+def _read_bounded(fd: int) -> tuple[bytes, float]:
+    try:
+        status = os.fstat(fd)
+        if hasattr(os, "geteuid"):
+            _require_ours(status, CONTROL)
+        if status.st_nlink > 1:  # 0 when it was replaced a moment ago: still whole, and still ours
+            raise ControlRefused(f"{CONTROL} has {status.st_nlink} names (hard links), where one is allowed")
+        if status.st_size > MAX_BYTES:
+            raise ControlRefused(f"{CONTROL} has {status.st_size} bytes, more than {MAX_BYTES}")
+        data = b""
+        while len(data) <= MAX_BYTES and (chunk := os.read(fd, MAX_BYTES + 1 - len(data))):
+            data += chunk
+    finally:
+        os.close(fd)
+    if len(data) > MAX_BYTES:
+        raise ControlRefused(f"{CONTROL} has more than {MAX_BYTES} bytes")
+    return data, status.st_mtime
+
+
+def _require_ours(status: os.stat_result, what: str) -> None:
+    if status.st_uid != os.geteuid():
+        raise ControlRefused(f"{what} belongs to another user (uid {status.st_uid})")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(status.st_mode)
+        raise ControlRefused(
+            f"{what} can be written by others (mode {mode:04o}); chmod go-w makes it yours alone"
+        )
+
+
+# ---------------------------------------------------------------- the content
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        # Some editors put a byte-order mark in front of UTF-8.
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ControlRefused(f"{CONTROL} is not UTF-8 text") from error
+    try:
+        content = json.loads(
+            text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_without_repeats
+        )
+    except RecursionError as error:
+        raise ControlRefused(f"{CONTROL} is nested too deeply") from error
+    except ControlRefused:
+        raise
+    except ValueError as error:  # malformed, or an integer of thousands of digits
+        raise ControlRefused(f"{CONTROL} is not JSON: {str(error)[:100]}") from error
+    if not isinstance(content, dict):
+        raise ControlRefused(f"{CONTROL} must hold one object, not a {type(content).__name__}")
+    return content
+
+
+def _no_constant(word: str) -> float:
+    raise ControlRefused(f"{CONTROL} is not strict JSON: {word}")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ControlRefused(f"{CONTROL} holds {text[:20]}, which is too large for a number")
+    return number
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ControlRefused(f"{CONTROL} gives a key twice")
+    return content
+
+
+def _request(content: dict[str, Any], *, file_time: float | None) -> ControlRequest:
+    """Check every field of `content`; `file_time` stands in for a missing timestamp."""
+    request_id = _id(content.get("id"))
+    try:
+        timestamp = _number(content, "timestamp")
+        if timestamp is None:
+            timestamp = file_time
+        if timestamp is None:
+            raise ControlRefused("timestamp is missing")
+        log_every = _log_every(content.get("log_every"))
+        actions = _actions(content.get("actions"))
+        knobs = _knobs(content)
+        if log_every is None and not actions and not knobs:
+            raise ControlRefused("it asks for nothing")
+        return ControlRequest(
+            id=request_id or _derived_id(timestamp, log_every, actions, knobs),
+            timestamp=timestamp,
+            expires=_number(content, "expires"),
+            run_id=None if content.get("run_id") is None else _text(content["run_id"], "run_id"),
+            log_every=log_every,
+            actions=actions,
+            knobs=knobs,
+        )
+    except ControlRefused as refusal:
+        raise ControlRefused(refusal.reason, request_id) from refusal
+
+
+def _id(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _ID.match(value):
+        raise ControlRefused(f"id must be 1 to 128 letters, digits and . _ : + @ -, got {_shown(value)}")
+    return value
+
+
+def _derived_id(
+    timestamp: float, log_every: int | None, actions: tuple[str, ...], knobs: Mapping[str, KnobValue]
+) -> str:
+    # Somebody who edits the value by hand and leaves the timestamp asks for something new.
+    asked = json.dumps([log_every, actions, sorted(knobs.items())])
+    return f"plain-{timestamp}-{zlib.crc32(asked.encode()):08x}"
+
+
+def _number(content: Mapping[str, Any], key: str) -> float | None:
+    value = content.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _MAX_INTEGER:
+        raise ControlRefused(f"{key} must be seconds since 1970, got {_shown(value)}")
+    return float(value)
+
+
+def _log_every(value: object) -> int | None:
+    if value is None:
+        return None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not abs(value) <= _MAX_INTEGER
+        or value != int(value)
+    ):
+        raise ControlRefused(f"log_every must be a whole number of steps, got {_shown(value)}")
+    return int(value)
+
+
+def _actions(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > MAX_ACTIONS:
+        raise ControlRefused(f"actions must be a list of at most {MAX_ACTIONS} names, got {_shown(value)}")
+    for name in value:
+        if not isinstance(name, str) or not is_name(name):
+            raise ControlRefused(f"{_shown(name)} is not the name of an action")
+    return tuple(dict.fromkeys(value))
+
+
+def _knobs(content: Mapping[str, Any]) -> dict[str, KnobValue]:
+    """Return the knobs, which may stand under `knobs` or beside the other fields."""
+    nested = content.get("knobs", {})
+    if not isinstance(nested, dict):
+        raise ControlRefused(f"knobs must be an object of names and values, got {_shown(nested)}")
+    beside = {key: value for key, value in content.items() if key not in FIELDS}
+    both = sorted(nested.keys() & beside.keys())
+    if both:
+        raise ControlRefused(f"{_shown(both[0])} is given twice")
+    knobs = {**nested, **beside}
+    if len(knobs) > MAX_KNOBS:
+        raise ControlRefused(f"it sets {len(knobs)} knobs, more than {MAX_KNOBS}")
+    return {_knob_name(name): _knob_value(name, value) for name, value in knobs.items()}
+
+
+def _knob_name(name: object) -> str:
+    if not isinstance(name, str) or not is_name(name) or name in FIELDS:
+        raise ControlRefused(f"{_shown(name)} is not the name of a knob")
+    return name
+
+
+def _knob_value(name: str, value: object) -> KnobValue:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value, name)
+    if isinstance(value, int) and abs(value) <= _MAX_INTEGER:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise ControlRefused(f"{name} must be a text, a finite number, true or false, got {_shown(value)}")
+
+
+def _text(value: object, key: str) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise ControlRefused(f"{key} must be a text of at most {MAX_TEXT} characters, got {_shown(value)}")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise ControlRefused(f"{key} holds half a character")
+    return value
+
+
+def _shown(value: object) -> str:
+    """Return `value` in a form that is short and safe to put into a reason."""
+    if isinstance(value, (list, dict)):  # however deep it goes
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a huge integer"
+    return ascii(value)[:60]

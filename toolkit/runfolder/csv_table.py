@@ -1,0 +1,277 @@
+"""metrics.csv: the records as one wide table that pandas can read at every moment.
+
+The table is worked out from the records alone, so building it again gives the same bytes. A reader may come while a
+row is being appended, and would see it up to the end of a page of the file; so a row is laid out to end before one
+begins: the `time` of the row in front of it gets zeros behind its fraction until the page is full, which changes no
+number and no reader notices.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from toolkit.runfolder.columns import FIRST_COLUMNS, Columns
+from toolkit.runfolder.layout import PRIVATE
+from toolkit.runfolder.records import Record
+from toolkit.runfolder.safefile import open_regular
+
+_PAGE = 4096
+_ROOM = 512
+"""A row of another kind may be longer than the last one; with this much left of a page the next one mostly fits."""
+_WRITE_BYTES = 1024 * 1024
+_BREATH_ROWS = 256
+_MAX_HELD = 20_000
+
+
+class CsvTable:
+    """One table on disk. `append` is the only way it changes, and each change is one write or one rename."""
+
+    def __init__(self, path: Path, *, mode: int = PRIVATE.file) -> None:
+        self.path = path
+        self._mode = mode
+        self._next_rewrite = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.last_seq = -1
+        self._columns = Columns()
+        self._size = 0
+        self._descriptor: int | None = None
+        self._held: list[Record] = []
+
+    @property
+    def columns_left_out(self) -> int:
+        """How many metrics have no column because the table has as many as it may."""
+        return len(self._columns.left_out)
+
+    def adopt(self) -> bool:
+        """Go on with the table that is there; False where there is none, or none that can be gone on with.
+
+        A last row without its newline was cut by a kill: it is taken away, and comes again from the records.
+        """
+        self.close()
+        self._reset()
+        try:
+            os.close(open_regular(self.path))
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
+        except OSError:
+            return False
+        found = _read_ends(descriptor)
+        if found is None or found[0][: len(FIRST_COLUMNS)] != list(FIRST_COLUMNS):
+            os.close(descriptor)
+            return False
+        names, self.last_seq, self._size = found
+        os.ftruncate(descriptor, self._size)
+        self._columns = Columns(names)
+        self._descriptor = descriptor
+        return True
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Add a row for each of `records` that is newer than the last row.
+
+        Rows that could not be written are held, and come with the next call. A table that gets new columns is written
+        anew; a large one is given new columns only now and then, and its newest rows are held until then.
+
+        Raises:
+            OSError: the file system did not take them.
+        """
+        self._held.extend(record for record in records if _seq(record) > self.last_seq)
+        if not self._held:
+            return
+        grown = sum([self._columns.add_new_of(record) for record in self._held])
+        if self._descriptor is None or grown:
+            if self._size and time.monotonic() < self._next_rewrite and len(self._held) < _MAX_HELD:
+                self._columns.drop_last(grown)
+                return
+            self._rewrite(self._held)
+        else:
+            self._append_rows(self._held)
+        self.last_seq = max(_seq(record) for record in self._held)
+        self._held = []
+
+    def settle(self) -> None:
+        """Write what is held, however large the table is."""
+        self._next_rewrite = 0.0
+        self.append(())
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def is_intact(self) -> bool:
+        """Say whether the file at our path is still the one we write, at the length we left it."""
+        if self._descriptor is None:
+            return True
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        ours = os.fstat(self._descriptor)
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) and ours.st_size == self._size
+
+    def _append_rows(self, batch: Sequence[Record]) -> None:
+        layout = _RowLayout(self._size)
+        data = "".join([layout.place(self._columns.row(record)) for record in batch]).encode(
+            "utf-8", "replace"
+        )
+        assert self._descriptor is not None
+        try:
+            _write_all(self._descriptor, data)
+        except OSError:
+            # A row cut in the middle reads as a smaller number: take back what did not fit.
+            os.ftruncate(self._descriptor, self._size)
+            raise
+        self._size += len(data)
+
+    def _rewrite(self, batch: Sequence[Record]) -> None:
+        """Write the table anew with the columns it has now, and put it in the old one's place."""
+        began = time.monotonic()
+        temporary = self.path.with_name(f".{self.path.name}.{os.urandom(6).hex()}")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        descriptor = os.open(temporary, flags, self._mode)
+        try:
+            rows = itertools.chain(self._old_rows(), (self._columns.row(record) for record in batch))
+            size = write_rows(descriptor, self._columns, rows)
+            os.replace(temporary, self.path)
+        except OSError:
+            os.close(descriptor)
+            os.unlink(temporary)
+            # The columns must come again with the next try, or it would append rows that have no header.
+            self.close()
+            self.adopt_after_failure()
+            raise
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._size = size
+        self._next_rewrite = time.monotonic() + 20.0 * (time.monotonic() - began)
+
+    def adopt_after_failure(self) -> None:
+        """Go back to the table on disk and keep what is held."""
+        held = self._held
+        self.adopt()
+        self._held = held
+
+    def _old_rows(self) -> Iterator[list[str]]:
+        """Yield the rows written so far with empty cells for the new columns and without the zeros behind `time`."""
+        if self._descriptor is None:
+            return
+        with open(os.dup(self._descriptor), encoding="utf-8", newline="\n") as file:
+            file.seek(0)
+            # New columns go to the end, so an old row becomes a new one by commas alone; it needs no parsing.
+            missing = "," * (len(self._columns.names) - len(_parse_header(next(file, ""))))
+            for number, line in enumerate(file):
+                event, when, rest = _split_first_two(line.rstrip("\n"))
+                yield [event, _without_padding(when), rest + missing]
+                if number % _BREATH_ROWS == _BREATH_ROWS - 1:
+                    # The training thread wants the interpreter too, and this is in no hurry.
+                    time.sleep(0.0005)
+
+
+def write_rows(descriptor: int, columns: Columns, rows: Iterable[list[str]]) -> int:
+    """Write a whole table, header first, to an empty file; return its size."""
+    header = columns.header().encode("utf-8", "replace") + b"\n"
+    layout = _RowLayout(len(header))
+    parts, held = [header], len(header)
+    for row in rows:
+        parts.append(layout.place(row).encode("utf-8", "replace"))
+        held += len(parts[-1])
+        if held > _WRITE_BYTES:
+            _write_all(descriptor, b"".join(parts))
+            parts, held = [], 0
+    _write_all(descriptor, b"".join(parts))
+    return layout.size
+
+
+class _RowLayout:
+    """Places rows so that, but for rare long ones, none crosses from one page of the file into the next."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def place(self, cells: list[str]) -> str:
+        row = ",".join(cells) + "\n"
+        length = len(row) if row.isascii() else len(row.encode("utf-8", "replace"))
+        left = _PAGE - (self.size + length) % _PAGE
+        room = max(_ROOM, length + 64)
+        if left < room <= _PAGE // 2 and "." in cells[1] and "e" not in cells[1]:
+            row = ",".join([cells[0], cells[1] + "0" * left, *cells[2:]]) + "\n"
+            length += left
+        self.size += length
+        return row
+
+
+_MARKED = ("'=", "'+", "'-", "'@", "'\t")
+"""How a header begins whose name would have been taken for a formula."""
+
+
+def _without_padding(when: str) -> str:
+    if "." not in when or "e" in when:
+        return when
+    stripped = when.rstrip("0")
+    return stripped + "0" if stripped.endswith(".") else stripped
+
+
+def _split_first_two(line: str) -> tuple[str, str, str]:
+    if line.startswith('"'):
+        # The event's own name is quoted: a quote inside is doubled, so the cell ends at a quote with a comma behind.
+        end = 1
+        while True:
+            end = line.index('"', end)
+            if line[end : end + 2] == '""':
+                end += 2
+                continue
+            break
+        event, rest = line[: end + 1], line[end + 2 :]
+    else:
+        event, _, rest = line.partition(",")
+    when, _, rest = rest.partition(",")
+    return event, when, rest
+
+
+def _parse_header(line: str) -> list[str]:
+    return next(csv.reader([line.rstrip("\n")]), [])
+
+
+def _read_ends(descriptor: int) -> tuple[list[str], int, int] | None:
+    """Return the header, the `seq` of the last whole row and where that row ends; None where there is no table."""
+    size = os.fstat(descriptor).st_size
+    head = os.pread(descriptor, min(size, 4 * _WRITE_BYTES), 0)
+    header, newline, _ = head.partition(b"\n")
+    if not newline:
+        return None
+    names = [
+        name[1:] if name[:2] in _MARKED else name for name in _parse_header(header.decode("utf-8", "replace"))
+    ]
+    start = max(0, size - _WRITE_BYTES)
+    tail = os.pread(descriptor, size - start, start)
+    end = tail.rfind(b"\n") + 1
+    if start + end <= len(header) + 1:
+        return names, -1, len(header) + 1
+    last = tail[:end].rstrip(b"\n").rpartition(b"\n")[2].decode("utf-8", "replace")
+    cells = _parse_header(last)
+    at = FIRST_COLUMNS.index("seq")
+    if len(cells) <= at or not cells[at].isdigit():
+        return None
+    return names, int(cells[at]), start + end
+
+
+def _seq(record: Record) -> int:
+    seq = record.get("seq")
+    return seq if type(seq) is int else -1
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+assert FIRST_COLUMNS[:2] == ("event", "time"), "rows are laid out by padding the second cell"

@@ -1,0 +1,93 @@
+"""Where a run's files lie, and how its folder is named and made."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+METRICS_JSONL: Final = "metrics.jsonl"
+METRICS_CSV: Final = "metrics.csv"
+CONTROL: Final = "control.json"
+MANIFEST: Final = "run.json"
+RANKS: Final = "ranks"
+TENSORBOARD: Final = "tensorboard"
+SAMPLES: Final = "samples"
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,127}\Z")
+_NOT_SAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
+_RESERVED = frozenset(
+    {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(10)), *(f"lpt{i}" for i in range(10))}
+)
+
+# Room for "-2", "-3", … behind the name, within the 128 characters that every file system takes.
+_NAME_LENGTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The permissions a run's files and folders are made with; the umask narrows them further."""
+
+    folder: int
+    file: int
+
+
+PRIVATE: Final = Modes(folder=0o700, file=0o600)
+SHARED: Final = Modes(folder=0o755, file=0o644)
+
+
+def is_safe_name(name: str) -> bool:
+    """Say whether `name` can be a run's folder: one plain component that every file system takes."""
+    return (
+        _SAFE_NAME.match(name) is not None
+        and not name.endswith(".")
+        and name.split(".")[0].lower() not in _RESERVED
+    )
+
+
+def safe_run_name(text: str) -> str:
+    """Return a folder name for a run that its owner calls `text`; whatever the text, it is no path."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
+    name = _NOT_SAFE.sub("-", plain).strip("-._+=@ ")
+    if len(name) > _NAME_LENGTH:
+        # Two long names that differ only at the end stay two names.
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        name = f"{name[: _NAME_LENGTH - 9].rstrip('-._+=@')}-{digest}"
+    if not name:
+        name = "run"
+    if not is_safe_name(name):
+        name = f"run-{name}"
+    return name
+
+
+def candidate_names(name: str) -> list[str]:
+    """Return the folder names to try for a run called `name`, first choice first."""
+    return [name, *(f"{name}-{n}" for n in range(2, 10_000))]
+
+
+def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
+    """Make a new folder for a run called `name` under `log_dir` and return it.
+
+    `mkdir` decides who gets a name, so that two runs started together never share a folder.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    os.makedirs(log_dir, exist_ok=True)
+    for candidate in candidate_names(name):
+        folder = log_dir / candidate
+        try:
+            os.mkdir(folder, modes.folder)
+        except FileExistsError:
+            continue
+        return folder
+    raise FileExistsError(f"{log_dir} has thousands of runs called {name!r}; choose another name")
+
+
+def rank_file(folder: Path, rank: int) -> Path:
+    """Return the record file of one rank: rank 0's is the run's own."""
+    return folder / METRICS_JSONL if rank == 0 else folder / RANKS / f"{rank:05d}.jsonl"

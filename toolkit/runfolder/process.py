@@ -1,0 +1,52 @@
+"""Which process, on which boot of which machine: enough to tell later whether it still lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+
+def host_name() -> str:
+    """Return this machine's name."""
+    return socket.gethostname()
+
+
+def boot_id() -> str | None:
+    """Return what names this boot of the machine, or None where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return None
+
+
+def process_started(pid: int) -> int | None:
+    """Return when process `pid` began, in clock ticks since boot, or None where the system does not say.
+
+    Process numbers are used again; the pair of number and start is not.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The second field is the command in brackets and may itself hold brackets and spaces.
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    return int(fields[19]) if len(fields) > 19 else None
+
+
+def is_alive(pid: int, started: int | None) -> bool | None:
+    """Say whether the process of that number and start lives on this machine; None where it cannot be known."""
+    if sys.platform == "win32" or pid <= 0:
+        # Signal 0 ends a process on Windows instead of asking after it.
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    if started is None:
+        return True
+    now_started = process_started(pid)
+    return True if now_started is None else now_started == started

@@ -1,0 +1,253 @@
+"""Records from a file that is still being written."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from toolkit.runfolder.codec import RecordError, decode
+from toolkit.runfolder.records import MAX_LINE_BYTES, Record
+from toolkit.runfolder.safefile import open_regular
+
+_HEAD_BYTES = 256
+_MAX_BAD_LINES_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which file was read: the same name may hold another one tomorrow."""
+
+    device: int
+    inode: int
+    head_length: int
+    head_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a file was read. A plain byte offset is a cursor that does not notice replacement by a longer file."""
+
+    offset: int = 0
+    identity: Identity | None = None
+    long_line_at: int | None = None
+    """Where the over-long line began that is being passed over, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that could not be read."""
+
+    offset: int
+    length: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """What one read found."""
+
+    records: list[Record]
+    cursor: Cursor
+    bad_count: int
+    bad_lines: tuple[BadLine, ...]
+    """The first hundred of them; `bad_count` counts all."""
+    replaced: bool
+    """The file was truncated or replaced since the cursor was made, and was read again from its start."""
+    pending_bytes: int
+    """Bytes behind the cursor: a line that is still being written, or more than one read takes."""
+
+    @property
+    def next_offset(self) -> int:
+        """The byte offset to read from next time."""
+        return self.cursor.offset
+
+
+def read_from(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 1024 * 1024) -> Chunk:
+    """Read the complete lines of `path` behind `cursor`, at most about `max_bytes` of them.
+
+    A last line without its newline is still being written; it is left for the next call. A line that is no record is
+    counted and its position kept. A line of over 1 MiB is passed over without being held in memory, and counted.
+
+    Raises:
+        OSError: the file is missing, unreadable, or no regular file.
+    """
+    if isinstance(cursor, int):
+        cursor = Cursor(cursor)
+    descriptor = open_regular(path)
+    try:
+        status = os.fstat(descriptor)
+        replaced = not _is_the_same(descriptor, status, cursor)
+        if replaced:
+            cursor = Cursor()
+        cursor = replace(cursor, identity=_identity(descriptor, status, cursor.identity))
+        data = _pread(descriptor, max(max_bytes, MAX_LINE_BYTES + 1), cursor.offset)
+    finally:
+        os.close(descriptor)
+    lines = _Lines(cursor)
+    lines.take(data)
+    return Chunk(
+        records=lines.records,
+        cursor=lines.cursor,
+        bad_count=lines.bad_count,
+        bad_lines=tuple(lines.bad_lines),
+        replaced=replaced,
+        pending_bytes=max(0, status.st_size - lines.cursor.offset),
+    )
+
+
+class _Lines:
+    """Cuts bytes into lines and keeps count."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self.records: list[Record] = []
+        self.bad_lines: list[BadLine] = []
+        self.bad_count = 0
+
+    def take(self, data: bytes) -> None:
+        at = self.cursor.offset
+        start = 0
+        began = self.cursor.long_line_at
+        if began is not None:
+            newline = data.find(b"\n")
+            if newline < 0:
+                self.cursor = replace(self.cursor, offset=at + len(data))
+                return
+            self._bad(began, at + newline - began, f"longer than {MAX_LINE_BYTES} bytes")
+            start = newline + 1
+        # Only the newline byte ends a record: str.splitlines would also cut at U+2028 and its kind.
+        end = data.rfind(b"\n", start) + 1
+        position = at + start
+        if end > start:
+            for line in data[start : end - 1].split(b"\n"):
+                self._line(line, position)
+                position += len(line) + 1
+        self.cursor = replace(self.cursor, offset=position, long_line_at=None)
+        left = at + len(data) - position
+        if left > MAX_LINE_BYTES:
+            self.cursor = replace(self.cursor, offset=position + left, long_line_at=position)
+
+    def _line(self, line: bytes, position: int) -> None:
+        if not line:
+            # A writer that found a torn line ended it with a newline of its own.
+            return
+        if len(line) > MAX_LINE_BYTES:
+            self._bad(position, len(line), f"longer than {MAX_LINE_BYTES} bytes")
+            return
+        try:
+            self.records.append(decode(line))
+        except RecordError as error:
+            self._bad(position, len(line), str(error))
+
+    def _bad(self, offset: int, length: int, reason: str) -> None:
+        self.bad_count += 1
+        if len(self.bad_lines) < _MAX_BAD_LINES_KEPT:
+            self.bad_lines.append(BadLine(offset, length, reason))
+
+
+def _is_the_same(descriptor: int, status: os.stat_result, cursor: Cursor) -> bool:
+    if status.st_size < cursor.offset:
+        return False
+    if cursor.offset and cursor.long_line_at is None and _pread(descriptor, 1, cursor.offset - 1) != b"\n":
+        return False
+    known = cursor.identity
+    if known is None:
+        return True
+    if (status.st_dev, status.st_ino) != (known.device, known.inode):
+        return False
+    return zlib.crc32(_pread(descriptor, known.head_length, 0)) == known.head_crc
+
+
+def _identity(descriptor: int, status: os.stat_result, known: Identity | None) -> Identity:
+    if known is not None and known.head_length == _HEAD_BYTES:
+        return known
+    head = _pread(descriptor, _HEAD_BYTES, 0)
+    return Identity(status.st_dev, status.st_ino, len(head), zlib.crc32(head))
+
+
+def _pread(descriptor: int, length: int, offset: int) -> bytes:
+    parts = []
+    while length > 0:
+        part = os.pread(descriptor, length, offset)
+        if not part:
+            break
+        parts.append(part)
+        length -= len(part)
+        offset += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | None:
+    """Return the last readable record of `path` that has a `seq`, looking at most `within_bytes` back."""
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        step = 64 * 1024
+        while True:
+            start = max(0, size - step)
+            # From the middle of a line on nothing can be read; the first newline is where reading begins.
+            for line in reversed(
+                _pread(descriptor, size - start, start).split(b"\n")[0 if start == 0 else 1 :]
+            ):
+                record = _record_with_seq(line)
+                if record is not None:
+                    return record
+            if start == 0 or step >= within_bytes:
+                return None
+            step *= 8
+    finally:
+        os.close(descriptor)
+
+
+def offset_behind(path: Path, seq: int) -> int:
+    """Return the byte offset of the first record of `path` whose `seq` is greater than `seq`.
+
+    `seq` only grows along a file, so this is a search by halves and reads a few lines of any file.
+    """
+    descriptor = open_regular(path)
+    try:
+        low, high = 0, os.fstat(descriptor).st_size
+        while low < high:
+            middle = (low + high) // 2
+            found = _first_record_at(descriptor, middle, high)
+            if found is None or found[1] > seq:
+                high = middle
+            else:
+                low = found[2]
+        return _line_start(descriptor, low)
+    finally:
+        os.close(descriptor)
+
+
+def _first_record_at(descriptor: int, offset: int, end: int) -> tuple[int, int, int] | None:
+    """Return start, seq and end of the first readable record that begins at `offset` or behind it, before `end`."""
+    position = _line_start(descriptor, offset)
+    while position < end:
+        line, newline, _ = _pread(descriptor, MAX_LINE_BYTES, position).partition(b"\n")
+        if not newline:
+            return None
+        record = _record_with_seq(line)
+        if record is not None:
+            return position, record["seq"], position + len(line) + 1
+        position += len(line) + 1
+    return None
+
+
+def _line_start(descriptor: int, offset: int) -> int:
+    """Return where the first line begins at `offset` or behind it."""
+    if offset == 0 or _pread(descriptor, 1, offset - 1) == b"\n":
+        return offset
+    line, newline, _ = _pread(descriptor, MAX_LINE_BYTES, offset).partition(b"\n")
+    return offset + len(line) + len(newline)
+
+
+def _record_with_seq(line: bytes) -> Record | None:
+    if not line:
+        return None
+    try:
+        record = decode(line)
+    except RecordError:
+        return None
+    return record if type(record.get("seq")) is int else None

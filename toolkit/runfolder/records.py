@@ -1,0 +1,46 @@
+"""The kinds of record a run writes, and the names of their fields."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+FORMAT: Final = 1
+"""The number of the format described here; a change to files on disk raises it, and old folders keep opening."""
+
+Record = dict[str, Any]
+"""One decoded line of a record file."""
+
+START: Final = "start"
+STEP: Final = "step"
+SYSTEM: Final = "system"
+EPOCH: Final = "epoch"
+EVAL: Final = "eval"
+CHECKPOINT: Final = "checkpoint"
+SAMPLE: Final = "sample"
+SPAN: Final = "span"
+COMPLETION: Final = "completion"
+CONTROL_CHANGE: Final = "control_change"
+FINDING: Final = "finding"
+ERROR: Final = "error"
+LOST: Final = "lost"
+END: Final = "end"
+
+ENVELOPE: Final = ("event", "time", "elapsed", "seq", "session", "rank")
+"""What the logger itself puts on every record; a caller's field of such a name is kept under `x_<name>`."""
+
+NON_FINITE: Final = "non_finite"
+"""Field that maps a metric's name to "NaN", "Infinity" or "-Infinity", where the metric itself is null."""
+
+NAN_INF_DETECTED: Final = "nan_inf_detected"
+LOSS_JUMP: Final = "loss_jump"
+"""Marks a step record that was written out of turn because its loss stood far above the ones before it."""
+
+UNENCODABLE: Final = "unencodable"
+"""Field that maps a name to a short note of what its value was, where the value could not be kept."""
+
+CUT: Final = "cut"
+"""Field that lists the names whose over-long text or list was shortened."""
+
+MAX_RECORD_BYTES: Final = 64 * 1024
+MAX_LINE_BYTES: Final = 1024 * 1024
+"""A reader passes over a longer line: nothing of ours is longer than a record, so it is not ours."""

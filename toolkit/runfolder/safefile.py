@@ -1,0 +1,134 @@
+"""Opening and replacing files in folders whose contents are not trusted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+# O_BINARY exists on Windows only, where a file is otherwise opened with its line ends translated.
+_COMMON = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | _NOFOLLOW
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _COMMON
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _COMMON
+
+# What open() answers when the name turns out to be a link (Linux and macOS, FreeBSD) or a socket.
+_NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
+
+# Windows: "access denied" and "sharing violation", while somebody has the old file open.
+_SHARING_VIOLATIONS = {5, 32}
+_RETRY_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+
+
+class UnsafeFile(OSError):  # noqa: N818 - the name says what it found
+    """What stands at a path is not a regular file; the message says what it is."""
+
+
+def open_regular(path: Path, *, dir_fd: int | None = None) -> int:
+    """Open the regular file at `path` for reading and return its descriptor, which the caller closes.
+
+    Never follows a link in the last component, never waits (a FIFO would), never opens a device.
+    With `dir_fd`, `path` is relative to that open folder.
+
+    Raises:
+        UnsafeFile: something other than a regular file is there.
+        FileNotFoundError: nothing is there.
+    """
+    before = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    _require_regular(path, before)
+    try:
+        fd = os.open(path, _READ, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno in _NOT_A_FILE:
+            raise UnsafeFile(f"{path.name} is not a regular file ({error.strerror})") from error
+        raise
+    try:
+        after = os.fstat(fd)
+        _require_regular(path, after)
+        # Without O_NOFOLLOW a link put there after the first look would have been followed.
+        if not _NOFOLLOW and not os.path.samestat(before, after):
+            raise UnsafeFile(f"{path.name} was replaced while it was being opened")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def replace_file(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+    """Put `data` at `path` in one step: a reader sees the old file or the new one, never a part of either.
+
+    The new file has `mode`, narrowed by the umask. A link at `path` is replaced, not followed.
+    With `durable` the data has reached the disk before the name points to it, and the name before this returns.
+    When anything fails the old file is still there, and the error is raised.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    fd = os.open(temporary, _CREATE, mode)
+    try:
+        try:
+            _write_all(fd, data)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        _rename(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _require_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise UnsafeFile(f"{path.name} is {_kind(status.st_mode)}, not a regular file")
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return "a symbolic link"
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    if stat.S_ISFIFO(mode):
+        return "a FIFO"
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "a device"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    # A nearly full disk takes part of a write and reports no error.
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _rename(source: Path, target: Path) -> None:
+    for pause_s in _RETRY_PAUSES_S:
+        try:
+            os.replace(source, target)
+        except PermissionError as error:
+            if getattr(error, "winerror", None) not in _SHARING_VIOLATIONS:
+                raise
+            time.sleep(pause_s)
+        else:
+            return
+    os.replace(source, target)
+
+
+def _sync_folder(folder: Path) -> None:
+    directory = getattr(os, "O_DIRECTORY", None)
+    if directory is None:  # Windows has no way to sync a folder
+        return
+    fd = os.open(folder, os.O_RDONLY | directory | getattr(os, "O_CLOEXEC", 0))
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        # Some network and user-space file systems cannot sync a folder; the data itself is synced.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
