@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.telemetry.privacy.masking import Masker, mask_secrets
+
+HF = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
+WANDB = "0123456789abcdef0123456789abcdef01234567"
+PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjE\nAAAA\n-----END OPENSSH PRIVATE KEY-----"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.SflKxwRJSMeKKF2QT4fw"
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_around(monkeypatch):
+    """The machine that runs the tests may have secrets of its own."""
+    monkeypatch.setattr("os.environ", {"PATH": "/usr/bin"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "token",
+            "hf_token",
+            "HF_TOKEN",
+            "hfToken",
+            "hub-token",
+            "HFToken",
+            "access_token",
+            "user.token",
+            "token2",
+        ),
+        *("password", "passwd", "db_password", "Password", "passphrase", "pwd"),
+        *("secret", "client_secret", "secrets", "AWS_SECRET_ACCESS_KEY", "aws_access_key_id"),
+        *("api_key", "apikey", "apiKey", "API-KEY", "openai_api_key", "api_keys", "accessKey", "private_key"),
+        *("auth", "basic_auth", "authorization", "Authorization", "auth_header", "bearer"),
+        *(
+            "credential",
+            "credentials",
+            "cookie",
+            "cookies",
+            "sentry_dsn",
+            "webhook",
+            "webhook_url",
+            "slackWebhookUrl",
+        ),
+        *("connection_string", "api_tokens", "ssh_key", "wandb_key"),
+    ],
+)
+def test_a_name_that_says_secret_hides_its_text(name):
+    assert mask_secrets({name: "plain text"}) == {name: "***"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "max_token_length",
+            "tokenizer",
+            "num_tokens",
+            "tokens",
+            "max_tokens",
+            "token_dropout",
+            "tokenizer_path",
+        ),
+        *(
+            "keyboard",
+            "author",
+            "authors",
+            "monkey",
+            "direction",
+            "hidden_key_dim",
+            "key_proj",
+            "key",
+            "keys",
+        ),
+        *("pad_token", "eos_token", "trigger_token", "special_tokens", "image_token", "loss_per_token"),
+        *("secretary", "passage", "compass", "cookiecutter", "oauthlib", "authentic", "donkey_kong"),
+        *("token_file", "password_env", "webhook_url_env", "credentials_file", "auth_type", "secret_name"),
+        *("monitor", "primary_key", "sort_key", "key_frame", "keyword", "trigger_word", "accessory"),
+    ],
+)
+def test_a_name_that_only_sounds_like_it_hides_nothing(name):
+    assert mask_secrets({name: "plain text"}) == {name: "plain text"}
+
+
+def test_numbers_and_switches_are_settings_unless_the_name_is_a_passwords():
+    config = {
+        "token": 5,
+        "use_auth_token": True,
+        "auth": 1.5,
+        "password": 1234,
+        "api_key": 12,
+        "use_secret": False,
+    }
+
+    assert mask_secrets(config) == {
+        "token": 5,
+        "use_auth_token": True,
+        "auth": 1.5,
+        "password": "***",
+        "api_key": "***",
+        "use_secret": False,
+    }
+
+
+def test_an_absent_secret_stays_visibly_absent():
+    assert mask_secrets({"hf_token": None, "password": ""}) == {"hf_token": None, "password": ""}
+
+
+def test_a_tokenizers_marks_are_no_secrets():
+    assert mask_secrets({"token": "<|endoftext|>", "some_token": "[MASK]"}) == {
+        "token": "<|endoftext|>",
+        "some_token": "[MASK]",
+    }
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        HF,
+        "sk-proj-abcDEF1234567890abcd",
+        "sk-ant-api03-AbCd1234EfGh5678",
+        "ghp_" + "a1B2c3D4" * 4,
+        "gho_" + "a1B2c3D4" * 4,
+        "github_pat_11ABCDEFG0" + "abc123" * 5,
+        "glpat-abcdefghij1234567890",
+        "AKIAIOSFODNN7EXAMPLE",
+        "AIza" + "SyA1b2C3d4" * 4,
+        "xoxb-123456789012-abcdefABCDEF",
+        "wandb_v1_" + "aB3dE6" * 8,
+        JWT,
+        PEM,
+        PEM.removesuffix("-----END OPENSSH PRIVATE KEY-----"),
+        "https://hooks.slack.com/services/T000/B000/XXXXXXXX",
+        "https://discord.com/api/webhooks/123/abc-DEF",
+    ],
+)
+def test_a_secret_is_known_by_its_look_anywhere(secret):
+    masked = mask_secrets({"note": f"use {secret}", "deep": [{"x": (secret,)}], secret: 1})
+
+    assert secret not in repr(masked)
+    assert masked["deep"] == [{"x": ("***",)}]
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("Authorization: Bearer x", "Authorization: Bearer ***"),
+        ("curl -H 'authorization: Basic dXNlcjpwYXNz'", "curl -H 'authorization: Basic ***'"),
+        ("sent Bearer abc123def456", "sent Bearer ***"),
+        ("https://user:pass@host/x", "https://***@host/x"),
+        ("postgresql+psycopg://u:p@db:5432/x", "postgresql+psycopg://***@db:5432/x"),
+        ("https://0123456789abcdef0123@sentry.io/1", "https://***@sentry.io/1"),
+        ("https://h/f?api_key=abc&x=1", "https://h/f?api_key=***&x=1"),
+        (
+            "https://b.s3.amazonaws.com/f?X-Amz-Signature=abc&n=1",
+            "https://b.s3.amazonaws.com/f?X-Amz-Signature=***&n=1",
+        ),
+        ("python t.py --hf-token abc --lr 1e-4", "python t.py --hf-token *** --lr 1e-4"),
+        ("t.py --password=abc hub.token=abc", "t.py --password=*** hub.token=***"),
+        ('{"token": "abc", "lr": 1}', '{"token": "***", "lr": 1}'),
+        ("password: hunter2", "password: ***"),
+        ("x=y&token=abc", "x=y&token=***"),
+        ("wandb login " + WANDB, "wandb login ***"),
+        ("WANDB_API_KEY=" + WANDB + " python t.py", "WANDB_API_KEY=*** python t.py"),
+    ],
+)
+def test_a_secret_inside_a_sentence_is_cut_out(text, masked):
+    assert mask_secrets(text) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a photo of a cat, token: the smallest piece of text",
+        "black-forest-labs/FLUX.1-dev",
+        "sk-learn-pipeline-experiment-name",
+        "task-1234567890-abcdefghij",
+        "https://github.com/ostris/ai-toolkit",
+        "ssh://git@github.com/a/b",
+        "git@github.com:a/b.git",
+        "commit 0123456789abcdef0123456789abcdef01234567",
+        "basic transformer training",
+        "bearer of good news",
+        "C:/models/x.safetensors",
+        "max_tokens=512 num_tokens: 3",
+        "KeyError: 'HF_TOKEN'",
+        "token=None password=None",
+    ],
+)
+def test_plain_text_is_left_alone(text):
+    assert mask_secrets(text) == text
+
+
+def test_an_argument_after_a_secret_option_is_hidden():
+    argv = [
+        "train.py",
+        "--hf-token",
+        "abc",
+        "--token=abc",
+        "--lr",
+        "1e-4",
+        "--max-tokens",
+        "5",
+        "--api_key",
+        "--x",
+    ]
+
+    assert mask_secrets(argv) == [
+        *[
+            "train.py",
+            "--hf-token",
+            "***",
+            "--token=***",
+            "--lr",
+            "1e-4",
+            "--max-tokens",
+            "5",
+            "--api_key",
+            "--x",
+        ]
+    ]
+
+
+def test_an_old_wandb_key_is_known_only_where_wandb_is_meant():
+    config = {"wandb": {"login": WANDB}, "git": {"commit": WANDB}}
+
+    assert mask_secrets(config) == {"wandb": {"login": "***"}, "git": {"commit": WANDB}}
+
+
+def test_everything_under_a_secret_name_is_hidden_and_its_shape_kept():
+    config = {"credentials": {"user": "me", "keys": ["a", "b"], "port": 1, "tls": True}, "lr": 1}
+
+    assert mask_secrets(config) == {
+        "credentials": {"user": "***", "keys": ["***", "***"], "port": "***", "tls": True},
+        "lr": 1,
+    }
+
+
+def test_a_name_beside_its_value_counts_as_its_name():
+    config = [{"name": "HF_TOKEN", "value": "abc"}, {"name": "LR", "value": "abc"}]
+
+    assert mask_secrets(config) == [{"name": "HF_TOKEN", "value": "***"}, {"name": "LR", "value": "abc"}]
+
+
+def test_what_a_secret_variable_holds_is_hidden_wherever_it_appears():
+    masker = Masker(
+        {
+            "HF_TOKEN": "correct-horse",
+            "PGPASSWORD": "battery-staple",
+            "PWD": "/home/someone",
+            "X_KEY": "short",
+        }
+    )
+
+    masked = masker.mask(
+        {"note": "it is correct-horse or battery-staple", "where": "/home/someone", "x": "short"}
+    )
+
+    assert masked == {"note": "it is *** or ***", "where": "/home/someone", "x": "short"}
+
+
+def test_two_keys_that_are_secrets_stay_two_entries():
+    masked = mask_secrets({HF: 1, HF[:-1] + "Z": 2})
+
+    assert sorted(masked.values()) == [1, 2]
+    assert "hf_" not in repr(masked)
+
+
+def test_the_original_is_not_changed():
+    config = {"a": {"hf_token": "abc"}, "b": [1]}
+
+    masked = mask_secrets(config)
+    masked["b"].append(2)
+
+    assert config == {"a": {"hf_token": "abc"}, "b": [1]}
+
+
+def test_a_path_keeps_its_type_unless_it_holds_a_secret():
+    assert mask_secrets({"p": Path("a/b")}) == {"p": Path("a/b")}
+    assert HF not in str(mask_secrets({"p": Path("a") / HF}))
+
+
+def test_a_configuration_that_contains_itself_ends():
+    config: dict = {"lr": 1}
+    config["self"] = config
+    deep: list = []
+    for _ in range(10_000):
+        deep = [deep]
+
+    assert mask_secrets(config) == {"lr": 1, "self": "***"}
+    assert "***" in repr(mask_secrets(deep))
+
+
+def test_a_container_that_raises_is_hidden_alone():
+    class Evil(dict):
+        def items(self):
+            raise RuntimeError("no")
+
+    assert mask_secrets({"evil": Evil(a=1), "lr": 1}) == {"evil": "***", "lr": 1}
+
+
+@pytest.mark.parametrize(
+    "piece", ["eyJ-", "-sk-", "a://b:", "--token ", "-----BEGIN ", "token=", "wandb login --x ", "xoxb-"]
+)
+def test_a_hostile_text_takes_no_long_time(piece):
+    text = piece * (64 * 1024 // len(piece))
+
+    began = time.perf_counter()
+    mask_secrets(text)
+
+    assert time.perf_counter() - began < 1
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+anything = st.recursive(
+    plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+)
+
+
+@settings(max_examples=60)
+@given(anything)
+def test_masking_never_raises_and_masking_twice_changes_nothing_more(value):
+    once = mask_secrets(value)
+
+    assert mask_secrets(once) == once
+
+
+@given(
+    st.dictionaries(st.text(alphabet="abcdefghij", max_size=6), st.integers() | st.floats(allow_nan=False))
+)
+def test_numbers_come_through(metrics):
+    assert mask_secrets(metrics) == metrics

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from toolkit.telemetry.clock import ManualClock, SystemClock
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.samplers import sampling as sampling_module
+from toolkit.telemetry.samplers.gpu import NvmlSampler
+from toolkit.telemetry.samplers.sampler import NothingToSample
+from toolkit.telemetry.samplers.sampling import SystemSampling, default_samplers
+
+
+class Steady:
+    """Answers with a count of how often it was asked."""
+
+    def __init__(self, name="steady", metric="asked"):
+        self.name = name
+        self.metric = metric
+        self.asked = 0
+        self.closed_on: str | None = None
+        self.asked_on: str | None = None
+
+    def sample(self):
+        self.asked += 1
+        self.asked_on = threading.current_thread().name
+        return {self.metric: self.asked}
+
+    def close(self):
+        self.closed_on = threading.current_thread().name
+
+
+class Hanging(Steady):
+    """Answers `answers` times and then not any more, until it is let go."""
+
+    def __init__(self, name="hanging", answers=1):
+        super().__init__(name, "hanging_asked")
+        self.answers = answers
+        self.hangs = threading.Event()
+        self.let_go = threading.Event()
+
+    def sample(self):
+        if self.asked >= self.answers:
+            self.hangs.set()
+            self.let_go.wait(30)
+        return super().sample()
+
+
+class Failing(Steady):
+    def sample(self):
+        super().sample()
+        raise RuntimeError("the driver is broken")
+
+
+class Absent(Steady):
+    def sample(self):
+        super().sample()
+        raise NothingToSample("no such hardware")
+
+
+def until(condition, timeout_s=5.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Sample as often as asked, so that the tests need not wait for seconds."""
+    monkeypatch.setattr(sampling_module, "SHORTEST_INTERVAL_S", 0.01)
+
+
+def start(*samplers, interval_s=0.01, clock=None, guard=None):
+    system = SystemSampling(
+        samplers, interval_s=interval_s, clock=clock or SystemClock(), guard=guard or Guard()
+    )
+    system.start()
+    return system
+
+
+def test_samples_of_all_sources_are_merged(quick):
+    system = start(Steady("one", "a"), Steady("two", "b"))
+
+    until(lambda: set(system.latest()) == {"a", "b"})
+    system.stop(1)
+
+
+def test_sampling_never_goes_faster_than_once_a_second():
+    steady = Steady()
+    system = start(steady, interval_s=0.001)
+
+    until(lambda: steady.asked)
+    time.sleep(0.2)
+    system.stop(1)
+
+    assert steady.asked == 1
+
+
+def test_each_source_has_a_daemon_thread_of_its_own_and_is_closed_on_it(quick):
+    one, two = Steady("one"), Steady("two")
+    system = start(one, two)
+    until(lambda: one.asked_on and two.asked_on)
+    threads = [thread for thread in threading.enumerate() if thread.name in (one.asked_on, two.asked_on)]
+    all_daemons = all(thread.daemon for thread in threads)
+
+    system.stop(1)
+
+    assert one.asked_on != two.asked_on
+    assert len(threads) == 2
+    assert all_daemons
+    assert one.closed_on == one.asked_on
+
+
+def test_a_hung_source_holds_up_nobody_and_is_named(quick):
+    clock = ManualClock()
+    steady, hanging = Steady(), Hanging()
+    system = start(steady, hanging, clock=clock)
+    hanging.hangs.wait(5)
+    answered_once = "hanging_asked" in system.latest()
+    clock.advance(60)
+    until(lambda: "asked" in system.latest())
+
+    stale, latest = system.stale(), system.latest()
+    began = time.monotonic()
+    system.stop(0.2)
+    took = time.monotonic() - began
+    hanging.let_go.set()
+
+    assert answered_once
+    assert stale == ["hanging"]
+    assert "hanging_asked" not in latest, "a value of long ago is not the latest"
+    assert took < 1
+
+
+def test_a_driver_that_hangs_at_its_first_call_is_named_too(quick, make_gpu, make_nvml):
+    clock = ManualClock()
+    nvml = make_nvml(make_gpu("GPU-1"))
+    nvml.init_hangs_on = threading.Event()
+    system = start(NvmlSampler(nvml=nvml, environ={}), clock=clock)
+    until(lambda: nvml.init_threads)
+    clock.advance(60)
+
+    stale = system.stale()
+    system.stop(0.05)
+    nvml.init_hangs_on.set()
+
+    assert stale == ["nvml"]
+
+
+def test_nvml_is_initialised_on_its_own_thread_and_let_go_there(quick, make_gpu, make_nvml):
+    nvml = make_nvml(make_gpu("GPU-1"))
+    system = start(NvmlSampler(nvml=nvml, environ={}))
+    until(lambda: system.latest().get("gpu_util") == 87)
+
+    system.stop(1)
+
+    assert nvml.init_threads == ["telemetry-sampler-nvml"]
+    assert not nvml.is_open
+
+
+def test_old_values_run_out(quick):
+    clock = ManualClock()
+    steady = Steady()
+    system = start(steady, interval_s=2.0, clock=clock)
+    until(lambda: system.latest())
+    clock.advance(6.9)
+    still_fresh = system.latest()
+    clock.advance(0.2)
+
+    latest = system.latest()
+    system.stop(1)
+
+    assert still_fresh == {"asked": 1}
+    assert latest == {}
+
+
+def test_a_source_that_fails_five_times_in_a_row_rests(quick):
+    guard = Guard()
+    failing = Failing()
+    system = start(failing, guard=guard)
+    until(lambda: failing.asked == 5)
+    time.sleep(0.1)
+
+    state = system.sources()
+    began = time.monotonic()
+    system.stop(1)
+
+    assert failing.asked == 5
+    assert state == {"steady": "failing"}
+    assert guard.counts == {"sampling steady: RuntimeError": 5}
+    assert time.monotonic() - began < 0.5, "a rest ends when sampling does"
+
+
+def test_a_source_with_nothing_to_sample_ends_quietly(quick):
+    guard = Guard()
+    absent = Absent("absent")
+    system = start(absent, guard=guard)
+
+    until(lambda: absent.closed_on)
+
+    assert absent.asked == 1
+    assert system.sources() == {"absent": "ended"}
+    assert system.stale() == []
+    assert guard.total == 0
+    system.stop(1)
+
+
+def test_a_source_that_raises_while_it_is_closed_is_counted(quick):
+    class Clinging(Steady):
+        def close(self):
+            raise RuntimeError("no")
+
+    guard = Guard()
+    system = start(Clinging("clinging"), guard=guard)
+    until(lambda: system.latest())
+
+    system.stop(1)
+
+    assert guard.counts == {"closing the clinging sampler: RuntimeError": 1}
+
+
+def test_stopping_twice_or_before_the_start_is_harmless():
+    system = SystemSampling([Steady()], interval_s=1, clock=SystemClock(), guard=Guard())
+
+    system.stop(1)
+    system.stop(1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_neither_hangs_nor_samples(quick):
+    system = start(Steady(), Hanging())
+    until(lambda: system.latest())
+
+    child = os.fork()
+    if child == 0:
+        system.latest()
+        system.sources()
+        system.stop(5)
+        os._exit(7)
+    _, status = os.waitpid(child, 0)
+    system.stop(0.1)
+
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_the_default_sources_say_something_about_this_machine(tmp_path):
+    guard = Guard()
+    system = start(*default_samplers(tmp_path, guard), guard=guard, interval_s=1)
+
+    until(lambda: {"cpu_mem_rss_mb", "disk_free_gb"} <= set(system.latest()))
+    system.stop(2)
+
+    assert set(system.sources()) == {"host", "disk", "nvml", "torch"}
+    assert guard.counts == {}
+
+
+def test_reading_the_latest_costs_the_training_thread_next_to_nothing(tmp_path):
+    system = start(*default_samplers(tmp_path), interval_s=1)
+    until(lambda: "cpu_mem_rss_mb" in system.latest())
+
+    began = time.perf_counter()
+    for _ in range(10_000):
+        system.latest()
+    each_s = (time.perf_counter() - began) / 10_000
+    system.stop(2)
+
+    assert each_s < 50e-6

@@ -1,0 +1,609 @@
+"""All ranks take an action at the same step, or none does: in every order of events, and in real process groups."""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import toolkit
+from toolkit.telemetry.agreement import MAX_ATTEMPTS, StepAgreement, process_group_store
+from toolkit.telemetry.clock import ManualClock
+from toolkit.telemetry.guard import Guard
+
+distributed = pytest.importorskip("torch.distributed")
+
+
+def make_ranks(size, store=None, clock=None, **options):
+    store = store or distributed.HashStore()
+    clock = clock or ManualClock()
+    return [
+        StepAgreement(store, rank, size, clock=clock, prefix="t", pause=clock.advance, **options)
+        for rank in range(size)
+    ]
+
+
+def step_all(ranks, step):
+    """Let every rank come to `step`, and return what each one takes there."""
+    return [rank.due(step) for rank in ranks]
+
+
+def poll_all(ranks):
+    for rank in ranks:
+        rank.poll()
+
+
+# ---------------------------------------------------------------- the plain course of things
+
+
+def test_all_ranks_take_the_action_at_the_proposed_step():
+    ranks = make_ranks(3)
+    for step in range(3):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    poll_all(ranks)  # rank 0 proposes, the others acknowledge
+    assert [rank.pending for rank in ranks] == [("stop",)] * 3
+    poll_all(ranks)  # rank 0 commits
+    taken = {step: step_all(ranks, step) for step in range(3, 20)}
+
+    assert {step: actions for step, actions in taken.items() if any(actions)} == {7: [("stop",)] * 3}
+    assert [rank.pending for rank in ranks] == [()] * 3
+
+
+def test_the_proposal_lies_about_four_seconds_ahead():
+    (rank,) = make_ranks(1)
+    rank.due(0)
+    rank.due(1)
+    rank.propose("save", sec_per_step=0.01)
+    rank.poll()
+
+    assert [step for step in range(2, 1000) if rank.due(step)] == [401]
+
+
+@pytest.mark.parametrize("sec_per_step", [None, 0.0, -1.0, float("nan"), float("inf"), 1e-300, 1e300])
+def test_any_step_time_gives_a_step_ahead(sec_per_step):
+    ranks = make_ranks(2)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("save", sec_per_step=sec_per_step)
+    poll_all(ranks)
+
+    assert ranks[0]._due_at == ranks[1]._due_at
+    assert 6 <= ranks[0]._due_at <= 1_000_002
+
+
+def test_acknowledgements_that_rank_0_had_no_time_to_read_still_count():
+    ranks = make_ranks(2)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    poll_all(ranks)
+    taken = [step_all(ranks, step) for step in range(2, 10)]
+
+    assert [actions for actions in taken if any(actions)] == [[("stop",), ("stop",)]]
+
+
+def test_a_rank_that_does_not_answer_keeps_all_from_taking_it():
+    ranks = make_ranks(3)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    taken = []
+    for step in range(2, 1000):
+        ranks[0].poll()
+        ranks[1].poll()
+        taken += step_all(ranks, step)
+
+    assert not any(taken)
+    assert ranks[0].pending == ()
+    assert ranks[0].take_given_up() == [("stop", "not every rank answered in time")]
+    assert ranks[0].take_given_up() == []
+
+
+def test_a_late_rank_is_given_more_and_more_time():
+    ranks = make_ranks(2)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    taken = []
+    for step in range(2, 300):
+        ranks[0].poll()
+        if step % 30 == 0:
+            ranks[1].poll()
+        taken.append(step_all(ranks, step))
+
+    assert [actions for actions in taken if any(actions)] == [[("stop",), ("stop",)]]
+
+
+def test_a_rank_that_has_not_made_a_step_does_not_answer():
+    ranks = make_ranks(2)
+    ranks[0].due(0)
+    ranks[0].due(1)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    taken = []
+    for step in range(2, 50):
+        poll_all(ranks)
+        taken.append(ranks[0].due(step))
+
+    assert not any(taken)
+
+
+def test_nothing_is_proposed_before_the_loop_runs():
+    ranks = make_ranks(2)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    poll_all(ranks)
+    step_all(ranks, 0)
+    poll_all(ranks)
+
+    assert ranks[1].pending == ()
+    step_all(ranks, 1)
+    poll_all(ranks)
+    assert ranks[1].pending == ("stop",)
+
+
+def test_a_rank_that_has_passed_the_step_calls_it_off_at_once():
+    ranks = make_ranks(2)
+    for step in range(2):
+        step_all(ranks, step)
+    for step in range(2, 1000):
+        ranks[1].due(step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    for _ in range(MAX_ATTEMPTS):
+        poll_all(ranks)
+    ranks[0].poll()
+
+    ((_, reason),) = ranks[0].take_given_up()
+    assert reason == "rank 1 had passed the step already"
+
+
+def test_a_step_known_to_the_caller_counts_too():
+    ranks = make_ranks(2)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    ranks[0].poll(current_step=1)
+    ranks[1].poll(current_step=50)
+
+    assert ranks[1].pending == ()
+
+
+@pytest.mark.parametrize("other_steps", [lambda step: step % 3 == 0, lambda step: step % 2 == 0])
+def test_ranks_that_log_different_steps_take_nothing(other_steps):
+    ranks = make_ranks(2)
+    taken = []
+    ranks[0].propose("stop", sec_per_step=1.0)
+    for step in range(200):
+        taken.append(ranks[0].due(step))
+        if other_steps(step):
+            taken.append(ranks[1].due(step))
+        poll_all(ranks)
+
+    assert not any(taken)
+    assert ranks[0].take_given_up() == [("stop", "rank 1 logs other steps than rank 0")]
+
+
+def test_ranks_that_all_log_every_tenth_step_agree_on_one_of_those():
+    ranks = make_ranks(2)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    taken = {}
+    for step in range(0, 500, 10):
+        taken[step] = step_all(ranks, step)
+        poll_all(ranks)
+
+    assert [actions for actions in taken.values() if any(actions)] == [[("stop",), ("stop",)]]
+
+
+def test_logging_a_step_twice_changes_nothing():
+    ranks = make_ranks(2)
+    taken = []
+    ranks[0].propose("stop", sec_per_step=1.0)
+    for step in range(20):
+        taken += [step_all(ranks, step), step_all(ranks, step)]
+        poll_all(ranks)
+
+    assert [actions for actions in taken if any(actions)] == [[("stop",), ("stop",)]]
+
+
+def test_actions_asked_for_together_are_taken_together_and_once():
+    ranks = make_ranks(2)
+    for action in ("save", "stop", "save"):
+        ranks[0].propose(action, sec_per_step=1.0)
+    taken = []
+    for step in range(20):
+        taken.append(step_all(ranks, step))
+        poll_all(ranks)
+
+    assert [actions for actions in taken if any(actions)] == [[("save", "stop")] * 2]
+
+
+def test_an_action_asked_for_meanwhile_comes_next():
+    ranks = make_ranks(2)
+    ranks[0].propose("save", sec_per_step=1.0)
+    taken = []
+    for step in range(40):
+        taken.append(step_all(ranks, step))
+        poll_all(ranks)
+        if step == 3:
+            ranks[0].propose("stop", sec_per_step=1.0)
+
+    assert [actions for actions in taken if any(actions)] == [[("save",)] * 2, [("stop",)] * 2]
+
+
+def test_only_rank_0_proposes():
+    ranks = make_ranks(2)
+
+    with pytest.raises(ValueError, match="rank 1"):
+        ranks[1].propose("stop", sec_per_step=1.0)
+
+
+def test_a_rank_outside_the_world_is_a_mistake():
+    with pytest.raises(ValueError, match="0 to 1, got 2"):
+        StepAgreement(distributed.HashStore(), 2, 2, clock=ManualClock(), prefix="t")
+
+
+# ---------------------------------------------------------------- waiting, ending, failing
+
+
+def test_a_rank_that_is_first_waits_a_bounded_time_and_then_calls_it_off_for_all():
+    clock = ManualClock()
+    ranks = make_ranks(3, clock=clock, wait_s=5.0)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    ranks[0].poll()
+    ranks[1].poll()  # acknowledges; rank 2 does not
+    started = clock.monotonic()
+    first = [ranks[1].due(step) for step in range(2, 10)]
+
+    assert not any(first)
+    assert 5.0 <= clock.monotonic() - started < 5.1
+
+    ranks[2].poll()  # too late
+    others = [rank.due(step) for step in range(2, 10) for rank in (ranks[0], ranks[2])]
+
+    assert not any(others)
+
+
+def test_the_end_of_a_rank_calls_off_what_is_undecided():
+    for ended in (0, 1):
+        ranks = make_ranks(2)
+        for step in range(2):
+            step_all(ranks, step)
+        ranks[0].propose("stop", sec_per_step=1.0)
+        poll_all(ranks)
+        ranks[ended].close()
+        ranks[ended].close()
+        rest = ranks[1 - ended]
+
+        assert not any(rest.due(step) for step in range(2, 20))
+
+
+def test_rank_0_stays_until_its_commit_was_read():
+    clock = ManualClock()
+    ranks = make_ranks(2, clock=clock)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    poll_all(ranks)
+    assert [ranks[0].due(step) for step in range(2, 7)][-1] == ("stop",)
+    pauses = []
+
+    def other_rank_arrives(seconds):
+        clock.advance(seconds)
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            assert [ranks[1].due(step) for step in range(2, 7)][-1] == ("stop",)
+
+    ranks[0]._pause = other_rank_arrives
+    ranks[0].close()
+
+    assert len(pauses) == 3
+
+
+def test_rank_0_does_not_stay_for_ever():
+    clock = ManualClock()
+    ranks = make_ranks(2, clock=clock)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    poll_all(ranks)
+    for step in range(2, 7):
+        ranks[0].due(step)
+    started = clock.monotonic()
+    ranks[0].close(timeout_s=2.0)
+
+    assert 2.0 <= clock.monotonic() - started < 2.1
+
+
+def test_a_store_that_is_gone_does_not_reach_the_loop():
+    class Gone:
+        def __getattr__(self, name):
+            def fail(*args):
+                raise RuntimeError("Connection reset by peer")
+
+            return fail
+
+    guard = Guard()
+    ranks = make_ranks(2, guard=guard)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    poll_all(ranks)
+    for rank in ranks:
+        rank._store = Gone()
+    taken = [step_all(ranks, step) for step in range(2, 10)]
+    for rank in ranks:
+        rank.close()
+
+    assert not any(any(actions) for actions in taken)
+    assert guard.total >= 2
+
+
+def test_a_process_without_a_process_group_has_no_store():
+    assert process_group_store() is None
+
+
+def test_a_step_with_nothing_in_play_costs_well_under_a_microsecond():
+    (rank,) = make_ranks(1)
+    due, best = rank.due, float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        for step in range(10_000):
+            due(step)
+        best = min(best, time.perf_counter() - started)
+
+    assert best / 10_000 < 1e-6
+
+
+# ---------------------------------------------------------------- in every order
+
+
+class World:
+    """Ranks whose loops and background threads take turns at random, even within a call.
+
+    Before each operation on the store, and after each time a lock is let go, any other thread of any rank may make a
+    move, just as real ones could. With `lockstep` a loop ends no step before all others have begun it, as an
+    all_reduce sees to.
+    """
+
+    def __init__(self, seed, size, lockstep, failing=False):
+        self.random = random.Random(seed)
+        self.clock = ManualClock()
+        self.store = distributed.HashStore()
+        self.lockstep = lockstep
+        self.failing = failing
+        self.entered = [-1] * size
+        self.done = [-1] * size
+        self.taken = [{} for _ in range(size)]
+        self.busy = set()
+        self.quiet = False
+        self.ranks = []
+        for rank in range(size):
+            agreement = StepAgreement(
+                ExploringStore(self, rank),
+                rank,
+                size,
+                clock=self.clock,
+                prefix="t",
+                pause=self.pause,
+                wait_s=1.0,
+            )
+            agreement._lock = ExploringLock(self)
+            self.ranks.append(agreement)
+
+    def pause(self, seconds):
+        self.clock.advance(seconds)
+        self.move()
+
+    def maybe_move(self):
+        if not self.quiet and len(self.busy) < 2 * len(self.ranks) and self.random.random() < 0.3:
+            self.move()
+
+    def move(self):
+        rank = self.random.randrange(len(self.ranks))
+        if self.random.random() < 0.3:
+            self.poll(rank)
+        else:
+            self.step(rank)
+
+    def poll(self, rank):
+        if ("poll", rank) in self.busy:
+            return
+        self.busy.add(("poll", rank))
+        try:
+            self.ranks[rank].poll()
+        except ConnectionError:
+            pass
+        finally:
+            self.busy.remove(("poll", rank))
+
+    def step(self, rank):
+        if ("step", rank) in self.busy or "stop" in self.taken[rank]:
+            return
+        step = self.done[rank] + 1
+        if self.lockstep and any(done < step - 1 for done in self.done):
+            return
+        if not self.lockstep and step > min(self.done) + 8:
+            return
+        self.busy.add(("step", rank))
+        self.entered[rank] = step
+        for action in self.ranks[rank].due(step):
+            assert action not in self.taken[rank], "taken twice"
+            self.taken[rank][action] = step
+        self.done[rank] = step
+        self.busy.remove(("step", rank))
+
+    def run(self, moves):
+        wishes = {self.random.randrange(moves // 3): "save", self.random.randrange(moves // 2): "stop"}
+        for number in range(moves):
+            if number in wishes:
+                self.ranks[0].propose(wishes[number], self.random.choice([0.1, 0.5, 1.0]))
+            self.move()
+        # Whoever has a step left to make makes it: an action half taken would show now.
+        self.quiet = True
+        for _ in range(400):
+            for rank in range(len(self.ranks)):
+                self.step(rank)
+
+
+class ExploringStore:
+    """A store before whose operations others may come."""
+
+    def __init__(self, world, rank):
+        self.world = world
+        self.rank = rank
+
+    def __getattr__(self, name):
+        operation = getattr(self.world.store, name)
+
+        def explore(*args):
+            # A store that fails fails in the background; what the loop reads is what decides.
+            fails = (
+                self.world.failing
+                and ("step", self.rank) not in self.world.busy
+                and self.world.random.random() < 0.1
+            )
+            self.world.maybe_move()
+            if fails and self.world.random.random() < 0.5:
+                raise ConnectionError("before")
+            result = operation(*args)
+            if fails:
+                raise ConnectionError("after")
+            return result
+
+        return explore
+
+
+class ExploringLock:
+    """A lock after which others may come."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *details):
+        self.world.maybe_move()
+
+
+@pytest.mark.parametrize("failing", [False, True], ids=["store-works", "store-fails-now-and-then"])
+@pytest.mark.parametrize("lockstep", [True, False], ids=["lockstep", "drifting"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_in_any_order_all_ranks_take_an_action_at_the_same_step_or_none_does(size, lockstep, failing):
+    taken_by_all = 0
+    for seed in range(100):
+        world = World(seed, size, lockstep, failing)
+        world.run(moves=600)
+
+        for action in ("save", "stop"):
+            steps = [taken.get(action) for taken in world.taken]
+            assert len(set(steps)) == 1, (seed, action, steps)
+            taken_by_all += steps[0] is not None
+
+    assert taken_by_all > 50, "the test shows little if nothing is ever taken"
+
+
+# ---------------------------------------------------------------- real process groups
+
+PROGRAM = textwrap.dedent(
+    """
+    import datetime, json, random, sys, threading, time
+    import torch, torch.distributed as dist
+    from toolkit.telemetry.agreement import StepAgreement, process_group_store
+    from toolkit.telemetry.clock import SystemClock
+
+    rank, size, port, rounds, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
+        timeout=datetime.timedelta(seconds=30),
+    )
+    agreement = StepAgreement(
+        process_group_store(), rank, size, clock=SystemClock(), prefix="telemetry", lead_s=0.08
+    )
+    chance = random.Random(rank)
+    taken, running, step, longest = [], True, -1, 0.0
+
+    def background():
+        proposed = 0
+        while running:
+            if rank == 0 and proposed == len(taken) < rounds and chance.random() < 0.3:
+                agreement.propose(f"stop-{proposed}", 0.004)
+                proposed += 1
+            agreement.poll(step)
+            time.sleep(chance.uniform(0.005, 0.03))
+
+    thread = threading.Thread(target=background)
+    thread.start()
+    value = torch.ones(1)
+    while len(taken) < rounds:
+        step += 1
+        if rank == step // 50 % size:  # the slow one changes
+            time.sleep(chance.uniform(0.0, 0.008))
+        dist.all_reduce(value)
+        value.fill_(1.0)
+        started = time.monotonic()
+        actions = agreement.due(step)
+        longest = max(longest, time.monotonic() - started)
+        taken += [(action, step) for action in actions]
+    running = False
+    thread.join()
+    agreement.close()
+    with open(out, "w") as file:
+        json.dump({"taken": taken, "steps": step, "longest": longest, "given_up": agreement.take_given_up()}, file)
+    # No last barrier: each rank simply leaves, as a stopped training does.
+    """
+)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("size", [2, 3])
+def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
+    rounds = 8
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    source = str(Path(toolkit.__file__).parent.parent)
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                str(program),
+                str(rank),
+                str(size),
+                port,
+                str(rounds),
+                str(tmp_path / f"{rank}.json"),
+            ],
+            env={**os.environ, "PYTHONPATH": source, "GLOO_SOCKET_IFNAME": "lo"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        errors = [process.communicate(timeout=80)[1] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+    assert [process.returncode for process in ranks] == [0] * size, "\n".join(errors)
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
+    assert [action for action, _ in results[0]["taken"]] == [f"stop-{n}" for n in range(rounds)]
+    assert all(result["taken"] == results[0]["taken"] for result in results)
+    assert len({result["steps"] for result in results}) == 1

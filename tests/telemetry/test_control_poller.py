@@ -1,0 +1,1019 @@
+"""What is asked through the control file reaches the loop between two steps, and is answered exactly once."""
+
+import itertools
+import json
+import os
+import sys
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.runfolder.control import ControlRequest, write_request
+from toolkit.telemetry import control_poller
+from toolkit.telemetry.clock import ManualClock
+from toolkit.telemetry.control_poller import ControlPoller, Request
+from toolkit.telemetry.guard import Guard
+
+
+class Run:
+    """A run of one process: its folder, its clock, and all that its poller said."""
+
+    def __init__(self, folder, answered=(), log_every=10, **options):
+        self.folder = folder
+        self.clock = ManualClock()
+        self.answers = []
+        self.notified = 0
+        self.step = 0
+        self.poller = ControlPoller(
+            folder,
+            run_id="run-1",
+            clock=self.clock,
+            session_started=self.clock.wall(),
+            log_every=log_every,
+            answer=self.answers.append,
+            notify=self._notify,
+            was_answered=lambda request_id: request_id in answered,
+            **options,
+        )
+
+    def _notify(self):
+        self.notified += 1
+
+    def ask(self, **asked):
+        """Ask as a page does."""
+        return write_request(self.folder, now=self.clock.wall(), **asked).id
+
+    def put(self, content, mode=0o600):
+        """Write the file by hand."""
+        path = self.folder / "control.json"
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        path.chmod(mode)
+        return path
+
+    def go(self, seconds=2.0):
+        """Let the background thread look once, and the loop go on by one step."""
+        self.clock.advance(seconds)
+        self.poller.poll()
+        self.step += 1
+        if self.poller.ready:
+            self.poller.apply(self.step)
+
+    def answer(self):
+        """Return the only answer there is."""
+        assert len(self.answers) == 1, self.answers
+        return self.answers[0]
+
+
+@pytest.fixture
+def run(tmp_path):
+    tmp_path.chmod(0o700)
+    return Run(tmp_path)
+
+
+# ---------------------------------------------------------------- log_every
+
+
+def test_a_change_of_the_interval_is_applied_between_steps(run):
+    request_id = run.ask(log_every=100)
+    run.clock.advance(2)
+    run.poller.poll()
+
+    assert run.poller.ready
+    assert run.notified == 1
+    assert run.poller.log_every == 10
+    assert run.answers == []
+
+    run.poller.apply(7)
+
+    assert not run.poller.ready
+    assert run.poller.log_every == 100
+    assert run.answer() == {
+        "id": request_id,
+        "status": "applied",
+        "source": "control.json",
+        "setting": "log_every",
+        "old": 10,
+        "new": 100,
+        "requested": 100,
+        "global_step": 7,
+    }
+
+
+@pytest.mark.parametrize(("asked", "given_back"), [(1, 5), (-7, 5), (5, 5), (2000, 2000), (100_000, 2000)])
+def test_the_interval_is_clamped_in_the_run(run, asked, given_back):
+    run.put({"log_every": asked, "timestamp": run.clock.wall()})
+    run.go()
+
+    assert run.poller.log_every == given_back
+    assert run.answer()["status"] == ("applied" if asked == given_back else "clamped")
+    assert run.answer()["requested"] == asked
+
+
+def test_the_same_file_is_applied_once(run):
+    run.ask(log_every=100)
+    for _ in range(50):
+        run.go()
+
+    assert run.answer()["status"] == "applied"
+    assert run.notified == 1
+
+
+def test_an_unchanged_file_is_not_even_opened(run, monkeypatch):
+    run.ask(log_every=100)
+    run.go()
+    monkeypatch.setattr(control_poller, "read_request", lambda folder: pytest.fail("opened again"))
+    run.go()
+
+
+def test_the_same_request_in_a_new_file_is_not_applied_again(run):
+    run.put({"log_every": 100, "timestamp": run.clock.wall()})
+    content = (run.folder / "control.json").read_bytes()
+    run.go()
+    run.go(60)
+    (run.folder / "control.json").unlink()
+    run.go()
+    run.put(content)
+    run.go()
+
+    assert run.answer()["status"] == "applied"
+
+
+def test_two_changes_are_30_s_apart_and_of_several_the_last_one_counts(run):
+    run.ask(log_every=100)
+    run.go()
+    superseded = [run.ask(log_every=200)]
+    run.go()
+    superseded.append(run.ask(log_every=300))
+    run.go()
+    last = run.ask(log_every=400)
+    run.go(23.9)
+
+    assert run.poller.log_every == 100
+    assert [(answer["id"], answer["status"]) for answer in run.answers[1:]] == [
+        (i, "superseded") for i in superseded
+    ]
+    assert run.answers[1]["new"] == 100
+
+    run.go(2.2)
+
+    assert run.poller.log_every == 400
+    assert run.answers[-1]["id"] == last
+    assert run.answers[-1]["old"] == 100
+    assert len(run.answers) == 4
+
+
+def test_the_30_s_are_not_measured_by_a_clock_that_somebody_sets(run):
+    run.ask(log_every=100)
+    run.go()
+    run.clock.set_wall(run.clock.wall() + 3600)
+    run.ask(log_every=200)
+    run.go()
+
+    assert run.poller.log_every == 100
+
+
+def test_a_change_that_waits_expires_in_time(run):
+    run.ask(log_every=100)
+    run.go()
+    run.ask(log_every=200, expires_in_s=5)
+    run.go()
+    run.go(10)
+
+    assert run.answers[-1]["status"] == "expired"
+    run.go(60)
+    assert run.poller.log_every == 100
+
+
+# ---------------------------------------------------------------- which requests are taken
+
+
+def test_a_request_from_before_this_session_is_expired_and_says_so_once(tmp_path):
+    tmp_path.chmod(0o700)
+    run = Run(tmp_path)
+    run.put({"log_every": 100, "timestamp": run.clock.wall() - 1})
+    run.go()
+    run.go()
+
+    assert run.answer()["status"] == "expired"
+    assert run.answer()["new"] == 10
+    assert run.poller.log_every == 10
+
+
+def test_a_request_that_an_earlier_session_answered_is_passed_over(tmp_path):
+    tmp_path.chmod(0o700)
+    first = Run(tmp_path)
+    request_id = first.ask(log_every=100)
+    first.go()
+    second = Run(tmp_path, answered={request_id})
+    second.go()
+    second.go()
+
+    assert second.answers == []
+    assert second.poller.log_every == 10
+
+
+def test_a_file_refused_by_an_earlier_session_is_passed_over(tmp_path):
+    tmp_path.chmod(0o700)
+    first = Run(tmp_path)
+    first.put(b"{")
+    first.go()
+    first.go()
+    second = Run(tmp_path, answered={first.answer()["id"]})
+    for _ in range(3):
+        second.go()
+
+    assert second.answers == []
+
+
+def test_an_older_request_than_the_last_one_is_expired(run):
+    run.go(10)
+    run.ask(log_every=100)
+    run.go()
+    run.put({"log_every": 50, "timestamp": run.clock.wall() - 5})
+    run.go(60)
+
+    assert run.answers[-1]["status"] == "expired"
+    assert run.poller.log_every == 100
+
+
+def test_an_edited_file_with_its_old_timestamp_is_a_new_request(run):
+    timestamp = run.clock.wall()
+    run.put({"log_every": 100, "timestamp": timestamp})
+    run.go()
+    run.put({"log_every": 200, "timestamp": timestamp})
+    run.go(40)
+
+    assert run.poller.log_every == 200
+
+
+def test_a_timestamp_from_the_future_does_not_lock_out_the_next_request(run):
+    run.put({"log_every": 100, "timestamp": run.clock.wall() * 1000})
+    run.go()
+    run.ask(log_every=200)
+    run.go(40)
+
+    assert run.poller.log_every == 200
+
+
+def test_a_clock_set_back_does_not_make_new_requests_old(run):
+    run.ask(log_every=100)
+    run.go()
+    run.clock.set_wall(run.clock.wall() - 3600)
+    run.go()
+    run.ask(log_every=200)
+    run.go(40)
+
+    assert run.poller.log_every == 200
+
+
+def test_a_request_for_another_run_is_refused(run):
+    run.ask(log_every=100, run_id="run-2")
+    run.go()
+
+    assert run.answer()["status"] == "refused"
+    assert "'run-2'" in run.answer()["reason"]
+    assert run.poller.log_every == 10
+
+
+def test_a_request_for_this_run_is_applied(run):
+    run.ask(log_every=100, run_id="run-1")
+    run.go()
+
+    assert run.answer()["status"] == "applied"
+
+
+def test_a_request_that_has_expired_is_not_applied(run):
+    run.ask(log_every=100, expires_in_s=1)
+    run.go()
+
+    assert run.answer()["status"] == "expired"
+    assert run.poller.log_every == 10
+
+
+# ---------------------------------------------------------------- files that are no request
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"[1]", b'{"log_every": "x"}', b'{"log_every": NaN}', b"\xff" * 100]
+)
+def test_an_unreadable_file_is_refused_once(run, content):
+    run.put(content)
+    for _ in range(5):
+        run.go()
+
+    assert run.answer()["status"] == "refused"
+    assert run.answer()["reason"]
+    assert run.poller.log_every == 10
+
+
+def test_a_file_that_is_still_being_written_is_not_refused(run):
+    run.put(b'{"log_every": 1')
+    run.go()
+    run.put({"log_every": 100, "timestamp": run.clock.wall()})
+    run.go()
+
+    assert run.answer()["status"] == "applied"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_file_that_others_can_write_is_refused_until_its_mode_is_put_right(run):
+    path = run.put({"log_every": 100, "timestamp": run.clock.wall()}, mode=0o666)
+    for _ in range(3):
+        run.go()
+
+    assert "written by others" in run.answer()["reason"]
+
+    path.chmod(0o600)
+    run.go()
+
+    assert run.poller.log_every == 100
+
+
+def test_two_bad_files_are_two_answers_with_two_ids(run):
+    for content in (b"{", b"[1]"):
+        run.put(content)
+        run.go()
+        run.go()
+
+    assert [answer["status"] for answer in run.answers] == ["refused", "refused"]
+    assert run.answers[0]["id"] != run.answers[1]["id"]
+
+
+def test_a_malformed_request_is_refused_under_its_own_id(run):
+    run.put({"id": "abc", "log_every": "x"})
+    run.go()
+    run.go()
+
+    assert run.answer()["id"] == "abc"
+
+
+def test_a_file_system_that_does_not_answer_is_counted_and_tried_again(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    guard = Guard()
+    run = Run(tmp_path, guard=guard)
+    run.ask(log_every=100)
+
+    def stale(folder):
+        raise OSError(116, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(control_poller, "peek", stale)
+        run.go()
+
+    assert guard.total == 1
+    run.go()
+    assert run.answer()["status"] == "applied"
+
+
+def test_a_vanished_folder_is_no_request(tmp_path):
+    run = Run(tmp_path / "gone")
+    run.go()
+
+    assert run.answers == []
+
+
+# ---------------------------------------------------------------- actions
+
+
+def test_an_action_that_was_not_declared_is_refused_with_what_is(run):
+    run.poller.declare_action("save")
+    run.ask(log_every=100, actions=["save", "sample"])
+    run.go()
+
+    assert run.answer()["status"] == "refused"
+    assert "no action sample; declared: save" in run.answer()["reason"]
+    assert run.poller.log_every == 10
+    assert run.poller.take_requests() == []
+
+
+def test_an_action_is_applied_when_it_was_taken(run):
+    run.poller.declare_action("save")
+    request_id = run.ask(actions=["save"])
+    run.go()
+
+    assert run.answers == []
+    assert run.poller.take_requests() == [Request("save", None, request_id)]
+    assert run.poller.take_requests() == []
+    assert run.answer() == {
+        "id": request_id,
+        "status": "applied",
+        "source": "control.json",
+        "actions": ["save"],
+        "global_step": 1,
+    }
+
+
+def test_an_action_with_a_callback_is_applied_when_that_ran(run):
+    calls = []
+    run.poller.declare_action("save", lambda: calls.append("save"))
+    run.ask(actions=["save"])
+    run.go()
+
+    assert calls == ["save"]
+    assert run.answer()["status"] == "applied"
+    assert run.poller.take_requests() == []
+
+
+def test_a_callback_that_raises_is_a_refusal_and_does_not_reach_the_loop(tmp_path):
+    tmp_path.chmod(0o700)
+    guard = Guard()
+    run = Run(tmp_path, guard=guard)
+
+    def fail():
+        raise RuntimeError("no room for a checkpoint")
+
+    run.poller.declare_action("save", fail)
+    run.ask(actions=["save"], log_every=100)
+    run.go()
+
+    assert run.answer()["status"] == "refused"
+    assert "RuntimeError: no room for a checkpoint" in run.answer()["reason"]
+    assert "actions" not in run.answer()
+    assert run.answer()["new"] == 100
+    assert guard.total == 1
+
+
+def test_an_interrupt_from_a_callback_belongs_to_the_user(run):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    run.poller.declare_action("save", interrupt)
+    run.poller.declare_action("sample", lambda: pytest.fail("came after the interrupt"))
+    run.ask(actions=["save", "sample"])
+    with pytest.raises(KeyboardInterrupt):
+        run.go()
+    run.poller.close()
+
+    assert run.answer()["status"] == "expired"
+    assert "actions" not in run.answer()
+
+
+def test_a_stop_is_applied_when_it_was_read(run):
+    run.poller.declare_action("stop")
+    assert run.poller.should_stop is False
+    run.ask(actions=["stop"])
+    run.go()
+
+    assert run.answers == []
+    assert run.poller.should_stop is True
+    assert run.answer()["status"] == "applied"
+    assert run.poller.should_stop is True
+    assert run.poller.take_requests() == []
+    run.go(10_000)
+    assert run.poller.should_stop is True
+    assert len(run.answers) == 1
+
+
+def test_a_stop_can_be_taken_like_any_request(run):
+    run.poller.declare_action("stop")
+    run.ask(actions=["stop"])
+    run.go()
+
+    assert [request.name for request in run.poller.take_requests()] == ["stop"]
+    assert run.poller.should_stop
+    assert run.answer()["status"] == "applied"
+
+
+def test_a_stop_with_a_callback_also_shows_in_should_stop(run):
+    calls = []
+    run.poller.declare_action("stop", lambda: calls.append(1))
+    run.ask(actions=["stop"])
+    run.go()
+
+    assert calls == [1]
+    assert run.poller.should_stop
+    assert len(run.answers) == 1
+
+
+def test_a_second_stop_is_answered_too(run):
+    run.poller.declare_action("stop")
+    for _ in range(2):
+        run.ask(actions=["stop"])
+        run.go()
+        assert run.poller.should_stop
+
+    assert [answer["status"] for answer in run.answers] == ["applied", "applied"]
+
+
+def test_a_stop_that_nobody_read_expires_and_does_not_stop_the_run_later(run):
+    run.poller.declare_action("stop")
+    run.ask(actions=["stop"], expires_in_s=60)
+    run.go()
+    run.go(100)
+
+    assert run.answer()["status"] == "expired"
+    assert run.poller.should_stop is False
+
+
+def test_an_action_that_the_loop_never_reached_expires(run):
+    calls = []
+    run.poller.declare_action("save", lambda: calls.append(1))
+    run.ask(actions=["save"], expires_in_s=60)
+    run.clock.advance(2)
+    run.poller.poll()
+    run.clock.advance(100)
+    run.poller.apply(1)
+
+    assert calls == []
+    assert run.answer()["status"] == "expired"
+
+
+def test_save_and_stop_is_there_when_both_are(run):
+    run.poller.declare_action("stop")
+    assert "save_and_stop" not in run.poller.declared()["actions"]
+    run.poller.declare_action("save")
+    assert "save_and_stop" in run.poller.declared()["actions"]
+    run.ask(actions=["save_and_stop"])
+    run.go()
+
+    assert run.poller.should_stop
+    assert run.answers == []
+    assert [request.name for request in run.poller.take_requests()] == ["save"]
+    assert run.answer()["actions"] == ["save_and_stop"]
+
+
+def test_save_and_stop_is_refused_when_only_one_half_is_declared(run):
+    run.poller.declare_action("save")
+    run.ask(actions=["save_and_stop"])
+    run.go()
+
+    assert run.answer()["status"] == "refused"
+
+
+def test_a_declared_save_and_stop_is_one_request_and_stops(run):
+    run.poller.declare_action("save_and_stop")
+    run.ask(actions=["save_and_stop"])
+    run.go()
+
+    assert run.poller.should_stop
+    assert run.answer()["status"] == "applied"
+    # The loop may look at should_stop first: what is to be saved is still there to be taken.
+    assert [request.name for request in run.poller.take_requests()] == ["save_and_stop"]
+    assert len(run.answers) == 1
+
+
+def test_actions_do_not_wait_for_the_30_s_and_a_combined_request_is_answered_once(run):
+    run.poller.declare_action("save")
+    run.ask(log_every=100)
+    run.go()
+    run.ask(log_every=200, actions=["save"])
+    run.go()
+
+    assert [request.name for request in run.poller.take_requests()] == ["save"]
+    assert len(run.answers) == 1
+    run.go(40)
+    assert len(run.answers) == 2
+    assert run.answers[1]["status"] == "applied"
+    assert run.answers[1]["new"] == 200
+    assert run.answers[1]["actions"] == ["save"]
+
+
+def test_a_combined_request_whose_interval_is_overtaken_says_what_was_done(run):
+    run.poller.declare_action("save", lambda: None)
+    run.ask(log_every=100)
+    run.go()
+    run.ask(log_every=200, actions=["save"])
+    run.go()
+    run.ask(log_every=300)
+    run.go()
+
+    assert run.answers[1]["status"] == "superseded"
+    assert run.answers[1]["actions"] == ["save"]
+    assert run.answers[1]["new"] == 100
+
+
+def test_a_stop_comes_after_whatever_was_asked_with_it(run):
+    order = []
+    for name in ("stop", "save", "sample"):
+        run.poller.declare_action(name, lambda name=name: order.append(name))
+    run.ask(actions=["stop", "save", "sample"])
+    run.go()
+
+    assert order == ["save", "sample", "stop"]
+
+
+def test_a_script_that_takes_nothing_is_not_sent_requests_without_end(run):
+    run.poller.declare_action("save")
+    for _ in range(70):
+        run.ask(actions=["save"], expires_in_s=None)
+        run.go()
+
+    assert [answer["status"] for answer in run.answers] == ["refused"] * 6
+    assert "already waiting" in run.answers[0]["reason"]
+    assert len(run.poller.take_requests()) == 64
+
+
+# ---------------------------------------------------------------- knobs
+
+
+def test_a_knob_is_set_within_its_bounds(run):
+    run.poller.declare_knob("lr_scale", float, low=0.1, high=2.0, value=1.0)
+    request_id = run.ask(knobs={"lr_scale": 2})
+    run.go()
+
+    (request,) = run.poller.take_requests()
+    assert request == Request("lr_scale", 2.0, request_id)
+    assert type(request.value) is float
+    assert run.answer()["knobs"] == {"lr_scale": {"old": 1.0, "new": 2.0}}
+    assert run.poller.declared()["knobs"]["lr_scale"]["value"] == 2.0
+
+
+def test_a_knob_with_a_callback_gets_the_value(run):
+    values = []
+    run.poller.declare_knob("workers", int, low=0, callback=values.append)
+    run.ask(knobs={"workers": 3.0})
+    run.go()
+
+    assert values == [3]
+    assert type(values[0]) is int
+
+
+def test_a_knob_may_stand_beside_the_other_keys(run):
+    run.poller.declare_knob("lr_scale", float)
+    run.put({"lr_scale": 0.5, "timestamp": run.clock.wall()})
+    run.go()
+
+    assert [request.value for request in run.poller.take_requests()] == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "value", "reason"),
+    [
+        ({"kind": float, "low": 0.1, "high": 2.0}, 1e30, "lr must be 0.1 to 2.0, got 1e+30"),
+        ({"kind": float, "low": 0.1}, 0, "lr must be 0.1 to any, got 0"),
+        ({"kind": float}, "0.1", "lr must be a float, got '0.1'"),
+        ({"kind": float}, True, "lr must be a float, got True"),
+        ({"kind": int}, 0.5, "lr must be a int, got 0.5"),
+        ({"kind": bool}, 1, "lr must be a bool, got 1"),
+        ({"kind": str}, 1, "lr must be a str, got 1"),
+        ({"kind": str, "choices": ["a", "b"]}, "c", "lr must be one of ('a', 'b'), got 'c'"),
+    ],
+)
+def test_a_knob_out_of_type_or_bounds_is_refused_and_not_clamped(run, declaration, value, reason):
+    run.poller.declare_knob("lr", **declaration)
+    run.ask(knobs={"lr": value}, log_every=100)
+    run.go()
+
+    assert run.answer()["status"] == "refused"
+    assert run.answer()["reason"] == reason
+    assert run.poller.take_requests() == []
+    assert run.poller.log_every == 10
+
+
+def test_a_knob_that_was_not_declared_is_refused(run):
+    run.put({"lr": 1e30, "timestamp": run.clock.wall()})
+    run.go()
+
+    assert run.answer()["reason"] == "this run has no knob lr; declared: none"
+
+
+def test_a_knob_that_nobody_took_keeps_its_value(run):
+    run.poller.declare_knob("lr", float, value=1.0)
+    run.ask(knobs={"lr": 2.0})
+    run.go()
+    run.poller.close()
+
+    assert run.answer()["status"] == "expired"
+    assert "knobs" not in run.answer()
+    assert run.poller.declared()["knobs"]["lr"]["value"] == 1.0
+
+
+# ---------------------------------------------------------------- declarations
+
+
+def test_the_manifest_lists_what_is_declared(run):
+    run.poller.declare_action("save")
+    run.poller.declare_action("my_action")
+    run.poller.declare_knob("lr_scale", float, low=0.1, high=2.0)
+    run.poller.declare_knob("mode", str, choices=["calm", "wild"], value="calm")
+
+    assert run.poller.declared() == {
+        "log_every": {"low": 5, "high": 2000},
+        "actions": ["save", "my_action"],
+        "knobs": {
+            "lr_scale": {"type": "float", "low": 0.1, "high": 2.0, "value": None},
+            "mode": {"type": "str", "low": None, "high": None, "value": "calm", "choices": ["calm", "wild"]},
+        },
+    }
+    json.dumps(run.poller.declared(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "../x", "é", "9a", "a" * 65, "log_every", "timestamp", "id", 7, None]
+)
+def test_a_name_that_cannot_be_asked_for_is_refused_at_declaration(run, name):
+    with pytest.raises(ValueError, match="a name is"):
+        run.poller.declare_action(name)
+    with pytest.raises(ValueError, match="a name is"):
+        run.poller.declare_knob(name, float)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "named"),
+    [
+        ({"kind": list}, "kind must be bool, int, float or str"),
+        ({"kind": "float"}, "kind must be bool, int, float or str, got 'float'"),
+        ({"kind": float, "low": 2, "high": 1}, "low 2 is above high 1"),
+        ({"kind": float, "low": float("nan")}, "low must be a finite number, got nan"),
+        ({"kind": float, "high": True}, "high must be a finite number, got True"),
+        ({"kind": float, "low": "0"}, "low must be a finite number, got '0'"),
+        ({"kind": str, "low": 1}, "a str has no low"),
+        ({"kind": bool, "high": 1}, "a bool has no high"),
+        ({"kind": str, "choices": []}, "at least one value"),
+        ({"kind": str, "choices": ["a", 1]}, "must be a str, got 1"),
+        ({"kind": float, "low": 1, "choices": [0.5]}, "must be 1 to any, got 0.5"),
+        ({"kind": float, "value": 5, "high": 1}, "must be any to 1, got 5"),
+        ({"kind": float, "callback": 7}, "callback must be callable or None, got 7"),
+    ],
+)
+def test_a_wrong_declaration_raises_and_names_what_is_wrong(run, declaration, named):
+    with pytest.raises(ValueError, match=r"knob lr|lr must") as caught:
+        run.poller.declare_knob("lr", **declaration)
+
+    assert named in str(caught.value)
+    assert run.poller.declared()["knobs"] == {}
+
+
+def test_a_name_is_an_action_or_a_knob_but_not_both(run):
+    run.poller.declare_action("save")
+    run.poller.declare_knob("lr", float)
+
+    with pytest.raises(ValueError, match="already declared"):
+        run.poller.declare_knob("save", float)
+    with pytest.raises(ValueError, match="already declared"):
+        run.poller.declare_action("lr")
+    run.poller.declare_action("save", lambda: None)
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_what_is_left_at_the_end_is_answered(run):
+    run.poller.declare_action("save")
+    run.ask(actions=["save"])
+    run.go()
+    run.ask(log_every=100)
+    run.go()
+    run.ask(log_every=200)
+    run.go()
+    run.poller.close()
+    run.poller.close()
+    run.go()
+
+    assert [(answer["status"], answer.get("reason")) for answer in run.answers] == [
+        ("applied", None),
+        ("expired", "the run ended first"),
+        ("expired", "the run ended first"),
+    ]
+    assert run.poller.take_requests() == []
+
+
+def test_nothing_is_looked_at_after_the_end(run):
+    run.poller.close()
+    run.ask(log_every=100)
+    run.go()
+
+    assert run.answers == []
+
+
+def test_a_run_that_ends_while_its_file_is_being_read_leaves_the_answer_to_the_next_session(run, monkeypatch):
+    run.ask(log_every=100)
+    read = control_poller.read_request
+
+    def read_slowly(folder):
+        request = read(folder)
+        run.poller.close()
+        return request
+
+    monkeypatch.setattr(control_poller, "read_request", read_slowly)
+    run.go()
+
+    assert run.answers == []
+
+
+def test_a_memory_of_answers_that_cannot_be_read_is_asked_again(tmp_path):
+    tmp_path.chmod(0o700)
+    run = Run(tmp_path)
+    run.ask(log_every=100)
+
+    def fail(request_id):
+        raise OSError(5, "Input/output error")
+
+    run.poller._was_answered, was_answered = fail, run.poller._was_answered
+    run.go()
+    run.poller._was_answered = was_answered
+    run.go()
+
+    assert run.answer()["status"] == "applied"
+
+
+def test_a_callback_that_closes_the_run_counts_as_delivered(run):
+    run.poller.declare_action("stop", run.poller.close)
+    run.ask(actions=["stop"])
+    run.go()
+
+    assert run.answer()["status"] == "applied"
+
+
+# ---------------------------------------------------------------- several ranks
+
+
+def test_held_actions_wait_for_the_step_that_all_ranks_agreed_on(tmp_path):
+    tmp_path.chmod(0o700)
+    run = Run(tmp_path, hold=True)
+    run.poller.declare_action("stop")
+    run.ask(log_every=100, actions=["stop"], expires_in_s=60)
+    run.go()
+    (request,) = run.poller.held()
+
+    assert run.poller.held() == ()
+    assert run.poller.log_every == 100
+    assert not run.poller.should_stop
+    run.go(100)  # once handed over it does not expire: the other ranks may be about to stop
+    assert run.answers == []
+
+    run.poller.release(request)
+    assert run.poller.ready
+    run.poller.apply(41)
+
+    assert run.poller.should_stop
+    assert run.answer()["status"] == "applied"
+    assert run.answer()["global_step"] == 41
+
+
+def test_another_rank_does_what_it_is_told_once(tmp_path):
+    run = Run(tmp_path, hold=True)
+    run.poller.declare_action("save")
+    request = ControlRequest(id="a", timestamp=0.0, actions=("save",))
+    for _ in range(2):
+        run.poller.release(request)
+        run.poller.apply(41)
+
+    assert [request.name for request in run.poller.take_requests()] == ["save"]
+    assert len(run.answers) == 1
+
+
+def test_a_rank_cannot_do_what_it_has_not_declared(tmp_path):
+    run = Run(tmp_path, hold=True)
+    run.poller.release(ControlRequest(id="a", timestamp=0.0, actions=("save",)))
+
+    assert run.answer()["status"] == "refused"
+
+
+def test_a_request_that_the_ranks_could_not_agree_on_is_refused(tmp_path):
+    tmp_path.chmod(0o700)
+    run = Run(tmp_path, hold=True)
+    run.poller.declare_action("stop")
+    request_id = run.ask(actions=["stop"])
+    run.go()
+    run.poller.held()
+    run.poller.refuse(request_id, "rank 1 did not answer")
+    run.poller.refuse(request_id, "rank 1 did not answer")
+
+    assert run.answer()["status"] == "refused"
+    assert not run.poller.should_stop
+
+
+def test_a_held_request_that_nobody_fetched_expires(tmp_path):
+    tmp_path.chmod(0o700)
+    run = Run(tmp_path, hold=True)
+    run.poller.declare_action("stop")
+    run.ask(actions=["stop"], expires_in_s=60)
+    run.go()
+    run.go(100)
+
+    assert run.answer()["status"] == "expired"
+    assert run.poller.held() == ()
+
+
+# ---------------------------------------------------------------- in any order
+
+requests = st.fixed_dictionaries(
+    {},
+    optional={
+        "log_every": st.integers(-10, 5000),
+        "actions": st.lists(st.sampled_from(["save", "sample", "stop", "save_and_stop"]), max_size=3),
+        "knobs": st.dictionaries(st.sampled_from(["lr", "undeclared"]), st.floats(0, 3), max_size=2),
+        "expires_in_s": st.sampled_from([1.0, 20.0, 600.0, None]),
+    },
+).filter(lambda asked: asked.get("log_every") is not None or asked.get("actions") or asked.get("knobs"))
+
+moves = st.one_of(
+    st.tuples(st.just("ask"), requests),
+    st.tuples(st.just("plain"), st.tuples(st.integers(-10, 5000), st.integers(-5, 5))),
+    st.tuples(st.just("garbage"), st.sampled_from([b"{", b"[1]", b"\xff", b""])),
+    st.tuples(st.just("wait"), st.floats(0.1, 40)),
+    st.tuples(st.sampled_from(["poll", "apply", "take", "read_stop", "remove", "declare_save"]), st.none()),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sequence=st.lists(moves, max_size=40), failing=st.booleans())
+def test_every_request_seen_is_answered_exactly_once(tmp_path_factory, sequence, failing):
+    folder = tmp_path_factory.mktemp("run", numbered=True)
+    folder.chmod(0o700)
+    run = Run(folder)
+    path = folder / "control.json"
+    seen, current, doubtful = set(), None, None
+    changes = []
+
+    def sample():
+        if failing:
+            raise ValueError("no")
+
+    run.poller.declare_action("sample", sample)
+    run.poller.declare_action("stop")
+    run.poller.declare_knob("lr", float, high=2.0)
+    for move, argument in sequence:
+        run.clock.advance(0.01)
+        before = run.poller.log_every
+        if move == "ask":
+            current, doubtful = run.ask(**argument), None
+        elif move == "plain":
+            log_every, age = argument
+            run.put({"log_every": log_every, "timestamp": run.clock.wall() - age})
+            current, doubtful = control_poller.read_request(folder).id, None
+        elif move == "garbage":
+            run.put(argument)
+            current, doubtful = None, False
+        elif move == "wait":
+            run.clock.advance(argument)
+        elif move == "poll":
+            run.poller.poll()
+            if current is not None:
+                seen.add(current)
+            elif doubtful:
+                status = path.stat()
+                seen.add(f"file-{status.st_mtime_ns}-{status.st_size}-{status.st_ino}")
+            elif doubtful is False:
+                doubtful = True
+        elif move == "apply":
+            run.poller.apply(run.step)
+        elif move == "take":
+            run.poller.take_requests()
+        elif move == "read_stop":
+            stopped = run.poller.should_stop
+            assert run.poller.should_stop == stopped
+        elif move == "declare_save":
+            run.poller.declare_action("save")
+        elif move == "remove":
+            path.unlink(missing_ok=True)
+            current, doubtful = None, None
+        assert 5 <= run.poller.log_every <= 2000
+        if run.poller.log_every != before:
+            changes.append(run.clock.monotonic())
+    run.poller.close()
+
+    answered = [answer["id"] for answer in run.answers]
+    assert sorted(answered) == sorted(seen)
+    assert all(later - earlier >= 30 for earlier, later in itertools.pairwise(changes))
+    for answer in run.answers:
+        assert answer["status"] in ("applied", "clamped", "refused", "expired", "superseded")
+        assert (answer["status"] == "applied") == ("reason" not in answer)
+        json.dumps(answer, allow_nan=False)
+
+
+@pytest.fixture
+def busy_threads():
+    """Let the threads of a test take turns far more often than they would."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("busy_threads")
+def test_two_threads_at_once_still_give_each_request_one_answer(tmp_path):
+    tmp_path.chmod(0o700)
+    run = Run(tmp_path)
+    run.poller.declare_action("save")
+    run.poller.declare_action("stop")
+    run.poller.declare_action("sample", lambda: None)
+    done = threading.Event()
+
+    def train():
+        while not done.is_set():
+            if run.poller.ready:
+                run.poller.apply(1)
+            run.poller.take_requests()
+            assert run.poller.should_stop in (False, True)
+
+    loop = threading.Thread(target=train)
+    loop.start()
+    asked = []
+    for number in range(300):
+        kinds = (
+            {"actions": ["save", "sample"]},
+            {"actions": ["stop"]},
+            {"log_every": 5 + number, "actions": ["save"]},
+        )
+        asked.append(run.ask(**kinds[number % 3], expires_in_s=(0.5, 600)[number % 2]))
+        run.poller.poll()
+        run.clock.advance(1)
+    done.set()
+    loop.join()
+    run.poller.close()
+
+    assert sorted(answer["id"] for answer in run.answers) == sorted(asked)

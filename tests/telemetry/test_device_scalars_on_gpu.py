@@ -1,0 +1,187 @@
+"""GPU tensors are logged without waiting for the GPU. Needs a CUDA device; says so where there is none."""
+
+import json
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from toolkit.telemetry import TelemetryLogger  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+
+
+@pytest.fixture
+def syncs_are_errors():
+    torch.zeros(1, device="cuda").item()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def steps_of(log):
+    lines = (log.run_folder / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["event"] == "step"]
+
+
+def keep_the_gpu_busy(seconds):
+    """Queue work and return at once."""
+    torch.cuda._sleep(int(seconds * 1.9e9))
+
+
+def test_logging_a_gpu_tensor_does_not_synchronise(tmp_path, syncs_are_errors):
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)
+    loss = torch.full((), 0.5, device="cuda")
+    for step in range(200):
+        log.log_step(step, train_loss=loss * step, grad_norm=loss + step, lr=1e-4)
+    torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    log.close()
+
+    steps = steps_of(log)
+    assert log.guard.counts == {}
+    assert [record["train_loss"] for record in steps] == [0.5 * step for step in range(200)]
+    assert [record["grad_norm"] for record in steps] == [0.5 + step for step in range(200)]
+
+
+def test_a_call_returns_while_the_gpu_is_still_busy_and_keeps_the_value_of_its_moment(tmp_path, syncs_are_errors):
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)
+    loss = torch.full((), 1.0, device="cuda")
+    log.log_step(0, train_loss=loss)
+    keep_the_gpu_busy(1.0)
+    began = time.perf_counter()
+    log.log_step(1, train_loss=loss)
+    loss.zero_()
+    log.log_step(2, train_loss=loss)
+    log.log_eval(2, val_loss=0.25)
+    took = time.perf_counter() - began
+    torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    log.close()
+
+    assert took < 0.5
+    assert [record["train_loss"] for record in steps_of(log)] == [1.0, 1.0, 0.0]
+    events = [json.loads(line)["event"] for line in (log.run_folder / "metrics.jsonl").read_text().splitlines()]
+    assert events.index("eval") > events.index("step")
+    assert events[-1] == "end"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"])
+def test_every_kind_of_number_arrives(tmp_path, syncs_are_errors, dtype):
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)
+    value = torch.ones((), device="cuda").to(getattr(torch, dtype))
+    log.log_step(1, train_loss=value, shaped=value.reshape(1))
+    torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    log.close()
+
+    assert steps_of(log)[0]["train_loss"] == 1
+    assert steps_of(log)[0]["shaped"] == 1
+
+
+def test_a_nan_on_the_gpu_is_written_at_once_whatever_the_interval(tmp_path, syncs_are_errors):
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=100)
+    for step in range(50):
+        log.log_step(step, train_loss=torch.full((), float("nan") if step == 17 else 1.0, device="cuda"))
+    torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    log.close()
+
+    odd = [record for record in steps_of(log) if record["nan_inf_detected"]]
+    assert [record["global_step"] for record in odd] == [17]
+    assert odd[0]["non_finite"] == {"train_loss": "NaN"}
+    assert sum(record.get("steps_folded", 0) + 1 for record in steps_of(log)) == 50
+
+
+def test_memory_is_bounded_and_nothing_is_silent_when_the_gpu_never_answers(tmp_path, syncs_are_errors):
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)
+    loss = torch.full((), 1.0, device="cuda")
+    log.log_step(0, train_loss=loss)
+    keep_the_gpu_busy(3.0)
+    # Kernel launches queue about a thousand deep; copies of a value that exists need no launch.
+    for step in range(1, 901):
+        log.log_step(step, train_loss=loss)
+    log.close()
+    torch.cuda.set_sync_debug_mode("default")
+
+    steps = steps_of(log)
+    assert [record["global_step"] for record in steps] == list(range(901))
+    undelivered = [record for record in steps if "train_loss" in record.get("unencodable", {})]
+    assert all("train_loss" in record or record in undelivered for record in steps)
+    torch.cuda.synchronize()
+
+
+def test_a_loop_of_captured_graphs_is_logged_and_a_capture_is_not_spoilt(tmp_path):
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)
+    weight = torch.zeros((), device="cuda")
+    log.log_step(0, train_loss=weight.clone())
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        (weight + 1).clone()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        weight += 1
+        loss = weight * 2
+        # The writer's thread looks for arrived values all the while; it must not touch the driver.
+        time.sleep(0.5)
+        log.log_step(1, train_loss=loss)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    for step in range(2, 52):
+        graph.replay()
+        log.log_step(step, train_loss=loss)
+    torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    log.close()
+
+    steps = {record["global_step"]: record for record in steps_of(log)}
+    assert "captured" in steps[1]["unencodable"]["train_loss"]
+    assert [steps[step]["train_loss"] for step in range(2, 52)] == [2.0 * (step - 1) for step in range(2, 52)]
+
+
+def test_a_compiled_step_has_no_graph_break_of_ours(tmp_path, syncs_are_errors):
+    torch.cuda.set_sync_debug_mode("default")
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)
+    weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+
+    def step(x):
+        return ((x @ weight) ** 2).mean()
+
+    x = torch.randn(8, 64, device="cuda")
+    assert torch._dynamo.explain(step)(x).graph_break_count == 0
+    compiled = torch.compile(step, fullgraph=True)
+    compiled(x).backward()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    for n in range(20):
+        loss = compiled(x)
+        loss.backward()
+        log.log_step(n, train_loss=loss, grad_norm=weight.grad.norm())
+    torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    log.close()
+
+    assert all(record["train_loss"] > 0 and record["grad_norm"] > 0 for record in steps_of(log))
+
+
+def test_memory_and_utilisation_of_the_gpu_are_recorded_off_the_training_thread(tmp_path, syncs_are_errors):
+    pytest.importorskip("pynvml")
+    block = torch.zeros(64, 1024, 1024, device="cuda")
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1, system_every=1.0)
+    deadline = time.monotonic() + 15
+    step = 0
+    while time.monotonic() < deadline and not any("gpu_mem_allocated" in record for record in steps_of(log)):
+        step += 1
+        log.log_step(step, train_loss=block[0, 0, 0])
+        time.sleep(0.1)
+    torch.cuda.set_sync_debug_mode("default")
+    log.close()
+
+    steps = [record for record in steps_of(log) if "gpu_mem_allocated" in record]
+    assert steps[0]["gpu_mem_allocated"] >= 0.25
+    system = [json.loads(line) for line in (log.run_folder / "metrics.jsonl").read_text().splitlines()]
+    assert any("gpu/0/mem_used_gb" in record for record in system if record["event"] == "system")

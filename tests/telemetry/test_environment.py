@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from toolkit.telemetry import environment
+from toolkit.telemetry.environment import describe_environment
+from toolkit.telemetry.guard import Guard
+
+TOKEN = "hf_" + "a1B2c3D4e5" * 3
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    git(tmp_path, "init")
+    (tmp_path / "train.py").write_text("pass\n")
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-m", "first")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_machine_and_the_software_are_described():
+    guard = Guard()
+
+    described = describe_environment(guard)
+
+    assert described["python"] == platform.python_version()
+    assert described["pid"] == os.getpid()
+    assert described["packages"]["torch"].startswith("2.")
+    assert "diffusers" not in described["packages"]
+    assert described["cpu"]["logical"] == os.cpu_count()
+    assert described["cpu"]["model"]
+    assert described["memory_gb"] == pytest.approx(psutil.virtual_memory().total / 1024**3, abs=0.01)
+    assert described["process_started"] == pytest.approx(psutil.Process().create_time(), abs=0.01)
+    assert isinstance(described["accelerators"], list)
+    assert "unanswered" not in described
+    assert guard.counts == {}
+    json.dumps(described, allow_nan=False)
+
+
+def test_nothing_heavy_is_imported_to_describe_it():
+    script = (
+        "import sys; from toolkit.telemetry.environment import describe_environment; describe_environment();"
+        "print(sorted({'torch', 'numpy', 'pandas', 'wandb', 'tensorboard'} & set(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_secrets_on_the_command_line_are_masked(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--hf-token", "abc", f"--note={TOKEN}", "--lr", "1e-4"])
+
+    assert describe_environment()["command_line"] == [
+        "train.py",
+        "--hf-token",
+        "***",
+        "--note=***",
+        "--lr",
+        "1e-4",
+    ]
+
+
+def test_the_path_of_the_interpreter_is_not_told():
+    assert sys.executable not in json.dumps(describe_environment())
+
+
+def test_a_clean_and_a_changed_repository_are_told_apart(repository):
+    clean = describe_environment()["git"]
+    (repository / "train.py").write_text("changed\n")
+    changed = describe_environment()["git"]
+
+    assert len(clean["commit"]) == 40
+    assert clean["branch"] == "main"
+    assert clean["dirty"] is False
+    assert changed == {**clean, "dirty": True}
+
+
+def test_untracked_files_do_not_make_a_repository_dirty(repository):
+    (repository / "output.bin").write_text("x")
+
+    assert describe_environment()["git"]["dirty"] is False
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        (f"https://someone:{TOKEN}@example.org/a/b.git", "https://example.org/a/b.git"),
+        (f"https://{TOKEN}@example.org/a/b.git", "https://example.org/a/b.git"),
+        ("git@example.org:a/b.git", "git@example.org:a/b.git"),
+    ],
+)
+def test_a_remote_is_told_without_its_login(repository, url, told):
+    git(repository, "remote", "add", "origin", url)
+
+    assert describe_environment()["git"]["remote"] == told
+
+
+def test_a_detached_head_has_a_commit_and_no_branch(repository):
+    git(repository, "checkout", "--detach")
+
+    described = describe_environment()["git"]
+
+    assert "commit" in described
+    assert "branch" not in described
+
+
+def test_outside_a_repository_there_is_no_git(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+
+    assert "git" not in describe_environment()
+
+
+def test_a_machine_without_git_is_no_trouble(monkeypatch, tmp_path):
+    guard = Guard()
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert "git" not in describe_environment(guard)
+    assert guard.counts == {}
+
+
+def test_a_git_that_hangs_is_given_up_on(repository, monkeypatch, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bin")
+    slow = folder / "git"
+    slow.write_text("#!/bin/sh\nexec /bin/sleep 30\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(environment, "GIT_TIMEOUT_S", 0.1)
+
+    began = time.monotonic()
+    described = describe_environment()
+
+    assert "git" not in described
+    assert described["pid"] == os.getpid()
+    assert time.monotonic() - began < 2
+
+
+def test_a_part_that_fails_fails_alone(monkeypatch):
+    def broken():
+        raise RuntimeError("no")
+
+    guard = Guard()
+    monkeypatch.setitem(environment._PARTS, "cpu", broken)
+
+    described = describe_environment(guard)
+
+    assert "cpu" not in described
+    assert described["memory_gb"] > 0
+    assert guard.counts == {"describing the environment (cpu): RuntimeError": 1}
+
+
+def test_a_driver_that_hangs_is_not_waited_for_and_is_named(monkeypatch):
+    let_go = threading.Event()
+    monkeypatch.setitem(environment._PARTS, "accelerators", lambda: let_go.wait(30))
+
+    began = time.monotonic()
+    described = describe_environment(timeout_s=0.5)
+    took = time.monotonic() - began
+    let_go.set()
+
+    assert took < 1
+    assert described["unanswered"] == ["accelerators"]
+    assert described["pid"] == os.getpid()
+
+
+class Nvml:
+    """As much of NVML as naming two GPUs takes."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVMLError_LibraryNotFound = NVMLError_DriverNotLoaded = NVMLError_NoPermission = NVMLError
+    open_on: str | None = None
+
+    def nvmlInit(self):
+        self.open_on = threading.current_thread().name
+
+    def nvmlShutdown(self):
+        self.open_on = None
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetUUID(self, handle):
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetMigMode(self, handle):
+        raise self.NVMLError
+
+    def nvmlDeviceGetName(self, handle):
+        assert self.open_on != threading.main_thread().name
+        return ["NVIDIA A", "NVIDIA B"][handle]
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return SimpleNamespace(total=24 * 1024**3)
+
+
+def test_nvidia_gpus_are_named_through_nvml_in_the_scripts_order(monkeypatch):
+    nvml = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delitem(sys.modules, "torch.cuda", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+
+    described = describe_environment()["accelerators"]
+
+    assert described == [
+        {"index": 0, "name": "NVIDIA B", "memory_gb": 24.0, "kind": "cuda"},
+        {"index": 1, "name": "NVIDIA A", "memory_gb": 24.0, "kind": "cuda"},
+    ]
+    assert nvml.open_on is None
+
+
+@pytest.fixture
+def only_torch(monkeypatch):
+    """No NVML, and a torch that says only what a test puts there."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    for module in ("torch.cuda", "torch.xpu", "torch.backends.mps"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(hip=None)))
+
+
+def backend(name):
+    properties = SimpleNamespace(name=name, total_memory=16 * 1024**3)
+    return SimpleNamespace(
+        is_initialized=lambda: True, device_count=lambda: 1, get_device_properties=lambda index: properties
+    )
+
+
+def test_amd_gpus_are_recognised_through_torch(monkeypatch, only_torch):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(hip="6.2")))
+    monkeypatch.setitem(sys.modules, "torch.cuda", backend("AMD Instinct MI300X"))
+
+    assert describe_environment()["accelerators"] == [
+        {"index": 0, "name": "AMD Instinct MI300X", "memory_gb": 16.0, "kind": "rocm"}
+    ]
+
+
+def test_intel_gpus_are_recognised_through_torch(monkeypatch, only_torch):
+    monkeypatch.setitem(sys.modules, "torch.xpu", backend("Intel Arc"))
+
+    assert describe_environment()["accelerators"] == [
+        {"index": 0, "name": "Intel Arc", "memory_gb": 16.0, "kind": "xpu"}
+    ]
+
+
+def test_apple_gpus_are_recognised_through_torch(monkeypatch, only_torch):
+    monkeypatch.setitem(sys.modules, "torch.backends.mps", SimpleNamespace(is_available=lambda: True))
+    monkeypatch.setitem(sys.modules, "torch.mps", SimpleNamespace(recommended_max_memory=lambda: 8 * 1024**3))
+
+    (described,) = describe_environment()["accelerators"]
+
+    assert (described["kind"], described["memory_gb"]) == ("mps", 8.0)
+    assert described["name"]
+
+
+def test_a_torch_that_has_initialised_nothing_is_left_alone(monkeypatch, only_torch):
+    sleeping = SimpleNamespace(is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch.cuda", sleeping)
+
+    assert describe_environment()["accelerators"] == []

@@ -1,0 +1,83 @@
+"""A stop that somebody asks for reaches all ranks of a torchrun launch at one step."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+SCRIPT = """
+import sys, time
+import torch
+import torch.distributed as dist
+from toolkit.telemetry import TelemetryLogger
+
+folder, ranks = sys.argv[1:3]
+dist.init_process_group("gloo")
+log = TelemetryLogger("together", log_dir=folder, log_every=5, ranks=ranks)
+log.declare_action("stop")
+value = torch.ones(1)
+stopped_at = None
+for step in range(1, 20_000):
+    dist.all_reduce(value)
+    value /= dist.get_world_size()
+    time.sleep(0.01 if dist.get_rank() else 0.012)
+    log.log_step(step, train_loss=1.0 / step)
+    if log.should_stop:
+        stopped_at = step
+        break
+with open(f"{folder}/stopped-{dist.get_rank()}", "w") as file:
+    file.write(str(stopped_at))
+log.close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("ranks", ["zero", "all"])
+def test_all_ranks_stop_at_the_same_step(tmp_path, ranks):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, tmp_path, ranks],
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    run = tmp_path / "together"
+    wait_for(lambda: len(records(run)) > 3, process)
+    (run / ".asked").write_text(json.dumps({"actions": ["stop"], "timestamp": time.time()}))
+    os.chmod(run / ".asked", 0o600)
+    os.replace(run / ".asked", run / "control.json")
+    output, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 0, output
+    stopped = [(tmp_path / f"stopped-{rank}").read_text() for rank in range(2)]
+    assert stopped[0] == stopped[1] != "None"
+    answers = [record for record in records(run) if record["event"] == "control_change"]
+    assert [(answer["status"], answer["actions"]) for answer in answers] == [("applied", ["stop"])]
+    assert answers[0]["global_step"] == int(stopped[0])
+    assert (run / "ranks" / "00001.jsonl").exists() == (ranks == "all")
+
+
+def records(run: Path) -> list[dict]:
+    try:
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines]
+
+
+def wait_for(condition, process, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,78 @@
+"""The `telemetry` command: finds the subcommand and hands over to it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol, cast
+
+SUBCOMMANDS = {
+    "repair": "finish what a killed run left behind, and rebuild its metrics.csv",
+    "show": "where a run's folder is, and its last steps as pandas sees them",
+}
+"""Name and summary of each subcommand; `toolkit/cli/<name>.py` is imported only when it is called."""
+
+
+class Subcommand(Protocol):
+    """What a module under `toolkit/cli` offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the subcommand's own arguments."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do the work; the number is the exit code."""
+        ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the subcommand that `argv` (the command line where it is None) asks for, and give back its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser, subcommand = _parser_for(arguments)
+    args = parser.parse_args(arguments)
+
+    if subcommand is None:
+        parser.print_help()
+        return 2
+
+    try:
+        return subcommand.run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # `telemetry show | head`: the reader has seen enough, and the interpreter must not flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser_for(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, Subcommand | None]:
+    parser = argparse.ArgumentParser(prog="telemetry", description="Look after run folders.")
+    parser.add_argument("--version", action="version", version=f"telemetry {_installed_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    # Options of the command itself take no value, so the first plain word is the subcommand.
+    asked_for = next((word for word in arguments if not word.startswith("-")), None)
+    found: Subcommand | None = None
+    for name, summary in SUBCOMMANDS.items():
+        command_parser = commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
+        if name == asked_for:
+            found = cast("Subcommand", importlib.import_module(f"toolkit.cli.{name}"))
+            found.add_arguments(command_parser)
+    return parser, found
+
+
+def _installed_version() -> str:
+    try:
+        return version("ai-toolkit-telemetry")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

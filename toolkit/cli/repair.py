@@ -1,0 +1,36 @@
+"""`telemetry repair`: make a run folder whole after a kill."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from toolkit.runfolder.repair import repair_run
+
+SUMMARY = "write out what a killed run still held, and build its CSV again from the records"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `telemetry repair`."""
+    parser.add_argument("run", nargs="+", type=Path, help="a run folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Repair each run folder; 1 where one could not be."""
+    failed = False
+    for folder in arguments.run:
+        try:
+            repair = repair_run(folder)
+        except OSError as error:
+            print(f"{folder}: {error}")
+            failed = True
+            continue
+        if repair.in_use:
+            print(f"{folder}: a living process writes this run; nothing was touched")
+            failed = True
+            continue
+        print(
+            f"{folder}: {repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
+            f"{repair.bad_lines} lines that are no record"
+        )
+    return 1 if failed else 0

@@ -1,0 +1,113 @@
+"""`telemetry show`: where a run's folder is, and its last steps as pandas sees them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.status import work_out_status
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = (
+    "global_step",
+    "epoch",
+    "train_loss",
+    "lr",
+    "grad_norm",
+    "samples_per_sec",
+    "sec_per_step",
+    "cpu_mem_rss_mb",
+)
+"""What most runs have and a terminal is wide enough for; a column that the run lacks is left out."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run to show and how many of its rows."""
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        type=Path,
+        default=Path("logs"),
+        help="a run folder, or a folder of runs, whose newest is shown (default: logs)",
+    )
+    parser.add_argument("--rows", type=_positive, default=5, help="how many steps to show (default: 5)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the run's folder, its last rows and how to open it; 1 where there is nothing to show, with the reason."""
+    folder = find_run(args.run)
+    if folder is None:
+        return _nothing(
+            f"{args.run} is no run folder and holds none: no {METRICS_JSONL} in it or directly below."
+        )
+
+    csv = folder / METRICS_CSV
+    if not csv.exists() or csv.stat().st_size == 0:
+        return _nothing(f"{csv} is not there; 'telemetry repair {folder}' makes it from {METRICS_JSONL}.")
+
+    try:
+        import pandas as pd
+    except ModuleNotFoundError:
+        return _nothing(f"The run is in {folder}. Showing its rows needs pandas: pip install pandas")
+
+    # In pieces, pandas would guess a column's type for each piece and warn where the guesses differ.
+    table = pd.read_csv(csv, low_memory=False)
+    print(f"{folder}: {_status_of(folder)}, {len(table)} records ({_count_of_events(table)})\n")
+    print(last_steps(table, args.rows).to_string(index=False))
+    print(f"\nTo open it yourself:\n\n{_recipe(csv)}")
+    return 0
+
+
+def find_run(path: Path) -> Path | None:
+    """Return `path` where it is a run folder, else the run below it that was written to last, else None."""
+    if (path / METRICS_JSONL).is_file():
+        return path
+    below = [found for found in path.glob(f"*/{METRICS_JSONL}") if found.is_file()]
+    return max(below, key=lambda found: found.stat().st_mtime).parent if below else None
+
+
+def last_steps(table: pd.DataFrame, rows: int) -> pd.DataFrame:
+    """Return the last `rows` step records of `table`, with the columns worth a glance."""
+    columns = [name for name in _COLUMNS if name in table.columns]
+    steps: pd.DataFrame = table.loc[table["event"] == "step", columns]
+    # Beside records that have no step, pandas keeps whole numbers as floats; among steps they can be whole again.
+    return steps.tail(rows).convert_dtypes()
+
+
+def _status_of(folder: Path) -> str:
+    try:
+        return work_out_status(read_manifest(folder), time.time()).name
+    except (OSError, ManifestError):
+        return f"no readable {MANIFEST}"
+
+
+def _count_of_events(table: pd.DataFrame) -> str:
+    return ", ".join(f"{count} {event}" for event, count in table["event"].value_counts().items())
+
+
+def _recipe(csv: Path) -> str:
+    return (
+        "    import pandas as pd\n"
+        f'    table = pd.read_csv("{csv.as_posix()}")\n'
+        '    steps = table[table["event"] == "step"]\n'
+    )
+
+
+def _nothing(reason: str) -> int:
+    print(reason, file=sys.stderr)
+    return 1
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value

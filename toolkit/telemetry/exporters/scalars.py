@@ -1,0 +1,45 @@
+"""The numbers of a record, under the names that other tools show them by."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from toolkit.runfolder.records import ENVELOPE, EPOCH, EVAL, NAN_INF_DETECTED, NON_FINITE, STEP, SYSTEM
+from toolkit.telemetry.sink import Record
+
+_PREFIXES: Final = {STEP: "", EVAL: "eval/", EPOCH: "epoch/", SYSTEM: "system/"}
+_NOT_METRICS: Final = frozenset({*ENVELOPE, "global_step", NAN_INF_DETECTED})
+
+# JSON has no such numbers; a record spells them out beside the field.
+_NON_FINITE_VALUES: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def scalars_of(record: Record) -> dict[str, float]:
+    """Return the metrics of a step, eval, epoch or system record; other kinds of record have none.
+
+    A step's metrics keep their names, the others go under `eval/`, `epoch/` and `system/`. A metric that was not
+    finite comes back as the NaN or infinity it was.
+    """
+    event = record.get("event")
+    prefix = _PREFIXES.get(event) if isinstance(event, str) else None
+    if prefix is None:
+        return {}
+    scalars: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in _NOT_METRICS:
+            # Which epoch an epoch's record is about is no metric of it.
+            if prefix and name == "epoch":
+                continue
+            scalars[prefix + name.removeprefix(prefix)] = float(value)
+    non_finite = record.get(NON_FINITE)
+    if isinstance(non_finite, dict):
+        for name, spelled in non_finite.items():
+            if spelled in _NON_FINITE_VALUES:
+                scalars[prefix + name.removeprefix(prefix)] = _NON_FINITE_VALUES[spelled]
+    return scalars
+
+
+def without_envelope(record: Record) -> dict[str, object]:
+    """Return the fields of a record that its author gave it."""
+    return {name: value for name, value in record.items() if name not in ENVELOPE}

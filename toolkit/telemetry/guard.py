@@ -1,0 +1,136 @@
+"""The one place where telemetry swallows its own failures."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+_log = logging.getLogger("toolkit.telemetry")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_D = TypeVar("_D")
+
+
+class HasGuard(Protocol):
+    """An object whose calls are guarded."""
+
+    guard: Guard
+    is_live: bool
+
+
+_S = TypeVar("_S", bound=HasGuard)
+
+
+class Guard:
+    """Counts the failures of telemetry, says the first of each kind once, and lets training go on.
+
+    A kind is what was being done plus the exception's type. `on_first` is told of each new kind, so that the
+    run folder itself says what went wrong; it must not raise, and is never called from within itself.
+    """
+
+    def __init__(self, on_first: Callable[[str, BaseException], None] | None = None) -> None:
+        self.counts: dict[str, int] = {}
+        self.on_first = on_first
+        self._reporting = threading.local()
+
+    @property
+    def total(self) -> int:
+        """How many failures were swallowed so far."""
+        return sum(self.counts.values())
+
+    def watch(self, doing: str) -> _Watch:
+        """Return a context manager that swallows and counts any `Exception` raised while `doing` this."""
+        return _Watch(self, doing)
+
+    def around(
+        self, doing: str, function: Callable[[_A, _B, _C, _D], None]
+    ) -> Callable[[_A, _B, _C, _D], None]:
+        """Return `function`, of four arguments, guarded: cheaper than `watch` or `guarded`, for every step's sake."""
+
+        def call(a: _A, b: _B, c: _C, d: _D, /) -> None:
+            try:
+                function(a, b, c, d)
+            except Exception as error:
+                self.report(doing, error)
+
+        return call
+
+    def report(self, doing: str, error: BaseException) -> None:
+        """Count a failure; the first of its kind goes to the log with its traceback. Never raises."""
+        try:
+            kind = f"{doing}: {type(error).__name__}"
+            self.counts[kind] = seen = self.counts.get(kind, 0) + 1
+            if seen > 1 or getattr(self._reporting, "busy", False):
+                return
+            self._reporting.busy = True
+            try:
+                _log.warning(
+                    "[telemetry] %s failed (%s); training goes on, further failures of this kind are only counted",
+                    doing,
+                    describe_error(error),
+                    # The operating system's answer (disk full, no such folder) says it all; a bug needs its traceback.
+                    exc_info=None if isinstance(error, OSError) else error,
+                )
+                if self.on_first is not None:
+                    self.on_first(doing, error)
+            finally:
+                self._reporting.busy = False
+        except Exception:  # a broken logging handler or __str__ of the user's must not reach the loop either
+            self.counts["reporting a failure"] = self.counts.get("reporting a failure", 0) + 1
+
+
+def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T | None]:
+    """Make a method swallow and count whatever goes wrong in it, and do nothing where its object is not live.
+
+    `KeyboardInterrupt` and `SystemExit` belong to the user and pass through.
+    """
+
+    @wraps(method)
+    def call(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        if not self.is_live:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            self.guard.report(method.__name__, error)
+            return None
+
+    return call
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type and message of `error` in one line, whatever its `__str__` does."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "its message could not be read"
+    return f"{type(error).__name__}: {text[:500]}"
+
+
+class _Watch:
+    """One guarded block; a class, because a generator-based one costs five times as much."""
+
+    __slots__ = ("_doing", "_guard")
+
+    def __init__(self, guard: Guard, doing: str) -> None:
+        self._guard = guard
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None or not isinstance(error, Exception):
+            return False
+        self._guard.report(self._doing, error)
+        return True

@@ -1,0 +1,249 @@
+"""Everything behind a live logger: its folder, its threads, and what they tell each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from toolkit.runfolder import records
+from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.telemetry.clock import Clock
+from toolkit.telemetry.control_history import was_answered
+from toolkit.telemetry.control_poller import ControlPoller
+from toolkit.telemetry.device_scalars import DeviceScalars
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.keeper import Chore, Keeper
+from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.ranks import Rank
+from toolkit.telemetry.recorder import Recorder
+from toolkit.telemetry.run_home import RunHome
+from toolkit.telemetry.samplers.sampling import SystemSampling, default_samplers
+from toolkit.telemetry.sink import Sink
+from toolkit.telemetry.start_record import EnvironmentProbe, samples_per_step, start_fields
+from toolkit.telemetry.steering import Steering
+from toolkit.telemetry.step_records import FixedInterval, StepRecords
+from toolkit.telemetry.steps import NEVER, StepGate
+from toolkit.telemetry.values import Values
+
+_ON_STEP_RECORDS: Final = ("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb", "gpu_util")
+_IN_SUMMARY: Final = ("epoch", "train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec")
+_CONTROL_EVERY_S: Final = 2.0
+_HEARTBEAT_EVERY_S: Final = 5.0
+_SAMPLE_EVERY_S: Final = 1.0
+
+
+class LiveRun:
+    """One session of a run, from its folder's making to its end record."""
+
+    def __init__(
+        self,
+        home: RunHome,
+        options: TelemetryOptions,
+        *,
+        config: Any,
+        sinks: Sequence[Sink],
+        rank: Rank,
+        gate: StepGate,
+        clock: Clock,
+        guard: Guard,
+    ) -> None:
+        self.home = home
+        self._options = options
+        self._config = config
+        self._gate = gate
+        self._guard = guard
+        self._values = Values(guard, DeviceScalars())
+        self.recorder = Recorder(home, options, sinks=sinks, clock=clock, guard=guard)
+        guard.on_first = self.recorder.put_own_failure
+        self._missing = home.missing
+        self._has_started = False
+        self._environment_is_told = False
+        self._training: dict[str, Any] = {}
+        self._probe = EnvironmentProbe(guard)
+        self._sampling: SystemSampling | None = None
+        if options.system:
+            samplers = default_samplers(home.folder.parent, guard)
+            self._sampling = SystemSampling(samplers, interval_s=_SAMPLE_EVERY_S, clock=clock, guard=guard)
+        self.steering: Steering | None = None
+        if options.control:
+            poller = ControlPoller(
+                home.folder,
+                run_id=home.manifest.run_id,
+                clock=clock,
+                session_started=home.session.started,
+                log_every=options.log_every,
+                # Every rank takes a request, and rank 0 answers it.
+                answer=partial(self.put, records.CONTROL_CHANGE) if home.rank == 0 else _say_nothing,
+                notify=self._have_the_next_step_looked_at,
+                was_answered=partial(was_answered, home.record_file),
+                guard=guard,
+                hold=rank.world_size > 1,
+            )
+            self.steering = Steering(
+                poller, rank, run_name=home.manifest.display_name, clock=clock, guard=guard
+            )
+        self.steps = StepRecords(
+            gate,
+            self.recorder.intake,
+            self._values,
+            self.steering.poller if self.steering is not None else FixedInterval(options.log_every),
+            before_first=self._put_start_if_none,
+            clock=clock,
+            began=self.recorder.session_started,
+        )
+        if self.steering is not None:
+            self.steering.seconds_per_step = lambda: self.steps.latest.get("sec_per_step")
+        self.keeper = Keeper(self._chores(), clock=clock, guard=guard)
+
+    def start(self) -> None:
+        """Say where the run is logged, and start the threads."""
+        if self.home.rank == 0:
+            folder = os.path.join(self._options.log_dir, self.home.folder.name)
+            also = f" (and {METRICS_CSV})" if self._options.csv else ""
+            print(f"[telemetry] run_name={self.home.manifest.display_name}")
+            print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
+        if self.home.notice:
+            self._guard.report("resuming", OSError(self.home.notice))
+        self.recorder.start()
+        self._probe.start()
+        if self._sampling is not None:
+            self._sampling.start()
+        self.keeper.start()
+
+    def put(self, event: str, given: Mapping[str, Any]) -> None:
+        """Write a record of the caller's values, a start record before the first."""
+        self._put_start_if_none()
+        fields, pending = self._values.fields(given)
+        self.recorder.put(event, fields, pending)
+
+    def put_start(
+        self,
+        *,
+        config: Any = None,
+        lora: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] | None = None,
+        training: Mapping[str, Any] | None = None,
+        others: Mapping[str, Any] | None = None,
+        wait_s: float,
+    ) -> None:
+        """Write a start record, with the machine's description if that is there within `wait_s`."""
+        self._has_started = True
+        fields = start_fields(
+            run_name=self.home.manifest.display_name,
+            config=config if config is not None else self._config or None,
+            lora=lora,
+            model=model,
+            training=training,
+        )
+        environment = None if self._environment_is_told else self._probe.result(wait_s)
+        self._environment_is_told = self._environment_is_told or environment is not None
+        plain = self._values.tree({**fields, **(others or {}), **(environment or {})})
+        kept = {name: value for name, value in plain.items() if value is not None}
+        self.steps.samples_per_step = samples_per_step(kept)
+        self._training = {"max_steps": kept["max_steps"]} if "max_steps" in kept else {}
+        self.recorder.put(records.START, {**kept, "run_id": self.home.manifest.run_id})
+        if self._missing is not None:
+            (first, last), self._missing = self._missing, None
+            self.recorder.put(
+                records.LOST,
+                {
+                    "records": last - first + 1,
+                    "reason": "an earlier session had written them; they did not survive its end (power loss?)",
+                    "from_seq": first,
+                    "to_seq": last,
+                },
+            )
+
+    def close(self, *, status: str, reason: str, failure: Mapping[str, Any] | None) -> list[str]:
+        """Write the last records, stop the threads, and return what could not be done, in words."""
+        self.steps.put_rest()
+        if failure is not None:
+            self.put(records.ERROR, failure)
+        if self.steering is not None:
+            self.steering.close()
+        self.put(records.END, {"status": status, "reason": reason, **self._totals()})
+        self.keeper.close(timeout_s=1.0)
+        if self._sampling is not None:
+            self._sampling.stop(0.5)
+        if self.home.rank == 0:
+            with self._guard.watch("writing run.json"):
+                self._beat()
+        return self.recorder.close(status=status, reason=reason)
+
+    def _put_start_if_none(self) -> None:
+        if not self._has_started:
+            self.put_start(wait_s=0.0)
+
+    def _chores(self) -> list[Chore]:
+        chores: list[tuple[str, float, Callable[[], None]]] = [
+            ("telling of the machine", _SAMPLE_EVERY_S, self._tell_of_the_machine)
+        ]
+        if self._sampling is not None:
+            chores.append(("reading the system's metrics", _SAMPLE_EVERY_S, self._look_at_the_system))
+            chores.append(("writing a system record", self._options.system_every, self._put_system))
+        if self.steering is not None:
+            chores.append(("looking at control.json", _CONTROL_EVERY_S, self._look_at_control))
+        if self.home.rank == 0:
+            chores.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
+            chores.append(("recovering killed runs", 3600.0, self.recorder.recover_abandoned))
+        return [Chore(*chore) for chore in chores]
+
+    def _have_the_next_step_looked_at(self) -> None:
+        self._gate.due_at = -NEVER
+
+    def _look_at_control(self) -> None:
+        assert self.steering is not None
+        self.steering.poll()
+        if self.steering.poller.ready:
+            self._have_the_next_step_looked_at()
+
+    def _look_at_the_system(self) -> None:
+        assert self._sampling is not None
+        latest = self._sampling.latest()
+        self.steps.system = {name: latest[name] for name in _ON_STEP_RECORDS if name in latest}
+
+    def _put_system(self) -> None:
+        assert self._sampling is not None
+        latest = self._sampling.latest()
+        stale = self._sampling.stale()
+        if latest or stale:
+            step = {"global_step": self._gate.last_step} if self._gate.last_step >= 0 else {}
+            self.put(records.SYSTEM, {**step, **latest, **({"not_answering": stale} if stale else {})})
+
+    def _tell_of_the_machine(self) -> None:
+        """Write what the start record could not wait for."""
+        if self._has_started and not self._environment_is_told:
+            environment = self._probe.result(0.0)
+            if environment is not None:
+                self._environment_is_told = True
+                self.recorder.put("environment", self._values.tree(environment))
+
+    def _beat(self) -> None:
+        latest = self.steps.latest
+        summary = {name: latest[name] for name in _IN_SUMMARY if name in latest}
+        control: dict[str, Any] = {}
+        if self.steering is not None:
+            poller = self.steering.poller
+            control = {"log_every_now": poller.log_every, **poller.declared()}
+        step = self._gate.last_step
+        self.recorder.beat(
+            global_step=step if step >= 0 else None, summary={**self._training, **summary}, control=control
+        )
+
+    def _totals(self) -> dict[str, Any]:
+        intake = self.recorder.intake
+        totals: dict[str, Any] = {
+            "seconds": self.recorder.elapsed(),
+            "records": intake.next_seq + 1 - self.home.first_seq,
+            "records_lost": intake.dropped_total,
+            "telemetry_errors": self._guard.total,
+        }
+        if self._gate.last_step >= 0:
+            totals["global_step"] = self._gate.last_step
+        return totals
+
+
+def _say_nothing(answer: Mapping[str, Any]) -> None:
+    """Rank 0 says it for all."""

@@ -1,0 +1,415 @@
+"""The logger: what a training script calls."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from toolkit.runfolder import records
+from toolkit.telemetry.clock import Clock, SystemClock
+from toolkit.telemetry.control_poller import Request
+from toolkit.telemetry.failure import describe_failure
+from toolkit.telemetry.follower import Follower
+from toolkit.telemetry.guard import Guard, guarded
+from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
+from toolkit.telemetry.live_run import LiveRun
+from toolkit.telemetry.options import TelemetryOptions, options_from_config, run_name_from_config
+from toolkit.telemetry.ranks import Rank, find_rank
+from toolkit.telemetry.run_home import RunHome, join_rank_zero, settle_in
+from toolkit.telemetry.sink import Sink
+from toolkit.telemetry.steering import Steering
+from toolkit.telemetry.steps import StepGate
+
+_STATUS_OF: Final = {
+    "finished": "finished",
+    "exit": "finished",
+    "stopped": "stopped",
+    "interrupted": "stopped",
+    "signal": "stopped",
+    "failed": "failed",
+}
+
+
+class TelemetryLogger:
+    """Writes one run into a folder of its own, and lets somebody steer it through a file.
+
+    Making one may raise `OptionsError`, because wrong configuration is best heard of at once. After that no call
+    raises, none waits for a disk, a network or a GPU, and none costs more than some microseconds. What goes wrong is
+    counted, said once on stderr, and recorded.
+    """
+
+    def __init__(
+        self,
+        run_name: str,
+        options: TelemetryOptions | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        sinks: Sequence[Sink] = (),
+        clock: Clock | None = None,
+        **overrides: Any,
+    ) -> None:
+        if options is None:
+            options = TelemetryOptions.from_mapping({}, **overrides)
+        elif overrides:
+            options = options.changed(**overrides)
+        self.run_name = str(run_name)
+        self.guard = Guard()
+        self.is_live = False
+        """Whether calls have an effect: not where telemetry is off, on most ranks, in a forked child, once closed."""
+        self.ignored = 0
+        """Steps told to a logger that is not live."""
+        self._options = options
+        self._gate = StepGate()
+        self._run: LiveRun | None = None
+        self._follower: Follower | None = None
+        self._steering: Steering | None = None
+        clock = clock or SystemClock()
+        rank = find_rank()
+        home = self._find_home(rank, clock) if options.enabled else None
+        if home is None:
+            self._become_inert()
+            if options.enabled and options.control and rank.rank:
+                self._follow(rank, clock)
+            return
+        self._run = LiveRun(
+            home,
+            options,
+            config=config,
+            sinks=sinks,
+            rank=rank,
+            gate=self._gate,
+            clock=clock,
+            guard=self.guard,
+        )
+        take_step = self.guard.around("log_step", self._run.steps.take)
+        self._for_steps = (clock.wall, clock.monotonic, self._run.recorder.session_started, take_step)
+        self._steering = self._run.steering
+        if self._steering is not None and self._steering.is_among_ranks:
+            self.__dict__["log_step"] = self._log_step_among_ranks
+        self.is_live = True
+        remember_until_exit(self)
+        self._run.start()
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        sinks: Sequence[Sink] = (),
+        clock: Clock | None = None,
+        **overrides: Any,
+    ) -> TelemetryLogger:
+        """Return the logger that a training YAML asks for, given as a mapping; one that does nothing if it does not.
+
+        Raises:
+            OptionsError: the `telemetry:` block is wrong; the message names the key, its value and what is allowed.
+        """
+        options = options_from_config(config, **overrides)
+        name = run_name_from_config(config) or time.strftime("run-%Y%m%d-%H%M%S")
+        return cls(name, options, config=config, sinks=sinks, clock=clock)
+
+    # What the training loop calls.
+
+    def log_step(
+        self,
+        global_step: int,
+        train_loss: Any = None,
+        lr: Any = None,
+        grad_norm: Any = None,
+        epoch: Any = None,
+        samples_per_sec: Any = None,
+        sec_per_step: Any = None,
+        gpu_mem_allocated: Any = None,
+        gpu_mem_reserved: Any = None,
+        cpu_mem_rss_mb: Any = None,
+        nan_inf_detected: Any = None,
+        **scalars: Any,
+    ) -> None:
+        """Tell of one training step, with any scalars: numbers, numpy's or torch's, on any device.
+
+        Every `log_every` steps this writes a record; the loss of the steps between is folded into the next one. A step
+        whose loss is not finite or jumps is written at once.
+        """
+        # The usual step without a record ends here. The well-known fields have names of their own, since collecting
+        # them in a dictionary costs more than all else that is done for such a step.
+        gate = self._gate
+        if (
+            type(global_step) is int
+            and gate.last_step < global_step < gate.due_at
+            and type(train_loss) is float
+            and gate.low < train_loss < gate.high
+        ):
+            gate.last_step = global_step
+            gate.losses.append(train_loss)
+            return
+        wall, monotonic, began, take_step = self._for_steps
+        record = {
+            "time": wall(),
+            "elapsed": monotonic() - began,
+            "global_step": global_step,
+            "nan_inf_detected": False,
+        }
+        if train_loss is not None:
+            record["train_loss"] = train_loss
+        if lr is not None:
+            record["lr"] = lr
+        if grad_norm is not None:
+            record["grad_norm"] = grad_norm
+        if epoch is not None:
+            record["epoch"] = epoch
+        if samples_per_sec is not None:
+            record["samples_per_sec"] = samples_per_sec
+        if sec_per_step is not None:
+            record["sec_per_step"] = sec_per_step
+        if gpu_mem_allocated is not None:
+            record["gpu_mem_allocated"] = gpu_mem_allocated
+        if gpu_mem_reserved is not None:
+            record["gpu_mem_reserved"] = gpu_mem_reserved
+        if cpu_mem_rss_mb is not None:
+            record["cpu_mem_rss_mb"] = cpu_mem_rss_mb
+        if nan_inf_detected is not None:
+            record["nan_inf_detected"] = nan_inf_detected
+        take_step(global_step, train_loss, record, scalars)
+
+    @guarded
+    def log_start(
+        self,
+        /,
+        config: Any = None,
+        lora: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] | None = None,
+        training: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Say what is being trained and how; the machine, the packages and the code's state are added here."""
+        self._live().put_start(
+            config=config, lora=lora, model=model, training=training, others=fields, wait_s=2.0
+        )
+
+    @guarded
+    def log_eval(self, /, global_step: int, **metrics: Any) -> None:
+        """Tell of an evaluation, such as `val_loss`."""
+        self._live().put(records.EVAL, {"global_step": global_step, **metrics})
+
+    @guarded
+    def log_epoch(self, /, epoch: int, *, global_step: int | None = None, **metrics: Any) -> None:
+        """Tell of the end of an epoch and its metrics."""
+        self._live().put(records.EPOCH, {"epoch": epoch, "global_step": global_step, **metrics})
+
+    @guarded
+    def log_checkpoint(
+        self,
+        /,
+        global_step: int,
+        path: str | os.PathLike[str],
+        *,
+        is_best: bool = False,
+        seconds: float | None = None,
+        **fields: Any,
+    ) -> None:
+        """Tell of a checkpoint that was saved; its size is looked up."""
+        known = {
+            "global_step": global_step,
+            "checkpoint_path": path,
+            "bytes": _size_of(path),
+            "is_best": is_best,
+        }
+        self._live().put(records.CHECKPOINT, {**known, "seconds": seconds, **fields})
+
+    @guarded
+    def log_sample(
+        self, /, global_step: int, path: str | os.PathLike[str], *, prompt: str | None = None, **fields: Any
+    ) -> None:
+        """Tell of a sample file; one inside the run folder is kept as a path relative to it."""
+        shown = os.fspath(path)
+        if self.run_folder is not None:
+            inside = os.path.relpath(shown, self.run_folder)
+            shown = shown if inside.startswith("..") else inside
+        self._live().put(
+            records.SAMPLE, {"global_step": global_step, "path": shown, "prompt": prompt, **fields}
+        )
+
+    @guarded
+    def log_event(self, /, event: str, **fields: Any) -> None:
+        """Write a record of a kind of your own."""
+        self._live().put(str(event)[:128] or "event", fields)
+
+    # Steering.
+
+    def declare_action(self, name: str, callback: Callable[[], object] | None = None) -> None:
+        """Say that this script can be asked to `save`, `sample`, `stop`, `save_and_stop`, or something of its own.
+
+        Raises:
+            ValueError: the name is no name.
+        """
+        if self._steering is not None:
+            self._steering.poller.declare_action(name, callback)
+
+    def declare_knob(
+        self,
+        name: str,
+        kind: type,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        choices: Sequence[Any] | None = None,
+        callback: Callable[[Any], object] | None = None,
+        value: Any = None,
+    ) -> None:
+        """Say that this script has a value that may be changed while it runs, within which bounds, and what it is now.
+
+        Raises:
+            ValueError: name, type or bounds make no sense.
+        """
+        if self._steering is not None:
+            self._steering.poller.declare_knob(
+                name, kind, low=low, high=high, choices=choices, callback=callback, value=value
+            )
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether somebody asked the run to stop; read it between steps."""
+        return self._steering is not None and self._steering.poller.should_stop
+
+    def take_requests(self) -> list[Request]:
+        """Return what was asked of the run since the last call: actions by name, knobs with their value."""
+        return self._steering.poller.take_requests() if self._steering is not None else []
+
+    @property
+    def log_every(self) -> int:
+        """Steps from one step record to the next, as in force now."""
+        return self._steering.poller.log_every if self._steering is not None else self._options.log_every
+
+    # What the run is, and how it ends.
+
+    @property
+    def run_folder(self) -> Path | None:
+        """Where the run is written; None where it is not."""
+        return self._run.home.folder if self._run is not None else None
+
+    @property
+    def run_id(self) -> str | None:
+        """What identifies the run across its sessions; None where nothing is written."""
+        return self._run.home.manifest.run_id if self._run is not None else None
+
+    @guarded
+    def flush(self, timeout_s: float = 5.0) -> None:
+        """Wait, at most `timeout_s`, until what was logged is in the files."""
+        self._live().recorder.flush(timeout_s)
+
+    @guarded
+    def sync(self) -> None:
+        """Flush, and force the records onto the disk, so that a power cut does not lose them."""
+        recorder = self._live().recorder
+        recorder.flush(self._options.close_timeout)
+        recorder.sync()
+
+    def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
+        """End the run: `finished`, `stopped`, `interrupted`, `signal` or `failed`. Returns within `close_timeout`."""
+        if self._follower is not None:
+            follower, self._follower = self._follower, None
+            self._become_inert()
+            forget_at_exit(self)
+            with self.guard.watch("closing"):
+                follower.close()
+        self._close(reason, error)
+
+    @guarded
+    def _close(self, reason: str | None, error: BaseException | None) -> None:
+        run = self._live()
+        if reason is None:
+            reason = "stopped" if self.should_stop else "finished"
+        self._become_inert()
+        forget_at_exit(self)
+        failure = describe_failure(error) if error is not None else None
+        for sentence in run.close(status=_STATUS_OF.get(reason, "finished"), reason=reason, failure=failure):
+            self.guard.report("closing", OSError(sentence))
+
+    def __enter__(self) -> TelemetryLogger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif isinstance(error, KeyboardInterrupt):
+            self.close("interrupted")
+        elif isinstance(error, SystemExit) and error.code in (None, 0):
+            self.close("finished")
+        else:
+            self.close("failed", error=error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy in another process must not write, so it is one that does nothing.
+        return _inert_logger, (self.run_name, self._options)
+
+    def after_fork_in_child(self) -> None:
+        """Become a logger that does nothing: the threads and files are the parent's."""
+        self._become_inert()
+        self._steering = None
+        if self._run is not None:
+            self._run.recorder.after_fork_in_child()
+
+    # Within.
+
+    def _find_home(self, rank: Rank, clock: Clock) -> RunHome | None:
+        if rank.rank == 0:
+            return settle_in(self.run_name, self._options, now=clock.wall(), guard=self.guard)
+        if self._options.ranks != "all":
+            return None
+        home = join_rank_zero(self.run_name, self._options, rank)
+        if home is None:
+            self.guard.report(
+                "finding rank 0's folder", OSError(f"rank {rank.rank} found no run of this launch")
+            )
+        return home
+
+    def _follow(self, rank: Rank, clock: Clock) -> None:
+        """Be asked what rank 0 is asked, without writing anything."""
+        self._follower = Follower(
+            rank, run_name=self.run_name, log_every=self._options.log_every, clock=clock, guard=self.guard
+        )
+        self._steering = self._follower.steering
+        self.__dict__["log_step"] = self._log_step_among_ranks
+        remember_until_exit(self)
+        self._follower.start()
+
+    def _log_step_among_ranks(self, global_step: int, *args: Any, **scalars: Any) -> None:
+        steering = self._steering
+        if steering is not None:
+            with self.guard.watch("agreeing with the other ranks"):
+                steering.at_step(global_step)
+        if self.is_live:
+            TelemetryLogger.log_step(self, global_step, *args, **scalars)
+
+    def _live(self) -> LiveRun:
+        assert self._run is not None, "only a live logger gets here"
+        return self._run
+
+    def _become_inert(self) -> None:
+        self.is_live = False
+        # In the instance, where it is found before the class's own: a step then costs one call that does nothing.
+        self.__dict__["log_step"] = self._ignore_step
+
+    def _ignore_step(self, *_: Any, **__: Any) -> None:
+        self.ignored += 1
+
+
+def _inert_logger(run_name: str, options: TelemetryOptions) -> TelemetryLogger:
+    return TelemetryLogger(run_name, options, enabled=False)
+
+
+def _size_of(path: str | os.PathLike[str]) -> int | None:
+    """Return the bytes of a file, or of the files of a folder; None where it cannot be known."""
+    try:
+        if not os.path.isdir(path):
+            return os.stat(path).st_size
+        with os.scandir(path) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.is_file())
+    except OSError:
+        return None

@@ -1,0 +1,124 @@
+"""A thread that follows the record file and hands its records to one sink.
+
+The file itself is the queue: a sink that is slow or hangs lags behind, and costs no memory and no record.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from toolkit.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.sink import Sink
+
+_READ_BYTES = 2 * 1024 * 1024
+_GIVE_UP_AFTER = 5
+_MAX_PAUSE_S = 30.0
+
+
+class Mirror:
+    """Follows `record_file` from `cursor` on for `sink`.
+
+    A sink that fails is tried again after a pause; one that is `optional` and fails five times in a row is switched
+    off, and `on_off` is told why.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        record_file: Path,
+        *,
+        start_at: Callable[[], int],
+        guard: Guard,
+        interval_s: float,
+        optional: bool,
+        on_off: Callable[[str, str], None],
+    ) -> None:
+        self.sink = sink
+        self._record_file = record_file
+        self._start_at = start_at
+        self._guard = guard
+        self._interval_s = interval_s
+        self._optional = optional
+        self._on_off = on_off
+        self._cursor: Cursor | None = None
+        self._failures = 0
+        self._wake = threading.Event()
+        self._closing = False
+        self._turns = threading.Condition()
+        self._asked = 0
+        self._done = 0
+        self._off = False
+        self._thread = threading.Thread(target=self._run, name=f"telemetry-{sink.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the sink has what is in the file now; False where it did not get there in time."""
+        with self._turns:
+            self._asked += 1
+            wanted = self._asked
+            self._wake.set()
+            return self._turns.wait_for(lambda: self._off or self._done >= wanted, timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Hand over what is left, close the sink and stop; False where the sink did not answer in time."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._off:
+            last_turn = self._closing
+            with self._turns:
+                asked = self._asked
+            if self._follow():
+                with self._turns:
+                    self._done = max(self._done, asked)
+                    self._turns.notify_all()
+            if last_turn:
+                break
+            pause = min(self._interval_s * 2**self._failures, _MAX_PAUSE_S)
+            self._wake.wait(pause)
+            self._wake.clear()
+        with self._turns:
+            self._off = True
+            self._turns.notify_all()
+        with self._guard.watch(f"closing {self.sink.name}"):
+            self.sink.close()
+
+    def _follow(self) -> bool:
+        """Hand over everything that is in the file; False where the sink failed."""
+        handed = False
+        with self._guard.watch(f"writing to {self.sink.name}"):
+            self._hand_over()
+            handed = True
+        if handed:
+            self._failures = 0
+            return True
+        self._failures += 1
+        if self._optional and self._failures >= _GIVE_UP_AFTER:
+            self._off = True
+            with self._guard.watch(f"switching {self.sink.name} off"):
+                self._on_off(self.sink.name, f"it failed {self._failures} times in a row")
+        return False
+
+    def _hand_over(self) -> None:
+        if self._cursor is None:
+            self._cursor = Cursor(self._start_at())
+        while True:
+            try:
+                chunk = read_from(self._record_file, self._cursor, max_bytes=_READ_BYTES)
+            except FileNotFoundError:
+                return
+            if chunk.records:
+                self.sink.write(chunk.records)
+            if chunk.next_offset == self._cursor.offset and not chunk.replaced:
+                self._cursor = chunk.cursor
+                return
+            self._cursor = chunk.cursor

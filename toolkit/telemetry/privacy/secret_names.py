@@ -1,0 +1,112 @@
+"""Which names say that their value is a secret."""
+
+from __future__ import annotations
+
+import enum
+import re
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+
+
+class Secrecy(enum.IntEnum):
+    """How much of what stands under a name is hidden."""
+
+    OPEN = 0
+    TEXT = 1
+    """Texts are; a number or a switch under such a name is a setting (`token: 5`, `use_auth: true`)."""
+    ALL = 2
+    """Numbers too: a password may be one."""
+
+
+@lru_cache(maxsize=4096)
+def secrecy_of(name: str) -> Secrecy:
+    """Say how secret the value of a setting, variable or option called `name` is.
+
+    Names are taken apart into words (`hfToken`, `HF_TOKEN`, `--hf-token`), and whole words are compared:
+    `tokenizer`, `author`, `monkey` and `hidden_key_dim` keep no secrets.
+    """
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words or words[-1] in _DESCRIBES:
+        return Secrecy.OPEN
+    pairs = {first + second for first, second in pairwise(words)}
+    if not _PASSWORDS.isdisjoint(words) or not _PASSWORDS.isdisjoint(pairs):
+        return Secrecy.ALL
+    if not _SECRETS.isdisjoint(words) or not _SECRETS.isdisjoint(pairs):
+        return Secrecy.TEXT
+    before = words[-2] if len(words) > 1 else ""
+    if words[-1] == "token" and before not in _KINDS_OF_TEXT_TOKEN:
+        return Secrecy.TEXT
+    if words[-1] == "tokens" and before in _OWNERS_OF_TOKENS:
+        return Secrecy.TEXT
+    return Secrecy.OPEN
+
+
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+
+_PASSWORDS: Final = frozenset(
+    {
+        *("password", "passwords", "passwd", "passphrase", "pwd", "pgpassword", "userpass", "dbpass"),
+        *("secret", "secrets", "credential", "credentials"),
+        *("apikey", "apikeys", "accesskey", "accesskeys", "privatekey", "secretkey", "signingkey"),
+        *("encryptionkey", "sshkey", "authkey", "accountkey", "masterkey", "licensekey", "servicekey"),
+        *("subscriptionkey", "sharedkey", "hmackey", "wandbkey", "openaikey", "hfkey", "connectionstring"),
+    }
+)
+"""Words, or two words in a row, that name a password whatever its type."""
+
+_SECRETS: Final = frozenset(
+    {
+        *("auth", "authorization", "bearer", "cookie", "cookies", "dsn", "webhook", "webhooks", "netrc"),
+        *("authtoken", "accesstoken", "apitoken", "hftoken", "refreshtoken", "bearertoken"),
+    }
+)
+
+_DESCRIBES: Final = frozenset(
+    {
+        *(
+            "env",
+            "file",
+            "path",
+            "dir",
+            "folder",
+            "name",
+            "type",
+            "mode",
+            "method",
+            "provider",
+            "scheme",
+            "host",
+        ),
+        *(
+            "endpoint",
+            "sock",
+            "socket",
+            "enabled",
+            "required",
+            "timeout",
+            "ttl",
+            "expiry",
+            "expires",
+            "length",
+            "len",
+            "size",
+        ),
+        *("count", "num", "limit", "dim", "dropout"),
+    }
+)
+"""Last words of a name that is about a secret and does not hold it: `token_file`, `password_env`, `auth_type`."""
+
+_KINDS_OF_TEXT_TOKEN: Final = frozenset(
+    {
+        *("pad", "eos", "bos", "unk", "sep", "cls", "mask", "image", "video", "audio", "special", "class"),
+        *("trigger", "placeholder", "instance", "concept", "init", "initializer", "start", "stop", "end"),
+        *("begin", "next", "first", "last", "prefix", "suffix", "middle", "text", "prompt", "word", "added"),
+        *("per", "sec", "new", "boi", "eoi", "decoder", "target", "source", "modifier", "bot", "eot", "fim"),
+    }
+)
+"""What stands before `token` where it is a piece of text: a tokenizer's `pad_token` is `<pad>`, not a secret."""
+
+_OWNERS_OF_TOKENS: Final = frozenset(
+    {"api", "access", "auth", "bearer", "refresh", "hf", "hub", "github", "gitlab"}
+)

@@ -1,0 +1,226 @@
+"""One session of a run at work: where its records go, and the threads that take them there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toolkit.runfolder.codec import decode
+from toolkit.runfolder.journal import Journal, journals_in, shared_memory_folders
+from toolkit.runfolder.layout import TENSORBOARD
+from toolkit.runfolder.manifest import Heartbeat, write_manifest
+from toolkit.runfolder.reader import last_record
+from toolkit.runfolder.records import ERROR, LOST
+from toolkit.runfolder.repair import drain_journal
+from toolkit.telemetry.clock import Clock
+from toolkit.telemetry.csv_mirror import CsvMirror
+from toolkit.telemetry.device_scalars import PendingScalar
+from toolkit.telemetry.guard import Guard, describe_error
+from toolkit.telemetry.intake import Intake
+from toolkit.telemetry.mirror import Mirror
+from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.record_file import RecordFile
+from toolkit.telemetry.run_home import RunHome
+from toolkit.telemetry.sink import Sink
+from toolkit.telemetry.writer import Syncer, Writer
+
+_MIRROR_INTERVAL_S = 0.5
+
+
+class Recorder:
+    """Takes records from any thread and gets them to the run folder and its mirrors."""
+
+    def __init__(
+        self, home: RunHome, options: TelemetryOptions, *, sinks: Sequence[Sink], clock: Clock, guard: Guard
+    ) -> None:
+        self.home = home
+        self.guard = guard
+        self.session_started = clock.monotonic()
+        self.manifest = home.manifest
+        self._options = options
+        self._clock = clock
+        self._journal = Journal.create(
+            [*shared_memory_folders(), home.folder], home.record_file, session=home.session.session
+        )
+        journal = self._journal.path
+        self.manifest = self.manifest.with_latest(journal=str(journal) if journal else None)
+        self.intake = Intake(
+            self._journal,
+            first_seq=home.first_seq,
+            session=home.session.session,
+            rank=home.rank,
+            queue_max_bytes=int(options.queue_max_mb * 1024 * 1024),
+            wake=lambda: self._writer.wake(),
+        )
+        self._file = RecordFile(home.record_file, file_mode=home.modes.file, folder_mode=home.modes.folder)
+        self._writer = Writer(
+            self.intake,
+            self._file,
+            guard=guard,
+            flush_interval=options.flush_interval,
+            elapsed=self.elapsed,
+            on_gone=self._say_records_are_gone,
+        )
+        self._syncer = Syncer(self._writer, guard=guard, interval_s=options.sync_interval)
+        self._mirrors = self._make_mirrors(sinks)
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._writer.start()
+        self._syncer.start()
+        for mirror in self._mirrors:
+            mirror.start()
+
+    def elapsed(self) -> float:
+        """Seconds since the session began."""
+        return self._clock.monotonic() - self.session_started
+
+    def put(
+        self, event: str, fields: dict[str, Any], pending: dict[str, PendingScalar] | None = None
+    ) -> None:
+        """Take a record whose fields are plain, stamped with the time of this call."""
+        self.intake.put(event, self._clock.wall(), self.elapsed(), fields, pending)
+
+    def put_own_failure(self, doing: str, error: BaseException) -> None:
+        """Record a failure of telemetry itself: the guard tells of the first of each kind."""
+        about = {"doing": doing, "type": type(error).__name__, "message": describe_error(error)}
+        self.put(ERROR, {"source": "telemetry", **about})
+
+    def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
+        """Give a sign of life in run.json."""
+        self.manifest = replace(
+            self.manifest,
+            heartbeat=Heartbeat(
+                time=self._clock.wall(), seq=self.intake.next_seq - 1, global_step=global_step
+            ),
+            summary=summary,
+            control=control,
+        )
+        write_manifest(self.home.folder, self.manifest, mode=self.home.modes.file)
+
+    def recover_abandoned(self) -> None:
+        """Write out what other runs of this user left in shared memory when they were killed."""
+        for folder in shared_memory_folders():
+            for path in journals_in(folder):
+                drain_journal(path)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there."""
+        deadline = time.monotonic() + timeout_s
+        done = self._writer.flush(timeout_s)
+        for mirror in self._mirrors:
+            done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
+        return done
+
+    def sync(self) -> None:
+        """Force what is in the record file onto the disk."""
+        self._writer.sync()
+
+    def close(self, *, status: str, reason: str) -> list[str]:
+        """Write what is left, within the time that close may take; return what could not be done, in words."""
+        deadline = time.monotonic() + self._options.close_timeout
+        left_undone = []
+        self.intake.settle(self.elapsed(), give_up=True)
+        self.intake.say_what_was_dropped(self._clock.wall(), self.elapsed())
+        self._syncer.close()
+        written = self._writer.close(self._options.close_timeout)
+        if not written:
+            where = f"; `telemetry repair {self.home.folder}` writes them" if self._journal.path else ""
+            left_undone.append(
+                f"the disk did not take the last records ({self._writer.trouble or 'no answer'}){where}"
+            )
+        for mirror in self._mirrors:
+            if not mirror.close(max(0.1, deadline - time.monotonic())):
+                left_undone.append(f"{mirror.sink.name} did not take everything in time")
+        if self.home.rank == 0:
+            ended = status if written else "closed_incomplete"
+            self.manifest = self.manifest.with_latest(
+                ended=self._clock.wall(),
+                status=status,
+                reason=reason if written else f"{reason}; {ended}",
+                journal=None if written else self.manifest.sessions[-1].journal,
+            )
+            with self.guard.watch("writing run.json"):
+                write_manifest(self.home.folder, self.manifest, mode=self.home.modes.file, durable=written)
+        self._journal.close(remove=written)
+        return left_undone
+
+    def after_fork_in_child(self) -> None:
+        """Forget what belongs to the parent; nothing of it is written, flushed or closed here."""
+        self.intake.after_fork_in_child()
+        self._journal.forget()
+
+    def _make_mirrors(self, sinks: Sequence[Sink]) -> list[Mirror]:
+        if self.home.rank != 0:
+            return []
+        options, home = self._options, self.home
+        session_start = _size_of(home.record_file)
+        mirrors = []
+        if options.csv:
+            table = CsvMirror(home.folder, mode=home.modes.file)
+            mirrors.append(self._mirror(table, table.start_at, optional=False))
+        for sink in [*_exporters(home, options), *sinks]:
+            mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
+        return mirrors
+
+    def _mirror(self, sink: Sink, start_at: Callable[[], int], *, optional: bool) -> Mirror:
+        return Mirror(
+            sink,
+            self.home.record_file,
+            start_at=start_at,
+            guard=self.guard,
+            interval_s=_MIRROR_INTERVAL_S,
+            optional=optional,
+            on_off=self._say_mirror_is_off,
+        )
+
+    def _say_mirror_is_off(self, name: str, why: str) -> None:
+        self.put(
+            ERROR, {"source": "telemetry", "doing": f"writing to {name}", "message": f"{name} is off: {why}"}
+        )
+
+    def _say_records_are_gone(self, last_line: bytes) -> None:
+        """Say which records went with a file that was removed; those that are in the file now were not lost."""
+        if not last_line:
+            return
+        last = decode(last_line)["seq"]
+        there = last_record(self.home.record_file)
+        first = 0 if there is None else there["seq"] + 1
+        if first <= last:
+            why = "the record file was removed or replaced while the run was writing it"
+            self.put(LOST, {"records": last - first + 1, "reason": why, "from_seq": first, "to_seq": last})
+
+
+def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
+    found: list[Sink] = []
+    if options.tensorboard:
+        from toolkit.telemetry.exporters.tensorboard import TensorBoardExporter
+
+        folder = home.folder / TENSORBOARD
+        if options.tensorboard_dir:
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(home.session.started))
+            folder = Path(options.tensorboard_dir).expanduser() / f"{home.folder.name}_{stamp}"
+        found.append(TensorBoardExporter(folder, run_folder=home.folder))
+    if options.wandb:
+        from toolkit.telemetry.exporters.wandb import WandbExporter
+
+        found.append(
+            WandbExporter(
+                home.folder,
+                project=options.wandb_project or options.project or "ai-toolkit",
+                run_name=options.wandb_run_name or home.manifest.display_name,
+                run_id=home.manifest.run_id,
+                mode=options.wandb_mode,
+            )
+        )
+    return found
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,238 @@
+"""Which folder a run gets: a new one, or its own again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from toolkit.runfolder.layout import (
+    PRIVATE,
+    SHARED,
+    Modes,
+    candidate_names,
+    claim_folder,
+    rank_file,
+    safe_run_name,
+)
+from toolkit.runfolder.manifest import Manifest, ManifestError, Session, read_manifest, write_manifest
+from toolkit.runfolder.process import boot_id, host_name, process_started
+from toolkit.runfolder.reader import last_record
+from toolkit.runfolder.records import FORMAT
+from toolkit.runfolder.repair import drain_journal, journals_of
+from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.ranks import Rank, launch_id
+
+_NOT_THE_CALLERS_FAULT = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EINTR, errno.EAGAIN}
+)
+_WAIT_FOR_RANK_ZERO_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHome:
+    """Where one session of a run is written, and what came before it there."""
+
+    folder: Path
+    manifest: Manifest
+    modes: Modes
+    rank: int = 0
+    first_seq: int = 0
+    missing: tuple[int, int] | None = None
+    """The first and last `seq` that an earlier session is known to have written and that are no longer there."""
+    recovered: int = 0
+    """Records of earlier sessions found in a journal and written out now."""
+    notice: str | None = None
+    """Something the caller should be told."""
+
+    @property
+    def session(self) -> Session:
+        """The session that begins now."""
+        latest = self.manifest.latest
+        assert latest is not None
+        return latest
+
+    @property
+    def record_file(self) -> Path:
+        """The file this process writes its records to."""
+        return rank_file(self.folder, self.rank)
+
+
+def settle_in(display_name: str, options: TelemetryOptions, *, now: float, guard: Guard) -> RunHome:
+    """Return the home of the session that begins now: of a new run, or of one that goes on.
+
+    Raises:
+        OptionsError: `log_dir` cannot hold runs. A disk that is merely full or failing is no reason: the home is
+            named, and made when the disk allows.
+    """
+    log_dir = Path(options.log_dir).expanduser()
+    name = safe_run_name(display_name)
+    modes = SHARED if options.share else PRIVATE
+    notice = None
+    if options.resume or options.run_id:
+        earlier = _find_earlier(log_dir, name, display_name, options.run_id)
+        if earlier is not None:
+            status = work_out_status(earlier[1], now)
+            if status.name in (RUNNING, STALLED):
+                notice = (
+                    f"{earlier[0].name} is still being written by process "
+                    f"{earlier[1].latest and earlier[1].latest.pid} ({status.why}); this run gets a folder of its own"
+                )
+            else:
+                return _go_on(earlier[0], earlier[1], options, modes, now)
+    folder = _new_folder(log_dir, name, modes, options)
+    run_id = options.run_id if options.run_id and notice is None else os.urandom(8).hex()
+    manifest = Manifest(
+        run_id=run_id,
+        name=folder.name,
+        display_name=display_name,
+        created=now,
+        project=options.project,
+        tags=options.tags,
+        sessions=(_new_session(1, now),),
+        other=_other(),
+    )
+    with guard.watch("writing run.json"):
+        write_manifest(folder, manifest, mode=modes.file)
+    return RunHome(folder=folder, manifest=manifest, modes=modes, notice=notice)
+
+
+def join_rank_zero(display_name: str, options: TelemetryOptions, rank: Rank) -> RunHome | None:
+    """Return the home that rank 0 of this launch has settled in, or None where it does not appear in time."""
+    launch = launch_id()
+    log_dir = Path(options.log_dir).expanduser()
+    name = safe_run_name(display_name)
+    modes = SHARED if options.share else PRIVATE
+    deadline = time.monotonic() + _WAIT_FOR_RANK_ZERO_S
+    while launch is not None and time.monotonic() < deadline:
+        for folder, manifest in _runs_called(log_dir, name, display_name):
+            if (
+                manifest.other.get("launch") == launch
+                and manifest.latest
+                and manifest.latest.status == RUNNING
+            ):
+                record_file = rank_file(folder, rank.rank)
+                record_file.parent.mkdir(mode=modes.folder, exist_ok=True)
+                return RunHome(
+                    folder=folder,
+                    manifest=manifest,
+                    modes=modes,
+                    rank=rank.rank,
+                    first_seq=_last_seq(record_file) + 1,
+                )
+        time.sleep(0.05)
+    return None
+
+
+def _new_folder(log_dir: Path, name: str, modes: Modes, options: TelemetryOptions) -> Path:
+    try:
+        return claim_folder(log_dir, name, modes)
+    except OSError as error:
+        if error.errno in _NOT_THE_CALLERS_FAULT:
+            return log_dir / next(
+                free for free in candidate_names(name) if not os.path.lexists(log_dir / free)
+            )
+        raise OptionsError(
+            f"telemetry.log_dir is {options.log_dir!r}; it must be a folder that runs can be written to: {error}"
+        ) from error
+
+
+def _find_earlier(
+    log_dir: Path, name: str, display_name: str, run_id: str | None
+) -> tuple[Path, Manifest] | None:
+    if run_id:
+        for folder, manifest in _all_runs(log_dir, name):
+            if manifest.run_id == run_id and manifest.format <= FORMAT:
+                return folder, manifest
+        return None
+    found = [run for run in _runs_called(log_dir, name, display_name) if run[1].format <= FORMAT]
+    return max(found, key=lambda run: run[1].created, default=None)
+
+
+def _runs_called(log_dir: Path, name: str, display_name: str) -> Iterator[tuple[Path, Manifest]]:
+    for candidate in candidate_names(name):
+        folder = log_dir / candidate
+        if not os.path.lexists(folder):
+            return
+        manifest = _manifest_of(folder)
+        if manifest is not None and manifest.display_name == display_name:
+            yield folder, manifest
+
+
+def _all_runs(log_dir: Path, name: str) -> Iterator[tuple[Path, Manifest]]:
+    """Yield every run of `log_dir`, those whose folder begins with `name` first."""
+    try:
+        folders = sorted(os.listdir(log_dir), key=lambda folder: (not folder.startswith(name), folder))
+    except OSError:
+        return
+    for folder in folders:
+        manifest = _manifest_of(log_dir / folder)
+        if manifest is not None:
+            yield log_dir / folder, manifest
+
+
+def _manifest_of(folder: Path) -> Manifest | None:
+    try:
+        return read_manifest(folder)
+    except (OSError, ManifestError):
+        return None
+
+
+def _go_on(folder: Path, earlier: Manifest, options: TelemetryOptions, modes: Modes, now: float) -> RunHome:
+    recovered = sum(drain_journal(path) or 0 for path in journals_of(folder))
+    last = _last_seq(rank_file(folder, 0))
+    known = earlier.heartbeat.seq if earlier.heartbeat else -1
+    number = max((session.session for session in earlier.sessions), default=0) + 1
+    # A session that was cut off says so from now on: only the newest one can still be alive.
+    past = tuple(
+        replace(session, status="lost", journal=None)
+        if session.status == RUNNING
+        else replace(session, journal=None)
+        for session in earlier.sessions
+    )
+    manifest = replace(
+        earlier,
+        project=options.project or earlier.project,
+        tags=options.tags or earlier.tags,
+        sessions=(*past, _new_session(number, now)),
+        other={**earlier.other, **_other()},
+    )
+    return RunHome(
+        folder=folder,
+        manifest=manifest,
+        modes=modes,
+        # A number that was given to a record is never given to another, even when a power cut took the record.
+        first_seq=max(last, known) + 1,
+        missing=(last + 1, known) if known > last else None,
+        recovered=recovered,
+    )
+
+
+def _last_seq(record_file: Path) -> int:
+    try:
+        record = last_record(record_file)
+    except FileNotFoundError:
+        return -1
+    return record["seq"] if record is not None else -1
+
+
+def _new_session(number: int, now: float) -> Session:
+    pid = os.getpid()
+    return Session(
+        session=number,
+        started=now,
+        pid=pid,
+        pid_started=process_started(pid),
+        host=host_name(),
+        boot_id=boot_id(),
+    )
+
+
+def _other() -> dict[str, str]:
+    launch = launch_id()
+    return {} if launch is None else {"launch": launch}

@@ -1,0 +1,1 @@
+"""What the machine is doing, asked on threads of its own."""

@@ -1,0 +1,39 @@
+"""The seam between the run and whoever wants its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+Record = Mapping[str, Any]
+
+
+class Sink(Protocol):
+    """A destination for records; one call at a time is made, on a thread of the sink's own."""
+
+    name: str
+
+    def write(self, batch: Sequence[Record]) -> None:
+        """Take `batch`, decoded records in the order of the file; raise if it could not be taken."""
+        ...
+
+    def close(self) -> None:
+        """Make everything taken durable and let go of the destination."""
+        ...
+
+
+class MemorySink:
+    """Keeps what it is given: for tests and notebooks."""
+
+    def __init__(self, name: str = "memory") -> None:
+        self.name = name
+        self.records: list[Record] = []
+        self.closed = False
+
+    def write(self, batch: Sequence[Record]) -> None:
+        """Append `batch` to `records`."""
+        self.records.extend(batch)
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.closed = True

@@ -1,0 +1,250 @@
+"""A step record, made of what the caller gave and what was measured since the last one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+import orjson
+
+from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, NAN_INF_DETECTED, STEP
+from toolkit.telemetry.clock import Clock
+from toolkit.telemetry.intake import MUCH, Intake
+from toolkit.telemetry.steps import BLOCK, MAX_FOLDED, NEVER, StepGate
+from toolkit.telemetry.values import Values, is_finite_number
+
+_ENVELOPE: Final = frozenset(ENVELOPE)
+_OF_A_FOLDED_STEP: Final = ("train_loss", "grad_norm")
+
+
+_Take = Callable[[Any, Any, dict[str, Any], dict[str, Any]], None]
+_Complete = Callable[[dict[str, Any], int, "float | None"], None]
+
+
+class Interval(Protocol):
+    """How often steps are recorded, and whether somebody asks for something."""
+
+    ready: bool
+    log_every: int
+
+    def apply(self, global_step: int | None) -> None:
+        """Do what was asked, between two steps."""
+        ...
+
+
+class FixedInterval:
+    """The interval of a run that cannot be steered."""
+
+    ready = False
+
+    def __init__(self, log_every: int) -> None:
+        self.log_every = log_every
+
+    def apply(self, global_step: int | None) -> None:
+        """Nothing is ever asked."""
+
+
+class StepRecords:
+    """Decides which steps are written and completes their records.
+
+    `take` is what the logger calls for a step that is more than folded: with the record as far as the caller's
+    well-known fields go, and the caller's own scalars.
+    """
+
+    def __init__(
+        self,
+        gate: StepGate,
+        intake: Intake,
+        values: Values,
+        interval: Interval,
+        *,
+        before_first: Callable[[], None],
+        clock: Clock,
+        began: float,
+    ) -> None:
+        self.samples_per_step: float | None = None
+        """Samples that one step trains on, where the start record says so."""
+        self.system: dict[str, Any] = {}
+        """System metrics to be put on the next step record."""
+        self.latest: Mapping[str, Any] = {}
+        """The newest step record."""
+        self._gate = gate
+        self._intake = intake
+        self._values = values
+        self._interval = interval
+        self._before_first = before_first
+        self._clock = clock
+        self._began = began
+        self.take, self._complete = self._make_hot_path()
+
+    def _make_hot_path(self) -> tuple[_Take, _Complete]:
+        """Return `take` and `complete`.
+
+        They are functions with all they need in their own variables, and `take` does the usual case in one piece,
+        because on this path every look-up of an attribute and every call can be measured.
+        """
+        gate, intake, interval, dumps = self._gate, self._intake, self._interval, orjson.dumps
+        lock, append, take_any = intake.lock, intake.journal.append, self._take_any
+        usual_line = b'{"event":"step","seq":%%d,"session":%d,%%b\n' % intake.session
+        log_every = 0
+        next_due = last_due = last_recorded = asked = -NEVER
+        last_elapsed = 0.0
+
+        def take(step: Any, loss: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
+            nonlocal last_due, next_due, last_recorded, last_elapsed
+            if type(step) is not int:
+                step = self._as_step(record)
+            if gate.due_at == asked:
+                adjust(step)
+            # A loop that went back, after a reload, say, is seen at once; a step told of in two calls is one step.
+            if step < next_due and step >= gate.last_step and step != last_due:
+                gate.last_step = step
+                gate.due_at = min(next_due, step + MAX_FOLDED)
+                take_any(step, False, record, scalars)
+                return
+            last_due = gate.last_step = step
+            next_due = step + log_every if step == next_due else step - step % log_every + log_every
+            # Looked at again after a while even where no record is due, so that folded losses do not pile up.
+            gate.due_at = next_due if log_every < MAX_FOLDED else min(next_due, step + MAX_FOLDED)
+            if (
+                type(loss) is not float
+                or not gate.low < loss < gate.high
+                or (scalars and not _ENVELOPE.isdisjoint(scalars))
+            ):
+                take_any(step, True, record, scalars)
+                return
+            lock.acquire()
+            if intake.busy or not intake.is_direct:
+                lock.release()
+                take_any(step, True, record, scalars)
+                return
+            intake.busy = True
+            try:
+                if scalars:
+                    record.update(scalars)
+                if gate.losses or gate.summed or self.system:
+                    complete(record, step, loss)
+                else:
+                    # What `complete` does where nothing was folded or sampled since the last record.
+                    gate.block.append(loss)
+                    if len(gate.block) >= BLOCK:
+                        gate.learn()
+                    elapsed = record["elapsed"]
+                    if "sec_per_step" not in record and step > last_recorded >= 0:
+                        add_speed(record, (elapsed - last_elapsed) / (step - last_recorded))
+                    if step != last_recorded:
+                        last_recorded, last_elapsed = step, elapsed
+                    self.latest = record
+                try:
+                    # orjson refuses tensors and arrays, so that what comes through is added up without asking a device;
+                    # and adding up refuses what orjson would take although it is no number.
+                    body = dumps(record)
+                    total = sum(record.values())
+                except TypeError:
+                    total = math.nan
+                if total - total == 0.0:
+                    seq = intake.next_seq
+                    line = usual_line % (seq, body[1:])
+                    intake.next_seq = seq + 1
+                    fill = append(line)
+                    if fill > MUCH and not intake.has_woken:
+                        intake.wake_writer()
+                    elif not fill:
+                        intake.hold(line, STEP, seq)
+                    return
+            finally:
+                intake.busy = False
+                if intake.interrupting:
+                    intake.take_interrupting()
+                lock.release()
+            self._put_completed(record)
+
+        def adjust(step: int) -> None:
+            """Do what somebody asked for between two steps, and go over to the interval that is in force now."""
+            nonlocal log_every, next_due
+            if not log_every:
+                self._before_first()
+            if interval.ready:
+                interval.apply(step)
+            if interval.log_every != log_every:
+                log_every = interval.log_every
+                next_due = gate.last_step - gate.last_step % log_every + log_every
+
+        def complete(record: dict[str, Any], step: int, loss: float | None) -> None:
+            """Add to a record that is written what the caller did not say."""
+            nonlocal last_recorded, last_elapsed
+            record.update(gate.take(loss))
+            elapsed = record["elapsed"]
+            if "sec_per_step" not in record and step > last_recorded >= 0:
+                add_speed(record, (elapsed - last_elapsed) / (step - last_recorded))
+            if step != last_recorded:
+                last_recorded, last_elapsed = step, elapsed
+            if self.system:
+                # Each sample stands on one record, the next one: none is shown older than it is.
+                record.update({name: value for name, value in self.system.items() if name not in record})
+                self.system = {}
+            self.latest = record
+
+        def add_speed(record: dict[str, Any], seconds: float) -> None:
+            record["sec_per_step"] = seconds
+            if self.samples_per_step is not None and seconds > 0 and "samples_per_sec" not in record:
+                record["samples_per_sec"] = self.samples_per_step / seconds
+
+        return take, complete
+
+    def put_rest(self) -> None:
+        """Write a record for the steps that were folded and whose record never came due."""
+        gate = self._gate
+        if gate.losses:
+            record = {"time": self._clock.wall(), "elapsed": self._clock.monotonic() - self._began}
+            self._take_any(gate.last_step, True, {**record, "train_loss": gate.losses.pop()}, {})
+
+    def _take_any(self, step: int, due: bool, record: dict[str, Any], scalars: dict[str, Any]) -> None:
+        """Take a step of whatever values."""
+        wall, elapsed = record.pop("time"), record.pop("elapsed")
+        record.pop("global_step", None)
+        if not due:
+            # A step that is folded needs its loss; fetching all the rest from a device would be for nothing.
+            record, scalars = {name: record[name] for name in _OF_A_FOLDED_STEP if name in record}, {}
+        plain, pending = self._values.fields({**record, **scalars} if scalars else record)
+        self._intake.put(
+            STEP, wall, elapsed, plain, pending, finish=partial(self._finish, step, due, elapsed)
+        )
+
+    def _put_completed(self, record: dict[str, Any]) -> None:
+        """Write a record that was completed before one of its values turned out to need a closer look."""
+        wall, elapsed = record.pop("time"), record.pop("elapsed")
+        plain, pending = self._values.fields(record)
+        self._intake.put(STEP, wall, elapsed, plain, pending)
+
+    def _as_step(self, record: dict[str, Any]) -> int:
+        """Return a step that is no plain integer as one; what cannot be one is noted, and the record kept."""
+        given = record["global_step"]
+        taken = self._values.one(given)
+        if is_finite_number(taken):
+            step = int(taken)
+        else:
+            step = max(self._gate.last_step, 0)
+            record["x_global_step"] = f"<{type(given).__name__}>"
+        record["global_step"] = step
+        return step
+
+    def _finish(self, step: int, due: bool, elapsed: float, fields: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the whole record, or None for a step that was folded; called in the order of the steps."""
+        loss = fields.get("train_loss")
+        if type(loss) is int or type(loss) is bool:
+            loss = float(loss)
+        ordinary = type(loss) is not float or self._gate.low < loss < self._gate.high
+        if not due and ordinary:
+            if type(loss) is float:
+                self._gate.add(loss)
+            return None
+        record = {"elapsed": elapsed, "global_step": step, NAN_INF_DETECTED: False, **fields}
+        is_finite = type(loss) is float and loss - loss == 0.0
+        self._complete(record, step, loss if is_finite else None)
+        if not ordinary:
+            record[LOSS_JUMP if is_finite else NAN_INF_DETECTED] = True
+        del record["elapsed"]
+        return record

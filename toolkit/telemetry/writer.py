@@ -1,0 +1,176 @@
+"""The thread that takes records from the journal to the record file."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from toolkit.telemetry.guard import Guard, describe_error
+from toolkit.telemetry.intake import Intake
+from toolkit.telemetry.record_file import RecordFile
+
+_RETRY_S = 0.2
+"""How soon a disk that took nothing is tried again: space that comes back should be used at once."""
+
+_LOOK_S = 1.0
+"""How often it is looked whether the file is still in its place."""
+
+
+class Writer:
+    """Moves batches from the intake to the record file, about every `flush_interval` seconds.
+
+    `on_gone` is given the last line of a file that was removed or replaced under us, once writing goes on in another.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        file: RecordFile,
+        *,
+        guard: Guard,
+        flush_interval: float,
+        elapsed: Callable[[], float],
+        on_gone: Callable[[bytes], None],
+    ) -> None:
+        self.trouble: str | None = None
+        """Why the disk takes no records now, or None while it does."""
+        self.sync_failures = 0
+        self._intake = intake
+        self._file = file
+        self._guard = guard
+        self._flush_interval = flush_interval
+        self._elapsed = elapsed
+        self._on_gone = on_gone
+        self._wake = threading.Event()
+        self._closing = False
+        self._deadline = 0.0
+        self._flush_asked = 0
+        self._flush_done = 0
+        self._turns = threading.Condition()
+        self._looked_at = time.monotonic()
+        self._sync_failed = False
+        self._thread = threading.Thread(target=self._run, name="telemetry-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Write soon: there is a lot."""
+        self._wake.set()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was taken before this call is in the record file; False where that took too long."""
+        with self._turns:
+            self._flush_asked += 1
+            wanted = self._flush_asked
+            self._wake.set()
+            return self._turns.wait_for(lambda: self._flush_done >= wanted, timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what is left and stop; False where the disk did not take it in time."""
+        self._deadline = time.monotonic() + timeout_s - 2 * _RETRY_S
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive() and self._intake.is_empty and not self._file.has_rest
+
+    def sync(self) -> None:
+        """Force the records onto the disk; called from the syncing thread."""
+        try:
+            self._file.sync()
+        except OSError as error:
+            self._guard.report("syncing the records", error)
+            self.sync_failures += 1
+            self._sync_failed = True
+            self._wake.set()
+
+    def _run(self) -> None:
+        while True:
+            with self._guard.watch("writing records"):
+                self._turn()
+            if self._closing and (self._drained() or time.monotonic() > self._deadline):
+                with self._guard.watch("closing the record file"):
+                    if not self.trouble:
+                        self._file.sync()
+                    self._file.close()
+                return
+            self._wake.wait(_RETRY_S if self.trouble else self._flush_interval)
+            self._wake.clear()
+
+    def _drained(self) -> bool:
+        return self._intake.is_empty and not self._file.has_rest
+
+    def _turn(self) -> None:
+        with self._turns:
+            asked = self._flush_asked
+        self._intake.settle(self._elapsed())
+        try:
+            self._look_at_the_file()
+            if self._sync_failed:
+                self._sync_failed = False
+                self._file.write_unsynced_again()
+            while True:
+                if self._file.has_rest:
+                    self._file.write()
+                    self._intake.batch_written()
+                batch = self._intake.take_batch()
+                if batch is None:
+                    break
+                self._file.take(batch)
+                self._file.write()
+                self._intake.batch_written()
+        except OSError as error:
+            if self.trouble is None:
+                self._guard.report("writing records", error)
+            self.trouble = describe_error(error)
+            return
+        self.trouble = None
+        if asked > self._flush_done:
+            with self._turns:
+                self._flush_done = asked
+                self._turns.notify_all()
+
+    def _look_at_the_file(self) -> None:
+        now = time.monotonic()
+        if self._file.is_open and (now - self._looked_at < _LOOK_S and not self.trouble):
+            return
+        self._looked_at = now
+        if not self._file.is_open:
+            self._file.make_folder_again()
+            self._file.open()
+            return
+        if self._file.is_in_place():
+            return
+        # Writing to a removed file goes on without an error for ever, and into nothing.
+        last_line = self._file.last_line_written()
+        self._file.begin_line_again()
+        self._file.make_folder_again()
+        self._file.open()
+        self._on_gone(last_line)
+
+
+class Syncer:
+    """The thread that forces records onto the disk now and then; a disk that takes long over it holds up only this."""
+
+    def __init__(self, writer: Writer, *, guard: Guard, interval_s: float) -> None:
+        self._writer = writer
+        self._guard = guard
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry-sync", daemon=True)
+
+    def start(self) -> None:
+        """Begin, unless syncing is left to the kernel."""
+        if self._interval_s > 0:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ask the thread to end; it is not waited for, since a disk may hold it."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            with self._guard.watch("syncing the records"):
+                self._writer.sync()
