@@ -46,7 +46,9 @@ def test_logging_a_gpu_tensor_does_not_synchronise(tmp_path, syncs_are_errors):
     assert [record["grad_norm"] for record in steps] == [0.5 + step for step in range(200)]
 
 
-def test_a_call_returns_while_the_gpu_is_still_busy_and_keeps_the_value_of_its_moment(tmp_path, syncs_are_errors):
+def test_a_call_returns_while_the_gpu_is_still_busy_and_keeps_the_value_of_its_moment(
+    tmp_path, syncs_are_errors
+):
     log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)
     loss = torch.full((), 1.0, device="cuda")
     log.log_step(0, train_loss=loss)
@@ -63,7 +65,9 @@ def test_a_call_returns_while_the_gpu_is_still_busy_and_keeps_the_value_of_its_m
 
     assert took < 0.5
     assert [record["train_loss"] for record in steps_of(log)] == [1.0, 1.0, 0.0]
-    events = [json.loads(line)["event"] for line in (log.run_folder / "metrics.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line)["event"] for line in (log.run_folder / "metrics.jsonl").read_text().splitlines()
+    ]
     assert events.index("eval") > events.index("step")
     assert events[-1] == "end"
 

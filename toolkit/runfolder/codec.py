@@ -48,7 +48,7 @@ def encode(record: Record) -> bytes:
     that there is no room for at all is named under `unencodable`. Never raises for such input.
     """
     if len(record) > _MAX_KEYS - 8 or _is_too_deep(record):
-        record = _shorten(record, _AS_LONG_AS_IT_IS)
+        record = _shorten(record, _AS_LONG_AS_IT_IS, max_fields=_MAX_KEYS - 8)
     found = dict(_find_non_finite(record, ""))
     if found:
         named = record.get(NON_FINITE)
@@ -75,8 +75,8 @@ def decode(line: bytes) -> Record:
         raise RecordError(f"not strict JSON: {error}") from error
     if type(record) is not dict:
         raise RecordError(f"a {type(record).__name__}, not an object")
-    # Every level opens with a bracket, so a line with few of them is shallow, and nearly every line is.
-    if line.count(b"{") + line.count(b"[") > _MAX_DEPTH and _depth(record) > _MAX_DEPTH:
+    # Every level opens with a bracket, and nearly every line has only the one it begins with.
+    if (b"[" in line or line.find(b"{", 1) > 0) and _depth(record) > _MAX_DEPTH:
         raise RecordError(f"nested deeper than {_MAX_DEPTH}")
     if len(record) > _MAX_KEYS:
         raise RecordError(f"more than {_MAX_KEYS} fields")
@@ -94,6 +94,26 @@ def with_non_finite(record: Record) -> Record:
         if isinstance(text, str) and text in _NON_FINITE and record.get(key, 0) is None
     }
     return {**record, **restored}
+
+
+def encodable(value: Any) -> Any:
+    """Return a copy of `value` that JSON can carry: half characters written out, huge integers as text."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return int(value)
+        # str() of a huge integer is refused by Python beyond 4300 digits; nobody reads that many.
+        return str(value) if value.bit_length() < 1024 else f"an integer of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, dict):
+        return {encodable(str(key)): encodable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encodable(item) for item in value]
+    return f"<{type(value).__name__}>"
 
 
 def name_of_non_finite(number: float) -> str:
@@ -120,26 +140,7 @@ def _dump(record: Record) -> bytes:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:
         # Half a character (a lone surrogate) or an integer of more than 64 bits: rare, so looked for only now.
-        return orjson.dumps(_encodable(record), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int):
-        if -(2**63) <= value < 2**64:
-            return int(value)
-        # str() of a huge integer is refused by Python beyond 4300 digits; nobody reads that many.
-        return str(value) if value.bit_length() < 1024 else f"an integer of {value.bit_length()} bits"
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, dict):
-        return {_encodable(str(key)): _encodable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_encodable(item) for item in value]
-    return f"<{type(value).__name__}>"
+        return orjson.dumps(encodable(record), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
 
 
 def _encode_shortened(record: Record) -> bytes:
@@ -186,15 +187,15 @@ def _first_notes(notes: Any) -> dict[str, str]:
     return {str(name)[:64]: str(note)[:64] for name, note in [*notes.items()][: _MAX_NOTES // 2]}
 
 
-def _shorten(record: Record, limits: tuple[int, int]) -> Record:
+def _shorten(record: Record, limits: tuple[int, int], *, max_fields: int = _MAX_KEYS) -> Record:
     """Return `record` with its texts, lists and mappings cut to `limits`, and the names of those under `cut`."""
     earlier = record.get(CUT)
     cuts: list[str] = [str(cut) for cut in earlier] if type(earlier) is list else []
     # The record itself keeps nearly all its fields: which of them goes is decided by size, later.
-    shorter = _shorten_mapping(record, limits, "", 1, _MAX_KEYS - 8, cuts)
-    if len(record) > _MAX_KEYS - 8:
-        notes = shorter.pop("…")
-        shorter[UNENCODABLE] = {**_first_notes(record.get(UNENCODABLE)), "…": f"{notes} fields"}
+    shorter = _shorten_mapping(record, limits, "", 1, max_fields, cuts)
+    if len(record) > max_fields:
+        more = shorter.pop("…")
+        shorter[UNENCODABLE] = {**_first_notes(record.get(UNENCODABLE)), "…": f"{more} fields"}
     if cuts:
         shorter[CUT] = [cut[:_MAX_NAME] for cut in cuts[:_MAX_NOTES]]
     return shorter

@@ -3,11 +3,14 @@
 The table is worked out from the records alone, so building it again gives the same bytes. A reader may come while a
 row is being appended, and would see it up to the end of a page of the file; so a row is laid out to end before one
 begins: the `time` of the row in front of it gets zeros behind its fraction until the page is full, which changes no
-number and no reader notices.
+number and no reader notices. A row that still crosses into the next page gets such zeros at the crossing, so that a
+reader who comes at that moment sees its event and time alone; and one that is longer than a page is never appended,
+but comes with a new file that is renamed over the old one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import os
@@ -20,12 +23,15 @@ from toolkit.runfolder.layout import PRIVATE
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.safefile import open_regular
 
+_SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _PAGE = 4096
 _ROOM = 512
 """A row of another kind may be longer than the last one; with this much left of a page the next one mostly fits."""
 _WRITE_BYTES = 1024 * 1024
 _BREATH_ROWS = 256
 _MAX_HELD = 20_000
+_QUICK_S = 0.02
+"""Writing the table anew is not put off while it takes no longer than this."""
 
 
 class CsvTable:
@@ -43,6 +49,8 @@ class CsvTable:
         self._size = 0
         self._descriptor: int | None = None
         self._held: list[Record] = []
+        self._must_rewrite = False
+        """Whether what is held needs new columns, or has a row too long to be appended."""
 
     @property
     def columns_left_out(self) -> int:
@@ -58,7 +66,7 @@ class CsvTable:
         self._reset()
         try:
             os.close(open_regular(self.path))
-            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | _SAFELY)
         except OSError:
             return False
         found = _read_ends(descriptor)
@@ -74,25 +82,39 @@ class CsvTable:
     def append(self, records: Sequence[Record]) -> None:
         """Add a row for each of `records` that is newer than the last row.
 
-        Rows that could not be written are held, and come with the next call. A table that gets new columns is written
-        anew; a large one is given new columns only now and then, and its newest rows are held until then.
+        Rows that could not be written are held, and come with the next call. A table that gets new columns or a very
+        long row is written anew; a large one is so only now and then, and its newest rows are held until then.
 
         Raises:
             OSError: the file system did not take them.
         """
-        self._held.extend(record for record in records if _seq(record) > self.last_seq)
-        if not self._held:
+        # Whoever was told that rows could not be written may give them again.
+        newest = _seq(self._held[-1]) if self._held else self.last_seq
+        if records and _seq(records[0]) > newest:
+            self._held.extend(records)
+        else:
+            self._held.extend(record for record in records if _seq(record) > newest)
+        is_too_early = time.monotonic() < self._next_rewrite and len(self._held) < _MAX_HELD
+        if not self._held or (self._must_rewrite and is_too_early):
             return
         grown = sum([self._columns.add_new_of(record) for record in self._held])
-        if self._descriptor is None or grown:
-            if self._size and time.monotonic() < self._next_rewrite and len(self._held) < _MAX_HELD:
-                self._columns.drop_last(grown)
-                return
-            self._rewrite(self._held)
+        rows = None if self._descriptor is None or grown else self._rows_to_append()
+        if rows is not None:
+            self._append_rows(rows)
+        elif self._size and is_too_early:
+            self._columns.drop_last(grown)
+            self._must_rewrite = True
+            return
         else:
-            self._append_rows(self._held)
-        self.last_seq = max(_seq(record) for record in self._held)
+            try:
+                self._rewrite(self._held)
+            except BaseException:
+                # The columns must come again with the next try, or it would append rows that have no header.
+                self._columns.drop_last(grown)
+                raise
+        self.last_seq = max(_seq(self._held[-1]), self.last_seq)
         self._held = []
+        self._must_rewrite = False
 
     def settle(self) -> None:
         """Write what is held, however large the table is."""
@@ -116,54 +138,51 @@ class CsvTable:
         ours = os.fstat(self._descriptor)
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) and ours.st_size == self._size
 
-    def _append_rows(self, batch: Sequence[Record]) -> None:
+    def _rows_to_append(self) -> bytes | None:
+        """Return the rows that are held, laid out for the end of the table; None where one is too long for that."""
         layout = _RowLayout(self._size)
-        data = "".join([layout.place(self._columns.row(record)) for record in batch]).encode(
-            "utf-8", "replace"
-        )
+        rows = "".join([layout.place(self._columns.parts(record)) for record in self._held])
+        return None if layout.has_long_rows else rows.encode("utf-8", "replace")
+
+    def _append_rows(self, rows: bytes) -> None:
         assert self._descriptor is not None
         try:
-            _write_all(self._descriptor, data)
+            _write_all(self._descriptor, rows)
         except OSError:
             # A row cut in the middle reads as a smaller number: take back what did not fit.
             os.ftruncate(self._descriptor, self._size)
             raise
-        self._size += len(data)
+        self._size += len(rows)
 
     def _rewrite(self, batch: Sequence[Record]) -> None:
         """Write the table anew with the columns it has now, and put it in the old one's place."""
         began = time.monotonic()
         temporary = self.path.with_name(f".{self.path.name}.{os.urandom(6).hex()}")
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-        descriptor = os.open(temporary, flags, self._mode)
+        descriptor: int | None = None
         try:
-            rows = itertools.chain(self._old_rows(), (self._columns.row(record) for record in batch))
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | _SAFELY
+            descriptor = os.open(temporary, flags, self._mode)
+            rows = itertools.chain(self._old_rows(), (self._columns.parts(record) for record in batch))
             size = write_rows(descriptor, self._columns, rows)
             os.replace(temporary, self.path)
-        except OSError:
-            os.close(descriptor)
-            os.unlink(temporary)
-            # The columns must come again with the next try, or it would append rows that have no header.
-            self.close()
-            self.adopt_after_failure()
+        except BaseException:
+            if descriptor is not None:
+                os.close(descriptor)
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
             raise
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor = descriptor
         self._size = size
-        self._next_rewrite = time.monotonic() + 20.0 * (time.monotonic() - began)
-
-    def adopt_after_failure(self) -> None:
-        """Go back to the table on disk and keep what is held."""
-        held = self._held
-        self.adopt()
-        self._held = held
+        took = time.monotonic() - began
+        self._next_rewrite = time.monotonic() + (20.0 * took if took > _QUICK_S else 0.0)
 
     def _old_rows(self) -> Iterator[list[str]]:
         """Yield the rows written so far with empty cells for the new columns and without the zeros behind `time`."""
         if self._descriptor is None:
             return
-        with open(os.dup(self._descriptor), encoding="utf-8", newline="\n") as file:
+        with open(os.dup(self._descriptor), encoding="utf-8", errors="replace", newline="\n") as file:
             file.seek(0)
             # New columns go to the end, so an old row becomes a new one by commas alone; it needs no parsing.
             missing = "," * (len(self._columns.names) - len(_parse_header(next(file, ""))))
@@ -191,29 +210,47 @@ def write_rows(descriptor: int, columns: Columns, rows: Iterable[list[str]]) -> 
 
 
 class _RowLayout:
-    """Places rows so that, but for rare long ones, none crosses from one page of the file into the next."""
+    """Places rows so that none crosses from one page of the file into the next where a reader could notice it."""
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.has_long_rows = False
+        """Whether a row came that can be seen in part while it is appended."""
 
     def place(self, cells: list[str]) -> str:
         row = ",".join(cells) + "\n"
         length = len(row) if row.isascii() else len(row.encode("utf-8", "replace"))
-        left = _PAGE - (self.size + length) % _PAGE
-        room = max(_ROOM, length + 64)
-        if left < room <= _PAGE // 2 and "." in cells[1] and "e" not in cells[1]:
-            row = ",".join([cells[0], cells[1] + "0" * left, *cells[2:]]) + "\n"
-            length += left
-        self.size += length
+        used = self.size % _PAGE
+        if used + length + max(_ROOM, length + 64) <= _PAGE:
+            # The next row fits behind this one: nothing to be filled up.
+            self.size += length
+            return row
+        zeros = 0
+        if used + length > _PAGE:
+            zeros = self._zeros_over_the_crossing(cells, _PAGE - used, length)
+        left = -(used + length + zeros) % _PAGE
+        if left < min(max(_ROOM, length + 64), _PAGE // 2) and _takes_zeros(cells[1]):
+            zeros += left
+        if zeros:
+            row = ",".join([cells[0], cells[1] + "0" * zeros, *cells[2:]]) + "\n"
+        self.size += length + zeros
         return row
 
+    def _zeros_over_the_crossing(self, cells: list[str], left: int, length: int) -> int:
+        in_front = len(f"{cells[0]},{cells[1]}".encode("utf-8", "replace"))
+        if length - in_front > _PAGE or in_front > left or not _takes_zeros(cells[1]):
+            self.has_long_rows = True
+            return 0
+        return left - in_front
 
-_MARKED = ("'=", "'+", "'-", "'@", "'\t")
-"""How a header begins whose name would have been taken for a formula."""
+
+def _takes_zeros(when: str) -> bool:
+    whole, point, fraction = when.partition(".")
+    return point == "." and whole.isdecimal() and fraction.isdecimal()
 
 
 def _without_padding(when: str) -> str:
-    if "." not in when or "e" in when:
+    if not _takes_zeros(when):
         return when
     stripped = when.rstrip("0")
     return stripped + "0" if stripped.endswith(".") else stripped
@@ -247,20 +284,18 @@ def _read_ends(descriptor: int) -> tuple[list[str], int, int] | None:
     header, newline, _ = head.partition(b"\n")
     if not newline:
         return None
-    names = [
-        name[1:] if name[:2] in _MARKED else name for name in _parse_header(header.decode("utf-8", "replace"))
-    ]
     start = max(0, size - _WRITE_BYTES)
     tail = os.pread(descriptor, size - start, start)
     end = tail.rfind(b"\n") + 1
-    if start + end <= len(header) + 1:
-        return names, -1, len(header) + 1
-    last = tail[:end].rstrip(b"\n").rpartition(b"\n")[2].decode("utf-8", "replace")
-    cells = _parse_header(last)
-    at = FIRST_COLUMNS.index("seq")
-    if len(cells) <= at or not cells[at].isdigit():
+    try:
+        names = _parse_header(header.decode("utf-8"))
+        if start + end <= len(header) + 1:
+            return names, -1, len(header) + 1
+        cells = _parse_header(tail[: end - 1].rpartition(b"\n")[2].decode("utf-8"))
+        return names, int(cells[FIRST_COLUMNS.index("seq")]), start + end
+    except (ValueError, IndexError, csv.Error):
+        # Somebody edited it, or a power cut left zeros where rows were.
         return None
-    return names, int(cells[at]), start + end
 
 
 def _seq(record: Record) -> int:

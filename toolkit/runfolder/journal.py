@@ -5,9 +5,12 @@ thread takes it out to the record file. Mapped pages belong to the kernel, so a 
 whoever opens the run next finds the rest here. It lies in a tmpfs where there is one: pages of a disk file can hold up
 the thread that touches them while they are written back.
 
-    0     magic, half size, pid, session, bytes committed in half A, in half B   (8 bytes each, native order)
-    256   the record file this belongs to, as UTF-8, ended by a zero byte
-    4096  half A, then half B: whole lines, back to back
+    0     magic, segment size, pid, session, then the bytes committed in each segment   (8 bytes each, native order)
+    1024  the record file this belongs to, as UTF-8, ended by a zero byte
+    8192  the segments, back to back: whole lines each
+
+Two segments are enough while the disk keeps up: one is filled while the other is emptied. While it does not, a journal
+in a tmpfs takes more of them, so that a kill in the middle of a disk's troubles costs no record either.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import mmap
 import os
 import struct
 import sys
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -28,58 +33,103 @@ try:
 except ImportError:  # Windows has no advisory locks of this kind, and no tmpfs to find a journal in
     fcntl = None  # type: ignore[assignment]
 
-HALF_BYTES: Final = 1024 * 1024
+SEGMENT_BYTES: Final = 1024 * 1024
 PREFIX: Final = "ai-toolkit-telemetry-"
 SUFFIX: Final = ".journal"
 
-_MAGIC: Final = 0x314C4E524A4B5441
-_HEADER_BYTES: Final = 4096
-_PATH_AT: Final = 256
-_WORDS: Final = 6
+_MAGIC: Final = 0x324C4E524A4B5441
+_HEADER_BYTES: Final = 8192
+_PATH_AT: Final = 1024
+_ALWAYS: Final = 2
+"""Segments that are never given back."""
+_MAX_SEGMENTS: Final = 120
 _COMMITTED: Final = 4
-"""Index of the first half's commit word; the second half's follows."""
+"""Index of the first segment's commit word; those of the others follow."""
+_WORDS: Final = _COMMITTED + _MAX_SEGMENTS
 
-_ours: dict[str, int] = {}
-"""Journals this process writes, with their descriptors. A lock does not keep a process out of its own files."""
+_ours: dict[tuple[int, int], int] = {}
+"""Journals this process writes, as device and inode, with their descriptors.
+
+A lock does not keep a process out of its own files; worse, closing any other descriptor of such a file drops the lock.
+"""
 
 
 class Journal:
-    """The writing side: two halves, one filled by callers while the other is emptied by the writer.
+    """The writing side: callers fill one segment while the writer empties another.
 
     Not locked: the logger makes one call at a time, except for `release`, which only the writer makes.
     """
 
-    def __init__(self, memory: mmap.mmap, half_bytes: int, path: Path | None, descriptor: int | None) -> None:
+    def __init__(
+        self,
+        memory: mmap.mmap,
+        segment_bytes: int,
+        path: Path | None,
+        descriptor: int | None,
+        *,
+        segments: int = _ALWAYS,
+        in_reserve: int = 0,
+    ) -> None:
         self.path = path
         """Where it lies, or None for memory that dies with the process."""
+        self.capacity = segments * segment_bytes
+        """Bytes it may hold, if the tmpfs has room for them."""
         self._memory = memory
         self._descriptor = descriptor
         self._words = memoryview(memory)[: _WORDS * 8].cast("Q")
-        self._half_bytes = half_bytes
+        self._segment_bytes = segment_bytes
+        self._free = deque(range(1, _ALWAYS))
+        self._unbacked = deque(range(_ALWAYS, segments))
+        """Segments that have a place in the file and no memory yet."""
+        self._in_reserve = deque(range(segments, segments + in_reserve))
+        self._filled: deque[int] = deque()
+        self._draining: int | None = None
         self._active = 0
         self._commit_word = _COMMITTED
-        self._draining: int | None = None
-        self._base = _HEADER_BYTES
-        self._end = self._base
-        self._limit = self._base + half_bytes
+        self._base: int = _HEADER_BYTES
+        self._end: int = self._base
+        self._limit: int = self._base + segment_bytes
 
     @classmethod
     def create(
-        cls, folders: list[Path], record_file: Path, *, session: int, half_bytes: int = HALF_BYTES
+        cls,
+        folders: list[Path],
+        record_file: Path,
+        *,
+        session: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        max_bytes: int = 0,
+        reserve_bytes: int = 0,
     ) -> Journal:
-        """Make a journal in the first of `folders` that takes one, else in memory that dies with the process."""
+        """Make a journal in the first of `folders` that takes one, else in memory that dies with the process.
+
+        One in shared memory grows up to `max_bytes` while its lines are not taken out, and by `reserve_bytes` more once
+        `open_reserve` was called.
+        """
         for folder in folders:
+            segments, in_reserve = _ALWAYS, 0
+            if folder in shared_memory_folders():
+                segments = max(_ALWAYS, min(max_bytes // segment_bytes, _MAX_SEGMENTS))
+                in_reserve = min(-(-reserve_bytes // segment_bytes), _MAX_SEGMENTS - segments)
             try:
-                return cls._create_file(folder, record_file, session, half_bytes)
+                return cls._create_file(folder, record_file, session, segment_bytes, segments, in_reserve)
             except OSError:
                 continue
-        memory = mmap.mmap(-1, _HEADER_BYTES + 2 * half_bytes)
-        return cls(memory, half_bytes, None, None)
+        memory = mmap.mmap(-1, _HEADER_BYTES + _ALWAYS * segment_bytes)
+        return cls(memory, segment_bytes, None, None)
 
     @classmethod
-    def _create_file(cls, folder: Path, record_file: Path, session: int, half_bytes: int) -> Journal:
+    def _create_file(
+        cls,
+        folder: Path,
+        record_file: Path,
+        session: int,
+        segment_bytes: int,
+        segments: int,
+        in_reserve: int,
+    ) -> Journal:
         path = folder / f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
-        size = _HEADER_BYTES + 2 * half_bytes
+        size = _HEADER_BYTES + _ALWAYS * segment_bytes
         flags = (
             os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         )
@@ -90,6 +140,9 @@ class Journal:
                 os.posix_fallocate(descriptor, 0, size)
             else:
                 os.write(descriptor, bytes(size))
+            if segments + in_reserve > _ALWAYS:
+                size = _HEADER_BYTES + (segments + in_reserve) * segment_bytes
+                os.ftruncate(descriptor, size)
             if fcntl is not None:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             memory = mmap.mmap(descriptor, size)
@@ -99,17 +152,21 @@ class Journal:
             raise
         name = os.fsencode(os.path.abspath(record_file))[: _HEADER_BYTES - _PATH_AT - 1]
         memory[_PATH_AT : _PATH_AT + len(name)] = name
-        memory[: _WORDS * 8] = struct.pack(f"={_WORDS}Q", _MAGIC, half_bytes, os.getpid(), session, 0, 0)
-        _ours[str(path)] = descriptor
-        return cls(memory, half_bytes, path, descriptor)
+        head = (_MAGIC, segment_bytes, os.getpid(), session)
+        memory[: _COMMITTED * 8] = struct.pack(f"={_COMMITTED}Q", *head)
+        _ours[_identity(os.fstat(descriptor))] = descriptor
+        return cls(memory, segment_bytes, path, descriptor, segments=segments, in_reserve=in_reserve)
 
     def append(self, line: bytes) -> int:
-        """Commit `line`; after this a kill does not lose it. Returns the bytes in this half, 0 where it has no room."""
+        """Commit `line`; after this a kill does not lose it.
+
+        Returns the bytes in its segment, 0 where there is no room for it.
+        """
         start = self._end
-        self._end = end = start + len(line)
+        end = start + len(line)
         if end > self._limit:
-            self._end = start
-            return 0
+            return self.append(line) if len(line) <= self._segment_bytes and self._begin_segment() else 0
+        self._end = end
         self._memory[start:end] = line
         # One aligned eight-byte store: a kill sees either the old length or the new one, never half a line.
         self._words[self._commit_word] = fill = end - self._base
@@ -117,45 +174,97 @@ class Journal:
 
     @property
     def fill(self) -> int:
-        """Bytes in the half that callers fill now."""
-        return self._end - self._base
+        """Bytes that were not handed to the writer yet."""
+        return self._end - self._base + len(self._filled) * self._segment_bytes
 
     def flip(self) -> bytes | None:
-        """Hand the filled half to the writer and give callers the empty one; None where there is nothing to hand."""
-        if self._draining is not None or self._end == self._base:
+        """Hand the oldest lines to the writer, a segment of them at most; None where there is nothing to hand.
+
+        They stay in the journal until `release`, and the next ones are handed over only then.
+        """
+        if self._draining is not None:
             return None
-        filled = bytes(self._memory[self._base : self._end])
-        self._draining = self._active
-        self._active ^= 1
-        self._commit_word = _COMMITTED + self._active
-        self._base = _HEADER_BYTES + self._active * self._half_bytes
-        self._end = self._base
-        self._limit = self._base + self._half_bytes
-        return filled
+        if not self._filled and (self._end == self._base or not self._begin_segment()):
+            return None
+        self._draining = segment = self._filled.popleft()
+        start = self._start_of(segment)
+        return self._memory[start : start + self._words[_COMMITTED + segment]]
 
     def release(self) -> None:
-        """Empty the half that was handed over: its lines are in the record file."""
-        if self._draining is not None:
-            self._words[_COMMITTED + self._draining] = 0
+        """Empty the segment that was handed over: its lines are in the record file."""
+        segment = self._draining
+        if segment is not None:
+            self._words[_COMMITTED + segment] = 0
+            is_given_back = segment >= _ALWAYS and self._give_back(segment)
+            (self._unbacked if is_given_back else self._free).append(segment)
             self._draining = None
+
+    def open_reserve(self) -> None:
+        """Grow beyond the usual bound from now on: the process is about to end and its own memory with it."""
+        while self._in_reserve:
+            self._unbacked.append(self._in_reserve.popleft())
 
     def close(self, *, remove: bool) -> None:
         """Let go of the memory; the file itself stays for recovery unless `remove`."""
-        if self.path is None:
+        if self.path is None or self._descriptor is None:
             return
-        _ours.pop(str(self.path), None)
+        _ours.pop(_identity(os.fstat(self._descriptor)), None)
         self._words.release()
         self._memory.close()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        os.close(self._descriptor)
+        self._descriptor = None
         if remove:
             _unlink(self.path)
 
     def forget(self) -> None:
         """In a forked child: keep the parent's journal from ever being touched or unlocked here."""
-        if self.path is not None:
-            _ours.pop(str(self.path), None)
+        if self.path is None or self._descriptor is None:
+            return
+        _ours.pop(_identity(os.fstat(self._descriptor)), None)
+        # The pages are the parent's too. Whoever still gets here writes into memory of the child's own.
+        self._memory = mmap.mmap(-1, len(self._memory))
+        self._words = memoryview(self._memory)[: _WORDS * 8].cast("Q")
+
+    def _start_of(self, segment: int) -> int:
+        return _HEADER_BYTES + segment * self._segment_bytes
+
+    def _activate(self, segment: int) -> None:
+        self._active = segment
+        self._commit_word = _COMMITTED + segment
+        self._base = self._end = self._start_of(segment)
+        self._limit = self._base + self._segment_bytes
+
+    def _begin_segment(self) -> bool:
+        """Put the segment that is being filled behind the filled ones and begin another; False where there is none."""
+        if self._free:
+            segment = self._free.popleft()
+        elif self._unbacked and self._back(self._unbacked[0]):
+            segment = self._unbacked.popleft()
+        else:
+            return False
+        self._filled.append(self._active)
+        self._activate(segment)
+        return True
+
+    def _back(self, segment: int) -> bool:
+        """Have memory for a segment, as long as half of the tmpfs stays free: data loaders live there too."""
+        assert self._descriptor is not None
+        try:
+            space = os.fstatvfs(self._descriptor)
+            if (space.f_bavail - space.f_blocks / 2) * space.f_frsize < self._segment_bytes:
+                return False
+            os.posix_fallocate(self._descriptor, self._start_of(segment), self._segment_bytes)
+        except OSError:
+            return False
+        return True
+
+    def _give_back(self, segment: int) -> bool:
+        """Return a segment's memory to the system; False where the system does not take it."""
+        try:
+            self._memory.madvise(mmap.MADV_REMOVE, self._start_of(segment), self._segment_bytes)
+        except (AttributeError, OSError, ValueError):
+            return False
+        return True
 
 
 def shared_memory_folders() -> list[Path]:
@@ -165,23 +274,28 @@ def shared_memory_folders() -> list[Path]:
 
 
 def journals_in(folder: Path) -> Iterator[Path]:
-    """Yield the journals in `folder`, whoever writes or wrote them."""
+    """Yield the journals in `folder`, whoever writes or wrote them; those of a run's earlier sessions first."""
     try:
         names = os.listdir(folder)
     except OSError:
         return
-    yield from (folder / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX))
+    paths = [folder / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX)]
+    yield from sorted(paths, key=_session_of)
 
 
 class AbandonedJournal:
     """A journal whose writer is dead, held so that nobody else recovers it at the same time."""
 
-    def __init__(self, path: Path, descriptor: int, data: bytes) -> None:
+    def __init__(self, path: Path, descriptor: int, head: bytes, lines: list[tuple[int, bytes]]) -> None:
         self.path = path
-        self.record_file = _record_file(data)
-        self.lines = _lines(data)
+        self.record_file = _record_file(head)
+        self.lines = lines
         """The committed lines with their `seq`; some may be in the record file already."""
         self._descriptor = descriptor
+
+    def keep(self) -> None:
+        """Hold it until this process ends, since this process writes its lines in its own time."""
+        _ours[_identity(os.fstat(self._descriptor))] = self._descriptor
 
     def close(self, *, remove: bool) -> None:
         """Let go of it; `remove` once all its lines are in the record file."""
@@ -192,70 +306,97 @@ class AbandonedJournal:
 
 def hold_abandoned(path: Path) -> AbandonedJournal | None:
     """Return the journal at `path` if no living process writes it; None where one does or it is not ours to read."""
-    if str(path) in _ours or fcntl is None:
+    if fcntl is None or _own_descriptor(path) is not None:
         return None
     try:
         os.close(open_regular(path))
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
     except OSError:
         return None
+    held = None
     try:
         # Record locks are not inherited by forked workers, so a worker that outlives its killed parent holds none.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(descriptor)
-        data = _contents(descriptor) if status.st_uid == os.geteuid() and status.st_nlink else None
+        head = _head(descriptor)
+        if head is not None and status.st_uid == os.geteuid() and status.st_nlink:
+            held = AbandonedJournal(path, descriptor, head, _lines(descriptor, head))
     except OSError:
-        data = None
-    if data is None:
+        pass
+    if held is None:
         os.close(descriptor)
-        return None
-    return AbandonedJournal(path, descriptor, data)
+    return held
 
 
 def pending_lines(path: Path) -> list[tuple[int, bytes]]:
     """Return what the journal at `path` holds, without touching it: for a reader of a run that may be alive."""
-    try:
-        descriptor = open_regular(path)
-    except OSError:
-        return []
-    try:
-        data = _contents(descriptor)
-    finally:
-        os.close(descriptor)
-        if fcntl is not None and str(path) in _ours:
-            # Closing any descriptor of a file drops all record locks this process has on it: take ours again.
-            fcntl.lockf(_ours[str(path)], fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return [] if data is None else _lines(data)
+    with _opened(path) as descriptor:
+        head = None if descriptor is None else _head(descriptor)
+        return [] if descriptor is None or head is None else _lines(descriptor, head)
 
 
 def record_file_of(path: Path) -> Path | None:
     """Return the record file that the journal at `path` belongs to; None where it is no journal."""
+    with _opened(path) as descriptor:
+        head = None if descriptor is None else _head(descriptor)
+        return None if head is None else _record_file(head)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    own = _own_descriptor(path)
+    if own is not None:
+        yield own
+        return
     try:
         descriptor = open_regular(path)
     except OSError:
-        return None
+        yield None
+        return
     try:
-        head = os.read(descriptor, _HEADER_BYTES)
+        yield descriptor
     finally:
         os.close(descriptor)
-        if fcntl is not None and str(path) in _ours:
-            fcntl.lockf(_ours[str(path)], fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return _record_file(head)
 
 
-def _record_file(data: bytes) -> Path | None:
-    if len(data) < _HEADER_BYTES or struct.unpack_from("=Q", data)[0] != _MAGIC:
+def _own_descriptor(path: Path) -> int | None:
+    try:
+        return _ours.get(_identity(os.stat(path, follow_symlinks=False)))
+    except OSError:
         return None
-    name = data[_PATH_AT:_HEADER_BYTES].split(b"\0", 1)[0]
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _head(descriptor: int) -> bytes | None:
+    head = os.pread(descriptor, _HEADER_BYTES, 0)
+    if len(head) < _HEADER_BYTES or struct.unpack_from("=Q", head)[0] != _MAGIC:
+        return None
+    return head
+
+
+def _session_of(path: Path) -> int:
+    with _opened(path) as descriptor:
+        head = None if descriptor is None else _head(descriptor)
+        return 0 if head is None else int(struct.unpack_from("=4Q", head)[3])
+
+
+def _record_file(head: bytes) -> Path | None:
+    name = head[_PATH_AT:].split(b"\0", 1)[0]
     return Path(os.fsdecode(name)) if name else None
 
 
-def _lines(data: bytes) -> list[tuple[int, bytes]]:
-    _, half_bytes, _, _, in_a, in_b = struct.unpack_from(f"={_WORDS}Q", data)
+def _lines(descriptor: int, head: bytes) -> list[tuple[int, bytes]]:
+    words = struct.unpack_from(f"={_WORDS}Q", head)
+    segment_bytes = min(words[1], 64 * SEGMENT_BYTES)
+    size = os.fstat(descriptor).st_size
     found: dict[int, bytes] = {}
-    for half, committed in ((0, in_a), (1, in_b)):
-        start = _HEADER_BYTES + half * half_bytes
-        for line in data[start : start + min(committed, half_bytes)].split(b"\n")[:-1]:
+    for segment, committed in enumerate(words[_COMMITTED:]):
+        start = _HEADER_BYTES + segment * segment_bytes
+        length = min(committed, segment_bytes, max(0, size - start))
+        for line in os.pread(descriptor, length, start).split(b"\n")[:-1]:
             try:
                 seq = decode(line).get("seq")
             except RecordError:
@@ -263,16 +404,6 @@ def _lines(data: bytes) -> list[tuple[int, bytes]]:
             if type(seq) is int:
                 found[seq] = line + b"\n"
     return sorted(found.items())
-
-
-def _contents(descriptor: int) -> bytes | None:
-    size = os.fstat(descriptor).st_size
-    if not _HEADER_BYTES < size <= _HEADER_BYTES + 64 * HALF_BYTES:
-        return None
-    data = os.pread(descriptor, size, 0)
-    if len(data) < size or struct.unpack_from("=Q", data)[0] != _MAGIC:
-        return None
-    return data
 
 
 def _unlink(path: Path) -> None:

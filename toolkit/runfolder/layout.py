@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import unicodedata
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,7 +55,7 @@ def safe_run_name(text: str) -> str:
     name = _NOT_SAFE.sub("-", plain).strip("-._+=@ ")
     if len(name) > _NAME_LENGTH:
         # Two long names that differ only at the end stay two names.
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        digest = f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
         name = f"{name[: _NAME_LENGTH - 9].rstrip('-._+=@')}-{digest}"
     if not name:
         name = "run"

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.records import FORMAT
 from toolkit.runfolder.safefile import open_regular, replace_file
@@ -81,12 +82,7 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest, *, mode: int = 0o600, durable: bool = False) -> None:
     """Put `manifest` into `folder`, in one piece or not at all."""
-    replace_file(
-        folder / MANIFEST,
-        orjson.dumps(_to_mapping(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
-        mode=mode,
-        durable=durable,
-    )
+    replace_file(folder / MANIFEST, _dump(_to_mapping(manifest)), mode=mode, durable=durable)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -98,7 +94,11 @@ def read_manifest(folder: Path) -> Manifest:
     """
     descriptor = open_regular(folder / MANIFEST)
     try:
-        data = os.read(descriptor, MAX_MANIFEST_BYTES + 1)
+        data = b""
+        while len(data) <= MAX_MANIFEST_BYTES and (
+            part := os.read(descriptor, MAX_MANIFEST_BYTES + 1 - len(data))
+        ):
+            data += part
     finally:
         os.close(descriptor)
     if len(data) > MAX_MANIFEST_BYTES:
@@ -111,10 +111,17 @@ def read_manifest(folder: Path) -> Manifest:
         raise ManifestError(f"{folder / MANIFEST} holds a {type(mapping).__name__}, not an object")
     try:
         return _from_mapping(mapping)
-    except (TypeError, ValueError, KeyError) as error:
-        raise ManifestError(
-            f"{folder / MANIFEST} lacks something or holds the wrong kind: {error!r}"
-        ) from error
+    except ManifestError as error:
+        raise ManifestError(f"{folder / MANIFEST}: {error}") from error
+
+
+def _dump(mapping: dict[str, Any]) -> bytes:
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    try:
+        return orjson.dumps(mapping, option=option)
+    except orjson.JSONEncodeError:
+        # One odd value, such as half a character in the run's name, must not cost the run its sign of life.
+        return orjson.dumps(encodable(mapping), option=option)
 
 
 def _to_mapping(manifest: Manifest) -> dict[str, Any]:
@@ -144,45 +151,88 @@ _DERIVED = frozenset({"host", "pid", "boot_id", "status"})
 
 
 def _from_mapping(mapping: dict[str, Any]) -> Manifest:
-    format_number = mapping["format"]
-    if not isinstance(format_number, int) or format_number < 1:
-        raise ManifestError(f"format is {format_number!r}, not a number from 1 on")
-    heartbeat = mapping.get("heartbeat")
+    format_number = _whole(mapping, "format")
+    if format_number < 1:
+        raise ManifestError(f"format is {format_number}, not a number from 1 on")
     known = {f.name for f in fields(Manifest)} | _DERIVED
+    name = _text(mapping, "name")
+    tags, sessions, heartbeat = (mapping.get(key) for key in ("tags", "sessions", "heartbeat"))
+    if not isinstance(sessions or [], list):
+        raise _wrong("sessions", sessions, "a list")
     return Manifest(
         format=format_number,
-        run_id=str(mapping["run_id"]),
-        name=str(mapping["name"]),
-        display_name=str(mapping.get("display_name") or mapping["name"]),
-        project=mapping.get("project"),
-        tags=tuple(str(tag) for tag in mapping.get("tags") or ()),
-        created=float(mapping["created"]),
-        sessions=tuple(_session(item) for item in mapping.get("sessions") or ()),
-        heartbeat=_heartbeat(heartbeat) if heartbeat else None,
+        run_id=_text(mapping, "run_id"),
+        name=name,
+        display_name=_text_or_none(mapping, "display_name") or name,
+        project=_text_or_none(mapping, "project"),
+        tags=tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else (),
+        created=_number(mapping, "created"),
+        sessions=tuple(_session(item) for item in sessions or ()),
+        heartbeat=_heartbeat(heartbeat) if heartbeat is not None else None,
         control=_mapping(mapping.get("control")),
         summary=_mapping(mapping.get("summary")),
         other={key: value for key, value in mapping.items() if key not in known},
     )
 
 
-def _session(item: Mapping[str, Any]) -> Session:
-    names = {f.name for f in fields(Session)}
-    session = Session(**{key: value for key, value in item.items() if key in names})
-    int(session.session), float(session.started), int(session.pid)
-    return session
-
-
-def _heartbeat(item: Mapping[str, Any]) -> Heartbeat:
-    step = item.get("global_step")
-    return Heartbeat(
-        time=float(item["time"]),
-        seq=int(item.get("seq", -1)),
-        global_step=step if isinstance(step, int) else None,
+def _session(item: Any) -> Session:
+    if not isinstance(item, dict):
+        raise _wrong("a session", item, "an object")
+    return Session(
+        session=_whole(item, "session"),
+        started=_number(item, "started"),
+        pid=_whole(item, "pid"),
+        pid_started=_whole(item, "pid_started") if item.get("pid_started") is not None else None,
+        host=_text_or_none(item, "host") or "",
+        boot_id=_text_or_none(item, "boot_id"),
+        journal=_text_or_none(item, "journal"),
+        ended=_number(item, "ended") if item.get("ended") is not None else None,
+        status=_text_or_none(item, "status") or "running",
+        reason=_text_or_none(item, "reason"),
     )
 
 
+def _heartbeat(item: Any) -> Heartbeat:
+    if not isinstance(item, dict):
+        raise _wrong("heartbeat", item, "an object")
+    return Heartbeat(
+        time=_number(item, "time"),
+        seq=_whole(item, "seq") if item.get("seq") is not None else -1,
+        global_step=_whole(item, "global_step") if item.get("global_step") is not None else None,
+    )
+
+
+def _whole(mapping: Mapping[str, Any], key: str) -> int:
+    value = mapping.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(key, value, "a whole number")
+    return value
+
+
+def _number(mapping: Mapping[str, Any], key: str) -> float:
+    value = mapping.get(key)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise _wrong(key, value, "a number")
+    return float(value)
+
+
+def _text(mapping: Mapping[str, Any], key: str) -> str:
+    value = mapping.get(key)
+    if not isinstance(value, str):
+        raise _wrong(key, value, "a text")
+    return value
+
+
+def _text_or_none(mapping: Mapping[str, Any], key: str) -> str | None:
+    return None if mapping.get(key) is None else _text(mapping, key)
+
+
 def _mapping(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
+
+
+def _wrong(key: str, value: Any, allowed: str) -> ManifestError:
+    return ManifestError(f"{key} is {ascii(value)[:60]}, not {allowed}")
 
 
 def _plain(item: Session | Heartbeat) -> dict[str, Any]:

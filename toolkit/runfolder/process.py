@@ -26,12 +26,7 @@ def process_started(pid: int) -> int | None:
 
     Process numbers are used again; the pair of number and start is not.
     """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    # The second field is the command in brackets and may itself hold brackets and spaces.
-    fields = stat[stat.rfind(b")") + 2 :].split()
+    fields = _fields_of(pid)
     return int(fields[19]) if len(fields) > 19 else None
 
 
@@ -42,11 +37,27 @@ def is_alive(pid: int, started: int | None) -> bool | None:
         return None
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass
-    if started is None:
+    fields = _fields_of(pid)
+    if fields and fields[0] in _DEAD:
+        return False
+    if started is None or len(fields) <= 19:
         return True
-    now_started = process_started(pid)
-    return True if now_started is None else now_started == started
+    return int(fields[19]) == started
+
+
+# A process that has ended still answers signals until its parent asks how it ended, which some never do.
+_DEAD = (b"Z", b"X", b"x")
+
+
+def _fields_of(pid: int) -> list[bytes]:
+    """Return what the kernel says of a process, its state first; nothing where it does not say."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    # The second field is the command in brackets and may itself hold brackets and spaces.
+    return stat[stat.rfind(b")") + 2 :].split()

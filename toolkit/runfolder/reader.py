@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from toolkit.runfolder.records import MAX_LINE_BYTES, Record
 from toolkit.runfolder.safefile import open_regular
 
 _HEAD_BYTES = 256
+_BLOCK_BYTES = 64 * 1024
 _MAX_BAD_LINES_KEPT = 100
 
 
@@ -184,9 +186,9 @@ def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | 
     descriptor = open_regular(path)
     try:
         size = os.fstat(descriptor).st_size
-        step = 64 * 1024
+        within = min(_BLOCK_BYTES, within_bytes)
         while True:
-            start = max(0, size - step)
+            start = max(0, size - within)
             # From the middle of a line on nothing can be read; the first newline is where reading begins.
             for line in reversed(
                 _pread(descriptor, size - start, start).split(b"\n")[0 if start == 0 else 1 :]
@@ -194,15 +196,15 @@ def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | 
                 record = _record_with_seq(line)
                 if record is not None:
                     return record
-            if start == 0 or step >= within_bytes:
+            if start == 0 or within >= within_bytes:
                 return None
-            step *= 8
+            within = min(within * 8, within_bytes)
     finally:
         os.close(descriptor)
 
 
 def offset_behind(path: Path, seq: int) -> int:
-    """Return the byte offset of the first record of `path` whose `seq` is greater than `seq`.
+    """Return a byte offset from which on `path` holds the records whose `seq` is greater than `seq`, and only these.
 
     `seq` only grows along a file, so this is a search by halves and reads a few lines of any file.
     """
@@ -212,39 +214,51 @@ def offset_behind(path: Path, seq: int) -> int:
         while low < high:
             middle = (low + high) // 2
             found = _first_record_at(descriptor, middle, high)
-            if found is None or found[1] > seq:
+            if found is None or found[0] > seq:
                 high = middle
             else:
-                low = found[2]
-        return _line_start(descriptor, low)
+                low = found[1]
+        return low
     finally:
         os.close(descriptor)
 
 
-def _first_record_at(descriptor: int, offset: int, end: int) -> tuple[int, int, int] | None:
-    """Return start, seq and end of the first readable record that begins at `offset` or behind it, before `end`."""
-    position = _line_start(descriptor, offset)
-    while position < end:
-        line, newline, _ = _pread(descriptor, MAX_LINE_BYTES, position).partition(b"\n")
-        if not newline:
-            return None
+def _first_record_at(descriptor: int, offset: int, end: int) -> tuple[int, int] | None:
+    """Return the seq and the end of the first readable record that begins at `offset` or behind it, before `end`."""
+    for position, line in _lines_between(descriptor, offset, end):
         record = _record_with_seq(line)
         if record is not None:
-            return position, record["seq"], position + len(line) + 1
-        position += len(line) + 1
+            return record["seq"], position + len(line) + 1
     return None
 
 
-def _line_start(descriptor: int, offset: int) -> int:
-    """Return where the first line begins at `offset` or behind it."""
-    if offset == 0 or _pread(descriptor, 1, offset - 1) == b"\n":
-        return offset
-    line, newline, _ = _pread(descriptor, MAX_LINE_BYTES, offset).partition(b"\n")
-    return offset + len(line) + len(newline)
+def _lines_between(descriptor: int, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the complete lines that begin at `offset` or behind it, before `end`, with their positions.
+
+    Over-long ones are passed over.
+    """
+    # A line begins at the offset only if the byte before it ends one.
+    at = max(0, offset - 1)
+    passing_over = offset > 0
+    rest = b""
+    while at < end and (block := _pread(descriptor, _BLOCK_BYTES, at + len(rest))):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            if at >= end:
+                return
+            if not passing_over and len(line) <= MAX_LINE_BYTES:
+                yield at, line
+            passing_over = False
+            at += len(line) + 1
+        if passing_over or len(rest) > MAX_LINE_BYTES:
+            passing_over = True
+            at += len(rest)
+            rest = b""
 
 
 def _record_with_seq(line: bytes) -> Record | None:
-    if not line:
+    # Most of what is no record is seen without parsing it.
+    if b'"seq"' not in line:
         return None
     try:
         record = decode(line)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.columns import Columns
 from toolkit.runfolder.csv_table import write_rows
 from toolkit.runfolder.journal import hold_abandoned, journals_in, record_file_of, shared_memory_folders
-from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE
+from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS
+from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import Record
+
+_HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
+"""Names of files that were about to be renamed into their place."""
+
+_KEPT_HOMELESS_S: Final = 24 * 3600.0
+"""A run folder that is not there may be on a disk that is not mounted now; its journal is kept for a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,73 +46,134 @@ def repair_run(folder: Path) -> Repair:
     A run that a living process writes is left alone.
     """
     recovered = 0
-    for path in journals_of(folder):
-        count = drain_journal(path)
+    for path, record_file in journals_of(folder):
+        count = drain_journal(path, record_file)
         if count is None:
             return Repair(in_use=True)
         recovered += count
-    if not (folder / METRICS_JSONL).exists():
+    remove_half_done(folder)
+    records = folder / METRICS_JSONL
+    if not records.exists():
         return Repair(recovered=recovered)
-    rows, bad_lines = build_table(folder / METRICS_JSONL, folder / METRICS_CSV)
+    # Whoever may read the records may read the table.
+    mode = stat.S_IMODE(records.stat().st_mode)
+    rows, bad_lines = build_table(records, folder / METRICS_CSV, mode=mode)
     return Repair(recovered=recovered, rows=rows, bad_lines=bad_lines)
 
 
-def journals_of(folder: Path) -> list[Path]:
-    """Return the journals of the run in `folder`, its ranks' included."""
-    home = Path(os.path.abspath(folder))
+def journals_of(folder: Path) -> list[tuple[Path, Path]]:
+    """Return the journals of the run in `folder`, its ranks' included, each with the record file it belongs to.
+
+    Those of earlier sessions come first. A journal names its record file; of a folder that was moved since, the
+    manifest still names the journal.
+    """
+    home = Path(os.path.realpath(folder))
+    named = _named_by_manifest(home)
     found = []
     for place in [*shared_memory_folders(), home]:
         for path in journals_in(place):
-            record_file = record_file_of(path)
-            if record_file is not None and home in (record_file.parent, record_file.parent.parent):
-                found.append(path)
+            told = record_file_of(path)
+            if told is None:
+                continue
+            record_file = Path(os.path.realpath(told))
+            if home in (record_file.parent, record_file.parent.parent):
+                found.append((path, record_file))
+            elif place == home or (str(path) in named and not told.parent.exists()):
+                rank = Path(RANKS) if told.parent.name == RANKS else Path()
+                found.append((path, home / rank / told.name))
     return found
 
 
-def drain_journal(path: Path) -> int | None:
+def drain_journal(path: Path, record_file: Path | None = None) -> int | None:
     """Append to its record file the lines of a dead session's journal that it lacks, and remove the journal.
 
     Returns how many there were, or None where a living process writes the journal. A line that the kill cut in the
     middle is completed where its beginning matches; nothing is ever rewritten. A journal whose run folder is gone is
-    removed with it.
+    removed with it, a day later.
+
+    Raises:
+        OSError: the record file takes nothing now; the journal is kept.
     """
     journal = hold_abandoned(path)
     if journal is None:
         return None
-    drained = False
+    is_done = False
     try:
+        record_file = record_file or journal.record_file
         count = 0
-        if journal.lines and journal.record_file is not None and journal.record_file.parent.is_dir():
-            count = _append_missing(journal.lines, journal.record_file)
-        drained = True
+        if journal.lines and record_file is not None and record_file.parent.is_dir():
+            count = _append_missing(journal.lines, record_file)
+            is_done = True
+        else:
+            is_done = not journal.lines or time.time() - _time_of(journal.lines[-1][1]) > _KEPT_HOMELESS_S
         return count
     finally:
-        journal.close(remove=drained)
+        journal.close(remove=is_done)
+
+
+def adopt_journal(path: Path, record_file: Path) -> list[tuple[int, bytes]]:
+    """Return the lines of a dead session's journal that its record file lacks, for this process to write.
+
+    The journal is held until the process ends, and then removed by whoever finds nothing missing any more.
+    """
+    journal = hold_abandoned(path)
+    if journal is None:
+        return []
+    journal.keep()
+    last_seq = _last_seq(record_file)
+    return [(seq, line) for seq, line in journal.lines if seq > last_seq]
+
+
+def remove_half_done(folder: Path) -> None:
+    """Remove what a kill left of files that were about to be renamed into their place."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        if _HALF_DONE.fullmatch(name):
+            try:
+                os.unlink(folder / name)
+            except OSError:
+                continue
+
+
+def _named_by_manifest(folder: Path) -> set[str]:
+    try:
+        return {session.journal for session in read_manifest(folder).sessions if session.journal}
+    except (OSError, ManifestError):
+        return set()
 
 
 def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int:
-    try:
-        last = last_record(record_file)
-    except FileNotFoundError:
-        last = None
-    last_seq = last["seq"] if last else -1
-    missing = [line for seq, line in lines if seq > last_seq]
-    if not missing:
-        return 0
+    last_seq = _last_seq(record_file)
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(record_file, flags, PRIVATE.file)
     try:
         torn = _torn_tail(descriptor)
+        if _seq_of(torn) == last_seq:
+            # It lacks nothing but its newline, and no reader takes it for a record before it has one.
+            last_seq -= 1
+        missing = [line for seq, line in lines if seq > last_seq]
         data = b"".join(missing)
         if torn:
             data = data[len(torn) :] if data.startswith(torn) else b"\n" + data
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+        if data:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return len(missing)
+
+
+def _last_seq(record_file: Path) -> int:
+    try:
+        last = last_record(record_file)
+    except FileNotFoundError:
+        return -1
+    return last["seq"] if last else -1
 
 
 def _torn_tail(descriptor: int) -> bytes:
@@ -108,18 +182,34 @@ def _torn_tail(descriptor: int) -> bytes:
     return os.pread(descriptor, size - start, start).rpartition(b"\n")[2]
 
 
+def _seq_of(line: bytes) -> int | None:
+    try:
+        seq = decode(line).get("seq")
+    except RecordError:
+        return None
+    return seq if type(seq) is int else None
+
+
+def _time_of(line: bytes) -> float:
+    when = decode(line).get("time")
+    return when if type(when) is float else 0.0
+
+
 def build_table(record_file: Path, table: Path, *, mode: int = PRIVATE.file) -> tuple[int, int]:
     """Build `table` from the records alone and put it in place; return its rows and the lines that were no record."""
     columns = Columns()
+    newest = -1
     for record in _Records(record_file):
         columns.add_new_of(record)
-    records = _Records(record_file)
+        newest = record["seq"]
+    # The run may be going on: a record that has come since may have fields that have no column here.
+    records = _Records(record_file, upto_seq=newest)
     temporary = table.with_name(f".{table.name}.{os.urandom(6).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, mode)
     try:
-        write_rows(descriptor, columns, (columns.row(record) for record in records))
+        write_rows(descriptor, columns, (columns.parts(record) for record in records))
         os.replace(temporary, table)
-    except OSError:
+    except BaseException:
         os.unlink(temporary)
         raise
     finally:
@@ -128,12 +218,13 @@ def build_table(record_file: Path, table: Path, *, mode: int = PRIVATE.file) -> 
 
 
 class _Records:
-    """The records of a file from its start, each once, in the order of their `seq`."""
+    """The records of a file from its start, each once, in the order of their `seq`; none behind `upto_seq`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, upto_seq: float = math.inf) -> None:
         self.count = 0
         self.bad_lines = 0
         self._path = path
+        self._upto_seq = upto_seq
 
     def __iter__(self) -> Iterator[Record]:
         cursor = Cursor()
@@ -143,7 +234,7 @@ class _Records:
             self.bad_lines += chunk.bad_count
             for record in chunk.records:
                 seq = record.get("seq")
-                if type(seq) is int and seq > last_seq:
+                if type(seq) is int and last_seq < seq <= self._upto_seq:
                     last_seq = seq
                     self.count += 1
                     yield record

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import weakref
 from typing import Protocol
 
 
@@ -21,14 +20,16 @@ class Mortal(Protocol):
         ...
 
 
-_living: weakref.WeakSet[Mortal] = weakref.WeakSet()
+# Held fast: a logger whose variable has gone out of scope still has a run to end.
+_living: dict[int, Mortal] = {}
 _is_watching = False
 
 
 def remember_until_exit(logger: Mortal) -> None:
     """Have `logger` closed when the interpreter ends, and silenced in forked children."""
     global _is_watching
-    _living.add(logger)
+    _living[id(logger)] = logger
+    _close_with_multiprocessing()
     if not _is_watching:
         _is_watching = True
         atexit.register(_close_all)
@@ -38,13 +39,24 @@ def remember_until_exit(logger: Mortal) -> None:
 
 def forget_at_exit(logger: Mortal) -> None:
     """Undo `remember_until_exit`: it was closed already."""
-    _living.discard(logger)
+    _living.pop(id(logger), None)
+
+
+def _close_with_multiprocessing() -> None:
+    """Have the loggers of a process that multiprocessing forked closed too: it ends without calling `atexit`."""
+    util = sys.modules.get("multiprocessing.util")
+    process = sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        util.Finalize(None, _close_all, exitpriority=-100)
 
 
 def _close_all() -> None:
-    # The interpreter keeps the exception that ended the script, if one did, once it has printed it.
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    for logger in list(_living):
+    # The interpreter keeps the exception that ended the script, if one did, once it has printed it; multiprocessing
+    # calls this while the exception that ended its process is still on its way.
+    error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if isinstance(error, SystemExit):
+        error = None if error.code in (None, 0) else error
+    for logger in list(_living.values()):
         if error is None:
             logger.close("exit")
         elif isinstance(error, KeyboardInterrupt):
@@ -54,6 +66,6 @@ def _close_all() -> None:
 
 
 def _silence_all() -> None:
-    for logger in list(_living):
+    for logger in list(_living.values()):
         logger.after_fork_in_child()
     _living.clear()

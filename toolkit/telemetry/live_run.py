@@ -13,6 +13,7 @@ from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.control_history import was_answered
 from toolkit.telemetry.control_poller import ControlPoller
 from toolkit.telemetry.device_scalars import DeviceScalars
+from toolkit.telemetry.failure import describe_failure
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.keeper import Chore, Keeper
 from toolkit.telemetry.options import TelemetryOptions
@@ -156,11 +157,11 @@ class LiveRun:
                 },
             )
 
-    def close(self, *, status: str, reason: str, failure: Mapping[str, Any] | None) -> list[str]:
+    def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
         """Write the last records, stop the threads, and return what could not be done, in words."""
         self.steps.put_rest()
-        if failure is not None:
-            self.put(records.ERROR, failure)
+        if error is not None:
+            self.put(records.ERROR, describe_failure(error))
         if self.steering is not None:
             self.steering.close()
         self.put(records.END, {"status": status, "reason": reason, **self._totals()})

@@ -7,22 +7,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.runfolder import records
 from toolkit.telemetry.clock import Clock, SystemClock
-from toolkit.telemetry.control_poller import Request
-from toolkit.telemetry.failure import describe_failure
-from toolkit.telemetry.follower import Follower
 from toolkit.telemetry.guard import Guard, guarded
 from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
-from toolkit.telemetry.live_run import LiveRun
 from toolkit.telemetry.options import TelemetryOptions, options_from_config, run_name_from_config
 from toolkit.telemetry.ranks import Rank, find_rank
-from toolkit.telemetry.run_home import RunHome, join_rank_zero, settle_in
 from toolkit.telemetry.sink import Sink
-from toolkit.telemetry.steering import Steering
 from toolkit.telemetry.steps import StepGate
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.control_poller import Request
+    from toolkit.telemetry.follower import Follower
+    from toolkit.telemetry.live_run import LiveRun
+    from toolkit.telemetry.run_home import RunHome
+    from toolkit.telemetry.steering import Steering
 
 _STATUS_OF: Final = {
     "finished": "finished",
@@ -75,6 +76,9 @@ class TelemetryLogger:
             if options.enabled and options.control and rank.rank:
                 self._follow(rank, clock)
             return
+        # Imported only now: a logger that is switched off costs its importer next to nothing.
+        from toolkit.telemetry.live_run import LiveRun
+
         self._run = LiveRun(
             home,
             options,
@@ -325,8 +329,7 @@ class TelemetryLogger:
             reason = "stopped" if self.should_stop else "finished"
         self._become_inert()
         forget_at_exit(self)
-        failure = describe_failure(error) if error is not None else None
-        for sentence in run.close(status=_STATUS_OF.get(reason, "finished"), reason=reason, failure=failure):
+        for sentence in run.close(status=_STATUS_OF.get(reason, "finished"), reason=reason, error=error):
             self.guard.report("closing", OSError(sentence))
 
     def __enter__(self) -> TelemetryLogger:
@@ -358,6 +361,8 @@ class TelemetryLogger:
     # Within.
 
     def _find_home(self, rank: Rank, clock: Clock) -> RunHome | None:
+        from toolkit.telemetry.run_home import join_rank_zero, settle_in
+
         if rank.rank == 0:
             return settle_in(self.run_name, self._options, now=clock.wall(), guard=self.guard)
         if self._options.ranks != "all":
@@ -371,6 +376,8 @@ class TelemetryLogger:
 
     def _follow(self, rank: Rank, clock: Clock) -> None:
         """Be asked what rank 0 is asked, without writing anything."""
+        from toolkit.telemetry.follower import Follower
+
         self._follower = Follower(
             rank, run_name=self.run_name, log_every=self._options.log_every, clock=clock, guard=self.guard
         )

@@ -13,7 +13,7 @@ from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.sink import Sink
 
-_READ_BYTES = 2 * 1024 * 1024
+_READ_BYTES = 256 * 1024
 _GIVE_UP_AFTER = 5
 _MAX_PAUSE_S = 30.0
 
@@ -73,6 +73,21 @@ class Mirror:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        has_ended_itself = True
+        try:
+            self._follow_until_closed()
+            has_ended_itself = False
+        finally:
+            with self._turns:
+                self._off = True
+                self._turns.notify_all()
+            if has_ended_itself:
+                # The sink raised what nobody catches, such as SystemExit: a library that takes itself for the program.
+                self._say_it_is_off("it ended its own thread")
+        with self._guard.watch(f"closing {self.sink.name}"):
+            self.sink.close()
+
+    def _follow_until_closed(self) -> None:
         while not self._off:
             last_turn = self._closing
             with self._turns:
@@ -82,15 +97,10 @@ class Mirror:
                     self._done = max(self._done, asked)
                     self._turns.notify_all()
             if last_turn:
-                break
+                return
             pause = min(self._interval_s * 2**self._failures, _MAX_PAUSE_S)
             self._wake.wait(pause)
             self._wake.clear()
-        with self._turns:
-            self._off = True
-            self._turns.notify_all()
-        with self._guard.watch(f"closing {self.sink.name}"):
-            self.sink.close()
 
     def _follow(self) -> bool:
         """Hand over everything that is in the file; False where the sink failed."""
@@ -104,9 +114,12 @@ class Mirror:
         self._failures += 1
         if self._optional and self._failures >= _GIVE_UP_AFTER:
             self._off = True
-            with self._guard.watch(f"switching {self.sink.name} off"):
-                self._on_off(self.sink.name, f"it failed {self._failures} times in a row")
+            self._say_it_is_off(f"it failed {self._failures} times in a row")
         return False
+
+    def _say_it_is_off(self, why: str) -> None:
+        with self._guard.watch(f"switching {self.sink.name} off"):
+            self._on_off(self.sink.name, why)
 
     def _hand_over(self) -> None:
         if self._cursor is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -56,8 +56,15 @@ class TelemetryOptions:
     """Seconds that close() waits for a disk or a mirror that does not answer."""
 
     def __post_init__(self) -> None:
+        # What a script has at hand: a path is a text here, and a YAML's list a tuple.
+        for name in ("log_dir", "tensorboard_dir", "tags"):
+            given: Any = getattr(self, name)
+            if isinstance(given, os.PathLike):
+                object.__setattr__(self, name, os.fspath(given))
+            elif isinstance(given, list) and name == "tags":
+                object.__setattr__(self, name, tuple(given))
         for option in fields(self):
-            _CHECKS[option.name](option.name, getattr(self, option.name))
+            _CHECKS[option.name](f"telemetry.{option.name}", getattr(self, option.name))
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any], **overrides: Any) -> TelemetryOptions:
@@ -66,39 +73,22 @@ class TelemetryOptions:
         Raises:
             OptionsError: a key or value is wrong; the message names it and what is allowed.
         """
-        known = {option.name for option in fields(cls)}
-        for key in block:
-            if key not in known:
-                close = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise OptionsError(
-                    f"telemetry.{key} is not an option{hint} Known: {', '.join(sorted(known))}"
-                )
         given = {**block, **overrides}
-        if "tags" in given and isinstance(given["tags"], list):
-            given["tags"] = tuple(given["tags"])
-        if "log_dir" in given and isinstance(given["log_dir"], os.PathLike):
-            given["log_dir"] = os.fspath(given["log_dir"])
+        _require_known(given)
         return cls(**given)
 
     def changed(self, **changes: Any) -> TelemetryOptions:
         """Return the options with some of them changed, checked like the rest."""
+        _require_known(changes)
         return replace(self, **changes)
 
 
 def find_block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the `telemetry:` block of a training YAML: a process's, else the config's, else the top level's."""
-    inner = config.get("config")
-    inner = inner if isinstance(inner, Mapping) else {}
-    places: list[tuple[str, Any]] = []
-    processes = inner.get("process")
-    if isinstance(processes, Mapping):
-        processes = [processes]
-    if isinstance(processes, Sequence) and not isinstance(processes, str):
-        places += [(f"config.process[{i}]", process) for i, process in enumerate(processes)]
-    places += [("config", inner), ("the top level", config)]
-    for where, place in places:
-        if isinstance(place, Mapping) and "telemetry" in place:
+    inner = _mapping(config.get("config"))
+    places = [(f"config.process[{i}]", process) for i, process in enumerate(_processes(config))]
+    for where, place in [*places, ("config", inner), ("the top level", config)]:
+        if "telemetry" in place:
             block = place["telemetry"]
             if block is None:
                 return {}
@@ -106,7 +96,7 @@ def find_block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
                 return {"enabled": block}
             if not isinstance(block, Mapping):
                 raise OptionsError(
-                    f"telemetry at {where} is {block!r}; it must be a mapping such as {{enabled: true}}"
+                    f"telemetry at {where} is {_shown(block)}; it must be a mapping such as {{enabled: true}}"
                 )
             return block
     return None
@@ -126,22 +116,23 @@ def options_from_config(config: Mapping[str, Any], **overrides: Any) -> Telemetr
     block = find_block(config)
     if block is None and "enabled" not in overrides:
         return TelemetryOptions.from_mapping({}, enabled=False, **overrides)
+    process = _process_that_is_logged(config)
     inherited: dict[str, Any] = {}
-    process = first_process(config)
-    logging = process.get("logging")
-    if isinstance(process.get("log_dir"), str):
+    if process.get("log_dir"):
+        _text("log_dir", process["log_dir"])
         inherited["tensorboard"] = True
         inherited["tensorboard_dir"] = process["log_dir"]
-    if isinstance(logging, Mapping):
-        if logging.get("use_wandb") is True:
-            inherited["wandb"] = True
-        for theirs, ours in (
-            ("project_name", "wandb_project"),
-            ("run_name", "wandb_run_name"),
-            ("log_every", "log_every"),
-        ):
-            if logging.get(theirs) is not None:
-                inherited[ours] = logging[theirs]
+    logging = _mapping(process.get("logging"))
+    if logging.get("use_wandb") is True:
+        inherited["wandb"] = True
+    for theirs, ours in (
+        ("project_name", "wandb_project"),
+        ("run_name", "wandb_run_name"),
+        ("log_every", "log_every"),
+    ):
+        if logging.get(theirs) is not None:
+            _CHECKS[ours](f"logging.{theirs}", logging[theirs])
+            inherited[ours] = logging[theirs]
     block = block or {}
     # `tensorboard: false` in the block is its default, not a wish to silence a log_dir that the YAML asks for.
     stated = {
@@ -150,25 +141,56 @@ def options_from_config(config: Mapping[str, Any], **overrides: Any) -> Telemetr
     return TelemetryOptions.from_mapping({**inherited, **stated}, **overrides)
 
 
-def first_process(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first process of a training YAML, or an empty mapping."""
-    inner = config.get("config")
-    processes = inner.get("process") if isinstance(inner, Mapping) else None
-    if isinstance(processes, Sequence) and not isinstance(processes, str) and processes:
-        processes = processes[0]
-    return processes if isinstance(processes, Mapping) else {}
-
-
 def run_name_from_config(config: Mapping[str, Any]) -> str | None:
     """Return the job's name, as the YAML gives it."""
-    for place in (config.get("config"), config):
-        if isinstance(place, Mapping) and isinstance(place.get("name"), (str, int)) and str(place["name"]):
-            return str(place["name"])
+    for place in (_mapping(config.get("config")), config):
+        name = place.get("name")
+        # A name such as 2024-01-01 or 7 is no text to YAML, and a name to its owner.
+        if isinstance(name, (str, int, float, datetime.date)) and not isinstance(name, bool) and str(name):
+            return str(name)
     return None
 
 
+def _processes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    listed = _mapping(config.get("config")).get("process")
+    if isinstance(listed, Mapping):
+        return [listed]
+    return [_mapping(process) for process in listed] if isinstance(listed, (list, tuple)) else []
+
+
+def _process_that_is_logged(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the process with a `telemetry` block of its own, else the first one."""
+    processes = _processes(config)
+    return next(
+        (process for process in processes if "telemetry" in process), processes[0] if processes else {}
+    )
+
+
+def _require_known(given: Mapping[Any, Any]) -> None:
+    known = [option.name for option in fields(TelemetryOptions)]
+    for key in given:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else "."
+            raise OptionsError(
+                f"telemetry.{str(key)[:100]} (with the value {_shown(given[key])}) is not an option{hint} "
+                f"Known: {', '.join(sorted(known))}"
+            )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 1000:
+        # Python itself refuses to write out the longest of them.
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)[:200]
+
+
 def _wrong(name: str, value: Any, allowed: str) -> OptionsError:
-    return OptionsError(f"telemetry.{name} is {value!r}; it must be {allowed}")
+    return OptionsError(f"{name} is {_shown(value)}; it must be {allowed}")
 
 
 def _boolean(name: str, value: Any) -> None:
@@ -188,12 +210,12 @@ def _text_or_none(name: str, value: Any) -> None:
 
 def _tags(name: str, value: Any) -> None:
     if not isinstance(value, tuple) or not all(isinstance(tag, str) for tag in value):
-        raise _wrong(name, value, "a list of texts")
+        raise _wrong(name, list(value) if isinstance(value, tuple) else value, "a list of texts")
 
 
 def _one_of(*allowed: str | None) -> Any:
     def check(name: str, value: Any) -> None:
-        if value not in allowed:
+        if not (value is None or isinstance(value, str)) or value not in allowed:
             raise _wrong(
                 name, value, "one of " + ", ".join(repr(item) for item in allowed if item is not None)
             )
@@ -211,8 +233,8 @@ def _whole(low: int, high: int) -> Any:
 
 def _number(low: float, high: float) -> Any:
     def check(name: str, value: Any) -> None:
-        good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not good or not low <= value <= high:
+        # A comparison with NaN is never true, and one with a huge integer needs no float of it.
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise _wrong(name, value, f"a number from {low:g} to {high:g}")
 
     return check

@@ -50,4 +50,4 @@ def launch_id() -> str | None:
 
 def _number(variable: str) -> int | None:
     text = os.environ.get(variable, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

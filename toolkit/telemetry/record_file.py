@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from collections import deque
 from pathlib import Path
 
-_KEPT_UNSYNCED = 4 * 1024 * 1024
+_KEPT_UNSYNCED = 1024 * 1024
 
 
 class RecordFile:
@@ -19,14 +21,19 @@ class RecordFile:
         self.path = path
         self._file_mode = file_mode
         self._folder_mode = folder_mode
-        self._descriptor: int | None = None
-        self._at_line_start = True
-        self._size = 0
+        self._home_device = _device_of(_nearest_existing(path.parent.parent))
         self._batch = b""
         self._written = 0
+        self._last_line = b""
+        self._ends_in_half_line = False
+        # What `sync` looks at too. Never held while the disk is waited for.
+        self._lock = threading.Lock()
+        self._descriptor: int | None = None
+        self._identity: tuple[int, int] | None = None
+        self._size = 0
+        self._synced_upto = 0
         self._unsynced: deque[tuple[int, bytes]] = deque()
         self._unsynced_bytes = 0
-        self._home_device = _device_of(path.parent.parent)
 
     @property
     def is_open(self) -> bool:
@@ -38,8 +45,11 @@ class RecordFile:
         """Whether a batch was taken that is not wholly written."""
         return self._written < len(self._batch)
 
-    def open(self) -> None:
+    def open(self) -> bool:
         """Open the file, made if need be; a line that someone left without its end is ended before anything follows.
+
+        Returns whether records are gone: this is not the file we wrote before, or it has become shorter. A line of
+        which half went with it is then begun again.
 
         Raises:
             OSError: it cannot be opened now.
@@ -49,54 +59,68 @@ class RecordFile:
             os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         )
         descriptor = os.open(self.path, flags, self._file_mode)
-        size = os.fstat(descriptor).st_size
-        self._at_line_start = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
-        self._size = size
-        self._descriptor = descriptor
+        status = os.fstat(descriptor)
+        size, identity = status.st_size, (status.st_dev, status.st_ino)
+        is_another = self._identity is not None and (identity != self._identity or size < self._size)
+        if is_another:
+            self._begin_line_again()
+        if is_another or self._identity is None:
+            self._ends_in_half_line = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        with self._lock:
+            if is_another:
+                self._unsynced.clear()
+                self._unsynced_bytes = 0
+            if is_another or self._identity is None:
+                self._synced_upto = size
+            self._identity = identity
+            self._size = size
+            self._descriptor = descriptor
         _sync_folder(self.path.parent)
+        return is_another
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._descriptor is not None:
+        with self._lock:
             descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
             os.close(descriptor)
 
     def take(self, batch: bytes) -> None:
         """Take the next batch of whole lines; the last one must be written."""
         assert not self.has_rest, "the last batch is still being written"
+        self._last_line = self.last_line_written()
         self._batch = batch
         self._written = 0
 
     def write(self) -> None:
-        """Write what is left of the batch.
+        """Write what is left of the batch to the open file.
 
         Raises:
             OSError: the disk took it only in part, or not at all; the next call goes on where this one ended.
         """
-        if self._descriptor is None:
-            self.open()
-        assert self._descriptor is not None
-        if not self._at_line_start and self._written == 0:
+        assert self._descriptor is not None, "there is no file to write to"
+        if self._ends_in_half_line and (self._written == 0 or self._batch[self._written - 1] == ord("\n")):
             # The file ends in half a line that is not ours to complete.
-            self._size += os.write(self._descriptor, b"\n")
-            self._at_line_start = True
+            self._append(b"\n")
         view = memoryview(self._batch)
         while self._written < len(view):
-            count = os.write(self._descriptor, view[self._written :])
-            self._remember(self._size, bytes(view[self._written : self._written + count]))
-            self._written += count
-            self._size += count
+            self._written += self._append(view[self._written :])
 
     def last_line_written(self) -> bytes:
-        """Return the newest whole line that is in the file, without its newline; empty before the first."""
-        return self._batch[: self._written].rpartition(b"\n")[0].rpartition(b"\n")[2]
+        """Return the newest whole line that was written, without its newline; empty before the first."""
+        end = self._batch.rfind(b"\n", 0, self._written)
+        return self._last_line if end < 0 else self._batch[self._batch.rfind(b"\n", 0, end) + 1 : end]
 
-    def begin_line_again(self) -> None:
-        """Go back to the start of the line that was being written: its first half is in a file that is gone."""
-        if self.has_rest:
-            self._written = self._batch.rfind(b"\n", 0, self._written) + 1
-        self._unsynced.clear()
-        self._unsynced_bytes = 0
+    def is_cut(self) -> bool:
+        """Say whether somebody took from the open file what we wrote to it."""
+        if self._descriptor is None:
+            return False
+        try:
+            return os.fstat(self._descriptor).st_size < self._size
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                return True
+            raise
 
     def is_in_place(self) -> bool:
         """Say whether the file we write is still the one at its path."""
@@ -104,9 +128,11 @@ class RecordFile:
             return False
         try:
             there = os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        ours = os.fstat(self._descriptor)
+            ours = os.fstat(self._descriptor)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+                return False
+            raise
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
     def make_folder_again(self) -> None:
@@ -114,8 +140,8 @@ class RecordFile:
 
         Only on the disk it was on: the folder above may now be an empty mount point.
         """
-        home = self.path.parent.parent
-        if self._home_device is not None and _device_of(home) == self._home_device:
+        above = _nearest_existing(self.path.parent.parent)
+        if self._home_device is not None and _device_of(above) == self._home_device:
             os.makedirs(self.path.parent, self._folder_mode, exist_ok=True)
 
     def sync(self) -> None:
@@ -125,43 +151,78 @@ class RecordFile:
             OSError: it did not get there. The kernel may by then have thrown the data away and say yes next time, so
                 this is never simply tried again: see `write_unsynced_again`.
         """
-        if self._descriptor is None:
-            return
-        # A descriptor of its own, so that the writer can close and reopen the file while a slow disk syncs.
-        descriptor = os.dup(self._descriptor)
-        upto = self._size
+        with self._lock:
+            if self._descriptor is None:
+                return
+            # A descriptor of its own, so that the writer can close and reopen the file while a slow disk syncs.
+            descriptor = os.dup(self._descriptor)
+            identity, upto = self._identity, self._size
         try:
             _fdatasync(descriptor)
         finally:
             os.close(descriptor)
-        while self._unsynced and self._unsynced[0][0] < upto:
-            _, data = self._unsynced.popleft()
-            self._unsynced_bytes -= len(data)
+        with self._lock:
+            if identity != self._identity or upto > self._size:
+                return
+            self._synced_upto = max(self._synced_upto, upto)
+            while self._unsynced and self._unsynced[0][0] < upto:
+                self._forget_oldest()
 
     def write_unsynced_again(self) -> int:
-        """After a failed sync: reopen the file and put the same bytes at the same places again, as far as we hold them.
+        """After a failed sync and a new `open`: put the same bytes at the same places again, as far as we hold them.
 
         Returns the number of bytes behind the last good sync that are no longer held here.
+
+        Raises:
+            OSError: the disk did not take them.
         """
-        self.open()
-        held = list(self._unsynced)
+        with self._lock:
+            held = list(self._unsynced)
+            first = held[0][0] if held else self._size
+            no_longer_held = max(0, first - self._synced_upto)
+        # Not the descriptor that appends: Linux appends whatever is written to such a one, wherever it is asked to.
         descriptor = os.open(self.path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0))
         try:
             for offset, data in held:
-                os.pwrite(descriptor, data, offset)
+                view = memoryview(data)
+                while view:
+                    count = os.pwrite(descriptor, view, offset)
+                    view, offset = view[count:], offset + count
         finally:
             os.close(descriptor)
-        return max(0, self._size - sum(len(data) for _, data in held) - self._synced_upto())
+        return no_longer_held
 
-    def _synced_upto(self) -> int:
-        return self._unsynced[0][0] if self._unsynced else self._size
+    def _begin_line_again(self) -> None:
+        if self.has_rest:
+            self._written = self._batch.rfind(b"\n", 0, self._written) + 1
+
+    def _append(self, data: bytes | memoryview) -> int:
+        assert self._descriptor is not None
+        count = os.write(self._descriptor, data)
+        if count <= 0:
+            raise OSError(errno.EIO, "the disk took nothing and gave no reason")
+        self._ends_in_half_line = False
+        with self._lock:
+            self._remember(self._size, bytes(data[:count]))
+            self._size += count
+        return count
 
     def _remember(self, offset: int, data: bytes) -> None:
         self._unsynced.append((offset, data))
         self._unsynced_bytes += len(data)
         while self._unsynced_bytes > _KEPT_UNSYNCED:
-            _, oldest = self._unsynced.popleft()
-            self._unsynced_bytes -= len(oldest)
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        _, oldest = self._unsynced.popleft()
+        self._unsynced_bytes -= len(oldest)
+
+
+def _nearest_existing(folder: Path) -> Path:
+    folder = Path(os.path.abspath(folder))
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
 
 
 def _device_of(path: Path) -> int | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from toolkit.runfolder.codec import decode
-from toolkit.runfolder.journal import Journal, journals_in, shared_memory_folders
+from toolkit.runfolder.journal import SEGMENT_BYTES, Journal, journals_in, shared_memory_folders
 from toolkit.runfolder.layout import TENSORBOARD
-from toolkit.runfolder.manifest import Heartbeat, write_manifest
+from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import ERROR, LOST
 from toolkit.runfolder.repair import drain_journal
@@ -28,6 +30,7 @@ from toolkit.telemetry.sink import Sink
 from toolkit.telemetry.writer import Syncer, Writer
 
 _MIRROR_INTERVAL_S = 0.5
+_ROOM_FOR_THE_END_BYTES = 2 * 1024 * 1024
 
 
 class Recorder:
@@ -42,8 +45,13 @@ class Recorder:
         self.manifest = home.manifest
         self._options = options
         self._clock = clock
+        queue_max_bytes = int(options.queue_max_mb * 1024 * 1024)
         self._journal = Journal.create(
-            [*shared_memory_folders(), home.folder], home.record_file, session=home.session.session
+            [*shared_memory_folders(), home.folder],
+            home.record_file,
+            session=home.session.session,
+            max_bytes=queue_max_bytes,
+            reserve_bytes=queue_max_bytes + _ROOM_FOR_THE_END_BYTES,
         )
         journal = self._journal.path
         self.manifest = self.manifest.with_latest(journal=str(journal) if journal else None)
@@ -52,10 +60,13 @@ class Recorder:
             first_seq=home.first_seq,
             session=home.session.session,
             rank=home.rank,
-            queue_max_bytes=int(options.queue_max_mb * 1024 * 1024),
+            # A journal that grows is part of the memory that records may take; as small as it always is, it is not.
+            queue_max_bytes=max(0, queue_max_bytes - self._journal.capacity + 2 * SEGMENT_BYTES),
             wake=lambda: self._writer.wake(),
         )
         self._file = RecordFile(home.record_file, file_mode=home.modes.file, folder_mode=home.modes.folder)
+        if home.left_behind:
+            self._file.take(home.left_behind)
         self._writer = Writer(
             self.intake,
             self._file,
@@ -65,10 +76,14 @@ class Recorder:
             on_gone=self._say_records_are_gone,
         )
         self._syncer = Syncer(self._writer, guard=guard, interval_s=options.sync_interval)
+        self._manifest_writer = _ManifestWriter(home.folder, mode=home.modes.file, guard=guard)
         self._mirrors = self._make_mirrors(sinks)
 
     def start(self) -> None:
         """Start the threads."""
+        if self.home.rank == 0:
+            self._manifest_writer.start()
+            self._manifest_writer.put(self.manifest)
         self._writer.start()
         self._syncer.start()
         for mirror in self._mirrors:
@@ -90,7 +105,7 @@ class Recorder:
         self.put(ERROR, {"source": "telemetry", **about})
 
     def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
-        """Give a sign of life in run.json."""
+        """Give a sign of life in run.json; it is written soon, and nobody waits for that."""
         self.manifest = replace(
             self.manifest,
             heartbeat=Heartbeat(
@@ -99,13 +114,14 @@ class Recorder:
             summary=summary,
             control=control,
         )
-        write_manifest(self.home.folder, self.manifest, mode=self.home.modes.file)
+        self._manifest_writer.put(self.manifest)
 
     def recover_abandoned(self) -> None:
         """Write out what other runs of this user left in shared memory when they were killed."""
         for folder in shared_memory_folders():
             for path in journals_in(folder):
-                drain_journal(path)
+                with self.guard.watch("recovering a killed run"):
+                    drain_journal(path)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there."""
@@ -128,25 +144,38 @@ class Recorder:
         self._syncer.close()
         written = self._writer.close(self._options.close_timeout)
         if not written:
+            self._keep_what_is_in_memory()
             where = f"; `telemetry repair {self.home.folder}` writes them" if self._journal.path else ""
             left_undone.append(
                 f"the disk did not take the last records ({self._writer.trouble or 'no answer'}){where}"
             )
-        for mirror in self._mirrors:
-            if not mirror.close(max(0.1, deadline - time.monotonic())):
-                left_undone.append(f"{mirror.sink.name} did not take everything in time")
         if self.home.rank == 0:
-            ended = status if written else "closed_incomplete"
             self.manifest = self.manifest.with_latest(
                 ended=self._clock.wall(),
                 status=status,
-                reason=reason if written else f"{reason}; {ended}",
+                reason=reason if written else f"{reason}; closed_incomplete",
                 journal=None if written else self.manifest.sessions[-1].journal,
             )
-            with self.guard.watch("writing run.json"):
-                write_manifest(self.home.folder, self.manifest, mode=self.home.modes.file, durable=written)
-        self._journal.close(remove=written)
+            self._manifest_writer.put(self.manifest, durable=written)
+        for mirror in self._mirrors:
+            if not mirror.close(max(0.1, deadline - time.monotonic())):
+                left_undone.append(f"{mirror.sink.name} did not take everything in time")
+        if self.home.rank == 0 and not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
+            left_undone.append("run.json could not be written in time")
+        if not self._writer.is_stuck:
+            # Else the lock stays until the process ends: nobody may write what this disk may still be writing.
+            self._journal.close(remove=written)
         return left_undone
+
+    def _keep_what_is_in_memory(self) -> None:
+        """Move what neither the disk nor the journal had room for into the journal, where repair finds it."""
+        self._journal.open_reserve()
+        left = self.intake.unwritten_in_memory
+        while left:
+            self.intake.take_batch()
+            before, left = left, self.intake.unwritten_in_memory
+            if left == before:
+                return
 
     def after_fork_in_child(self) -> None:
         """Forget what belongs to the parent; nothing of it is written, flushed or closed here."""
@@ -192,6 +221,47 @@ class Recorder:
         if first <= last:
             why = "the record file was removed or replaced while the run was writing it"
             self.put(LOST, {"records": last - first + 1, "reason": why, "from_seq": first, "to_seq": last})
+
+
+class _ManifestWriter:
+    """Writes run.json on a thread of its own, so that a disk that does not answer holds up nobody."""
+
+    def __init__(self, folder: Path, *, mode: int, guard: Guard) -> None:
+        self._folder = folder
+        self._mode = mode
+        self._guard = guard
+        self._newest: deque[tuple[Manifest, bool]] = deque(maxlen=1)
+        self._closing = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry-manifest", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, manifest: Manifest, *, durable: bool = False) -> None:
+        """Have `manifest` written; one that still waits is superseded."""
+        self._newest.append((manifest, durable))
+        self._wake.set()
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits and stop; False where the disk did not take it in time."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            is_last = self._closing
+            if self._newest:
+                manifest, durable = self._newest.popleft()
+                with self._guard.watch("writing run.json"):
+                    write_manifest(self._folder, manifest, mode=self._mode, durable=durable)
+            if is_last:
+                return
 
 
 def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.runfolder.layout import (
+    METRICS_JSONL,
     PRIVATE,
     SHARED,
     Modes,
@@ -22,16 +25,23 @@ from toolkit.runfolder.manifest import Manifest, ManifestError, Session, read_ma
 from toolkit.runfolder.process import boot_id, host_name, process_started
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import FORMAT
-from toolkit.runfolder.repair import drain_journal, journals_of
+from toolkit.runfolder.repair import adopt_journal, drain_journal, journals_of, remove_half_done
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.ranks import Rank, launch_id
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 _NOT_THE_CALLERS_FAULT = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 )
 _WAIT_FOR_RANK_ZERO_S = 30.0
+_WAIT_FOR_OTHERS_S = 5.0
+"""How long somebody else may take who goes on with the same run, or recovers it, at this very moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +57,8 @@ class RunHome:
     """The first and last `seq` that an earlier session is known to have written and that are no longer there."""
     recovered: int = 0
     """Records of earlier sessions found in a journal and written out now."""
+    left_behind: bytes = b""
+    """Lines of an earlier session that could not be written out now and go before everything else."""
     notice: str | None = None
     """Something the caller should be told."""
 
@@ -77,14 +89,10 @@ def settle_in(display_name: str, options: TelemetryOptions, *, now: float, guard
     if options.resume or options.run_id:
         earlier = _find_earlier(log_dir, name, display_name, options.run_id)
         if earlier is not None:
-            status = work_out_status(earlier[1], now)
-            if status.name in (RUNNING, STALLED):
-                notice = (
-                    f"{earlier[0].name} is still being written by process "
-                    f"{earlier[1].latest and earlier[1].latest.pid} ({status.why}); this run gets a folder of its own"
-                )
-            else:
-                return _go_on(earlier[0], earlier[1], options, modes, now)
+            home = _go_on(earlier, options, modes, now=now, guard=guard)
+            if isinstance(home, RunHome):
+                return home
+            notice = home
     folder = _new_folder(log_dir, name, modes, options)
     run_id = options.run_id if options.run_id and notice is None else os.urandom(8).hex()
     manifest = Manifest(
@@ -111,11 +119,9 @@ def join_rank_zero(display_name: str, options: TelemetryOptions, rank: Rank) -> 
     deadline = time.monotonic() + _WAIT_FOR_RANK_ZERO_S
     while launch is not None and time.monotonic() < deadline:
         for folder, manifest in _runs_called(log_dir, name, display_name):
-            if (
-                manifest.other.get("launch") == launch
-                and manifest.latest
-                and manifest.latest.status == RUNNING
-            ):
+            # Launchers use their names again: a run of an earlier launch may have been killed while it was running.
+            is_alive = work_out_status(manifest, time.time()).name in (RUNNING, STALLED)
+            if manifest.other.get("launch") == launch and is_alive:
                 record_file = rank_file(folder, rank.rank)
                 record_file.parent.mkdir(mode=modes.folder, exist_ok=True)
                 return RunHome(
@@ -155,25 +161,27 @@ def _find_earlier(
 
 
 def _runs_called(log_dir: Path, name: str, display_name: str) -> Iterator[tuple[Path, Manifest]]:
-    for candidate in candidate_names(name):
-        folder = log_dir / candidate
-        if not os.path.lexists(folder):
-            return
-        manifest = _manifest_of(folder)
+    # Some of `name`, `name-2`, `name-3` may have been removed since, so all that are there are looked at.
+    ours = re.compile(rf"{re.escape(name)}(-[0-9]+)?")
+    for folder in _folders_in(log_dir):
+        manifest = _manifest_of(folder) if ours.fullmatch(folder.name) else None
         if manifest is not None and manifest.display_name == display_name:
             yield folder, manifest
 
 
 def _all_runs(log_dir: Path, name: str) -> Iterator[tuple[Path, Manifest]]:
     """Yield every run of `log_dir`, those whose folder begins with `name` first."""
-    try:
-        folders = sorted(os.listdir(log_dir), key=lambda folder: (not folder.startswith(name), folder))
-    except OSError:
-        return
-    for folder in folders:
-        manifest = _manifest_of(log_dir / folder)
+    for folder in sorted(_folders_in(log_dir), key=lambda folder: (not folder.name.startswith(name), folder)):
+        manifest = _manifest_of(folder)
         if manifest is not None:
-            yield log_dir / folder, manifest
+            yield folder, manifest
+
+
+def _folders_in(log_dir: Path) -> list[Path]:
+    try:
+        return [log_dir / name for name in os.listdir(log_dir)]
+    except OSError:
+        return []
 
 
 def _manifest_of(folder: Path) -> Manifest | None:
@@ -183,9 +191,67 @@ def _manifest_of(folder: Path) -> Manifest | None:
         return None
 
 
-def _go_on(folder: Path, earlier: Manifest, options: TelemetryOptions, modes: Modes, now: float) -> RunHome:
-    recovered = sum(drain_journal(path) or 0 for path in journals_of(folder))
-    last = _last_seq(rank_file(folder, 0))
+def _go_on(
+    run: tuple[Path, Manifest], options: TelemetryOptions, modes: Modes, *, now: float, guard: Guard
+) -> RunHome | str:
+    """Return the home of a new session in the folder of an earlier one, or in words why it cannot be had."""
+    folder = run[0]
+    with _alone_in(folder):
+        # Whoever was here a moment ago may have gone on with it.
+        earlier = _manifest_of(folder) or run[1]
+        status = work_out_status(earlier, now)
+        if status.name in (RUNNING, STALLED):
+            pid = earlier.latest and earlier.latest.pid
+            return f"{folder.name} is still being written by process {pid} ({status.why}); {_A_FOLDER_OF_ITS_OWN}"
+        recovered = _recover(folder, guard)
+        if recovered is None:
+            return f"another process still holds records of {folder.name}; {_A_FOLDER_OF_ITS_OWN}"
+        home = _new_session_of(folder, earlier, recovered, options, modes, now)
+        with guard.watch("writing run.json"):
+            write_manifest(folder, home.manifest, mode=modes.file)
+    return home
+
+
+_A_FOLDER_OF_ITS_OWN = "this run gets a folder of its own"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recovered:
+    count: int
+    left_behind: list[tuple[int, bytes]]
+
+
+def _recover(folder: Path, guard: Guard) -> _Recovered | None:
+    """Write out what killed sessions left in their journals; None where a living process holds one."""
+    recovered, left_behind = 0, []
+    deadline = time.monotonic() + _WAIT_FOR_OTHERS_S
+    for path, record_file in journals_of(folder):
+        try:
+            count = drain_journal(path, record_file)
+            while count is None and path.exists():
+                if time.monotonic() > deadline:
+                    return None
+                # Any run that starts recovers the killed ones of its user, this one perhaps right now.
+                time.sleep(0.02)
+                count = drain_journal(path, record_file)
+            recovered += count or 0
+        except OSError as error:
+            guard.report("recovering a killed session", error)
+            if record_file.name == METRICS_JSONL:
+                left_behind += adopt_journal(path, record_file)
+    remove_half_done(folder)
+    return _Recovered(count=recovered, left_behind=left_behind)
+
+
+def _new_session_of(
+    folder: Path,
+    earlier: Manifest,
+    recovered: _Recovered,
+    options: TelemetryOptions,
+    modes: Modes,
+    now: float,
+) -> RunHome:
+    last = recovered.left_behind[-1][0] if recovered.left_behind else _last_seq(rank_file(folder, 0))
     known = earlier.heartbeat.seq if earlier.heartbeat else -1
     number = max((session.session for session in earlier.sessions), default=0) + 1
     # A session that was cut off says so from now on: only the newest one can still be alive.
@@ -209,8 +275,33 @@ def _go_on(folder: Path, earlier: Manifest, options: TelemetryOptions, modes: Mo
         # A number that was given to a record is never given to another, even when a power cut took the record.
         first_seq=max(last, known) + 1,
         missing=(last + 1, known) if known > last else None,
-        recovered=recovered,
+        recovered=recovered.count,
+        left_behind=b"".join(line for _, line in recovered.left_behind),
     )
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep out others who go on with the run in `folder` at this moment, where the system has locks for that."""
+    descriptor = None
+    try:
+        if fcntl is not None:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            deadline = time.monotonic() + _WAIT_FOR_OTHERS_S
+            while time.monotonic() < deadline:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.02)
+    except OSError:
+        # Some network file systems have no locks, and not every folder may be opened.
+        pass
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _last_seq(record_file: Path) -> int:

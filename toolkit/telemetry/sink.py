@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-Record = Mapping[str, Any]
+from toolkit.runfolder.records import Record
 
 
 class Sink(Protocol):

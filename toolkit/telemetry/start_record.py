@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.telemetry.environment import describe_environment
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.metadata import find_process, lora_metadata, model_metadata, training_metadata
 from toolkit.telemetry.privacy.masking import mask_secrets
@@ -30,6 +30,9 @@ class EnvironmentProbe:
         return None if self._thread.is_alive() else self._found
 
     def _run(self) -> None:
+        # Imported here, on this thread: looking at a machine takes modules that a training may otherwise never need.
+        from toolkit.telemetry.environment import describe_environment
+
         with self._guard.watch("describing the machine"):
             self._found = describe_environment(self._guard)
 
@@ -38,24 +41,37 @@ def start_fields(
     *,
     run_name: str,
     config: Any,
-    lora: Mapping[str, Any] | None,
-    model: Mapping[str, Any] | None,
-    training: Mapping[str, Any] | None,
+    lora: Any,
+    model: Any,
+    training: Any,
+    guard: Guard | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a start record, secrets masked; what the caller does not say is taken from the config."""
-    stated = config if isinstance(config, Mapping) else {}
-    process = find_process(stated) or {}
-    network = process.get("network")
-    about_lora = {
-        **lora_metadata(network if isinstance(network, Mapping) else {}),
-        **_prefixed("lora_", lora),
-    }
-    about_model = {**model_metadata(process), **_prefixed("model_", model)}
-    about_training = {**training_metadata(process), **(training or {})}
-    fields: dict[str, Any] = {"run_name": run_name, **about_lora, **about_model, **about_training}
+    """Return the fields of a start record, secrets masked; what the caller does not say is taken from the config.
+
+    `lora`, `model` and `training` are mappings or dataclasses; anything else is kept whole, for what it is worth.
+    """
+    fields: dict[str, Any] = {"run_name": run_name}
+    # A configuration may be a class of the caller's that raises for what it does not have.
+    with (guard or Guard()).watch("reading the configuration"):
+        fields.update(_stated_in(config if isinstance(config, Mapping) else {}))
+    about_lora = _as_mapping("lora", lora)
+    fields |= {**lora_metadata(about_lora), **_prefixed("lora_", about_lora)}
+    fields |= _prefixed("model_", _as_mapping("model", model))
+    fields |= {str(name): value for name, value in _as_mapping("training", training).items()}
     if config is not None:
-        fields["config"] = mask_secrets(config)
-    return fields
+        fields["config"] = config
+    masked: dict[str, Any] = mask_secrets(fields)
+    return masked
+
+
+def _stated_in(config: Mapping[str, Any]) -> dict[str, Any]:
+    process = find_process(config) or {}
+    network = process.get("network")
+    return {
+        **lora_metadata(network if isinstance(network, Mapping) else {}),
+        **model_metadata(process),
+        **training_metadata(process),
+    }
 
 
 def samples_per_step(fields: Mapping[str, Any]) -> float | None:
@@ -72,10 +88,20 @@ def samples_per_step(fields: Mapping[str, Any]) -> float | None:
 
 def _count(value: Any) -> float | None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and value > 0 else None
+    return float(value) if is_number and 0 < value < 1e15 else None
 
 
-def _prefixed(prefix: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _as_mapping(name: str, given: Any) -> Mapping[str, Any]:
+    if given is None or isinstance(given, Mapping):
+        return given or {}
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        return {field.name: getattr(given, field.name, None) for field in dataclasses.fields(given)}
+    return {name: given}
+
+
+def _prefixed(prefix: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    names = {key: str(key) for key in given}
     return {
-        key if key.startswith(prefix) else f"{prefix}{key}": value for key, value in (given or {}).items()
+        name if name.startswith(prefix) or name == prefix.rstrip("_") else f"{prefix}{name}": given[key]
+        for key, name in names.items()
     }

@@ -6,18 +6,23 @@ import datetime
 import enum
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from toolkit.runfolder.records import ENVELOPE, UNENCODABLE
+from toolkit.runfolder.records import CUT, ENVELOPE, NON_FINITE, UNENCODABLE
 from toolkit.telemetry.device_scalars import DeviceScalars, PendingScalar, Refusal
 from toolkit.telemetry.guard import Guard
 
 _MAX_DEPTH = 16
 _MAX_FIELDS = 4_000
+_MAX_NODES = 20_000
+"""Values in one structure: lists of the same list of lists are small in memory and endless on paper."""
 _MAX_ARRAY_ITEMS = 64
 _PLAIN = frozenset({int, float, bool, str})
-_RESERVED = frozenset(ENVELOPE)
+_RESERVED = frozenset({*ENVELOPE, NON_FINITE, UNENCODABLE, CUT})
+"""Names that have a meaning of ours on every record; a caller's field of such a name is kept as `x_<name>`."""
+_NAMES_OF_TORCH = frozenset({"dtype", "device", "layout", "memory_format"})
+"""Types of torch's whose values are names: `torch.bfloat16` says what it is."""
 
 
 class Values:
@@ -46,26 +51,39 @@ class Values:
             elif value is not None:
                 odd[name] = value
         if odd:
-            for name, value in self._flat(odd, "", 0, notes):
+            found: list[tuple[str, Any]] = []
+            self._flatten(odd, "", 0, found, notes, [_MAX_NODES])
+            for name, value in found:
                 self._keep(name, self.one(value), plain, pending, notes)
         if notes:
-            plain[UNENCODABLE] = {**notes, **_mapping(plain.get(UNENCODABLE))}
+            plain[UNENCODABLE] = notes
         return plain, pending
 
     @staticmethod
     def _keep(
         name: str, taken: Any, plain: dict[str, Any], pending: dict[str, PendingScalar], notes: dict[str, str]
     ) -> None:
+        if taken is None:
+            return
+        if name in plain or name in pending:
+            # `{"a/b": 1, "a": {"b": 2}}`: both are kept.
+            name = _another_name(name, {**plain, **pending})
         if type(taken) is PendingScalar:
             pending[name] = taken
         elif type(taken) is Unencodable:
             notes[name] = taken.note
-        elif taken is not None:
+        else:
             plain[name] = taken
 
     def tree(self, value: Any) -> Any:
         """Return `value` with its structure kept, for a configuration; oddities become short notes."""
-        return self._tree(value, 0, set())
+        if type(value) is not dict:
+            return self._tree(value, (), [_MAX_NODES])
+        # One of them may be endless without cutting the others off.
+        return {
+            key if type(key) is str else _name(key): self._tree(item, (id(value),), [_MAX_NODES])
+            for key, item in value.items()
+        }
 
     def one(self, value: Any) -> Any:
         """Return `value` plain, pending, `Unencodable`, or None for nothing."""
@@ -81,7 +99,7 @@ class Values:
             return value
         module = kind.__module__.partition(".")[0]
         if module == "torch" or hasattr(kind, "__torch_function__"):
-            return self._tensor(value)
+            return str(value) if kind.__name__ in _NAMES_OF_TORCH else self._tensor(value)
         if module == "numpy":
             return self._array(value)
         if isinstance(value, enum.Enum):
@@ -101,7 +119,7 @@ class Values:
         if isinstance(value, datetime.timedelta):
             return value.total_seconds()
         if isinstance(value, (list, tuple, set, frozenset, Mapping)):
-            return self._tree(value, 0, set())
+            return self._tree(value, (), [_MAX_NODES])
         if hasattr(kind, "__float__"):
             return float(value)
         return Unencodable(value)
@@ -111,53 +129,98 @@ class Values:
         return Unencodable(value, taken.why) if type(taken) is Refusal else taken
 
     def _array(self, value: Any) -> Any:
-        if getattr(value, "size", None) == 1:
-            return self._one_python(value.item())
-        if getattr(value, "size", _MAX_ARRAY_ITEMS + 1) <= _MAX_ARRAY_ITEMS:
-            return self._tree(value.tolist(), 0, set())
-        return Unencodable(value, f"array of shape {tuple(value.shape)}")
+        kind = type(value)
+        if kind.__module__ == "numpy.dtypes":
+            return str(value)
+        if kind.__module__.startswith("numpy.ma") and value.mask.any():
+            return Unencodable(value, "masked")
+        size = getattr(value, "size", None)
+        if size == 1:
+            item = value.item()
+            # A long double has no Python number of its own, and stays what it is.
+            return float(item) if type(item) is kind else self._one(item)
+        if size is not None and size <= _MAX_ARRAY_ITEMS:
+            return self._tree(value.tolist(), (), [_MAX_NODES])
+        return Unencodable(value, None if size is None else f"array of shape {tuple(value.shape)}")
 
-    def _one_python(self, value: Any) -> Any:
-        return value if type(value) in _PLAIN else Unencodable(value)
-
-    def _flat(
-        self, given: Mapping[str, Any], prefix: str, depth: int, notes: dict[str, str]
-    ) -> Iterator[tuple[str, Any]]:
-        for count, (key, value) in enumerate(given.items()):
-            if count >= _MAX_FIELDS:
-                notes[f"{prefix}…"] = f"{len(given) - count} more fields"
+    def _flatten(
+        self,
+        given: Mapping[str, Any],
+        prefix: str,
+        depth: int,
+        found: list[tuple[str, Any]],
+        notes: dict[str, str],
+        left: list[int],
+    ) -> None:
+        for key, value in given.items():
+            left[0] -= 1
+            if len(found) + len(notes) >= _MAX_FIELDS or left[0] < 0:
+                notes[f"{prefix}…"] = "more fields than a record has room for"
                 return
-            name = key if type(key) is str else _name(key)
-            name = prefix + name if prefix else name
+            name = prefix + (key if type(key) is str else _name(key))
             if name in _RESERVED:
                 name = f"x_{name}"
-            if isinstance(value, Mapping):
-                if depth >= _MAX_DEPTH:
+            is_read = False
+            # The value's own code runs in here too: a mapping may be a class of the caller's.
+            with self._guard.watch("reading a value"):
+                if not isinstance(value, Mapping):
+                    if value is not None:
+                        found.append((name, value))
+                elif depth >= _MAX_DEPTH:
                     notes[name] = f"nested deeper than {_MAX_DEPTH}"
                 else:
-                    yield from self._flat(value, f"{name}/", depth + 1, notes)
-            elif value is not None:
-                yield name, value
+                    self._flatten(value, f"{name}/", depth + 1, found, notes, left)
+                is_read = True
+            if not is_read:
+                notes[name] = type(value).__name__
 
-    def _tree(self, value: Any, depth: int, above: set[int]) -> Any:
+    def _tree(self, value: Any, above: tuple[int, ...], left: list[int]) -> Any:
+        """Return `value` as plain lists, mappings and values; `left` holds how many more there may be."""
+        left[0] -= 1
+        if left[0] < 0:
+            return "…"
         if type(value) in _PLAIN or value is None:
             return value
-        if isinstance(value, (Mapping, list, tuple, set, frozenset)):
-            if id(value) in above:
-                return "<itself>"
-            if depth >= _MAX_DEPTH:
-                return f"<nested deeper than {_MAX_DEPTH}>"
-            above = above | {id(value)}
-            if isinstance(value, Mapping):
-                return {
-                    key if type(key) is str else _name(key): self._tree(item, depth + 1, above)
-                    for key, item in value.items()
-                }
-            return [self._tree(item, depth + 1, above) for item in value]
-        taken = self.one(value)
-        if type(taken) is Unencodable or type(taken) is PendingScalar:
-            return f"<{type(value).__name__}>"
-        return taken
+        result: Any = f"<{type(value).__name__}>"
+        with self._guard.watch("reading a value"):
+            if isinstance(value, (Mapping, list, tuple, set, frozenset)):
+                if id(value) in above:
+                    result = "<itself>"
+                elif len(above) >= _MAX_DEPTH:
+                    result = f"<nested deeper than {_MAX_DEPTH}>"
+                elif isinstance(value, Mapping):
+                    result = self._tree_of_mapping(value, (*above, id(value)), left)
+                else:
+                    result = self._tree_of_items(value, (*above, id(value)), left)
+            else:
+                taken = self._one(value)
+                if type(taken) is not Unencodable and type(taken) is not PendingScalar:
+                    result = taken
+        return result
+
+    def _tree_of_mapping(
+        self, value: Mapping[Any, Any], above: tuple[int, ...], left: list[int]
+    ) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        for key, item in value.items():
+            name = key if type(key) is str else _name(key)
+            if name in kept:
+                # `{1: "a", "1": "b"}`: both are kept.
+                name = _another_name(name, kept)
+            if left[0] <= 0:
+                kept["…"] = "more than a record has room for"
+                break
+            kept[name] = self._tree(item, above, left)
+        return kept
+
+    def _tree_of_items(self, value: Any, above: tuple[int, ...], left: list[int]) -> list[Any]:
+        kept: list[Any] = []
+        for item in value:
+            if left[0] <= 0:
+                kept.append("…")
+                break
+            kept.append(self._tree(item, above, left))
+        return kept
 
 
 class Unencodable:
@@ -176,10 +239,14 @@ def is_finite_number(value: Any) -> bool:
 
 
 def _name(key: Any) -> str:
-    if isinstance(key, (int, float, bool)) or key is None:
+    if isinstance(key, str):
+        return str.__str__(key)
+    if type(key) in _PLAIN or key is None:
         return str(key)
-    return str.__str__(key) if isinstance(key, str) else f"<{type(key).__name__}>"
+    if type(key) is tuple and all(type(part) in _PLAIN for part in key):
+        return "/".join(map(str, key))
+    return f"<{type(key).__name__}>"
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _another_name(name: str, taken: Mapping[str, Any]) -> str:
+    return f"x_{name}" if f"x_{name}" not in taken else f"{name}~{len(taken)}"

@@ -74,27 +74,37 @@ class Writer:
         self._closing = True
         self._wake.set()
         self._thread.join(timeout_s)
-        return not self._thread.is_alive() and self._intake.is_empty and not self._file.has_rest
+        return not self._thread.is_alive() and self._drained()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether, after `close`, the disk still holds the thread: what it was writing may yet arrive."""
+        return self._thread.is_alive()
 
     def sync(self) -> None:
         """Force the records onto the disk; called from the syncing thread."""
+        if self._sync_failed:
+            # The next sync could say yes to bytes that the kernel has thrown away: first they are written again.
+            return
         try:
             self._file.sync()
         except OSError as error:
-            self._guard.report("syncing the records", error)
-            self.sync_failures += 1
-            self._sync_failed = True
-            self._wake.set()
+            self._note_failed_sync(error)
+
+    def _note_failed_sync(self, error: OSError) -> None:
+        self._sync_failed = True
+        self.sync_failures += 1
+        self._guard.report("syncing the records", error)
+        self._wake.set()
 
     def _run(self) -> None:
         while True:
+            is_last = self._closing
             with self._guard.watch("writing records"):
                 self._turn()
-            if self._closing and (self._drained() or time.monotonic() > self._deadline):
+            if is_last and (self._drained() or time.monotonic() > self._deadline):
                 with self._guard.watch("closing the record file"):
-                    if not self.trouble:
-                        self._file.sync()
-                    self._file.close()
+                    self._finish()
                 return
             self._wake.wait(_RETRY_S if self.trouble else self._flush_interval)
             self._wake.clear()
@@ -109,8 +119,7 @@ class Writer:
         try:
             self._look_at_the_file()
             if self._sync_failed:
-                self._sync_failed = False
-                self._file.write_unsynced_again()
+                self._write_unsynced_again()
             while True:
                 if self._file.has_rest:
                     self._file.write()
@@ -119,8 +128,6 @@ class Writer:
                 if batch is None:
                     break
                 self._file.take(batch)
-                self._file.write()
-                self._intake.batch_written()
         except OSError as error:
             if self.trouble is None:
                 self._guard.report("writing records", error)
@@ -132,23 +139,39 @@ class Writer:
                 self._flush_done = asked
                 self._turns.notify_all()
 
+    def _finish(self) -> None:
+        try:
+            if not self.trouble:
+                self.sync()
+                if self._sync_failed:
+                    self._turn()
+                    self.sync()
+        finally:
+            self._file.close()
+
     def _look_at_the_file(self) -> None:
         now = time.monotonic()
-        if self._file.is_open and (now - self._looked_at < _LOOK_S and not self.trouble):
-            return
-        self._looked_at = now
-        if not self._file.is_open:
-            self._file.make_folder_again()
-            self._file.open()
-            return
-        if self._file.is_in_place():
-            return
+        if self._file.is_open and not self._sync_failed and not self._file.is_cut():
+            if not self.trouble and now - self._looked_at < _LOOK_S:
+                return
+            self._looked_at = now
+            if self._file.is_in_place():
+                return
         # Writing to a removed file goes on without an error for ever, and into nothing.
-        last_line = self._file.last_line_written()
-        self._file.begin_line_again()
         self._file.make_folder_again()
-        self._file.open()
-        self._on_gone(last_line)
+        if self._file.open():
+            self._on_gone(self._file.last_line_written())
+
+    def _write_unsynced_again(self) -> None:
+        self._sync_failed = False
+        try:
+            no_longer_held = self._file.write_unsynced_again()
+        except OSError:
+            self._sync_failed = True
+            raise
+        if no_longer_held:
+            message = f"{no_longer_held} bytes were not synced and are no longer in memory; they may be lost"
+            self._guard.report("writing again what was not synced", OSError(message))
 
 
 class Syncer:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from toolkit.runfolder.records import ENVELOPE, EPOCH, EVAL, NAN_INF_DETECTED, NON_FINITE, STEP, SYSTEM
-from toolkit.telemetry.sink import Record
+from toolkit.runfolder.records import (
+    ENVELOPE,
+    EPOCH,
+    EVAL,
+    NAN_INF_DETECTED,
+    NON_FINITE,
+    STEP,
+    SYSTEM,
+    Record,
+)
 
 _PREFIXES: Final = {STEP: "", EVAL: "eval/", EPOCH: "epoch/", SYSTEM: "system/"}
 _NOT_METRICS: Final = frozenset({*ENVELOPE, "global_step", NAN_INF_DETECTED})

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.runfolder.records import SAMPLE, START
+from toolkit.runfolder.records import SAMPLE, START, Record
 from toolkit.telemetry.exporters.scalars import scalars_of, without_envelope
 from toolkit.telemetry.exporters.tensorboard.event_file import EventFile
 from toolkit.telemetry.exporters.tensorboard.images import Image, read_image
 from toolkit.telemetry.privacy.masking import mask_secrets
-from toolkit.telemetry.sink import Record
 
 INSTALL: Final = 'pip install "ai-toolkit-telemetry[tensorboard]"'
 

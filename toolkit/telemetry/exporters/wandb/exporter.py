@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.runfolder.records import END, START
+from toolkit.runfolder.records import END, START, Record
 from toolkit.telemetry.exporters.scalars import scalars_of, without_envelope
 from toolkit.telemetry.exporters.wandb.client import Client
 from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.sink import Record
 
 _log = logging.getLogger("toolkit.telemetry")
 

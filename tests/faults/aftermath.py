@@ -1,0 +1,94 @@
+"""What a run folder must look like after whatever happened to the process that wrote it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+Record = dict[str, Any]
+
+
+def records_of(path: Path, *, torn_lines: int = 0) -> list[Record]:
+    """Return the records of a file, every line of which must be whole and strict JSON, but for `torn_lines` of them."""
+    data = path.read_bytes()
+    assert data.endswith(b"\n"), f"{path.name} ends in half a line: {data[-80:]!r}"
+    records, bad = [], []
+    for line in data[:-1].split(b"\n"):
+        try:
+            records.append(json.loads(line.decode("utf-8"), parse_constant=_no_such_number))
+        except ValueError:
+            bad.append(line)
+    bad = [line for line in bad if line]
+    assert len(bad) == torn_lines, f"lines that are no record: {bad[:3]}"
+    return records
+
+
+def assert_nothing_is_missing(records: list[Record]) -> None:
+    """Every `seq` from 0 on is there once and in order, or a `lost` record speaks of it; those count exactly."""
+    seqs = [record["seq"] for record in records]
+    assert seqs == sorted(set(seqs)), f"out of order or twice: {_first_disorder(seqs)}"
+    absent = set(range(seqs[-1] + 1)) - set(seqs)
+    declared = [record for record in records if record["event"] == "lost"]
+    assert len(absent) == sum(record["records"] for record in declared), (
+        f"{len(absent)} absent: {_ranges(absent)}; declared: "
+        f"{[(record['records'], record['from_seq'], record['to_seq']) for record in declared]}"
+    )
+    for record in declared:
+        inside = {seq for seq in absent if record["from_seq"] <= seq <= record["to_seq"]}
+        assert len(inside) == record["records"], record
+        absent -= inside
+    assert not absent, f"not declared: {_ranges(absent)}"
+
+
+def assert_table_matches(run: Path, records: list[Record]) -> pd.DataFrame:
+    """pandas opens the table, and it has one row for each of `records`; returns it."""
+    table = pd.read_csv(run / "metrics.csv", low_memory=False)
+    assert table["seq"].tolist() == [record["seq"] for record in records]
+    assert table["event"].tolist() == [record["event"] for record in records]
+    return table
+
+
+def whole_run(run: Path, *, steps: range | None = None, torn_lines: int = 0) -> list[Record]:
+    """Return the records of a run in which nothing is missing and whose table matches; `steps` are all there, once."""
+    records = records_of(run / "metrics.jsonl", torn_lines=torn_lines)
+    assert_nothing_is_missing(records)
+    assert_table_matches(run, records)
+    if steps is not None:
+        assert_steps(records, steps)
+    return records
+
+
+def assert_steps(records: list[Record], steps: range) -> None:
+    """Each of `steps` has a record, and only one; of later ones, not acknowledged any more, at most one came along."""
+    counted = Counter(record["global_step"] for record in records if record["event"] == "step")
+    missing = [step for step in steps if step not in counted]
+    assert not missing, f"{len(missing)} acknowledged steps are missing: {missing[:5]} … {missing[-5:]}"
+    twice = [step for step, count in counted.items() if count > 1]
+    assert not twice, f"written twice: {twice[:5]}"
+    assert len(counted) <= len(steps) + 1
+
+
+def events(records: list[Record], event: str) -> list[Record]:
+    """Return the records of one kind."""
+    return [record for record in records if record["event"] == event]
+
+
+def _first_disorder(seqs: list[int]) -> list[int]:
+    for at, (one, other) in enumerate(itertools.pairwise(seqs)):
+        if other <= one:
+            return seqs[max(0, at - 3) : at + 4]
+    return []
+
+
+def _ranges(numbers: set[int]) -> str:
+    ordered = sorted(numbers)
+    return f"{ordered[:5]} … {ordered[-5:]}" if len(ordered) > 10 else str(ordered)
+
+
+def _no_such_number(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")

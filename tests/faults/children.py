@@ -1,0 +1,147 @@
+"""Training processes of their own, for tests that kill, stop or starve them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+PREAMBLE = """
+import mmap, os, signal, struct, sys, threading, time
+from toolkit.telemetry import TelemetryLogger
+
+class Acknowledged:
+    "The number of the last step whose call returned, in memory that a kill leaves behind."
+
+    def __init__(self, path):
+        self._map = mmap.mmap(os.open(path, os.O_RDWR), 8)
+
+    def set(self, step):
+        self._map[:] = struct.pack("<q", step)
+
+class SlowestCall:
+    "Times calls; `seconds` is the longest."
+
+    seconds = 0.0
+
+    def of(self, function, *args, **fields):
+        began = time.perf_counter()
+        function(*args, **fields)
+        self.seconds = max(self.seconds, time.perf_counter() - began)
+"""
+
+
+class Child:
+    """A Python process that runs `source` behind `PREAMBLE`, with `arguments` in `sys.argv[1:]`.
+
+    `launcher` is what stands between the interpreter and the script, such as `-m torch.distributed.run`.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *arguments: object,
+        cwd: Path,
+        env: dict[str, str] | None = None,
+        launcher: Sequence[str] = (),
+    ) -> None:
+        name = os.urandom(4).hex()
+        self.acknowledged_at = cwd / f"acknowledged-{name}"
+        self.acknowledged_at.write_bytes(struct.pack("<q", -1))
+        # A file and not `-c`, so that spawned processes of its own find its classes.
+        script = cwd / f"child_{name}.py"
+        script.write_text(PREAMBLE + textwrap.dedent(source))
+        self.process = subprocess.Popen(
+            [sys.executable, *launcher, str(script), *map(str, arguments)],
+            cwd=cwd,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+                "ACKNOWLEDGED": str(self.acknowledged_at),
+                **(env or {}),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def acknowledged(self) -> int:
+        """The last step whose call returned; -1 before the first."""
+        return int(struct.unpack("<q", self.acknowledged_at.read_bytes())[0])
+
+    def wait_for_step(self, step: int, timeout_s: float = 30.0) -> None:
+        """Wait until the call for `step` returned."""
+        deadline = time.monotonic() + timeout_s
+        while self.acknowledged < step:
+            assert self.process.poll() is None, f"the child ended early: {self.process.communicate()}"
+            assert time.monotonic() < deadline, f"no step {step} within {timeout_s} s"
+            time.sleep(0.005)
+
+    def tell(self, line: str) -> None:
+        """Send `line` to the child's stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def wait_for_line(self, text: str) -> str:
+        """Return the first line the child prints that contains `text`."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if text in line:
+                return line
+        raise AssertionError(f"the child ended without printing {text!r}: {self.process.communicate()}")
+
+    def limit_files(self, size: int | None) -> None:
+        """Let no file of the child grow beyond `size` bytes, as a quota or a full disk would."""
+        hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+
+    def kill(self) -> None:
+        """Kill it as the kernel does when memory runs out, and wait until it is gone."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self, timeout_s: float = 60.0) -> Ended:
+        """Wait until the child has ended by itself."""
+        out, err = self.process.communicate(timeout=timeout_s)
+        return Ended(self.process.returncode, out, err)
+
+
+class Ended:
+    """How a child ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    def number(self, name: str) -> float:
+        """Return the number of the line `name=...` that the child printed."""
+        for line in self.out.splitlines():
+            if line.startswith(f"{name}="):
+                return float(line.partition("=")[2])
+        raise AssertionError(f"the child did not print {name}: {self.out}\n{self.err}")
+
+
+def repair(*runs: Path) -> str:
+    """Run `telemetry repair` on folders, as a person would, and return what it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit.cli.main", "repair", *map(str, runs)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,256 @@
+"""A disk that takes nothing more: the loop goes on, nothing goes missing unsaid, and writing resumes by itself."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+
+from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, whole_run
+from tests.faults.children import repair
+from toolkit.runfolder.journal import shared_memory_folders
+from toolkit.runfolder.repair import journals_of
+
+LOGS_AS_TOLD = """
+# Reads "steps N" and "end" from stdin: logs N more steps, or ends.
+options = {"queue_max_mb": float(sys.argv[2]), "close_timeout": float(sys.argv[3])}
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, **options)
+log.log_start()
+slowest = SlowestCall()
+step = 0
+for line in sys.stdin:
+    word, _, number = line.partition(" ")
+    if word == "end":
+        break
+    if word == "event":
+        slowest.of(log.log_event, number.strip(), text="z")
+    for _ in range(int(number) if word == "steps" else 0):
+        slowest.of(log.log_step, step, train_loss=1.0, x=step, note="y" * 200)
+        step += 1
+        if step % 20 == 0:
+            time.sleep(0.001)
+    print("done", line.strip(), flush=True)
+log.close()
+print(f"slowest={slowest.seconds}")
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB, and a way to make it larger."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.root
+def test_a_disk_that_is_full_for_a_while_loses_nothing_and_is_written_to_again_within_a_second(
+    start, small_disk
+):
+    run = small_disk / "run"
+    child = start(LOGS_AS_TOLD, small_disk, 32, 5)
+    child.tell("steps 5000")
+    child.wait_for_line("done")
+    size_when_full = _size_once_it_stands_still(run / "metrics.jsonl")
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    resumed_after = _seconds_until_it_grows(run / "metrics.jsonl", size_when_full)
+    child.tell("steps 1000")
+    child.tell("end")
+    ended = child.end()
+
+    assert ended.code == 7, ended.err
+    assert resumed_after < 2.0
+    assert ended.number("slowest") < 1.0
+    assert ended.err.count("No space left on device") <= 3, "said once for each of the three files"
+    records = whole_run(run, steps=range(6000))
+    assert not events(records, "lost")
+    assert events(records, "end")
+
+
+@pytest.mark.root
+def test_a_run_that_starts_on_a_full_disk_is_written_once_there_is_room(start, small_disk):
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space"):
+        ballast.write_bytes(bytes(2**21))
+    child = start(LOGS_AS_TOLD, small_disk, 32, 5)
+    child.tell("steps 200")
+    child.wait_for_line("done")
+    ballast.unlink()
+    child.tell("end")
+    ended = child.end()
+
+    assert ended.code == 7, ended.err
+    assert ended.number("slowest") < 1.0
+    whole_run(small_disk / "run", steps=range(200))
+
+
+def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_AS_TOLD, tmp_path, 32, 5)
+    child.tell("steps 100")
+    child.wait_for_line("done")
+    child.limit_files(400_000)
+    child.tell("steps 4000")
+    child.wait_for_line("done")
+    size_when_full = _size_once_it_stands_still(run / "metrics.jsonl")
+    child.limit_files(None)
+    resumed_after = _seconds_until_it_grows(run / "metrics.jsonl", size_when_full)
+    child.tell("steps 100")
+    child.tell("end")
+    ended = child.end()
+
+    assert ended.code == 7, ended.err
+    assert size_when_full == 400_000
+    assert resumed_after < 2.0
+    assert ended.number("slowest") < 1.0
+    records = whole_run(run, steps=range(4200))
+    assert not events(records, "lost")
+    errors = [record for record in events(records, "error") if record["source"] == "telemetry"]
+    assert "writing records" in [record["doing"] for record in errors], (
+        "the run folder itself says what went wrong"
+    )
+
+
+@pytest.mark.skipif(
+    not shared_memory_folders(), reason="the journal grows in shared memory, and there is none"
+)
+def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_AS_TOLD, tmp_path, 32, 5)
+    child.tell("steps 100")
+    child.wait_for_line("done")
+    (journal, _) = journals_of(run)[0]
+    usual = _memory_of(journal)
+    child.limit_files(100_000)
+    child.tell("steps 20000")
+    child.wait_for_line("done")
+    while_full = _memory_of(journal)
+    child.limit_files(None)
+    _size_once_it_stands_still(run / "metrics.jsonl")
+    afterwards = _memory_of(journal)
+    child.tell("end")
+    ended = child.end()
+
+    assert ended.code == 7, ended.err
+    assert usual < 3 * 2**20
+    assert while_full > 6 * 2**20
+    assert afterwards == usual
+    whole_run(run, steps=range(20_100))
+
+
+def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
+    child = start(LOGS_AS_TOLD, tmp_path, 1.0, 5)
+    child.tell("steps 100")
+    child.wait_for_line("done")
+    child.limit_files(100_000)
+    child.tell("steps 20000")
+    child.wait_for_line("done")
+    child.tell("event finding")
+    child.wait_for_line("done")
+    child.limit_files(None)
+    time.sleep(1.0)
+    child.tell("steps 1000")
+    child.tell("end")
+    ended = child.end()
+
+    assert ended.code == 7, ended.err
+    assert ended.number("slowest") < 1.0
+    records = whole_run(tmp_path / "run")
+    steps = events(records, "step")
+    lost = sum(record["records"] for record in events(records, "lost"))
+    assert lost > 1000
+    assert len(steps) + lost == 21_100
+    assert len(steps) > 5000, "two segments of the journal and one MiB besides were kept"
+    assert events(records, "finding"), "what explains a run is kept when metrics no longer are"
+    assert events(records, "end")[0]["records_lost"] == lost
+    assert steps[-1]["global_step"] == 21_099
+
+
+def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_rest(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_AS_TOLD, tmp_path, 32, 1)
+    child.tell("steps 100")
+    child.wait_for_line("done")
+    child.limit_files(100_000)
+    child.tell("steps 10000")
+    child.wait_for_line("done")
+    began = time.monotonic()
+    child.tell("end")
+    ended = child.end()
+    took = time.monotonic() - began
+    said = repair(run)
+
+    assert ended.code == 7, ended.err
+    assert took < 1 + 4
+    assert "telemetry repair" in ended.err, "it says how to get the rest"
+    assert " 0 records recovered" not in said
+    records = whole_run(run, steps=range(10_100))
+    assert not events(records, "lost")
+    assert events(records, "end")
+
+
+def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_tells_of(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_AS_TOLD, tmp_path, 1.0, 1)
+    child.tell("steps 100")
+    child.wait_for_line("done")
+    child.limit_files(100_000)
+    child.tell("steps 20000")
+    child.wait_for_line("done")
+    child.tell("end")
+    ended = child.end()
+    repair(run)
+
+    assert ended.code == 7, ended.err
+    records = whole_run(run)
+    lost = sum(record["records"] for record in events(records, "lost"))
+    assert lost > 1000
+    assert len(events(records, "step")) + lost == 20_100
+    assert events(records, "end")
+
+
+def test_a_full_disk_leaves_no_half_line_in_the_middle(tmp_path, start):
+    child = start(LOGS_AS_TOLD, tmp_path, 32, 5)
+    child.tell("steps 10")
+    child.wait_for_line("done")
+    for limit in range(20_000, 60_000, 1_237):
+        child.tell("steps 10")
+        child.limit_files(limit)
+        time.sleep(0.1)
+    child.limit_files(None)
+    child.tell("end")
+    ended = child.end()
+
+    assert ended.code == 7, ended.err
+    records = records_of(tmp_path / "run" / "metrics.jsonl")
+    assert_nothing_is_missing(records)
+
+
+def _memory_of(journal):
+    return journal.stat().st_blocks * 512
+
+
+def _size_once_it_stands_still(path):
+    deadline, size, since = time.monotonic() + 20, -1, time.monotonic()
+    while time.monotonic() - since < 0.5:
+        assert time.monotonic() < deadline
+        if path.stat().st_size != size:
+            size, since = path.stat().st_size, time.monotonic()
+        time.sleep(0.01)
+    return size
+
+
+def _seconds_until_it_grows(path, size):
+    began = time.monotonic()
+    while path.stat().st_size <= size:
+        assert time.monotonic() - began < 20, "it is not written to again"
+        time.sleep(0.01)
+    return time.monotonic() - began

@@ -1,0 +1,214 @@
+"""The ways a training process ends, and what its run folder says of each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.faults.aftermath import events, whole_run
+from tests.faults.children import PREAMBLE, ROOT, repair
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.status import work_out_status
+from toolkit.telemetry import TelemetryLogger
+
+LOGS_500_STEPS = """
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
+log.log_start()
+for step in range(500):
+    log.log_step(step, train_loss=1.0)
+"""
+
+LOGS_500_STEPS_IN_A_BLOCK = """
+with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False) as log:
+    log.log_start()
+    for step in range(500):
+        log.log_step(step, train_loss=1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "status", "reason"),
+    [
+        pytest.param(LOGS_500_STEPS, 0, "finished", "exit", id="the script is over"),
+        pytest.param(
+            LOGS_500_STEPS + "del log", 0, "finished", "exit", id="nobody holds the logger any more"
+        ),
+        pytest.param(LOGS_500_STEPS + "sys.exit(3)", 3, "finished", "exit", id="sys.exit"),
+        pytest.param(LOGS_500_STEPS + "1 / 0", 1, "failed", "failed", id="an exception nobody catches"),
+        pytest.param(LOGS_500_STEPS + "raise KeyboardInterrupt", -2, "stopped", "interrupted", id="Ctrl-C"),
+        pytest.param(LOGS_500_STEPS + "log.close()", 0, "finished", "finished", id="close"),
+        pytest.param(LOGS_500_STEPS + "log.close('stopped')", 0, "stopped", "stopped", id="close, stopped"),
+        pytest.param(LOGS_500_STEPS_IN_A_BLOCK, 0, "finished", "finished", id="a block is left"),
+        pytest.param(
+            LOGS_500_STEPS_IN_A_BLOCK + "    sys.exit()", 0, "finished", "finished", id="sys.exit in a block"
+        ),
+        pytest.param(
+            LOGS_500_STEPS_IN_A_BLOCK + "    sys.exit(3)", 3, "failed", "failed", id="sys.exit(3) in a block"
+        ),
+        pytest.param(
+            LOGS_500_STEPS_IN_A_BLOCK + "    1 / 0", 1, "failed", "failed", id="an exception in a block"
+        ),
+        pytest.param(
+            LOGS_500_STEPS_IN_A_BLOCK + "    os.kill(os.getpid(), signal.SIGINT); time.sleep(5)",
+            *(-2, "stopped", "interrupted"),
+            id="Ctrl-C in a block",
+        ),
+    ],
+)
+def test_an_end_of_its_own_is_told_and_the_exit_code_stays(tmp_path, start, source, code, status, reason):
+    ended = start(source, tmp_path).end()
+
+    assert ended.code == code, ended.err
+    records = whole_run(tmp_path / "run", steps=range(500))
+    (end,) = events(records, "end")
+    assert records[-1] == end
+    assert (end["status"], end["reason"]) == (status, reason)
+    assert end["global_step"] == 499
+    assert end["records"] == len(records)
+    errors = events(records, "error")
+    assert len(errors) == (status == "failed")
+    if code == 1:
+        assert errors[0]["type"] == "ZeroDivisionError"
+        assert "ZeroDivisionError: division by zero" in ended.err, "the traceback is printed as ever"
+    worked_out = work_out_status(read_manifest(tmp_path / "run"), time.time())
+    assert worked_out.name == status
+    assert worked_out.sure
+
+
+@pytest.mark.parametrize(
+    ("last_words", "code"),
+    [
+        pytest.param("os.kill(os.getpid(), signal.SIGTERM)", -15, id="SIGTERM"),
+        pytest.param("os.kill(os.getpid(), signal.SIGHUP)", -1, id="SIGHUP"),
+        pytest.param("os._exit(5)", 5, id="os._exit"),
+        pytest.param("os.abort()", -6, id="abort"),
+        pytest.param("import ctypes; ctypes.string_at(0)", -11, id="a segmentation fault"),
+        pytest.param("os.execv('/bin/true', ['true'])", 0, id="exec of another program"),
+    ],
+)
+def test_an_end_without_warning_loses_nothing_after_repair_and_counts_as_lost(
+    tmp_path, start, last_words, code
+):
+    ended = start(LOGS_500_STEPS + last_words + "\ntime.sleep(5)", tmp_path).end()
+    status = work_out_status(read_manifest(tmp_path / "run"), time.time())
+    repair(tmp_path / "run")
+
+    assert ended.code == code, ended.err
+    records = whole_run(tmp_path / "run", steps=range(500))
+    assert not events(records, "end")
+    assert (status.name, status.sure) == ("lost", True)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), MemoryError()])
+def test_an_exception_leaves_a_block_unchanged(tmp_path, error):
+    with pytest.raises(type(error)) as caught, TelemetryLogger("run", log_dir=tmp_path, log_every=1):
+        raise error
+
+    assert caught.value is error
+    assert error.__context__ is None
+    assert error.__cause__ is None
+    assert error.__traceback__.tb_next is None, "no frame of ours is in its traceback"
+
+
+def test_calls_after_the_end_do_nothing(tmp_path, start):
+    ended = start(
+        """
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
+        log_step = log.log_step
+        log.log_step(0, train_loss=1.0)
+        log.close()
+        size = os.stat(sys.argv[1] + "/run/metrics.jsonl").st_size
+        log_step(1, train_loss=1.0)
+        log.log_step(1, train_loss=1.0)
+        log.log_start()
+        log.log_eval(1, val_loss=1.0)
+        log.log_epoch(1)
+        log.log_checkpoint(1, "x")
+        log.log_sample(1, "x")
+        log.log_event("late")
+        log.flush()
+        log.close("failed", error=ValueError())
+        with log:
+            pass
+        assert os.stat(sys.argv[1] + "/run/metrics.jsonl").st_size == size
+        sys.exit(7)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert not ended.err
+    records = whole_run(tmp_path / "run", steps=range(1))
+    assert [record["reason"] for record in events(records, "end")] == ["finished"]
+
+
+def test_threads_and_exit_handlers_that_log_until_the_very_end_are_no_trouble(tmp_path, start):
+    ended = start(
+        """
+        import atexit
+
+        atexit.register(lambda: log.log_event("too_late"))  # registered first, so called after the run has ended
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
+        atexit.register(lambda: log.log_event("in_time"))
+
+        def log_for_ever():
+            while True:
+                log.log_event("daemon")
+                time.sleep(0.0005)
+
+        def log_on():
+            time.sleep(0.3)
+            for step in range(500):
+                log.log_step(step, train_loss=1.0)
+
+        threading.Thread(target=log_for_ever, daemon=True).start()
+        threading.Thread(target=log_on).start()
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 0, ended.err
+    assert not ended.err
+    records = whole_run(tmp_path / "run", steps=range(500))
+    assert len(events(records, "in_time")) == 1
+    assert not events(records, "too_late")
+
+
+@pytest.mark.parametrize("stdout", ["full", "closed", "a pipe nobody reads"])
+def test_a_standard_output_that_takes_nothing_does_not_stop_a_training(tmp_path, stdout):
+    source = PREAMBLE + LOGS_500_STEPS + "log.close(); open(sys.argv[1] + '/result', 'w').write('trained')"
+    read, write = os.pipe()
+    os.close(read)
+    target = os.open("/dev/full", os.O_WRONLY) if stdout == "full" else write
+    ended = subprocess.run(
+        [sys.executable, "-u", "-c", source, str(tmp_path)],
+        stdout=None if stdout == "closed" else target,
+        stderr=subprocess.PIPE,
+        preexec_fn=(lambda: os.close(1)) if stdout == "closed" else None,
+        cwd=ROOT,
+        text=True,
+        timeout=60,
+    )
+    for descriptor in {write, target}:
+        os.close(descriptor)
+
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "result").read_text() == "trained"
+    whole_run(tmp_path / "run", steps=range(500))
+
+
+def test_a_default_signal_is_still_the_default(tmp_path):
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    hooks = (sys.excepthook, sys.unraisablehook, sys.displayhook, os.fork)
+
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1) as log:
+        log.log_step(0, train_loss=1.0)
+        during = {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+    assert during == before
+    assert (sys.excepthook, sys.unraisablehook, sys.displayhook, os.fork) == hooks

@@ -1,0 +1,316 @@
+"""Somebody removes, replaces, cuts or locks the files that a run is writing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import time
+
+import pandas as pd
+import pytest
+
+from tests.faults.aftermath import (
+    assert_nothing_is_missing,
+    assert_table_matches,
+    events,
+    records_of,
+    whole_run,
+)
+from tests.faults.children import repair
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.csv_mirror import CsvMirror
+from toolkit.telemetry.options import OptionsError
+
+LOGS_UNTIL_TOLD = """
+# Logs a step every millisecond until a line comes; "new" makes a metric that the table has no column for.
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
+log.log_start()
+acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
+slowest = SlowestCall()
+told = []
+threading.Thread(target=lambda: told.extend(iter(sys.stdin.readline, "")), daemon=True).start()
+step = 0
+while "end\\n" not in told:
+    extra = {"made_later": 1.0} if "new\\n" in told else {}
+    slowest.of(log.log_step, step, train_loss=1.0, x=step, **extra)
+    acknowledged.set(step)
+    step += 1
+    time.sleep(0.001)
+log.close()
+print(f"slowest={slowest.seconds}")
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("removed", ["the run folder", "all of log_dir"])
+def test_a_folder_that_is_removed_is_made_again_and_what_went_with_it_is_told(tmp_path, start, removed):
+    run = tmp_path / "logs" / "run"
+    child = start(LOGS_UNTIL_TOLD, tmp_path / "logs")
+    child.wait_for_step(300)
+    _remove(run if removed == "the run folder" else run.parent)
+    gone_at = child.acknowledged
+    noticed_after = _seconds_until(lambda: (run / "metrics.jsonl").exists())
+    child.wait_for_step(child.acknowledged + 300)
+    ended = _end(child)
+
+    assert noticed_after < 4.0
+    _assert_unharmed(ended)
+    records = whole_run(run)
+    (lost,) = events(records, "lost")
+    assert lost["from_seq"] == 0
+    assert lost["records"] >= 300
+    steps = {record["global_step"] for record in events(records, "step")}
+    after = max(steps) + 1 - min(steps)
+    assert len(steps) == after, "from the first record in the new file on, none is missing"
+    assert min(steps) > 250
+    assert max(steps) == child.acknowledged > gone_at
+    assert read_manifest(run).latest.status == "finished"
+
+
+def test_a_record_file_that_is_replaced_by_an_empty_one_goes_on_there(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child.wait_for_step(300)
+    (run / "metrics.jsonl").rename(tmp_path / "taken.jsonl")
+    (run / "metrics.jsonl").touch(0o600)
+    _seconds_until(lambda: (run / "metrics.jsonl").stat().st_size > 0)
+    child.wait_for_step(child.acknowledged + 200)
+    ended = _end(child)
+
+    _assert_unharmed(ended)
+    taken = records_of(tmp_path / "taken.jsonl")
+    records = records_of(run / "metrics.jsonl")
+    assert_nothing_is_missing(records)
+    _assert_table_has_them_all(run, records)
+    (lost,) = events(records, "lost")
+    assert (lost["from_seq"], lost["to_seq"]) == (0, taken[-1]["seq"]), (
+        "all that is in the other file, and no more"
+    )
+
+
+def test_a_record_file_that_is_put_back_from_a_copy_lacks_only_what_came_since(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child.wait_for_step(300)
+    copy = (run / "metrics.jsonl").read_bytes()
+    child.wait_for_step(child.acknowledged + 300)
+    # As an editor or `cp` with a torn end would leave it.
+    (tmp_path / "copy").write_bytes(copy[: copy.rfind(b"\n") - 10])
+    os.replace(tmp_path / "copy", run / "metrics.jsonl")
+    size = (run / "metrics.jsonl").stat().st_size
+    _seconds_until(lambda: (run / "metrics.jsonl").stat().st_size > size)
+    child.wait_for_step(child.acknowledged + 200)
+    ended = _end(child)
+
+    _assert_unharmed(ended)
+    records = records_of(run / "metrics.jsonl", torn_lines=1)
+    assert_nothing_is_missing(records)
+    (lost,) = events(records, "lost")
+    assert lost["from_seq"] > 100
+    assert len(pd.read_csv(run / "metrics.csv")) >= len(records)
+    repair(run)
+    assert_table_matches(run, records)
+
+
+def test_a_record_file_that_is_cut_short_goes_on_and_the_gap_is_told(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child.wait_for_step(500)
+    data = (run / "metrics.jsonl").read_bytes()
+    cut = data.find(b"\n", len(data) // 2) + 1
+    os.truncate(run / "metrics.jsonl", cut)
+    child.wait_for_step(child.acknowledged + 500)
+    ended = _end(child)
+
+    _assert_unharmed(ended)
+    records = records_of(run / "metrics.jsonl")
+    assert_nothing_is_missing(records)
+    _assert_table_has_them_all(run, records)
+    (lost,) = events(records, "lost")
+    assert lost["from_seq"] == json.loads(data[:cut].splitlines()[-1])["seq"] + 1
+
+
+def test_a_folder_that_is_removed_while_the_disk_is_full_is_told_of_too(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child.wait_for_step(300)
+    child.limit_files((run / "metrics.jsonl").stat().st_size)
+    time.sleep(0.5)
+    written = len(records_of(run / "metrics.jsonl"))
+    _remove(run)
+    child.limit_files(None)
+    _seconds_until(lambda: (run / "metrics.jsonl").exists())
+    child.wait_for_step(child.acknowledged + 300)
+    ended = _end(child)
+
+    _assert_unharmed(ended)
+    records = whole_run(run)
+    (lost,) = events(records, "lost")
+    assert (lost["from_seq"], lost["records"]) == (0, written)
+
+
+@pytest.mark.root
+def test_a_folder_that_becomes_read_only_is_waited_for(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child.wait_for_step(300)
+    with _immutable(run / "metrics.jsonl", run):
+        child.tell("new")
+        child.wait_for_step(child.acknowledged + 1000)
+        time.sleep(0.5)
+        size = (run / "metrics.jsonl").stat().st_size
+        child.wait_for_step(child.acknowledged + 200)
+        time.sleep(0.5)
+        stands_still = (run / "metrics.jsonl").stat().st_size == size
+    resumed_after = _seconds_until(lambda: (run / "metrics.jsonl").stat().st_size > size)
+    ended = _end(child)
+
+    assert stands_still, "the folder was not read-only after all"
+    assert resumed_after < 2.0
+    _assert_unharmed(ended)
+    records = whole_run(run, steps=range(child.acknowledged + 1))
+    assert not events(records, "lost")
+    assert "made_later" in pd.read_csv(run / "metrics.csv").columns
+
+
+@pytest.mark.skipif(
+    os.geteuid() == 0, reason="root may write to any folder; the immutable one is tested instead"
+)
+def test_a_folder_without_write_permission_is_waited_for(tmp_path, start):
+    run = tmp_path / "run"
+    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child.wait_for_step(300)
+    run.chmod(0o500)
+    child.tell("new")
+    child.wait_for_step(child.acknowledged + 1000)
+    run.chmod(0o700)
+    child.wait_for_step(child.acknowledged + 1000)
+    ended = _end(child)
+
+    _assert_unharmed(ended)
+    whole_run(run, steps=range(child.acknowledged + 1))
+
+
+def test_a_log_dir_below_a_file_is_refused_at_once_by_its_name(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(OptionsError, match=r"telemetry\.log_dir is .*file/logs"):
+        TelemetryLogger("run", log_dir=tmp_path / "file" / "logs")
+
+
+def test_a_log_dir_that_cannot_be_written_is_refused_at_once_by_its_name(tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    if os.geteuid() == 0:
+        with _immutable(logs), pytest.raises(OptionsError, match=r"telemetry\.log_dir is .*logs"):
+            TelemetryLogger("run", log_dir=logs)
+    else:
+        logs.chmod(0o500)
+        with pytest.raises(OptionsError, match=r"telemetry\.log_dir is .*logs"):
+            TelemetryLogger("run", log_dir=logs)
+
+
+@pytest.mark.parametrize("harm", ["deleted", "emptied", "cut in the middle of a row", "edited", "replaced"])
+def test_a_table_that_somebody_harms_is_built_again(tmp_path, start, harm):
+    table = tmp_path / "run" / "metrics.csv"
+    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child.wait_for_step(200)
+    _seconds_until(lambda: table.exists() and table.stat().st_size > 5000)
+    if harm == "deleted":
+        table.unlink()
+    elif harm == "emptied":
+        os.truncate(table, 0)
+    elif harm == "cut in the middle of a row":
+        os.truncate(table, 4000)
+    elif harm == "edited":
+        with table.open("a") as file:
+            file.write("a,note,of,mine\n")
+    else:
+        (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+        os.replace(tmp_path / "other.csv", table)
+    child.wait_for_step(child.acknowledged + 800)
+    built_again = pd.read_csv(table)
+    ended = _end(child)
+
+    _assert_unharmed(ended)
+    assert built_again["seq"].tolist() == list(range(len(built_again)))
+    assert len(built_again) > 200
+    whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))
+
+
+def test_a_table_that_is_lost_while_it_gets_new_columns_gets_all_its_rows_back(tmp_path, monkeypatch):
+    lines = [
+        {"event": "step", "time": 1.5, "seq": seq, "session": 1, "global_step": seq} for seq in range(50)
+    ]
+    lines += [{**line, "seq": line["seq"] + 50, "made_later": 1} for line in lines]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    mirror = CsvMirror(tmp_path, mode=0o600)
+    mirror.write(lines[:50])
+
+    def lose_it(source, target):
+        os.unlink(target)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", lose_it)
+        with pytest.raises(OSError, match="Input/output"):
+            mirror.write(lines[50:])
+    mirror.write(lines[50:])
+    mirror.close()
+
+    assert_table_matches(tmp_path, lines)
+
+
+def _assert_table_has_them_all(run, records):
+    """The rows of records that somebody took away may still be in the table; repair goes by the records alone."""
+    table = pd.read_csv(run / "metrics.csv")
+    assert table["seq"].is_monotonic_increasing
+    assert {record["seq"] for record in records} <= set(table["seq"])
+    repair(run)
+    assert_table_matches(run, records_of(run / "metrics.jsonl"))
+
+
+def _end(child):
+    child.tell("end")
+    return child.end()
+
+
+def _assert_unharmed(ended):
+    assert ended.code == 7, ended.err
+    assert ended.number("slowest") < 1.0
+
+
+def _remove(folder):
+    """Remove a folder in which somebody is writing: a file may appear while it is being removed."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+    raise AssertionError(f"{folder} could not be removed")
+
+
+def _seconds_until(holds):
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < 20
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+class _immutable:
+    """Within the block nobody, root included, may change these files or put anything into these folders."""
+
+    def __init__(self, *paths):
+        self._paths = [str(path) for path in paths]
+
+    def __enter__(self):
+        done = subprocess.run(["chattr", "+i", *self._paths], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"this file system has no immutable files: {done.stderr.strip()}")
+
+    def __exit__(self, *_):
+        subprocess.run(["chattr", "-i", *self._paths], check=True)

@@ -1,0 +1,183 @@
+"""A disk that does not answer: no call waits for it, the end does not either, and nothing is lost."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.aftermath import events, whole_run
+from tests.faults.children import ROOT, repair
+from toolkit.runfolder.manifest import read_manifest
+
+HANGS = """
+# Writes to files that `is_hung` names do not return before `answers` is set.
+answers = threading.Event()
+write = os.write
+
+def hanging_write(descriptor, data):
+    if is_hung(os.readlink(f"/proc/self/fd/{descriptor}")):
+        answers.wait()
+    return write(descriptor, data)
+
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=1.5)
+log.log_event("before")
+log.flush()
+os.write = hanging_write
+slowest = SlowestCall()
+for step in range(20_000):
+    slowest.of(log.log_step, step, train_loss=1.0, lr=1e-4, grad_norm=0.5)
+slowest.of(log.log_event, "behind")
+print(f"slowest={slowest.seconds}", flush=True)
+"""
+
+CLOSES_AND_ENDS = """
+began = time.monotonic()
+log.close()
+print(f"closing={time.monotonic() - began}", flush=True)
+sys.exit(7)
+"""
+
+RECORD_FILE = 'is_hung = lambda path: path.endswith("metrics.jsonl")\n'
+WHOLE_FOLDER = "is_hung = lambda path: path.startswith(sys.argv[1])\n"
+
+
+@pytest.mark.parametrize("is_hung", [RECORD_FILE, WHOLE_FOLDER], ids=["the record file", "the whole folder"])
+def test_a_hung_disk_holds_up_neither_the_loop_nor_its_end_and_repair_finds_everything(
+    tmp_path, start, is_hung
+):
+    child = start(is_hung + HANGS + CLOSES_AND_ENDS, tmp_path)
+    ended = child.end()
+    on_disk_at_the_end = (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n")
+    repair(tmp_path / "run")
+
+    assert ended.code == 7, ended.err
+    assert ended.number("slowest") < 0.5
+    assert ended.number("closing") < 1.5 + 2.0
+    assert "telemetry repair" in ended.err
+    assert on_disk_at_the_end < 20_000, "the disk was not hung after all"
+    records = whole_run(tmp_path / "run", steps=range(20_000))
+    assert not events(records, "lost")
+    assert events(records, "end")
+
+
+def test_a_hang_that_passes_leaves_nothing_to_repair(tmp_path, start):
+    child = start(RECORD_FILE + HANGS + "answers.set()" + CLOSES_AND_ENDS, tmp_path)
+    ended = child.end()
+
+    assert ended.code == 7, ended.err
+    assert "telemetry repair" not in ended.err
+    records = whole_run(tmp_path / "run", steps=range(20_000))
+    assert not events(records, "lost")
+    assert read_manifest(tmp_path / "run").latest.reason == "finished"
+
+
+def test_a_write_that_arrives_after_the_end_was_given_up_comes_once(tmp_path, start):
+    child = start(
+        RECORD_FILE
+        + HANGS
+        + """
+log.close()
+print("closed", flush=True)
+sys.stdin.readline()
+answers.set()
+time.sleep(1.0)
+sys.exit(7)
+""",
+        tmp_path,
+    )
+    child.wait_for_line("closed")
+    meanwhile = subprocess.run(
+        [sys.executable, "-m", "toolkit.cli.main", "repair", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    child.tell("answer")
+    ended = child.end()
+    repair(tmp_path / "run")
+
+    assert "living process" in meanwhile.stdout, "what the disk still holds may arrive at any moment"
+    assert ended.code == 7, ended.err
+    whole_run(tmp_path / "run", steps=range(20_000))
+
+
+def test_a_process_killed_in_the_middle_of_a_hang_loses_nothing(tmp_path, start):
+    child = start(WHOLE_FOLDER + HANGS + "signal.pause()", tmp_path)
+    child.wait_for_line("slowest")
+    child.kill()
+    repair(tmp_path / "run")
+
+    whole_run(tmp_path / "run", steps=range(20_000))
+
+
+@pytest.fixture
+def hanging_disk(tmp_path):
+    """A mounted file system and the switch that makes it hang."""
+    if importlib.util.find_spec("fuse") is None:
+        pytest.skip("fusepy is not installed (pip install fusepy; apt install fuse libfuse2)")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("there is no /dev/fuse that this user may open")
+    for name in ("shown", "mounted"):
+        (tmp_path / name).mkdir()
+    switch = tmp_path / "hang"
+    server = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("hanging_file_system.py")]
+        + [str(path) for path in (tmp_path / "shown", tmp_path / "mounted", switch)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "mounted").is_mount():
+        if server.poll() is not None:
+            pytest.skip(f"no user-space file system can be mounted here: {server.communicate()[1][-300:]}")
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    yield tmp_path / "mounted", switch
+    switch.unlink(missing_ok=True)
+    subprocess.run(["umount", "-l", str(tmp_path / "mounted")], capture_output=True)
+    server.send_signal(signal.SIGTERM)
+    server.communicate()
+
+
+@pytest.mark.parametrize("operation", ["write", "everything"])
+def test_a_file_system_that_hangs_holds_up_nobody(tmp_path, start, hanging_disk, operation):
+    mounted, switch = hanging_disk
+    child = start(
+        """
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=1.5)
+        log.log_event("before")
+        log.flush()
+        with open(sys.argv[2], "w") as switch:
+            switch.write(sys.argv[3])
+        slowest = SlowestCall()
+        for step in range(20_000):
+            slowest.of(log.log_step, step, train_loss=1.0, lr=1e-4, grad_norm=0.5)
+        print(f"slowest={slowest.seconds}", flush=True)
+        began = time.monotonic()
+        log.close()
+        print(f"closing={time.monotonic() - began}", flush=True)
+        sys.exit(7)
+        """,
+        mounted,
+        switch,
+        operation,
+    )
+    slowest = float(child.wait_for_line("slowest=").partition("=")[2])
+    closing = float(child.wait_for_line("closing=").partition("=")[2])
+    # The kernel keeps a process until the write it is in has ended: nothing in the process can change that.
+    switch.unlink()
+    ended = child.end()
+    repair(mounted / "run")
+
+    assert slowest < 0.5
+    assert closing < 1.5 + 2.0
+    assert ended.code == 7, ended.err
+    records = whole_run(mounted / "run", steps=range(20_000))
+    assert not events(records, "lost")

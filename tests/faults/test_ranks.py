@@ -1,0 +1,123 @@
+"""Several processes of one training: rank 0 writes the run, the others nothing, or a file each where asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, whole_run
+from tests.faults.children import repair
+
+pytest.importorskip("torch.distributed", reason="torch is not installed")
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+
+TRAINS_TOGETHER = """
+import torch
+import torch.distributed as distributed
+
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, ranks=sys.argv[2], system=False) as log:
+    for step in range(20):
+        loss = torch.tensor(float(rank + step))
+        distributed.all_reduce(loss)
+        log.log_step(step, train_loss=loss, mine=rank)
+    distributed.barrier()
+print(f"rank {rank} reached {loss.item()}", flush=True)
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_of_two_ranks_only_the_first_writes(tmp_path, start):
+    ended = start(TRAINS_TOGETHER, tmp_path, "zero", launcher=TORCHRUN).end(110)
+
+    assert ended.code == 0, ended.err
+    assert ended.out.count("reached 39.0") == 2, "both ranks trained to the end"
+    assert ended.out.count("[telemetry] Logging to") == 1
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["run"]
+    assert not (tmp_path / "run" / "ranks").exists()
+    records = whole_run(tmp_path / "run", steps=range(20))
+    assert {record["mine"] for record in events(records, "step")} == {0}
+
+
+@pytest.mark.slow
+def test_every_rank_that_is_asked_to_write_has_a_file_of_its_own(tmp_path, start):
+    run = tmp_path / "run"
+    ended = start(TRAINS_TOGETHER, tmp_path, "all", launcher=TORCHRUN).end(110)
+
+    assert ended.code == 0, ended.err
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["run"]
+    assert [path.name for path in (run / "ranks").iterdir()] == ["00001.jsonl"]
+    first = whole_run(run, steps=range(20))
+    other = records_of(run / "ranks" / "00001.jsonl")
+    assert_nothing_is_missing(other)
+    assert all("rank" not in record for record in first)
+    assert all(record["rank"] == 1 for record in other)
+    assert [(step["global_step"], step["mine"]) for step in events(other, "step")] == [
+        (n, 1) for n in range(20)
+    ]
+
+
+LAUNCH = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
+
+LOGS_50_STEPS = """
+with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, ranks="all", resume=True, system=False) as log:
+    for step in range(50):
+        log.log_step(step, train_loss=1.0)
+        time.sleep(0.01)
+"""
+
+
+def test_the_files_of_all_ranks_go_on_when_a_run_is_resumed(tmp_path, start):
+    for _ in range(3):
+        ranks = [start(LOGS_50_STEPS, tmp_path, env={**LAUNCH, "RANK": str(rank)}) for rank in range(2)]
+        assert [rank.end().code for rank in ranks] == [0, 0]
+
+    other = records_of(tmp_path / "run" / "ranks" / "00001.jsonl")
+    assert_nothing_is_missing(other)
+    for records in (whole_run(tmp_path / "run"), other):
+        steps = [(record["session"], record["global_step"]) for record in events(records, "step")]
+        assert steps == [(session, step) for session in (1, 2, 3) for step in range(50)]
+
+
+LOGS_FOR_EVER = """
+acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, ranks="all", system=False)
+step = 0
+while True:
+    log.log_step(step, train_loss=1.0)
+    acknowledged.set(step)
+    step += 1
+    time.sleep(0.0005)
+"""
+
+
+def test_ranks_that_are_killed_lose_nothing(tmp_path, start):
+    ranks = [start(LOGS_FOR_EVER, tmp_path, env={**LAUNCH, "RANK": str(rank)}) for rank in range(2)]
+    for rank in ranks:
+        rank.wait_for_step(500)
+    for rank in reversed(ranks):
+        rank.kill()
+
+    repair(tmp_path / "run")
+
+    whole_run(tmp_path / "run", steps=range(ranks[0].acknowledged + 1))
+    other = records_of(tmp_path / "run" / "ranks" / "00001.jsonl")
+    assert_nothing_is_missing(other)
+    steps = [record["global_step"] for record in events(other, "step")]
+    assert steps[: ranks[1].acknowledged + 1] == list(range(ranks[1].acknowledged + 1))
+
+
+def test_a_launcher_that_uses_its_names_again_does_not_lead_a_rank_into_a_killed_run(tmp_path, start):
+    killed = start(LOGS_FOR_EVER, tmp_path, env={**LAUNCH, "RANK": "0"})
+    killed.wait_for_step(10)
+    killed.kill()
+    other = start(LOGS_FOR_EVER, tmp_path, env={**LAUNCH, "RANK": "1"})
+    first = start(LOGS_FOR_EVER, tmp_path, env={**LAUNCH, "RANK": "0"})
+    for rank in (first, other):
+        rank.wait_for_step(10)
+        rank.kill()
+
+    assert not (tmp_path / "run" / "ranks").exists()
+    assert (tmp_path / "run-2" / "ranks" / "00001.jsonl").exists()

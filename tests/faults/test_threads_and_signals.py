@@ -1,0 +1,182 @@
+"""Calls from many threads, and from signal handlers that interrupt a call: none is lost, none comes twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.faults.aftermath import events, whole_run
+
+
+def test_eight_threads_log_at_once(tmp_path, start):
+    ended = start(
+        """
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
+        slowest = [SlowestCall() for _ in range(8)]
+        together = threading.Barrier(8)
+
+        def work(number):
+            together.wait()
+            for step in range(1000):
+                slowest[number].of(log.log_step, 1000 * number + step, train_loss=1.0, thread=number)
+                slowest[number].of(log.log_event, "mine", thread=number, count=step)
+                if step % 50 == 0:
+                    time.sleep(0.001)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        log.close()
+        print(f"slowest={max(each.seconds for each in slowest)}")
+        sys.exit(7)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert not ended.err
+    assert ended.number("slowest") < 2.0, "the others' turns at the interpreter included"
+    records = whole_run(tmp_path / "run")
+    by_thread = {number: [] for number in range(8)}
+    for record in events(records, "mine"):
+        by_thread[record["thread"]].append(record["count"])
+    assert all(counts == list(range(1000)) for counts in by_thread.values()), (
+        "each thread's own order is kept"
+    )
+    steps = events(records, "step")
+    assert len(steps) + sum(step.get("steps_folded", 0) for step in steps) == 8000, "no step is unseen"
+
+
+STORM = """
+# A timer interrupts the loop some thousand times; its handler logs too.
+import itertools
+
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
+log.log_start()
+numbers = itertools.count(1)
+interrupts = 0
+
+def handle(signal_number, frame):
+    global interrupts
+    interrupts = number = next(numbers)
+    log.log_event("interrupt", number=number)
+    log.log_step(10_000_000 + number, train_loss=2.0)
+    raise_if_wanted()
+
+signal.signal(signal.SIGALRM, handle)
+slowest = SlowestCall()
+signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+"""
+
+ENDS = """
+signal.setitimer(signal.ITIMER_REAL, 0)
+log.close()
+print(f"slowest={slowest.seconds}")
+print(f"interrupts={next(numbers) - 1}")
+sys.exit(7)
+"""
+
+
+def test_a_signal_handler_that_logs_in_the_middle_of_a_call_neither_hangs_nor_spoils_the_order(
+    tmp_path, start
+):
+    ended = start(
+        STORM
+        + """
+def raise_if_wanted():
+    pass
+
+for step in range(30_000):
+    slowest.of(log.log_step, step, train_loss=1.0)
+"""
+        + ENDS,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert not ended.err
+    assert ended.number("slowest") < 1.0
+    interrupts = range(1, int(ended.number("interrupts")) + 1)
+    assert len(interrupts) > 100
+    records = whole_run(tmp_path / "run")
+    assert Counter(record["number"] for record in events(records, "interrupt")) == Counter(interrupts)
+    steps = Counter(record["global_step"] for record in events(records, "step"))
+    assert steps == Counter([*range(30_000), *(10_000_000 + number for number in interrupts)])
+
+
+def test_a_signal_handler_that_raises_out_of_a_call_leaves_no_gap_and_no_lock_behind(tmp_path, start):
+    ended = start(
+        """
+class Interrupted(BaseException):
+    pass
+
+is_wanted = False
+
+def raise_if_wanted():
+    global is_wanted
+    if is_wanted:
+        is_wanted = False
+        raise Interrupted
+"""
+        + STORM
+        + """
+returned = 0
+for step in range(30_000):
+    try:
+        is_wanted = True
+        log.log_step(step, train_loss=1.0)
+        returned += 1
+        is_wanted = False
+    except Interrupted:
+        pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+began = time.monotonic()
+log.log_event("behind")
+log.flush()
+print(f"flushing={time.monotonic() - began}")
+print(f"returned={returned}")
+"""
+        + ENDS,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert ended.number("interrupts") > 100
+    assert ended.number("flushing") < 4.0, "a lock was left held"
+    records = whole_run(tmp_path / "run")
+    assert events(records, "behind")
+    steps = {
+        record["global_step"] for record in events(records, "step") if record["global_step"] < 10_000_000
+    }
+    assert len(steps) >= ended.number("returned"), "each call that returned has its record"
+
+
+def test_an_object_that_logs_while_it_is_destroyed_is_no_trouble(tmp_path, start):
+    ended = start(
+        """
+        import gc
+
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
+
+        class LogsAtItsEnd:
+            def __init__(self):
+                self.itself = self
+
+            def __del__(self):
+                log.log_event("destroyed")
+
+        gc.set_threshold(7)  # a collection falls into the middle of calls of ours, too
+        for step in range(3000):
+            LogsAtItsEnd()
+            log.log_step(step, train_loss=1.0, extra={"a": [step]})
+        gc.collect()
+        log.close()
+        sys.exit(7)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    records = whole_run(tmp_path / "run", steps=range(3000))
+    assert len(events(records, "destroyed")) == 3000

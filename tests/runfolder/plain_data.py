@@ -1,0 +1,40 @@
+"""What a record may hold, for tests that try all of it."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+# A slow machine is no failure; the number is what a test of the whole project can spend on one property.
+tries = settings(max_examples=60, deadline=None)
+
+# Every character, halves of surrogate pairs included: a file name that is no UTF-8 reaches Python as such.
+any_text = st.text(st.characters(exclude_categories=()), max_size=40)
+names = st.text(st.characters(exclude_categories=()), max_size=12)
+
+huge_texts = st.builds(
+    lambda text, times: text * times, st.text(min_size=1, max_size=3), st.integers(1, 90_000)
+)
+long_lists = st.builds(
+    lambda item, times: [item] * times, st.floats() | st.integers(), st.integers(1, 30_000)
+)
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.integers(-(2**2000), 2**2000) | st.floats() | any_text
+)
+
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(names, inner, max_size=5),
+    max_leaves=20,
+)
+
+records = st.dictionaries(names, values, max_size=12)
+
+
+def nested(depth, leaf=1, kind=list):
+    """Return `leaf` inside of `depth` lists or mappings."""
+    value = leaf
+    for _ in range(depth):
+        value = [value] if kind is list else {"in": value}
+    return value

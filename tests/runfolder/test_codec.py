@@ -1,0 +1,320 @@
+"""Whatever a record holds becomes one line that a strict parser takes; whatever a line holds never does harm."""
+
+import json
+import math
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.runfolder.plain_data import huge_texts, long_lists, nested, records, tries, values
+from toolkit.runfolder.codec import RecordError, decode, encode, name_of_non_finite, with_non_finite
+from toolkit.runfolder.records import MAX_RECORD_BYTES
+
+
+def strictly_parsed(line):
+    """Return the one object that `line` holds, read as `jq` or `JSON.parse` would."""
+
+    def refuse(word):
+        raise AssertionError(f"not strict JSON: {word}")
+
+    def without_repeats(pairs):
+        assert len(dict(pairs)) == len(pairs), "a key stands twice"
+        return dict(pairs)
+
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert len(line) <= MAX_RECORD_BYTES
+    parsed = json.loads(line.decode("utf-8"), parse_constant=refuse, object_pairs_hook=without_repeats)
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+# ---------------------------------------------------------------- a record to a line
+
+
+@tries
+@given(record=records)
+@example(record={})
+@example(record={"": {"": [[]]}})
+def test_any_plain_record_is_one_strict_line_that_the_reader_takes(record):
+    line = encode(record)
+
+    strictly_parsed(line)
+    decode(line)
+
+
+@tries
+@given(
+    record=st.dictionaries(
+        st.text(min_size=1, max_size=4000),
+        values | huge_texts | long_lists | st.lists(huge_texts, max_size=3),
+    )
+)
+def test_an_over_long_record_is_cut_and_stays_one_strict_line(record):
+    record = {"event": "step", "seq": 7, **record}
+    line = encode(record)
+    found = strictly_parsed(line)
+
+    decode(line)
+    assert "event" in found
+    if len(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")) > 2 * MAX_RECORD_BYTES:
+        assert found.get("cut") or found.get("unencodable")
+
+
+@tries
+@given(
+    record=st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=10),
+        st.booleans()
+        | st.integers(-(2**63), 2**64 - 1)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters(codec="utf-8"), max_size=20),
+        max_size=10,
+    )
+)
+def test_what_json_can_carry_comes_back_as_it_was(record):
+    assert decode(encode(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")]
+)
+def test_a_number_that_is_not_finite_is_null_and_named(number, word):
+    found = strictly_parsed(encode({"event": "step", "train_loss": number, "lr": 0.1}))
+
+    assert found == {
+        "event": "step",
+        "train_loss": None,
+        "lr": 0.1,
+        "nan_inf_detected": True,
+        "non_finite": {"train_loss": word},
+    }
+
+
+def test_a_number_that_is_not_finite_is_named_where_it_is_nested():
+    found = strictly_parsed(encode({"a": [1.0, math.nan], "b": {"c": {"d": -math.inf}}, "x": (math.inf,)}))
+
+    assert found["non_finite"] == {"a/1": "NaN", "b/c/d": "-Infinity", "x/0": "Infinity"}
+    assert found["a"] == [1.0, None]
+
+
+def test_a_false_alarm_is_not_kept_beside_a_real_one():
+    found = strictly_parsed(encode({"nan_inf_detected": False, "grad_norm": math.nan}))
+
+    assert found["nan_inf_detected"] is True
+
+
+@pytest.mark.parametrize("theirs", ["text", 5, ["a"], None, math.nan, {"other": "NaN"}])
+def test_a_field_of_the_callers_that_is_called_like_ours_does_no_harm(theirs):
+    found = strictly_parsed(encode({"train_loss": math.inf, "non_finite": theirs}))
+
+    assert found["non_finite"]["train_loss"] == "Infinity"
+
+
+@tries
+@given(number=st.floats())
+def test_the_number_that_json_could_not_carry_is_put_back(number):
+    record = with_non_finite(decode(encode({"loss": number})))
+
+    assert record["loss"] == number or (math.isnan(number) and math.isnan(record["loss"]))
+
+
+@tries
+@given(record=records)
+def test_putting_back_adds_no_field_and_changes_no_other(record):
+    plain = decode(encode(record))
+    restored = with_non_finite(plain)
+
+    assert restored.keys() == plain.keys()
+    assert all(
+        restored[name] == plain[name] or not math.isfinite(restored[name])
+        for name in plain
+        if not isinstance(plain[name], (dict, list))
+    )
+
+
+@pytest.mark.parametrize("named", [None, 3, [], {"loss": 5}, {"loss": "nonsense"}, {"absent": "NaN"}])
+def test_a_foreign_list_of_non_finite_numbers_restores_nothing(named):
+    record = {"loss": None, "non_finite": named}
+
+    assert with_non_finite(record) == record
+
+
+def test_the_word_for_a_number_is_the_one_that_is_read_back():
+    for number in (math.nan, math.inf, -math.inf):
+        assert str(float(name_of_non_finite(number))) == str(number)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [2**63 - 1, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1, 10**400, -(10**400), 10**5000],
+    ids=lambda number: f"{number.bit_length()} bits",
+)
+def test_an_integer_of_any_size_is_kept_in_some_form(number):
+    found = strictly_parsed(encode({"a": number, "in": {"side": [number]}}))
+
+    if -(2**63) <= number < 2**64:
+        assert found["a"] == number
+    elif abs(number) < 2**1000:
+        assert found["a"] == str(number)
+    else:
+        assert "bits" in found["a"]
+    assert found["in"]["side"] == [found["a"]]
+
+
+def test_half_a_character_is_written_out():
+    found = strictly_parsed(encode({"\ud800": "a\udfffb", "in": ["\ud83d"]}))
+
+    assert found == {"\\ud800": "a\\udfffb", "in": ["\\ud83d"]}
+
+
+def test_line_separators_of_other_alphabets_stay_in_the_line():
+    text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\r\nh"
+    line = encode({"text": text})
+
+    assert line.count(b"\n") == 1
+    assert decode(line)["text"] == text
+
+
+def test_an_over_long_text_is_cut_and_named_and_the_rest_kept():
+    found = strictly_parsed(encode({"event": "step", "seq": 3, "prompt": "x" * 10**6, "train_loss": 0.5}))
+
+    assert found["cut"] == ["prompt"]
+    assert found["prompt"].endswith("… [1000000 characters]")
+    assert len(found["prompt"]) > 10_000
+    assert (found["event"], found["seq"], found["train_loss"]) == ("step", 3, 0.5)
+
+
+def test_an_over_long_list_is_cut_and_named():
+    found = strictly_parsed(encode({"event": "e", "values": list(range(100_000))}))
+
+    assert found["cut"] == ["values"]
+    assert found["values"][:3] == [0, 1, 2]
+    assert found["values"][-1].endswith("more")
+
+
+def test_a_record_of_too_many_fields_names_what_it_left_out():
+    record = {"event": "step", "seq": 3, "global_step": 9, **{f"metric/{i}": i / 7 for i in range(20_000)}}
+    line = encode(record)
+    found = strictly_parsed(line)
+
+    assert decode(line) == found
+    assert (found["event"], found["seq"], found["global_step"]) == ("step", 3, 9)
+    assert "more fields" in found["unencodable"]["…"]
+    assert len(line) > MAX_RECORD_BYTES // 3
+
+
+def test_a_record_of_many_small_fields_is_one_that_the_reader_takes():
+    line = encode({"seq": 1, **{f"{i:x}": 1 for i in range(4500)}})
+
+    assert len(decode(line)) <= 4096
+    assert decode(line)["unencodable"] == {"…": "413 more fields"}
+
+
+def test_notes_of_what_could_not_be_kept_survive_the_cutting():
+    notes = {"model": "Tensor: shape (3, 4), not one number"}
+    found = strictly_parsed(encode({"unencodable": notes, **{f"{i}": "é" * 300 for i in range(3000)}}))
+
+    assert found["unencodable"]["model"] == notes["model"]
+
+
+def test_names_are_cut_without_two_becoming_one():
+    record = {"n" * 5000 + str(i): "v" * 5000 for i in range(20)}
+    found = strictly_parsed(encode(record))
+
+    assert sum(name.startswith("nnn") for name in found) == 20
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+@pytest.mark.parametrize("depth", [31, 32, 40, 300, 2000])
+def test_a_record_of_any_depth_is_one_that_the_reader_takes(depth, kind):
+    line = encode({"seq": 1, "config": nested(depth, kind=kind)})
+
+    assert decode(line)["seq"] == 1
+    assert ("cut" in decode(line)) == (depth > 31)
+
+
+def test_nothing_that_a_record_is_known_by_gives_way_to_its_payload():
+    payload = {f"k{i}": ["\x00" * 64] * 16 for i in range(500)}
+    found = strictly_parsed(encode({"event": "e" * 128, "time": 1.5, "seq": 1, "global_step": 4, **payload}))
+
+    assert {"event", "time", "seq", "global_step"} <= found.keys()
+
+
+def test_even_what_it_is_known_by_gives_way_where_that_alone_is_too_long():
+    monster = [[["\x00" * 64] * 16] * 16] * 16
+
+    strictly_parsed(encode({"event": "e", "global_step": monster, "time": monster}))
+
+
+# ---------------------------------------------------------------- a line to a record
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"   ",
+        b"null",
+        b"[]",
+        b'[{"event":"step"}]',
+        b'"text"',
+        b"5",
+        b"NaN",
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":-Infinity}',
+        b'{"a":1e999}',
+        b"{'a':1}",
+        b'{"a":1',
+        b'{"a":1}}',
+        b'{"a":1}{"b":2}',
+        b'{"a":01}',
+        b'{"a":1,}',
+        b'\xef\xbb\xbf{"a":1}',
+        b'{"a":"\xff"}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\x00"}',
+        b"\x00" * 4096,
+        b"{" * 100_000,
+        b"[" * 100_000,
+        b'{"a":' * 2000 + b"1" + b"}" * 2000,
+        b'{"a":' + b"[" * 32 + b"]" * 32 + b"}",
+        b'{"a":' + b"9" * 5000 + b"}",
+        b"{" + b",".join(b'"%d":1' % i for i in range(4097)) + b"}",
+    ],
+    ids=lambda line: ascii(line[:24]),
+)
+def test_a_line_that_is_no_record_is_refused_with_a_reason(line):
+    with pytest.raises(RecordError) as refusal:
+        decode(line)
+
+    assert str(refusal.value)
+
+
+@tries
+@given(line=st.binary(max_size=200))
+@example(line=b"\xed\xa0\x80")
+def test_garbage_is_refused_and_never_worse(line):
+    try:
+        assert isinstance(decode(line), dict)
+    except RecordError:
+        pass
+
+
+@tries
+@given(record=records, at=st.integers(0, 300), byte=st.integers(0, 255))
+def test_one_flipped_byte_is_refused_and_never_worse(record, at, byte):
+    line = bytearray(encode(record))
+    line[at % len(line)] = byte
+    try:
+        assert isinstance(decode(bytes(line)), dict)
+    except RecordError:
+        pass
+
+
+def test_a_line_at_the_limits_is_taken():
+    line = b'{"a":' + b"[" * 31 + b"]" * 31 + b"," + b",".join(b'"%d":1' % i for i in range(4095)) + b"}"
+
+    assert len(decode(line)) == 4096

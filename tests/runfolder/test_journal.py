@@ -1,0 +1,462 @@
+"""What was acknowledged outlives its process in mapped memory, and is found again by its number, once each."""
+
+import mmap
+import os
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runfolder.plain_data import tries
+from toolkit.runfolder import journal
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.journal import (
+    PREFIX,
+    SUFFIX,
+    Journal,
+    hold_abandoned,
+    journals_in,
+    pending_lines,
+    record_file_of,
+    shared_memory_folders,
+)
+
+SEGMENT = 4096
+HEADER = journal._HEADER_BYTES
+COMMITTED_IN_A = 8 * journal._COMMITTED
+COMMITTED_IN_B = COMMITTED_IN_A + 8
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
+
+
+def line(seq, **fields):
+    return encode({"event": "step", "seq": seq, **fields})
+
+
+def create(folder, **more):
+    return Journal.create([folder], folder / "r" / "metrics.jsonl", session=3, segment_bytes=SEGMENT, **more)
+
+
+@pytest.fixture
+def made(tmp_path):
+    made = create(tmp_path)
+    yield made
+    if made._descriptor is not None:
+        made.close(remove=True)
+
+
+def seqs(path):
+    return [seq for seq, _ in pending_lines(path)]
+
+
+# ---------------------------------------------------------------- writing
+
+
+def test_a_line_is_there_for_others_as_soon_as_it_is_appended(made):
+    assert made.append(line(0)) == len(line(0))
+    assert made.append(line(1)) == len(line(0)) + len(line(1))
+    assert made.fill == len(line(0)) + len(line(1))
+    assert pending_lines(made.path) == [(0, line(0)), (1, line(1))]
+
+
+def test_a_journal_that_has_no_room_says_so_and_stays_as_it_was(made):
+    count = 0
+    while made.append(line(count, text="x" * 100)):
+        count += 1
+    fill = made.fill
+
+    assert made.append(b"x" * SEGMENT) == 0
+    assert SEGMENT < made.fill == fill <= made.capacity
+    assert seqs(made.path) == list(range(count))
+
+
+def test_a_line_longer_than_a_segment_has_no_room(made):
+    assert made.append(b"x" * (SEGMENT + 1)) == 0
+    assert made.fill == 0
+
+
+def test_a_line_that_fills_a_segment_to_the_last_byte_has_room(made):
+    rest = line(0)[:-2] + b',"t":"' + b"x" * (SEGMENT - len(line(0)) - 7) + b'"}\n'
+
+    assert len(rest) == SEGMENT
+    assert made.append(rest) == SEGMENT
+    assert made.append(line(1)) == len(line(1))
+    assert made.flip() == rest
+
+
+def test_what_was_filled_is_handed_over_and_callers_go_on_elsewhere(made):
+    made.append(line(0))
+    handed = made.flip()
+    made.append(line(1))
+
+    assert handed == line(0)
+    assert seqs(made.path) == [0, 1]
+
+    made.release()
+
+    assert seqs(made.path) == [1]
+
+
+def test_one_segment_at_a_time_is_handed_over(made):
+    made.append(line(0))
+    made.flip()
+    made.append(line(1))
+
+    assert made.flip() is None
+
+    made.release()
+
+    assert made.flip() == line(1)
+
+
+def test_nothing_is_handed_over_where_there_is_nothing(made):
+    assert made.flip() is None
+
+    made.release()
+
+    assert made.flip() is None
+
+
+def test_the_segments_take_turns_for_ever(made):
+    written = []
+    for seq in range(300):
+        while not made.append(line(seq, text="y" * 200)):
+            written.append(made.flip())
+            made.release()
+    while (rest := made.flip()) is not None:
+        written.append(rest)
+        made.release()
+
+    assert b"".join(written) == b"".join(line(seq, text="y" * 200) for seq in range(300))
+
+
+@tries
+@given(
+    turns=st.lists(
+        st.tuples(st.sampled_from(["append", "append", "append", "flip", "release"]), st.integers(0, 900)),
+        max_size=60,
+    )
+)
+def test_a_kill_at_any_moment_loses_nothing_that_was_appended(tmp_path_factory, turns):
+    folder = tmp_path_factory.mktemp("journal")
+    made = create(folder)
+    given_lines, in_file, handed = [], [], None
+    for what, length in turns:
+        if what == "append":
+            new = line(len(given_lines), text="z" * length)
+            if made.append(new):
+                given_lines.append(new)
+        elif what == "flip":
+            handed = made.flip() or handed
+        elif handed is not None:
+            in_file.append(handed)
+            made.release()
+            handed = None
+        found = dict(pending_lines(made.path))
+        written = b"".join(in_file)
+        missing = [seq for seq, text in enumerate(given_lines) if text not in written]
+
+        assert [seq for seq in missing if seq not in found] == []
+        assert all(given_lines[seq] == text for seq, text in found.items())
+    made.close(remove=True)
+
+
+@pytest.mark.skipif(not shared_memory_folders(), reason="there is no memory file system")
+def test_a_journal_in_memory_grows_while_nobody_empties_it_and_shrinks_again(tmp_path):
+    (folder,) = shared_memory_folders()
+    made = Journal.create(
+        [folder],
+        tmp_path / "metrics.jsonl",
+        session=1,
+        segment_bytes=SEGMENT,
+        max_bytes=5 * SEGMENT,
+        reserve_bytes=1,
+    )
+    try:
+        lines = []
+        while made.append(new := line(len(lines), text="x" * 500)):
+            lines.append(new)
+        full = len(lines)
+
+        assert made.capacity == 5 * SEGMENT
+        assert full >= 5 * (SEGMENT // 600)
+        assert seqs(made.path) == list(range(full))
+
+        made.open_reserve()
+        while made.append(new := line(len(lines), text="x" * 500)):
+            lines.append(new)
+
+        assert len(lines) > full
+        assert seqs(made.path) == list(range(len(lines)))
+
+        written = []
+        while (batch := made.flip()) is not None:
+            written.append(batch)
+            made.release()
+
+        assert b"".join(written) == b"".join(lines)
+        assert made.path.stat().st_blocks * 512 <= HEADER + 3 * SEGMENT
+        assert made.append(line(0))
+    finally:
+        made.close(remove=True)
+
+
+@pytest.mark.skipif(not shared_memory_folders(), reason="there is no memory file system")
+def test_a_journal_is_private_to_its_user(tmp_path):
+    before = os.umask(0)
+    try:
+        made = create(tmp_path)
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
+    assert made.path.name.startswith(PREFIX)
+    assert made.path.name.endswith(SUFFIX)
+    made.close(remove=True)
+
+
+def test_where_no_folder_takes_a_journal_it_lives_in_memory(tmp_path):
+    made = Journal.create([tmp_path / "absent"], tmp_path / "metrics.jsonl", session=1, segment_bytes=SEGMENT)
+    made.append(line(0))
+
+    assert made.path is None
+    assert made.flip() == line(0)
+    made.release()
+    made.close(remove=True)
+
+
+def test_the_next_folder_is_tried_where_the_first_takes_none(tmp_path):
+    made = Journal.create(
+        [tmp_path / "absent", tmp_path], tmp_path / "metrics.jsonl", session=1, segment_bytes=SEGMENT
+    )
+
+    assert made.path.parent == tmp_path
+    made.close(remove=True)
+
+
+def test_a_folder_that_is_full_is_passed_over_and_left_clean(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(journal.os, "posix_fallocate", full)
+    made = create(tmp_path)
+
+    assert made.path is None
+    assert list(journals_in(tmp_path)) == []
+
+
+# ---------------------------------------------------------------- recovery
+
+
+def test_a_journal_that_this_process_writes_is_not_abandoned(made):
+    made.append(line(0))
+
+    assert hold_abandoned(made.path) is None
+
+
+def test_looking_at_a_journal_does_not_unlock_it(made):
+    made.append(line(0))
+    pending_lines(made.path)
+    record_file_of(made.path)
+    script = """
+        import sys
+        from pathlib import Path
+        from toolkit.runfolder.journal import hold_abandoned, pending_lines
+
+        print(hold_abandoned(Path(sys.argv[1])) is None, len(pending_lines(Path(sys.argv[1]))))
+    """
+
+    assert in_another_process(script, made.path) == "True 1"
+
+
+def test_what_a_killed_process_left_is_found_with_its_numbers_and_its_file(tmp_path):
+    script = f"""
+        import os, signal, sys
+        from pathlib import Path
+        from toolkit.runfolder.codec import encode
+        from toolkit.runfolder.journal import Journal
+
+        folder = Path(sys.argv[1])
+        made = Journal.create([folder], folder / "r" / "metrics.jsonl", session=3, segment_bytes={SEGMENT})
+        for seq in range(7):
+            made.append(encode({{"seq": seq}}))
+            if seq == 3:
+                made.flip()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    died = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], check=False)
+    (path,) = journals_in(tmp_path)
+    held = hold_abandoned(path)
+
+    assert died.returncode == -signal.SIGKILL
+    assert [seq for seq, _ in held.lines] == list(range(7))
+    assert held.record_file == tmp_path / "r" / "metrics.jsonl" == record_file_of(path)
+
+    held.close(remove=True)
+
+    assert list(journals_in(tmp_path)) == []
+
+
+def test_a_journal_that_is_held_is_held_by_one_alone(tmp_path):
+    path = abandoned(tmp_path, line(0))
+    held = hold_abandoned(path)
+    script = """
+        import sys
+        from pathlib import Path
+        from toolkit.runfolder.journal import hold_abandoned
+
+        print(hold_abandoned(Path(sys.argv[1])) is None)
+    """
+
+    assert in_another_process(script, path) == "True"
+
+    held.close(remove=False)
+
+    assert in_another_process(script, path) == "False"
+
+
+def test_the_same_number_in_two_segments_comes_once(tmp_path):
+    path = abandoned(tmp_path, line(4) + line(5), line(5) + line(6))
+    held = hold_abandoned(path)
+
+    assert [seq for seq, _ in held.lines] == [4, 5, 6]
+    held.close(remove=True)
+
+
+def test_what_was_copied_and_not_committed_is_not_there(tmp_path):
+    path = abandoned(tmp_path, line(0) + line(1))
+    with path.open("r+b") as file:
+        file.seek(COMMITTED_IN_A)
+        file.write(struct.pack("=Q", len(line(0))))
+
+    assert seqs(path) == [0]
+
+
+@pytest.mark.parametrize("cut", range(1, 30))
+def test_a_line_that_is_committed_in_part_is_left_out(tmp_path, cut):
+    path = abandoned(tmp_path, line(0) + line(1))
+    with path.open("r+b") as file:
+        file.seek(COMMITTED_IN_A)
+        file.write(struct.pack("=Q", len(line(0)) + cut))
+
+    assert seqs(path) == ([0, 1] if cut >= len(line(1)) else [0])
+
+
+@pytest.mark.parametrize("word", [COMMITTED_IN_A, COMMITTED_IN_B, 8])
+@pytest.mark.parametrize("value", [0, 1, SEGMENT, SEGMENT + 1, 2**32, 2**63, 2**64 - 1])
+def test_a_header_of_nonsense_does_no_harm(tmp_path, word, value):
+    path = abandoned(tmp_path, line(0), line(1))
+    with path.open("r+b") as file:
+        file.seek(word)
+        file.write(struct.pack("=Q", value))
+
+    assert set(seqs(path)) <= {0, 1}
+    held = hold_abandoned(path)
+    assert {seq for seq, _ in held.lines} <= {0, 1}
+    held.close(remove=False)
+
+
+def test_lines_that_are_no_record_are_passed_over(tmp_path):
+    path = abandoned(tmp_path, b"nonsense\n" + line(1) + b'{"seq":"2"}\n' + b"\0\0\n" + b"{}\n" + line(3))
+
+    assert seqs(path) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"\0" * 100_000, b"not a journal" * 1000, b"\xff" * (HEADER + 2 * SEGMENT)]
+)
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path, content):
+    path = tmp_path / f"{PREFIX}foreign{SUFFIX}"
+    path.write_bytes(content)
+
+    assert pending_lines(path) == []
+    assert record_file_of(path) is None
+    assert hold_abandoned(path) is None
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link", "folder", "absent"])
+def test_what_is_no_regular_file_is_left_alone(tmp_path, kind):
+    path = tmp_path / f"{PREFIX}odd{SUFFIX}"
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(abandoned(tmp_path, line(0)))
+
+    assert pending_lines(path) == []
+    assert record_file_of(path) is None
+    assert hold_abandoned(path) is None
+
+
+def test_a_huge_file_is_read_no_further_than_a_journal_can_be_long(tmp_path, monkeypatch):
+    path = abandoned(tmp_path, line(0))
+    with path.open("r+b") as file:
+        file.seek(8)
+        file.write(struct.pack("=Q", 2**63))
+        file.seek(COMMITTED_IN_A)
+        file.write(struct.pack("=Q", 2**63) * journal._MAX_SEGMENTS)
+    os.truncate(path, 2**40)
+    asked = []
+    monkeypatch.setattr(journal.os, "pread", lambda fd, length, at: asked.append(length) or b"")
+    monkeypatch.setattr(journal, "_head", lambda fd: path.open("rb").read(HEADER))
+    pending_lines(path)
+
+    assert sum(asked) <= 256 * 1024 * 1024
+
+
+def test_only_journals_are_listed(tmp_path):
+    path = abandoned(tmp_path, line(0))
+    (tmp_path / "other").write_text("")
+    (tmp_path / f"{PREFIX}x").write_text("")
+
+    assert list(journals_in(tmp_path)) == [path]
+    assert list(journals_in(tmp_path / "absent")) == []
+
+
+@tries
+@given(data=st.binary(max_size=300), at=st.integers(0, HEADER + 2 * SEGMENT - 1))
+def test_any_damage_is_survived(tmp_path_factory, data, at):
+    path = abandoned(tmp_path_factory.mktemp("journal"), line(0) + line(1), line(2))
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+    os.truncate(path, HEADER + 2 * SEGMENT)
+
+    pending_lines(path)
+    record_file_of(path)
+    held = hold_abandoned(path)
+    if held is not None:
+        held.close(remove=True)
+
+
+def abandoned(folder, in_a, in_b=b""):
+    """Write a journal as a process leaves it that was killed."""
+    path = folder / f"{PREFIX}{os.urandom(4).hex()}{SUFFIX}"
+    data = bytearray(HEADER + 2 * SEGMENT)
+    made = create(folder)
+    with made.path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        data[:HEADER] = memory[:HEADER]
+    made.close(remove=True)
+    data[HEADER : HEADER + len(in_a)] = in_a
+    data[HEADER + SEGMENT : HEADER + SEGMENT + len(in_b)] = in_b
+    struct.pack_into("=2Q", data, COMMITTED_IN_A, len(in_a), len(in_b))
+    path.write_bytes(data)
+    return path
+
+
+def in_another_process(script, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()

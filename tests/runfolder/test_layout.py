@@ -1,0 +1,163 @@
+"""A run's name is never a path, two runs never share a folder, and nobody else reads what is in it."""
+
+import os
+import re
+import stat
+import threading
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.runfolder.plain_data import tries
+from toolkit.runfolder.layout import (
+    METRICS_JSONL,
+    PRIVATE,
+    SHARED,
+    candidate_names,
+    claim_folder,
+    is_safe_name,
+    rank_file,
+    safe_run_name,
+)
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+
+NASTY = [
+    *("", " ", ".", "..", "...", "/", "//", "\\", "\0", "-", "-rf", "--help", "~", "~root", "*", "?"),
+    *("../x", "/x", "/etc/passwd", "a/b", "a\\b", "a/../../b", "..\\..\\x", "C:\\x", "C:", "\\\\host\\share"),
+    *("CON", "con", "Con.txt", "PRN", "AUX", "NUL", "nul.tar.gz", "COM1", "com9.log", "LPT1", "COM¹", "COM0"),
+    *("name.", "name ", " name", "name...", ".hidden", "_x", "a\nb", "a\rb", "a\tb", "a\x1b[31mb", "a\0b"),
+    *(
+        "x" * 127,
+        "x" * 128,
+        "x" * 129,
+        "x" * 5000,
+        "é" * 5000,
+        "日本語",
+        "🦙",
+        "\ud800",
+        "\u202eevil",
+        "\uff41\uff0f\uff42",
+        "℀",
+    ),
+    *("metrics.jsonl", "run.json", "a'b\"c", "$(reboot)", "`id`", "a;b", "a|b", "a&b", "%s%n", "name-2"),
+]
+
+
+@pytest.mark.parametrize("text", NASTY, ids=lambda text: ascii(text)[:24])
+def test_a_nasty_name_becomes_one_safe_component(tmp_path, text):
+    name = safe_run_name(text)
+    log_dir = tmp_path / "logs"
+    folder = claim_folder(log_dir, name, PRIVATE)
+
+    assert is_safe_name(name)
+    assert folder.parent == log_dir
+    assert os.listdir(log_dir) == [name]
+    assert os.listdir(tmp_path) == ["logs"]
+
+
+@tries
+@given(text=st.text(st.characters(exclude_categories=()), max_size=300))
+@example(text="con" + "." * 200)
+@example(text="AUX." + "x" * 5000)
+def test_whatever_the_text_its_name_is_safe_and_always_the_same(text):
+    name = safe_run_name(text)
+
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,127}", name)
+    assert not name.endswith(".")
+    assert name.split(".")[0].upper() not in {"CON", "PRN", "AUX", "NUL", "COM1", "LPT9"}
+    assert safe_run_name(text) == name
+    assert all(is_safe_name(candidate) for candidate in candidate_names(name)[::3333])
+
+
+@pytest.mark.parametrize("name", ["greyjacket", "flux_lora-v2.1", "run+x=3@home", "2024-01-01", "a" * 100])
+def test_a_plain_name_is_kept_as_it_is(name):
+    assert safe_run_name(name) == name
+
+
+def test_accents_are_taken_off():
+    assert safe_run_name("Köln, Straße 7") == "Koln-Strae-7"
+
+
+def test_two_long_names_that_differ_at_the_end_stay_two_names():
+    assert safe_run_name("x" * 5000 + "a") != safe_run_name("x" * 5000 + "b")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "a\\b", "a b", "-a", ".a", "a.", "con", "x" * 129, "a\n", "é"]
+)
+def test_what_is_no_safe_name_is_known(name):
+    assert not is_safe_name(name)
+
+
+def test_runs_that_ask_for_one_name_are_numbered(tmp_path):
+    folders = [claim_folder(tmp_path, "r", PRIVATE).name for _ in range(4)]
+
+    assert folders == ["r", "r-2", "r-3", "r-4"]
+
+
+@pytest.mark.parametrize("kind", ["file", "dangling link"])
+def test_a_name_that_something_else_has_is_not_taken(tmp_path, kind):
+    if kind == "file":
+        (tmp_path / "r").write_text("precious")
+    else:
+        (tmp_path / "r").symlink_to(tmp_path / "nowhere")
+
+    assert claim_folder(tmp_path, "r", PRIVATE).name == "r-2"
+
+
+def test_runs_that_start_together_get_a_folder_each(tmp_path):
+    claimed, barrier = [], threading.Barrier(16)
+
+    def claim():
+        barrier.wait()
+        for _ in range(10):
+            claimed.append(claim_folder(tmp_path / "new" / "logs", "r", PRIVATE))
+
+    threads = [threading.Thread(target=claim) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(claimed) == len(set(claimed)) == 160
+    assert {folder.name for folder in claimed} == {"r", *(f"r-{n}" for n in range(2, 161))}
+
+
+@posix
+@pytest.mark.parametrize(
+    ("modes", "umask", "found"),
+    [
+        (PRIVATE, 0o000, 0o700),
+        (PRIVATE, 0o022, 0o700),
+        (PRIVATE, 0o077, 0o700),
+        (SHARED, 0o000, 0o755),
+        (SHARED, 0o022, 0o755),
+        (SHARED, 0o027, 0o750),
+        (SHARED, 0o077, 0o700),
+    ],
+)
+def test_a_folder_is_private_unless_shared_and_never_wider_than_the_umask_allows(
+    tmp_path, modes, umask, found
+):
+    before = os.umask(umask)
+    try:
+        folder = claim_folder(tmp_path, "r", modes)
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(folder.stat().st_mode) == found
+
+
+def test_a_log_dir_that_is_a_file_cannot_hold_runs(tmp_path):
+    (tmp_path / "logs").write_text("not a folder")
+
+    with pytest.raises(OSError, match="logs"):
+        claim_folder(tmp_path / "logs", "r", PRIVATE)
+
+
+def test_rank_zero_has_the_runs_own_file_and_the_others_one_each(tmp_path):
+    assert rank_file(tmp_path, 0) == tmp_path / METRICS_JSONL
+    assert rank_file(tmp_path, 1) == tmp_path / "ranks" / "00001.jsonl"
+    assert rank_file(tmp_path, 123456) == tmp_path / "ranks" / "123456.jsonl"

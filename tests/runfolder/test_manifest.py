@@ -1,0 +1,221 @@
+"""run.json says what a run is; it is whole or not there, and a broken one is refused with the reason."""
+
+import json
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runfolder.plain_data import tries, values
+from toolkit.runfolder.manifest import (
+    MAX_MANIFEST_BYTES,
+    Heartbeat,
+    Manifest,
+    ManifestError,
+    Session,
+    read_manifest,
+    write_manifest,
+)
+
+LEAST = {"format": 1, "run_id": "abc", "name": "r", "created": 1.5}
+
+texts = st.text(st.characters(codec="utf-8"), max_size=10)
+times = st.floats(0, 4e9)
+sessions = st.builds(
+    Session,
+    session=st.integers(1, 99),
+    started=times,
+    pid=st.integers(1, 2**22),
+    pid_started=st.none() | st.integers(0, 2**40),
+    host=texts,
+    boot_id=st.none() | texts,
+    journal=st.none() | texts,
+    ended=st.none() | times,
+    status=st.sampled_from(["running", "finished", "failed", "stopped", "lost"]),
+    reason=st.none() | texts,
+)
+manifests = st.builds(
+    Manifest,
+    run_id=texts,
+    name=texts.filter(bool),
+    display_name=texts.filter(bool),
+    created=times,
+    format=st.integers(1, 9),
+    project=st.none() | texts,
+    tags=st.lists(texts, max_size=3).map(tuple),
+    sessions=st.lists(sessions, max_size=3).map(tuple),
+    heartbeat=st.none()
+    | st.builds(
+        Heartbeat, time=times, seq=st.integers(-1, 2**40), global_step=st.none() | st.integers(0, 2**40)
+    ),
+    control=st.dictionaries(texts, st.integers(0, 5), max_size=3),
+    summary=st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+    other=st.dictionaries(st.sampled_from(["launch", "later", "x"]), texts, max_size=2),
+)
+
+
+def write(folder, content):
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (folder / "run.json").write_bytes(data)
+
+
+@tries
+@given(manifest=manifests)
+def test_a_manifest_comes_back_as_it_was(tmp_path_factory, manifest):
+    folder = tmp_path_factory.mktemp("run")
+    write_manifest(folder, manifest)
+
+    assert read_manifest(folder) == manifest
+
+
+def test_keys_of_a_later_version_are_kept_through_a_change(tmp_path):
+    write(tmp_path, {**LEAST, "sparkles": {"deep": [1]}})
+    write_manifest(tmp_path, read_manifest(tmp_path))
+
+    assert json.loads((tmp_path / "run.json").read_text())["sparkles"] == {"deep": [1]}
+
+
+def test_the_newest_session_is_repeated_where_anybody_looks_first(tmp_path):
+    first = Session(session=1, started=1.0, pid=7, host="a", boot_id="x", status="lost")
+    second = Session(session=2, started=2.0, pid=8, host="b", boot_id="y")
+    manifest = Manifest(run_id="i", name="n", display_name="N", created=1.0, sessions=(first, second))
+    write_manifest(tmp_path, manifest)
+    found = json.loads((tmp_path / "run.json").read_text())
+
+    assert (found["host"], found["pid"], found["boot_id"], found["status"]) == ("b", 8, "y", "running")
+    assert read_manifest(tmp_path) == manifest
+
+
+def test_a_change_of_the_newest_session_leaves_the_others_alone():
+    first, second = (Session(session=number, started=1.0, pid=7) for number in (1, 2))
+    manifest = Manifest(run_id="i", name="n", display_name="N", created=1.0, sessions=(first, second))
+    changed = manifest.with_latest(status="finished", ended=5.0)
+
+    assert changed.sessions[0] == first
+    assert (changed.latest.status, changed.latest.ended) == ("finished", 5.0)
+    assert manifest.latest == second
+
+
+def test_a_run_without_sessions_has_no_newest_one():
+    manifest = Manifest(run_id="i", name="n", display_name="N", created=1.0)
+
+    assert manifest.latest is None
+    with pytest.raises(ManifestError, match="no session"):
+        manifest.with_latest(status="finished")
+
+
+class Odd:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "odd", [Odd(), {1, 2}, 2**80, "half \ud800", {3: "x"}, float("nan"), b"bytes", object]
+)
+def test_one_odd_value_does_not_cost_the_run_its_manifest(tmp_path, odd):
+    manifest = Manifest(
+        run_id="i", name="n", display_name="half \ud800", created=1.0, summary={"odd": odd, "train_loss": 0.5}
+    )
+    write_manifest(tmp_path, manifest)
+
+    assert read_manifest(tmp_path).summary["train_loss"] == 0.5
+    assert read_manifest(tmp_path).display_name == "half \\ud800"
+
+
+def test_a_missing_manifest_is_simply_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[1]", "list"),
+        (b"null", "NoneType"),
+        (b"\xff\xfe", "not JSON"),
+        (b'{"format":NaN}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b" " * (MAX_MANIFEST_BYTES + 1), "larger than"),
+        ({}, "format is None"),
+        ({**LEAST, "format": 0}, "format is 0"),
+        ({**LEAST, "format": True}, "format is True"),
+        ({**LEAST, "format": "1"}, "format is '1'"),
+        ({**LEAST, "run_id": None}, "run_id is None"),
+        ({**LEAST, "name": ["r"]}, "name is"),
+        ({**LEAST, "created": "now"}, "created is 'now'"),
+        ({**LEAST, "created": None}, "created is None"),
+        ({**LEAST, "display_name": 5}, "display_name is 5"),
+        ({**LEAST, "sessions": "abc"}, "sessions is 'abc'"),
+        ({**LEAST, "sessions": {"a": 1}}, "sessions is"),
+        ({**LEAST, "sessions": ["abc"]}, "a session is 'abc'"),
+        ({**LEAST, "sessions": [{}]}, "session is None"),
+        ({**LEAST, "sessions": [{"session": 1, "started": 1, "pid": "7"}]}, "pid is '7'"),
+        ({**LEAST, "sessions": [{"session": 1, "started": 1, "pid": 7, "status": {}}]}, "status is"),
+        ({**LEAST, "sessions": [{"session": 1, "started": 1, "pid": 7, "host": 7}]}, "host is 7"),
+        ({**LEAST, "heartbeat": "x"}, "heartbeat is 'x'"),
+        ({**LEAST, "heartbeat": {}}, "time is None"),
+        ({**LEAST, "heartbeat": {"time": 1, "seq": 1.5}}, "seq is 1.5"),
+    ],
+    ids=str,
+)
+def test_a_broken_manifest_is_refused_with_the_reason(tmp_path, content, reason):
+    write(tmp_path, content)
+
+    with pytest.raises(ManifestError, match=reason):
+        read_manifest(tmp_path)
+
+
+@tries
+@given(
+    key=st.sampled_from([*Manifest.__dataclass_fields__, "host", "pid"]),
+    value=values,
+    inside=st.sampled_from([None, *Session.__dataclass_fields__]),
+)
+def test_a_manifest_of_any_content_is_read_or_refused_and_never_worse(tmp_path_factory, key, value, inside):
+    folder = tmp_path_factory.mktemp("run")
+    content = {**LEAST, key: value}
+    if inside is not None:
+        content["sessions"] = [{"session": 1, "started": 1.0, "pid": 7, inside: value}]
+    try:
+        write(folder, content)
+    except ValueError:  # an integer too long to be written at all
+        return
+    try:
+        read_manifest(folder)
+    except ManifestError:
+        pass
+
+
+@pytest.mark.parametrize("absent", ["display_name", "tags", "sessions", "heartbeat", "control", "summary"])
+def test_what_is_not_said_is_empty(tmp_path, absent):
+    write(tmp_path, {**LEAST, absent: None})
+
+    assert read_manifest(tmp_path) == Manifest(run_id="abc", name="r", display_name="r", created=1.5)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and FIFOs are POSIX's")
+@pytest.mark.parametrize("kind", ["FIFO", "link", "folder"])
+def test_what_is_no_regular_file_is_refused(tmp_path, kind):
+    path = tmp_path / "run.json"
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        (tmp_path / "other").write_text(json.dumps(LEAST))
+        path.symlink_to(tmp_path / "other")
+
+    with pytest.raises(OSError, match=r"run\.json is a"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_manifest_is_private_and_leaves_nothing_beside_it(tmp_path):
+    write_manifest(tmp_path, Manifest(run_id="i", name="n", display_name="N", created=1.0), durable=True)
+
+    assert os.listdir(tmp_path) == ["run.json"]
+    assert stat.S_IMODE((tmp_path / "run.json").stat().st_mode) == 0o600

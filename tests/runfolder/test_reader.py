@@ -1,0 +1,477 @@
+"""Records come out of a growing file once each, in order, however it grows and whatever else is in it."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runfolder.plain_data import tries
+from toolkit.runfolder import reader
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_from
+from toolkit.runfolder.records import MAX_LINE_BYTES
+
+posix = pytest.mark.skipif(os.name != "posix", reason="links and FIFOs are POSIX's")
+
+
+def line(seq, **fields):
+    return encode({"event": "step", "seq": seq, **fields})
+
+
+def append(path, data):
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def seqs(chunk):
+    return [record["seq"] for record in chunk.records]
+
+
+# ---------------------------------------------------------------- reading on
+
+
+def test_records_come_in_order_and_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0) + line(1))
+    first = read_from(path)
+    append(path, line(2))
+    second = read_from(path, first.cursor)
+
+    assert (seqs(first), seqs(second)) == ([0, 1], [2])
+    assert second.next_offset == path.stat().st_size
+    assert read_from(path, second.cursor).records == []
+
+
+def test_a_plain_byte_offset_is_enough_to_read_on(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0))
+    offset = read_from(path, 0).next_offset
+    append(path, line(1))
+
+    assert seqs(read_from(path, offset)) == [1]
+
+
+def test_a_torn_last_line_is_left_for_the_next_call(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    torn = line(1)
+    append(path, line(0) + torn[:-1])
+    first = read_from(path)
+
+    assert seqs(first) == [0]
+    assert first.pending_bytes == len(torn) - 1
+    assert first.bad_count == 0
+
+    append(path, torn[-1:])
+    second = read_from(path, first.cursor)
+
+    assert seqs(second) == [1]
+    assert second.pending_bytes == 0
+
+
+def test_lines_that_are_no_record_are_counted_and_their_position_kept(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    good, bad = line(0), b'{"seq":1,"loss":NaN}\n'
+    append(path, good + bad + line(2) + b"\x00\x00\n" + line(3))
+    chunk = read_from(path)
+
+    assert seqs(chunk) == [0, 2, 3]
+    assert chunk.bad_count == 2
+    assert [(bad_line.offset, bad_line.length) for bad_line in chunk.bad_lines] == [
+        (len(good), len(bad) - 1),
+        (len(good) + len(bad) + len(line(2)), 2),
+    ]
+    assert "strict JSON" in chunk.bad_lines[0].reason
+
+
+def test_every_bad_line_is_counted_and_the_first_hundred_are_kept(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, b"nonsense\n" * 1000)
+    chunk = read_from(path)
+
+    assert chunk.bad_count == 1000
+    assert len(chunk.bad_lines) == 100
+    assert chunk.bad_lines[99].offset == 99 * len("nonsense\n")
+
+
+def test_an_empty_line_is_no_bad_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0) + b"\n\n" + line(1))
+    chunk = read_from(path)
+
+    assert seqs(chunk) == [0, 1]
+    assert chunk.bad_count == 0
+
+
+def test_line_separators_inside_a_text_do_not_split_a_record(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    text = "a\u2028b\u2029c\x85d\x0be\x1cf\r"
+    append(path, json.dumps({"seq": 0, "text": text}, ensure_ascii=False).encode() + b"\n")
+    chunk = read_from(path)
+
+    assert chunk.records == [{"seq": 0, "text": text}]
+    assert chunk.bad_count == 0
+
+
+def test_a_large_file_is_read_piece_by_piece(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, b"".join(line(seq, text="x" * 20_000) for seq in range(200)))
+    cursor, found, reads = Cursor(), [], 0
+    while True:
+        chunk = read_from(path, cursor, max_bytes=1)
+        if chunk.next_offset == cursor.offset:
+            break
+        found += seqs(chunk)
+        cursor = chunk.cursor
+        reads += 1
+
+    assert found == list(range(200))
+    assert reads >= 3
+
+
+# Small limits, so that a few hundred bytes show what a few hundred megabytes would.
+_lines = st.one_of(
+    st.integers(0, 9).map(lambda number: b'{"n":%d}\n' % number),
+    st.sampled_from([b"\n", b"nonsense\n", b'["a"]\n', b'{"n":NaN}\n', b'{"t":"\xe2\x80\xa8"}\n', b"\x00\n"]),
+    st.integers(50, 400).map(lambda length: b"x" * length + b"\n"),
+    st.integers(40, 90).map(lambda length: b'{"t":"' + b"y" * length + b'"}\n'),
+)
+
+
+@tries
+@given(
+    lines=st.lists(_lines, max_size=15),
+    tail=st.binary(max_size=5).map(lambda tail: tail.replace(b"\n", b"")),
+    cuts=st.lists(st.integers(0, 1500), max_size=12),
+    max_bytes=st.integers(1, 300),
+)
+def test_however_a_file_grows_and_is_read_the_same_records_come_out(
+    tmp_path_factory, lines, tail, cuts, max_bytes
+):
+    data = b"".join(lines) + tail
+    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "MAX_LINE_BYTES", 64)
+        path.write_bytes(data)
+        at_once = read_from(path, max_bytes=10_000)
+
+        path.write_bytes(b"")
+        cursor, records, bad, count = Cursor(), [], [], 0
+        for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(data)], strict=True):
+            append(path, data[start:end])
+            chunk = read_from(path, cursor, max_bytes=max_bytes)
+            while True:
+                assert not chunk.replaced
+                records += chunk.records
+                bad += chunk.bad_lines
+                count += chunk.bad_count
+                if chunk.next_offset == cursor.offset:
+                    break
+                cursor = chunk.cursor
+                chunk = read_from(path, cursor, max_bytes=max_bytes)
+
+    assert records == at_once.records
+    assert bad == list(at_once.bad_lines)
+    assert count == at_once.bad_count
+    assert cursor.offset == at_once.next_offset
+    assert cursor.long_line_at == at_once.cursor.long_line_at
+
+
+@tries
+@given(data=st.binary(max_size=400))
+def test_any_bytes_are_read_to_the_end_without_harm(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
+    path.write_bytes(data)
+    chunk = read_from(path)
+
+    assert chunk.next_offset == data.rfind(b"\n") + 1
+    assert chunk.pending_bytes == len(data) - chunk.next_offset
+    assert len(chunk.records) + chunk.bad_count == sum(map(bool, data[: chunk.next_offset].split(b"\n")))
+
+
+# ---------------------------------------------------------------- over-long lines
+
+
+def test_a_line_of_exactly_one_mebibyte_is_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    longest = b'{"seq":0,"t":"' + b"x" * (MAX_LINE_BYTES - 16) + b'"}'
+    append(path, longest + b"\n")
+
+    assert len(longest) == MAX_LINE_BYTES
+    assert seqs(read_from(path)) == [0]
+
+
+@pytest.mark.parametrize("length", [MAX_LINE_BYTES + 1, 5 * MAX_LINE_BYTES])
+def test_a_longer_line_is_passed_over_and_said_so(tmp_path, length):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0) + b"x" * length + b"\n" + line(1))
+    cursor, found, bad = Cursor(), [], []
+    for _ in range(20):
+        chunk = read_from(path, cursor, max_bytes=1)
+        found += seqs(chunk)
+        bad += chunk.bad_lines
+        cursor = chunk.cursor
+
+    assert found == [0, 1]
+    assert [(bad_line.offset, bad_line.length) for bad_line in bad] == [(len(line(0)), length)]
+    assert "longer than 1048576 bytes" in bad[0].reason
+
+
+def test_an_over_long_line_that_is_still_being_written_is_passed_over_as_it_grows(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0) + b"x" * (MAX_LINE_BYTES + 10))
+    first = read_from(path)
+
+    assert first.cursor.long_line_at == len(line(0))
+    assert first.pending_bytes == 0
+    assert first.bad_count == 0
+
+    append(path, b"x" * 100)
+    second = read_from(path, first.cursor)
+    append(path, b"x\n" + line(1))
+    third = read_from(path, second.cursor)
+
+    assert second.records == []
+    assert seqs(third) == [1]
+    assert third.bad_count == 1
+    assert third.bad_lines[0].length == MAX_LINE_BYTES + 111
+    assert third.cursor.long_line_at is None
+
+
+@posix
+def test_an_endless_line_costs_no_memory(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0))
+    os.truncate(path, 128 * 1024 * 1024)
+    append(path, b"\n" + line(1))
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_from
+
+        path = Path(sys.argv[1])
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        cursor, seqs, bad = Cursor(), [], 0
+        while True:
+            chunk = read_from(path, cursor, max_bytes=4 * 1024 * 1024)
+            seqs += [record["seq"] for record in chunk.records]
+            bad += chunk.bad_count
+            if chunk.next_offset == cursor.offset:
+                break
+            cursor = chunk.cursor
+        assert (seqs, bad) == ([0, 1], 1), (seqs, bad)
+        assert last_record(path)["seq"] == 1
+        assert read_from(path, offset_behind(path, 0)).bad_count == 0
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 40 * 1024
+
+
+# ---------------------------------------------------------------- another file under the same name
+
+
+def test_a_truncated_file_is_read_again_from_its_start(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0) + line(1) + line(2))
+    cursor = read_from(path).cursor
+    os.truncate(path, len(line(0)))
+    chunk = read_from(path, cursor)
+
+    assert chunk.replaced
+    assert seqs(chunk) == [0]
+    assert not read_from(path, chunk.cursor).replaced
+
+
+def test_an_emptied_file_is_noticed_and_read_on_when_it_grows(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0) + line(1))
+    cursor = read_from(path).cursor
+    path.write_bytes(b"")
+    emptied = read_from(path, cursor)
+    append(path, line(7))
+
+    assert emptied.replaced
+    assert seqs(read_from(path, emptied.cursor)) == [7]
+
+
+def test_the_same_file_rewritten_longer_is_noticed(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0, text="old"))
+    cursor = read_from(path).cursor
+    inode = path.stat().st_ino
+    path.write_bytes(line(10, text="new") + line(11, text="x" * 1000))
+    chunk = read_from(path, cursor)
+
+    assert path.stat().st_ino == inode
+    assert chunk.replaced
+    assert seqs(chunk) == [10, 11]
+
+
+def test_another_file_of_the_same_beginning_is_noticed_by_its_inode(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0))
+    cursor = read_from(path).cursor
+    other = tmp_path / "other"
+    other.write_bytes(line(0) + line(1))
+    os.replace(other, path)
+    chunk = read_from(path, cursor)
+
+    assert chunk.replaced
+    assert seqs(chunk) == [0, 1]
+
+
+def test_an_offset_in_the_middle_of_a_line_is_of_another_file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0) + line(1))
+    chunk = read_from(path, 5)
+
+    assert chunk.replaced
+    assert seqs(chunk) == [0, 1]
+
+
+def test_a_file_that_only_grows_is_never_taken_for_another(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"")
+    cursor = read_from(path).cursor
+    for seq in range(50):
+        append(path, line(seq, text="x" * (seq % 7)))
+        chunk = read_from(path, cursor)
+        cursor = chunk.cursor
+
+        assert not chunk.replaced
+        assert seqs(chunk) == [seq]
+
+
+@posix
+@pytest.mark.parametrize("kind", ["FIFO", "symbolic link", "folder", "socket"])
+@pytest.mark.parametrize("read", [read_from, last_record, lambda path: offset_behind(path, 3)])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, monkeypatch, kind, read):
+    path = tmp_path / "f"
+    listener = None
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "symbolic link":
+        (tmp_path / "secret").write_bytes(line(0))
+        path.symlink_to(tmp_path / "secret")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        listener = socket.socket(socket.AF_UNIX)
+        # A socket's whole path has to fit into a hundred bytes.
+        monkeypatch.chdir(tmp_path)
+        listener.bind("f")
+    try:
+        with pytest.raises(OSError, match=f"f is a {kind}"):
+            read(path)
+    finally:
+        if listener is not None:
+            listener.close()
+
+
+def test_a_missing_file_is_simply_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_from(tmp_path / "absent")
+
+
+@posix
+def test_no_descriptor_is_left_open(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, soft), hard))
+    try:
+        for _ in range(400):
+            read_from(path)
+            last_record(path)
+            offset_behind(path, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# ---------------------------------------------------------------- the last record, and the place behind one
+
+
+_garbage = st.sampled_from(
+    [b"\n", b"nonsense\n", b'{"seq":"7"}\n', b'{"no":1}\n', b'{"seq":1.5}\n', b"x" * 150 + b"\n"]
+)
+
+
+@tries
+@given(
+    gaps=st.lists(
+        st.tuples(st.integers(1, 3), st.integers(0, 90), st.lists(_garbage, max_size=3)), max_size=25
+    ),
+    front=st.lists(_garbage, max_size=3),
+    torn=st.sampled_from([b"", b'{"seq":99', b"rubbish", b"y" * 200]),
+    seq=st.integers(-2, 80),
+)
+def test_the_place_behind_a_record_is_the_one_a_search_from_the_start_finds(
+    tmp_path_factory, gaps, front, torn, seq
+):
+    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
+    parts, present, number = [*front], [], -1
+    for gap, length, garbage in gaps:
+        number += gap
+        present.append(number)
+        parts += [b'{"seq":%d,"t":"%s"}\n' % (number, b"z" * length), *garbage]
+    path.write_bytes(b"".join(parts) + torn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "MAX_LINE_BYTES", 128)
+        patch.setattr(reader, "_BLOCK_BYTES", 48)
+        offset = offset_behind(path, seq)
+        with path.open("rb") as file:
+            file.seek(offset)
+            behind = file.read()
+        last = last_record(path)
+
+    assert offset == 0 or path.read_bytes()[offset - 1 : offset] == b"\n"
+    found = [json.loads(text).get("seq") for text in behind.split(b"\n")[:-1] if text.startswith(b'{"seq"')]
+    assert [number for number in found if type(number) is int] == [
+        number for number in present if number > seq
+    ]
+    assert (last and last["seq"]) == (present[-1] if present else None)
+
+
+def test_the_last_record_is_looked_for_no_further_than_allowed(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0) + b"nonsense\n" * 100_000)
+
+    assert last_record(path)["seq"] == 0
+    assert last_record(path, within_bytes=100_000) is None
+
+
+def test_a_whole_last_line_that_lacks_only_its_newline_counts_as_the_last(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0) + line(1)[:-1])
+
+    assert last_record(path)["seq"] == 1
+
+
+def test_an_empty_file_has_no_last_record(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"")
+
+    assert last_record(path) is None
+    assert offset_behind(path, 5) == 0
+
+
+def test_a_file_of_nothing_but_bad_lines_is_searched_quickly(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, b"nonsense\n" * 300_000 + line(5))
+
+    assert offset_behind(path, 4) <= 300_000 * len("nonsense\n")
+    assert read_from(path, offset_behind(path, 5)).records == []

@@ -1,0 +1,168 @@
+"""After a kill a run folder is made whole: nothing is lost, nothing comes twice, nothing is rewritten."""
+
+import json
+import os
+import stat
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runfolder.plain_data import tries
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.journal import Journal, journals_in
+from toolkit.runfolder.repair import build_table, repair_run
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
+
+
+def line(seq, **fields):
+    return encode({"event": "step", "time": 1.7e9 + seq, "seq": seq, **fields})
+
+
+def leave_journal(folder, *lines):
+    """Leave a journal in `folder` as a killed session of its run does."""
+    made = Journal.create([folder], folder / "metrics.jsonl", session=1, segment_bytes=65536)
+    for text in lines:
+        assert made.append(text)
+    made.close(remove=False)
+    return made.path
+
+
+def seqs(folder):
+    return [json.loads(text)["seq"] for text in (folder / "metrics.jsonl").read_bytes().splitlines()]
+
+
+def test_what_is_only_in_the_journal_is_written_out_and_the_journal_removed(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(line(0) + line(1))
+    leave_journal(tmp_path, line(1), line(2), line(3))
+    repair = repair_run(tmp_path)
+
+    assert (repair.recovered, repair.rows, repair.bad_lines, repair.in_use) == (2, 4, 0, False)
+    assert seqs(tmp_path) == [0, 1, 2, 3]
+    assert list(journals_in(tmp_path)) == []
+    assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_run_that_was_killed_before_its_first_write_is_whole_again(tmp_path):
+    leave_journal(tmp_path, line(0), line(1))
+
+    assert repair_run(tmp_path).recovered == 2
+    assert seqs(tmp_path) == [0, 1]
+
+
+def test_repairing_twice_changes_nothing(tmp_path):
+    leave_journal(tmp_path, line(0), line(1))
+    repair_run(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    assert repair_run(tmp_path).recovered == 0
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_journal_that_is_being_written_is_left_alone(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(line(0))
+    made = Journal.create([tmp_path], tmp_path / "metrics.jsonl", session=1, segment_bytes=65536)
+    made.append(line(1))
+
+    assert repair_run(tmp_path).in_use
+    assert seqs(tmp_path) == [0]
+    made.close(remove=True)
+
+
+def test_a_folder_without_records_has_nothing_to_repair(tmp_path):
+    repair = repair_run(tmp_path)
+
+    assert (repair.recovered, repair.rows) == (0, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@tries
+@given(
+    written=st.integers(0, 6),
+    cut=st.integers(0, 60),
+    kept=st.integers(0, 5),
+    garbage=st.sampled_from([b"", b"nonsense\n", b'{"half":\n']),
+)
+def test_wherever_the_kill_cut_the_file_every_record_is_there_once(
+    tmp_path_factory, written, cut, kept, garbage
+):
+    folder = tmp_path_factory.mktemp("run")
+    lines = [line(seq, text="x" * seq) for seq in range(8)]
+    in_file = b"".join(lines[:written]) + garbage + lines[written][:cut]
+    (folder / "metrics.jsonl").write_bytes(in_file)
+    # The journal holds whatever the writer had not been told to be in the file, which may be more than is missing.
+    leave_journal(folder, *lines[min(kept, written) :])
+    repair_run(folder)
+    data = (folder / "metrics.jsonl").read_bytes()
+
+    assert data.startswith(in_file)
+    assert data.endswith(b"\n")
+    readable = [text for text in data.split(b"\n") if text and text + b"\n" in lines]
+    assert [text + b"\n" for text in readable] == lines
+
+
+def test_a_line_that_lacks_only_its_newline_gets_it(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(line(0) + line(1)[:-1])
+    leave_journal(tmp_path, line(0), line(1))
+    repair_run(tmp_path)
+
+    assert (tmp_path / "metrics.jsonl").read_bytes() == line(0) + line(1)
+    assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 1]
+
+
+def test_a_table_has_each_record_once_and_in_order(tmp_path):
+    records = tmp_path / "metrics.jsonl"
+    records.write_bytes(line(0) + line(2) + b"nonsense\n" + line(2) + line(1) + line(3) + b'{"event":"x"}\n')
+
+    assert build_table(records, tmp_path / "metrics.csv") == (3, 1)
+    assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"event": [1]},
+        {"event": {"a": 1}},
+        {"event": None},
+        {"event": True, "time": "yesterday"},
+        {"time": [1]},
+        {"time": "1.50"},
+        {"time": {"a": 1.5}},
+        {"non_finite": {"time": "NaN"}, "time": None},
+        {"": ""},
+        {"seq": 5, "train_loss": "a number"},
+        {"event": 'a"b', "time": 'x"y,z'},
+    ],
+    ids=str,
+)
+def test_records_of_a_foreign_hand_become_rows_too(tmp_path, foreign):
+    records = tmp_path / "metrics.jsonl"
+    odd = {"event": "step", "time": 1.5, "seq": 5, **foreign}
+    records.write_bytes(line(0) + encode(odd) + line(6, new=1.5))
+
+    assert build_table(records, tmp_path / "metrics.csv") == (3, 0)
+    assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 5, 6]
+
+
+def test_a_table_built_again_has_the_mode_it_is_given(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(line(0))
+    build_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv", mode=0o600)
+
+    assert stat.S_IMODE((tmp_path / "metrics.csv").stat().st_mode) == 0o600
+
+
+def test_a_table_that_cannot_be_built_leaves_the_old_one_and_nothing_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "metrics.jsonl").write_bytes(line(0))
+    (tmp_path / "metrics.csv").write_text("old")
+
+    def fail(*_):
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        build_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
+
+    assert sorted(os.listdir(tmp_path)) == ["metrics.csv", "metrics.jsonl"]
+    assert (tmp_path / "metrics.csv").read_text() == "old"

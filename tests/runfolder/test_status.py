@@ -1,0 +1,194 @@
+"""How a run does is known from its process where that can be asked, and judged by its last sign of life elsewhere."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from toolkit.runfolder import process, status
+from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
+from toolkit.runfolder.process import boot_id, host_name, is_alive, process_started
+from toolkit.runfolder.status import work_out_status
+
+NOW = 1_700_000_000.0
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
+
+
+def manifest(*, age=1.0, **about):
+    """Return the manifest of a run of this very process whose last sign of life is `age` seconds old."""
+    session = Session(
+        session=1,
+        started=NOW - 3600,
+        pid=os.getpid(),
+        pid_started=process_started(os.getpid()),
+        host=host_name(),
+        boot_id=boot_id(),
+    )
+    return Manifest(
+        run_id="i",
+        name="n",
+        display_name="N",
+        created=NOW - 3600,
+        sessions=(replace(session, **about),),
+        heartbeat=Heartbeat(time=NOW - age) if age is not None else None,
+    )
+
+
+def test_a_living_process_with_a_recent_sign_of_life_is_running():
+    found = work_out_status(manifest(age=3.0), NOW)
+
+    assert (found.name, found.sure) == ("running", True)
+    assert "3 s ago" in found.why
+
+
+@pytest.mark.parametrize(
+    ("age", "name"), [(0.0, "running"), (15.0, "running"), (15.1, "stalled"), (9e6, "stalled")]
+)
+def test_a_living_process_that_is_silent_has_stalled_and_never_more(age, name):
+    assert work_out_status(manifest(age=age), NOW).name == name
+
+
+@pytest.mark.parametrize("said", ["finished", "failed", "stopped"])
+def test_what_the_run_said_itself_counts(said):
+    found = work_out_status(manifest(age=9e6, status=said, reason="because"), NOW)
+
+    assert (found.name, found.why, found.sure) == (said, "because", True)
+
+
+def test_a_process_that_is_gone_is_lost_however_recent_its_sign_of_life():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    found = work_out_status(manifest(age=0.0, pid=child.pid), NOW)
+
+    assert (found.name, found.sure) == ("lost", True)
+    assert str(child.pid) in found.why
+
+
+@linux
+def test_another_process_of_the_same_number_is_not_the_run():
+    found = work_out_status(manifest(pid_started=process_started(os.getpid()) - 1), NOW)
+
+    assert found.name == "lost"
+
+
+@linux
+def test_a_process_that_nobody_has_buried_is_dead():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    started = process_started(child.pid)
+
+    assert is_alive(child.pid, started)
+
+    child.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 10
+    while is_alive(child.pid, started) and time.monotonic() < until:
+        time.sleep(0.01)
+
+    # Its parent, this test, has not waited for it: it still has its number, and answers signals.
+    os.kill(child.pid, 0)
+    assert is_alive(child.pid, started) is False
+    assert is_alive(child.pid, None) is False
+    assert work_out_status(manifest(pid=child.pid, pid_started=started), NOW).name == "lost"
+    child.wait()
+
+
+@linux
+def test_a_restart_of_the_machine_ended_the_run():
+    found = work_out_status(manifest(boot_id="another boot"), NOW)
+
+    assert (found.name, found.sure) == ("lost", True)
+    assert "restarted" in found.why
+
+
+@pytest.mark.parametrize(
+    ("age", "name"),
+    [(0.0, "running"), (15.0, "running"), (16.0, "stalled"), (300.0, "stalled"), (301.0, "lost")],
+)
+def test_a_run_on_another_machine_is_judged_by_age_alone(age, name):
+    found = work_out_status(manifest(age=age, host="elsewhere", pid=1), NOW)
+
+    assert (found.name, found.sure) == (name, False)
+    assert "elsewhere" in found.why
+
+
+def test_a_clock_that_is_ahead_is_shown():
+    for about in ({}, {"host": "elsewhere"}):
+        found = work_out_status(manifest(age=-500.0, **about), NOW)
+
+        assert found.name == "running"
+        assert "500 s ahead" in found.why
+
+
+def test_a_later_sign_of_life_counts():
+    assert work_out_status(manifest(age=100.0), NOW, last_sign=NOW - 2).name == "running"
+    assert work_out_status(manifest(age=2.0), NOW, last_sign=NOW - 100).name == "running"
+
+
+def test_before_its_first_sign_of_life_a_run_is_as_old_as_its_session():
+    assert work_out_status(manifest(age=None, started=NOW - 5), NOW).name == "running"
+    assert work_out_status(manifest(age=None, started=0.0), NOW).name == "stalled"
+
+
+def test_a_run_without_a_session_never_began():
+    assert work_out_status(Manifest(run_id="i", name="n", display_name="N", created=1.0), NOW).name == "lost"
+
+
+@pytest.mark.parametrize("pid", [0, -1, -9])
+def test_a_number_that_is_no_process_is_judged_by_age(pid):
+    assert is_alive(pid, None) is None
+    assert work_out_status(manifest(pid=pid, age=1000.0), NOW).name == "lost"
+
+
+def test_a_number_that_no_process_can_have_is_of_a_dead_one():
+    assert is_alive(2**40, None) is False
+
+
+def test_where_the_system_says_nothing_age_decides(monkeypatch):
+    monkeypatch.setattr(process.sys, "platform", "win32")
+
+    assert work_out_status(manifest(age=1.0), NOW).sure is False
+    assert work_out_status(manifest(age=1000.0), NOW).name == "lost"
+
+
+def test_without_proc_a_living_number_is_alive(monkeypatch):
+    monkeypatch.setattr(process, "_fields_of", lambda pid: [])
+
+    assert is_alive(os.getpid(), 12345) is True
+    assert process_started(os.getpid()) is None
+
+
+def test_a_process_of_somebody_else_is_alive(monkeypatch):
+    def refuse(pid, number):
+        raise PermissionError
+
+    monkeypatch.setattr(process.os, "kill", refuse)
+
+    assert is_alive(os.getpid(), process_started(os.getpid())) is True
+
+
+@linux
+def test_a_process_whose_name_is_full_of_brackets_has_a_start_time(tmp_path):
+    name = tmp_path / "a ) R 1 (b"
+    name.symlink_to("/bin/sleep")
+    child = subprocess.Popen([str(name), "20"])
+    try:
+        until = time.monotonic() + 5
+        stat = Path(f"/proc/{child.pid}/stat")
+        while b"a ) R" not in stat.read_bytes() and time.monotonic() < until:
+            time.sleep(0.01)
+
+        assert abs(process_started(child.pid) - process_started(os.getpid())) < 10_000_000
+        assert is_alive(child.pid, process_started(child.pid)) is True
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_words_for_a_status_are_those_of_the_contract():
+    words = {status.RUNNING, status.FINISHED, status.FAILED, status.STOPPED, status.STALLED, status.LOST}
+
+    assert words == {"running", "finished", "failed", "stopped", "stalled", "lost"}

@@ -1,0 +1,43 @@
+"""A logger that writes nothing but records, and what it wrote."""
+
+from __future__ import annotations
+
+import json
+
+from toolkit.telemetry import TelemetryLogger
+
+
+def make_logger(folder, name="r", **options):
+    """Return a logger without the parts that a test does not ask for."""
+    return TelemetryLogger(
+        name, **{"log_dir": folder, "system": False, "csv": False, "control": False, **options}
+    )
+
+
+def records_of(log, event=None):
+    """Return the records that are in the file once all is flushed, strictly parsed; only those of one kind if asked."""
+    log.flush()
+    return read_records(log.run_folder / "metrics.jsonl", event)
+
+
+def read_records(path, event=None):
+    """Return the records of a file, each read as a strict parser would."""
+
+    def refuse(word):
+        raise AssertionError(f"not strict JSON: {word}")
+
+    lines = path.read_bytes().split(b"\n")
+    assert lines.pop() == b"", "the file ends in a whole line"
+    records = [json.loads(line, parse_constant=refuse) for line in lines]
+    return [record for record in records if event is None or record["event"] == event]
+
+
+class Arriving:
+    """Stands for the memory that a device delivers its numbers to."""
+
+    def __init__(self):
+        self.values = {}
+
+    def read(self, place, kind):
+        """Return the number at `place` once it was delivered."""
+        return self.values.get(place)

@@ -1,0 +1,165 @@
+"""A number is taken from a tensor as it is at the call, without ever waiting for a device; what is none is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.telemetry.logged import Arriving
+from toolkit.telemetry.device_scalars import DeviceScalars, PendingScalar, Refusal
+
+
+@pytest.fixture
+def scalars():
+    return DeviceScalars()
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(
+            torch.float64,
+            torch.float32,
+            torch.float16,
+            torch.bfloat16,
+            torch.float8_e4m3fn,
+            torch.float8_e5m2,
+        ),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    ],
+)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_a_number_in_host_memory_is_taken_at_once(scalars, dtype, shape):
+    taken = scalars.take(torch.ones(shape).to(dtype))
+
+    assert taken == 1
+    assert type(taken) in (float, int, bool)
+
+
+def test_the_number_is_that_of_the_call(scalars):
+    tensor = torch.tensor(1.0)
+    taken = scalars.take(tensor)
+    tensor.zero_()
+
+    assert taken == 1.0
+
+
+def test_a_number_that_has_a_gradient_is_taken(scalars):
+    assert scalars.take(torch.tensor(0.5, requires_grad=True)) == 0.5
+    assert scalars.take(torch.nn.Parameter(torch.tensor([0.5]))) == 0.5
+
+
+def test_a_number_is_taken_in_every_mode(scalars):
+    with torch.no_grad():
+        assert scalars.take(torch.tensor(0.5)) == 0.5
+    with torch.inference_mode():
+        assert scalars.take(torch.tensor(0.5)) == 0.5
+    with torch.autocast("cpu"):
+        assert scalars.take(torch.tensor(0.5)) == 0.5
+    with torch.device("meta"):
+        assert scalars.take(torch.tensor(0.5, device="cpu")) == 0.5
+
+
+def test_what_a_view_shows_is_taken(scalars):
+    tensor = torch.arange(10.0)
+
+    assert scalars.take(tensor[3]) == 3.0
+    assert scalars.take(tensor[2:9:3][1:2]) == 5.0
+    assert scalars.take(tensor.view(2, 5).T[4, 1]) == 9.0
+
+
+def test_a_few_numbers_are_a_list_and_many_are_refused(scalars):
+    assert scalars.take(torch.tensor([1, 2])) == [1, 2]
+    assert scalars.take(torch.zeros(64)) == [0.0] * 64
+    assert "(65,)" in scalars.take(torch.zeros(65)).why
+    assert scalars.take(torch.zeros(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (torch.tensor(1j), "complex"),
+        (torch.tensor([1j]), "complex"),
+        (torch.zeros(3, dtype=torch.complex64), "shape"),
+        (torch.empty((), device="meta"), "meta"),
+        (torch.empty(100, device="meta"), "shape"),
+        (torch.float32, "not a tensor"),
+        (np.float32(1), "not a tensor"),
+        (torch.nn.Linear(1, 1), "not a tensor"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_is_no_number_is_refused_with_the_reason(scalars, value, why):
+    refusal = scalars.take(value)
+
+    assert type(refusal) is Refusal
+    assert why in refusal.why
+
+
+class Replicate:
+    pass
+
+
+class Shard:
+    pass
+
+
+class Spread(torch.Tensor):
+    """A tensor that is spread over ranks, for as far as we look at it."""
+
+    def to_local(self):
+        return torch.tensor(0.25)
+
+    def item(self):
+        raise AssertionError("this would wait for the other ranks")
+
+    tolist = full_tensor = numpy = item
+
+
+@pytest.mark.parametrize(
+    ("placements", "taken"),
+    [
+        ((Replicate(),), 0.25),
+        ((Replicate(), Replicate()), 0.25),
+        ((Shard(),), None),
+        ((Replicate(), Shard()), None),
+    ],
+)
+def test_only_what_every_rank_has_whole_is_taken_from_a_spread_tensor(scalars, placements, taken):
+    tensor = torch.tensor(7.0).as_subclass(Spread)
+    tensor.placements = placements
+    found = scalars.take(tensor)
+
+    if taken is None:
+        assert "full_tensor()" in found.why
+    else:
+        assert found == taken
+
+
+def test_a_real_tensor_that_is_spread_over_ranks_is_met_with_the_same_care(scalars, tmp_path):
+    distributed_tensor = pytest.importorskip("torch.distributed.tensor")
+    import torch.distributed as dist
+
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        whole = distributed_tensor.distribute_tensor(
+            torch.tensor([0.5]), mesh, [distributed_tensor.Replicate()]
+        )
+        parts = distributed_tensor.distribute_tensor(torch.tensor([0.5]), mesh, [distributed_tensor.Shard(0)])
+
+        assert scalars.take(whole) == 0.5
+        assert "full_tensor()" in scalars.take(parts).why
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_pending_number_is_none_until_it_is_there():
+    memory = Arriving()
+    pending = PendingScalar(memory, "place", "f32")
+
+    assert pending.poll() is None
+
+    memory.values["place"] = 0.5
+
+    assert pending.poll() == 0.5

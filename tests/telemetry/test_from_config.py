@@ -1,0 +1,140 @@
+"""A logger made from a training YAML logs that run under its name, or does nothing at all, cheaply."""
+
+import json
+import os
+import threading
+
+import pytest
+import yaml
+
+from toolkit.telemetry import OptionsError, TelemetryLogger
+
+TRAINING = """
+job: extension
+config:
+  name: "grey jacket"
+  process:
+    - type: sd_trainer
+      network: {type: lora, linear: 16, linear_alpha: 8}
+      train: {batch_size: 2, gradient_accumulation_steps: 4, steps: 100, lr: 1e-4, optimizer: adamw8bit, dtype: bf16}
+      model: {name_or_path: black-forest-labs/FLUX.1-dev, is_flux: true, quantize: true}
+      telemetry:
+        enabled: true
+        log_every: 5
+"""
+
+
+@pytest.fixture
+def training(tmp_path):
+    training = yaml.safe_load(TRAINING)
+    training["config"]["process"][0]["telemetry"]["log_dir"] = str(tmp_path / "logs")
+    return training
+
+
+def records(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_training_yaml_is_all_that_is_needed(training, tmp_path, capsys):
+    with TelemetryLogger.from_config(training, system=False) as log:
+        for step in range(11):
+            log.log_step(step, train_loss=0.5)
+
+    assert log.run_folder == tmp_path / "logs" / "grey-jacket"
+    assert capsys.readouterr().out == (
+        "[telemetry] run_name=grey jacket\n"
+        f"[telemetry] Logging to {tmp_path}/logs/grey-jacket/metrics.jsonl (and metrics.csv)\n"
+    )
+    found = records(log.run_folder)
+    assert [record["global_step"] for record in found if record["event"] == "step"] == [0, 5, 10]
+
+
+def test_the_start_record_tells_what_the_yaml_says_without_being_told(training):
+    with TelemetryLogger.from_config(training, system=False) as log:
+        log.log_start()
+    start = records(log.run_folder)[0]
+
+    assert start["event"] == "start"
+    assert (start["run_name"], start["lora_rank"], start["lora_alpha"]) == ("grey jacket", 16, 8)
+    assert (start["batch_size"], start["effective_batch_size"], start["max_steps"]) == (2, 8, 100)
+    assert start["model_name_or_path"] == "black-forest-labs/FLUX.1-dev"
+    assert start["config"]["config"]["process"][0]["network"]["linear"] == 16
+
+
+def test_a_logger_that_is_off_makes_nothing_and_starts_nothing(training, tmp_path, capsys):
+    training["config"]["process"][0]["telemetry"]["enabled"] = False
+    threads = threading.active_count()
+    log = TelemetryLogger.from_config(training)
+    with log:
+        log.log_start(config=training)
+        log.declare_action("save")
+        log.declare_knob("lr_scale", float, low=0.1, high=2.0)
+        for step in range(100):
+            log.log_step(step, train_loss=float("nan"), anything=object())
+        log.log_eval(1, val_loss=0.5)
+        log.log_epoch(1)
+        log.log_checkpoint(1, "x")
+        log.log_sample(1, "x", prompt="p")
+        log.log_event("e")
+        log.flush()
+        log.sync()
+
+    assert os.listdir(tmp_path) == []
+    assert threading.active_count() == threads
+    assert capsys.readouterr().out == ""
+    assert (log.run_folder, log.run_id, log.should_stop, log.take_requests()) == (None, None, False, [])
+    assert (log.log_every, log.is_live, log.ignored, log.guard.counts) == (5, False, 100, {})
+
+
+def test_a_yaml_without_a_block_is_not_logged(training, tmp_path):
+    del training["config"]["process"][0]["telemetry"]
+    with TelemetryLogger.from_config(training) as log:
+        log.log_step(1, train_loss=0.5)
+
+    assert not log.is_live
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_wrong_block_is_heard_of_at_once_and_leaves_nothing_behind(training, tmp_path):
+    training["config"]["process"][0]["telemetry"]["log_evry"] = 5
+
+    with pytest.raises(OptionsError, match="log_every"):
+        TelemetryLogger.from_config(training)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_log_dir_that_cannot_be_is_the_callers_mistake(training, tmp_path):
+    (tmp_path / "logs").write_text("a file")
+
+    with pytest.raises(OptionsError, match=r"telemetry\.log_dir is '.*logs'; it must be"):
+        TelemetryLogger.from_config(training)
+
+
+def test_what_the_script_says_wins(training, tmp_path):
+    with TelemetryLogger.from_config(
+        training, log_every=7, log_dir=tmp_path / "elsewhere", system=False
+    ) as log:
+        pass
+
+    assert log.log_every == 7
+    assert log.run_folder.parent == tmp_path / "elsewhere"
+
+
+def test_a_job_without_a_name_is_called_after_the_hour(training):
+    del training["config"]["name"]
+    with TelemetryLogger.from_config(training, system=False) as log:
+        pass
+
+    assert log.run_name.startswith("run-20")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "CON", "x" * 5000, "日本語", "a\nb"])
+def test_a_name_is_never_a_path_and_is_kept_as_it_was(training, tmp_path, name):
+    training["config"]["name"] = name
+    with TelemetryLogger.from_config(training, system=False) as log:
+        log.log_start()
+
+    assert log.run_folder.parent == tmp_path / "logs"
+    assert os.listdir(tmp_path / "logs") == [log.run_folder.name]
+    assert json.loads((log.run_folder / "run.json").read_text())["display_name"] == name
+    assert records(log.run_folder)[0]["run_name"] == name

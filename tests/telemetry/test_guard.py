@@ -1,0 +1,180 @@
+"""A failure of telemetry is swallowed, counted, said once, and never reaches the loop; the user's own interrupts do."""
+
+import logging
+import threading
+
+import pytest
+
+from toolkit.telemetry.guard import Guard, describe_error, guarded
+
+
+class Guarded:
+    """Something whose calls are guarded."""
+
+    def __init__(self, is_live=True):
+        self.guard = Guard()
+        self.is_live = is_live
+        self.calls = 0
+
+    @guarded
+    def work(self, value, *, error=None):
+        """Return what it is given."""
+        self.calls += 1
+        if error is not None:
+            raise error
+        return value
+
+
+def test_a_failure_is_swallowed_and_counted():
+    guard = Guard()
+    for _ in range(3):
+        with guard.watch("writing"):
+            raise OSError("disk full")
+    with guard.watch("writing"):
+        raise ValueError("odd")
+
+    assert guard.counts == {"writing: OSError": 3, "writing: ValueError": 1}
+    assert guard.total == 4
+
+
+def test_what_goes_well_is_not_counted():
+    guard = Guard()
+    with guard.watch("writing"):
+        pass
+
+    assert guard.total == 0
+
+
+def test_the_first_of_a_kind_is_said_and_the_others_only_counted(caplog):
+    guard = Guard()
+    for _ in range(5):
+        guard.report("writing", OSError("disk full"))
+    guard.report("reading", OSError("disk full"))
+
+    assert [record.getMessage().split(" failed")[0] for record in caplog.records] == [
+        "[telemetry] writing",
+        "[telemetry] reading",
+    ]
+    assert "disk full" in caplog.text
+
+
+def test_a_bug_is_said_with_its_traceback_and_a_systems_answer_without(caplog):
+    guard = Guard()
+    with guard.watch("a"):
+        raise OSError("disk full")
+    assert "Traceback" not in caplog.text
+
+    with guard.watch("b"):
+        raise KeyError("bug")
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_the_users_own_interrupts_pass_through(error):
+    guard, thing = Guard(), Guarded()
+
+    with pytest.raises(error), guard.watch("writing"):
+        raise error
+    with pytest.raises(error):
+        thing.work(1, error=error())
+    with pytest.raises(error):
+        guard.around("x", lambda *_: (_ for _ in ()).throw(error()))(1, 2, 3, 4)
+    assert guard.total == thing.guard.total == 0
+
+
+def test_a_guarded_call_gives_back_what_it_gives_and_none_where_it_fails():
+    thing = Guarded()
+
+    assert thing.work(5) == 5
+    assert thing.work(5, error=RuntimeError("bug")) is None
+    assert thing.work(5, nonsense=True) is None
+    assert thing.guard.counts == {"work: RuntimeError": 1, "work: TypeError": 1}
+
+
+def test_a_call_of_what_is_not_live_does_nothing():
+    thing = Guarded(is_live=False)
+
+    assert thing.work(5) is None
+    assert thing.calls == 0
+
+
+def test_a_function_for_every_step_is_guarded():
+    guard = Guard()
+
+    def fail(*_):
+        raise ValueError("bug")
+
+    assert guard.around("log_step", fail)(1, 2, 3, 4) is None
+    assert guard.counts == {"log_step: ValueError": 1}
+
+
+def test_the_run_is_told_of_each_new_kind_once():
+    told = []
+    guard = Guard(lambda doing, error: told.append((doing, str(error))))
+    for _ in range(3):
+        guard.report("writing", OSError("disk full"))
+
+    assert told == [("writing", "disk full")]
+
+
+def test_telling_that_fails_does_no_harm_and_does_not_go_round_in_circles():
+    def tell(doing, error):
+        guard.report("telling", RuntimeError("again"))
+        raise RuntimeError("no")
+
+    guard = Guard(tell)
+    guard.report("writing", OSError("disk full"))
+
+    assert guard.counts == {"writing: OSError": 1, "telling: RuntimeError": 1, "reporting a failure": 1}
+
+
+class Evil(Exception):
+    def __str__(self):
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
+def test_an_exception_that_cannot_be_read_is_reported_all_the_same():
+    guard = Guard()
+    guard.report("writing", Evil())
+
+    assert guard.counts["writing: Evil"] == 1
+    assert describe_error(Evil()) == "Evil: its message could not be read"
+
+
+def test_a_log_handler_that_fails_does_not_reach_the_loop():
+    class Broken(logging.Handler):
+        def emit(self, record):
+            raise RuntimeError("no")
+
+    handler = Broken()
+    logging.getLogger("toolkit.telemetry").addHandler(handler)
+    guard = Guard()
+    try:
+        guard.report("writing", OSError("disk full"))
+    finally:
+        logging.getLogger("toolkit.telemetry").removeHandler(handler)
+
+    assert guard.counts["writing: OSError"] == 1
+
+
+def test_a_message_is_described_in_few_words():
+    assert describe_error(ValueError("x" * 10_000)) == "ValueError: " + "x" * 500
+
+
+def test_failures_of_many_threads_are_counted_without_one_waiting_for_another():
+    guard = Guard()
+
+    def work():
+        for _ in range(300):
+            guard.report("writing", OSError("disk full"))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    # No lock is taken for a count, since a signal handler may fail too: two that come at once may count as one.
+    assert 1700 < guard.total <= 1800

@@ -1,0 +1,404 @@
+"""Records are numbered in the order of the calls, never overtake one that waits, and are counted if lost."""
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.telemetry.logged import Arriving
+from toolkit.runfolder.journal import Journal
+from toolkit.telemetry import intake as intake_module
+from toolkit.telemetry.device_scalars import PendingScalar
+from toolkit.telemetry.intake import Intake
+
+SEGMENT = 8192
+
+
+class Taken:
+    """An intake, the journal behind it, and all that a writer took out."""
+
+    def __init__(self, *, rank=0, queue_max_bytes=64 * 1024, first_seq=0):
+        self.woken = 0
+        self.memory = Arriving()
+        self.lines = []
+        self.intake = Intake(
+            Journal.create([], Path("metrics.jsonl"), session=2, segment_bytes=SEGMENT),
+            first_seq=first_seq,
+            session=2,
+            rank=rank,
+            queue_max_bytes=queue_max_bytes,
+            wake=self._wake,
+        )
+
+    def _wake(self):
+        self.woken += 1
+
+    def put(self, event="step", elapsed=0.0, pending=(), finish=None, **fields):
+        """Take a record that waits for the numbers named `pending`."""
+        waits = {name: PendingScalar(self.memory, name, "f32") for name in pending}
+        self.intake.put(event, 1000.0 + elapsed, elapsed, fields, waits, finish=finish)
+
+    def drain(self):
+        """Let the writer take everything that is ready, and return all it ever took."""
+        while (batch := self.intake.take_batch()) is not None:
+            self.lines += batch.splitlines()
+            self.intake.batch_written()
+        return [json.loads(line) for line in self.lines]
+
+    def fill(self, **fields):
+        """Put records while nobody takes them out, until one is dropped; return how many were put."""
+        count = 0
+        while not self.intake.dropped_total:
+            self.put(n=count, **fields)
+            count += 1
+        return count
+
+
+@pytest.fixture
+def taken():
+    return Taken()
+
+
+def column(records, name):
+    return [record.get(name) for record in records]
+
+
+# ---------------------------------------------------------------- numbers and stamps
+
+
+def test_records_are_numbered_and_stamped_with_the_time_of_the_call(taken):
+    taken.put("start", a=1)
+    taken.put("step", elapsed=2.5, b=2)
+
+    assert taken.drain() == [
+        {"event": "start", "time": 1000.0, "elapsed": 0.0, "seq": 0, "session": 2, "a": 1},
+        {"event": "step", "time": 1002.5, "elapsed": 2.5, "seq": 1, "session": 2, "b": 2},
+    ]
+
+
+def test_numbers_go_on_where_an_earlier_session_ended():
+    taken = Taken(first_seq=42)
+    taken.put()
+
+    assert column(taken.drain(), "seq") == [42]
+
+
+def test_a_rank_other_than_zero_says_which():
+    taken = Taken(rank=3)
+    taken.put()
+
+    assert column(taken.drain(), "rank") == [3]
+    assert not taken.intake.is_direct
+
+
+def test_what_finishing_leaves_out_takes_no_number(taken):
+    taken.put(a=1, finish=lambda fields: None)
+    taken.put(a=2, finish=lambda fields: {**fields, "done": True})
+
+    assert [(record["seq"], record["a"], record["done"]) for record in taken.drain()] == [(0, 2, True)]
+
+
+def test_the_writer_is_woken_once_for_a_lot(taken, monkeypatch):
+    monkeypatch.setattr(intake_module, "MUCH", 1000)
+    for _ in range(40):
+        taken.put(text="x" * 50)
+    woken = taken.woken
+    taken.drain()
+    for _ in range(40):
+        taken.put(text="x" * 50)
+
+    assert (woken, taken.woken) == (1, 2)
+
+
+def test_many_threads_get_a_number_each(taken):
+    def work(name):
+        for n in range(200):
+            taken.put(thread=name, n=n)
+            if n % 20 == 0:
+                taken.drain_lock.acquire()
+                taken.drain()
+                taken.drain_lock.release()
+
+    taken.drain_lock = threading.Lock()
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = taken.drain()
+
+    assert column(found, "seq") == list(range(1600))
+    for name in range(8):
+        assert [record["n"] for record in found if record["thread"] == name] == list(range(200))
+
+
+# ---------------------------------------------------------------- numbers that a device has yet to deliver
+
+
+def test_a_record_that_waits_is_not_overtaken(taken):
+    taken.put(n=0)
+    taken.put(n=1, pending=["loss"])
+    taken.put(n=2)
+
+    assert column(taken.drain(), "n") == [0]
+    assert not taken.intake.is_direct
+    assert taken.intake.unwritten_in_memory == 2
+
+    taken.memory.values["loss"] = 0.5
+    taken.put(n=3)
+    found = taken.drain()
+
+    assert column(found, "n") == [0, 1, 2, 3]
+    assert column(found, "seq") == [0, 1, 2, 3]
+    assert found[1]["loss"] == 0.5
+    assert taken.intake.is_direct
+
+
+def test_a_record_waits_for_all_its_numbers(taken):
+    taken.put(pending=["a", "b"])
+    taken.memory.values["b"] = 2.0
+    taken.intake.settle(0.0)
+
+    assert taken.drain() == []
+
+    taken.memory.values["a"] = 1.0
+    taken.intake.settle(0.0)
+    (found,) = taken.drain()
+
+    assert (found["a"], found["b"]) == (1.0, 2.0)
+
+
+def test_a_record_keeps_the_time_of_its_call_however_long_it_waits(taken):
+    taken.put(elapsed=1.0, pending=["a"])
+    taken.memory.values["a"] = 1.0
+    taken.intake.settle(9.0)
+
+    assert column(taken.drain(), "time") == [1001.0]
+
+
+def test_finishing_is_done_in_the_order_of_the_calls(taken):
+    seen = []
+    for n in range(4):
+        taken.put(n=n, pending=[f"p{n}"], finish=lambda fields: seen.append(fields["n"]) or fields)
+    taken.memory.values = {f"p{n}": 1.0 for n in (3, 2, 1)}
+    taken.intake.settle(0.0)
+
+    assert seen == []
+
+    taken.memory.values["p0"] = 1.0
+    taken.intake.settle(0.0)
+
+    assert seen == [0, 1, 2, 3]
+
+
+def test_a_device_that_never_delivers_is_waited_for_a_minute_and_then_noted(taken):
+    taken.put(elapsed=0.0, a=1, pending=["never"])
+    taken.put(elapsed=1.0, b=2)
+    taken.intake.settle(59.0)
+
+    assert taken.drain() == []
+
+    taken.intake.settle(60.5)
+    first, second = taken.drain()
+
+    assert (first["a"], list(first["unencodable"])) == (1, ["never"])
+    assert second["b"] == 2
+
+
+def test_giving_up_writes_what_is_there_and_says_what_is_missing(taken):
+    taken.memory.values["here"] = 1.0
+    taken.put(pending=["here", "never"], unencodable={"other": "object"})
+    taken.intake.settle(0.0, give_up=True)
+    (found,) = taken.drain()
+
+    assert found["here"] == 1.0
+    assert found["unencodable"] == {"other": "object", "never": "its device did not deliver it"}
+    assert taken.intake.is_empty
+
+
+def test_too_many_records_that_wait_are_dropped_and_counted_exactly(taken, monkeypatch):
+    monkeypatch.setattr(intake_module, "_MAX_WAITING", 50)
+    for n in range(80):
+        taken.put(n=n, pending=["late"])
+    taken.memory.values["late"] = 1.0
+    taken.intake.settle(0.0)
+    taken.put(n=80)
+    found = taken.drain()
+    lost = [record for record in found if record["event"] == "lost"]
+
+    assert taken.intake.dropped_total == 30 == sum(record["records"] for record in lost)
+    assert len(found) - len(lost) == 51
+    assert len(set(column(found, "seq"))) == len(found)
+
+
+def test_what_explains_a_run_is_kept_however_many_wait(taken, monkeypatch):
+    monkeypatch.setattr(intake_module, "_MAX_WAITING", 50)
+    for n in range(60):
+        taken.put(n=n, pending=["never"])
+    taken.put("error", message="the reason")
+    taken.put("end", status="failed")
+    taken.intake.settle(0.0, give_up=True)
+
+    assert [record["event"] for record in taken.drain() if record["event"] in ("error", "end")] == [
+        "error",
+        "end",
+    ]
+
+
+# ---------------------------------------------------------------- a disk that takes nothing
+
+
+def test_records_are_kept_in_memory_in_their_order_while_the_journal_is_full(taken):
+    for n in range(400):
+        taken.put(n=n)
+
+    assert taken.intake.unwritten_in_memory > 0
+    assert taken.woken > 0
+
+    found = taken.drain()
+
+    assert column(found, "n") == list(range(400))
+    assert column(found, "seq") == list(range(400))
+    assert taken.intake.unwritten_in_memory == 0
+    assert taken.intake.is_direct
+
+
+def test_memory_is_bounded_and_what_is_dropped_is_counted_exactly(taken):
+    for n in range(5000):
+        taken.put(n=n)
+    found = taken.drain()
+    taken.put(n=5000)
+    found = taken.drain()
+    (lost,) = [record for record in found if record["event"] == "lost"]
+    kept = [record["n"] for record in found if record["event"] == "step"]
+
+    assert taken.intake._overflow_bytes == 0
+    assert len(kept) + lost["records"] == 5001
+    assert lost["records"] == taken.intake.dropped_total == lost["to_seq"] - lost["from_seq"] + 1
+    assert kept == [*range(lost["from_seq"]), 5000]
+    assert sorted(column(found, "seq") + list(range(lost["from_seq"], lost["to_seq"] + 1))) == list(
+        range(5002)
+    )
+    assert "disk" in lost["reason"]
+
+
+def test_what_explains_a_run_is_kept_when_metrics_no_longer_are(taken):
+    dropped_from = taken.fill() - 1
+    for event in ("error", "control_change", "finding", "end"):
+        taken.put(event)
+    taken.put("step", n="dropped")
+    found = taken.drain()
+
+    assert column(found, "event")[-4:] == ["error", "control_change", "finding", "end"]
+    assert taken.intake.dropped_total == 2
+    assert dropped_from not in [record.get("n") for record in found]
+
+
+def test_the_reserve_has_an_end_too(taken):
+    taken.fill()
+    for _ in range(100):
+        taken.put("error", text="x" * 60_000)
+
+    assert taken.intake._overflow_bytes < 64 * 1024 + 2 * 1024 * 1024
+    assert taken.intake.dropped_total > 50
+
+
+def test_what_was_dropped_is_said_at_the_end_whether_or_not_there_is_room(taken):
+    taken.fill()
+    taken.intake.say_what_was_dropped(1000.0, 5.0)
+    found = taken.drain()
+
+    assert found[-1]["event"] == "lost"
+    assert found[-1]["records"] == 1
+
+    taken.intake.say_what_was_dropped(1000.0, 5.0)
+
+    assert len(taken.drain()) == len(found)
+
+
+def test_what_is_dropped_after_it_was_said_is_said_again(taken):
+    total = 0
+    for _ in range(3):
+        for n in range(3000):
+            taken.put(n=n)
+        total += 3000
+        taken.drain()
+        taken.put(n=-1)
+        total += 1
+    found = taken.drain()
+    lost = [record["records"] for record in found if record["event"] == "lost"]
+
+    assert len(lost) == 3
+    assert len(found) - 3 + sum(lost) == total
+    assert sum(lost) == taken.intake.dropped_total
+
+
+# ---------------------------------------------------------------- from within
+
+
+def test_a_record_that_is_logged_while_another_is_taken_comes_right_behind_it(taken):
+    def finish(fields):
+        taken.put("within", n=1)
+        return fields
+
+    taken.put("outer", n=0, finish=finish)
+    taken.put("after", n=2)
+    found = taken.drain()
+
+    assert column(found, "event") == ["outer", "within", "after"]
+    assert column(found, "seq") == [0, 1, 2]
+    assert not taken.intake.busy
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers of that kind")
+def test_a_signal_handler_may_log_at_any_moment():
+    taken = Taken(queue_max_bytes=64 * 1024 * 1024)
+    before = signal.signal(signal.SIGALRM, lambda *_: taken.put("signal"))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        for n in range(20_000):
+            taken.put(n=n)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    taken.put(n=20_000)
+    found = taken.drain()
+
+    assert [record["n"] for record in found if record["event"] == "step"] == list(range(20_001))
+    assert column(found, "seq") == list(range(len(found)))
+    assert len(found) > 20_010
+
+
+def test_a_failure_while_finishing_leaves_the_intake_usable(taken):
+    def fail(fields):
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError):
+        taken.put(finish=fail)
+    taken.put(n=1, pending=["late"], finish=fail)
+    taken.put(n=2, pending=["late"])
+    taken.memory.values["late"] = 1.0
+    with pytest.raises(RuntimeError):
+        taken.intake.settle(0.0)
+    taken.intake.settle(0.0)
+
+    assert not taken.intake.busy
+    assert column(taken.drain(), "n") == [2]
+    assert taken.intake.is_direct
+
+
+def test_a_forked_child_has_a_lock_of_its_own(taken):
+    taken.intake.lock.acquire()
+    locked = []
+
+    def try_lock():
+        taken.intake.after_fork_in_child()
+        locked.append(taken.intake.lock.acquire(timeout=1))
+
+    thread = threading.Thread(target=try_lock)
+    thread.start()
+    thread.join()
+
+    assert locked == [True]

@@ -1,0 +1,51 @@
+"""Chores are done at their pace; one that fails comes again, and one that hangs holds up no training."""
+
+import threading
+import time
+
+from toolkit.telemetry.clock import ManualClock
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.keeper import Chore, Keeper
+
+
+def test_each_chore_has_its_own_pace():
+    clock, done = ManualClock(), []
+    chores = [
+        Chore("often", 1.0, lambda: done.append("often")),
+        Chore("seldom", 5.0, lambda: done.append("seldom")),
+    ]
+    keeper = Keeper(chores, clock=clock, guard=Guard())
+    for _ in range(20):
+        keeper.tick()
+        clock.advance(0.5)
+
+    assert (done.count("often"), done.count("seldom")) == (10, 2)
+
+
+def test_a_chore_that_fails_is_counted_and_comes_again_and_the_others_are_done():
+    clock, done, guard = ManualClock(), [], Guard()
+
+    def fail():
+        raise OSError("disk full")
+
+    keeper = Keeper(
+        [Chore("failing", 1.0, fail), Chore("working", 1.0, lambda: done.append(1))], clock=clock, guard=guard
+    )
+    for _ in range(3):
+        keeper.tick()
+        clock.advance(1.0)
+
+    assert guard.counts == {"failing: OSError": 3}
+    assert len(done) == 3
+
+
+def test_a_chore_that_hangs_does_not_hold_up_the_end():
+    let_go = threading.Event()
+    keeper = Keeper([Chore("hanging", 1.0, lambda: let_go.wait(60))], clock=ManualClock(), guard=Guard())
+    keeper.start()
+    time.sleep(0.7)
+    began = time.monotonic()
+    keeper.close(timeout_s=0.2)
+
+    assert time.monotonic() - began < 2
+    let_go.set()

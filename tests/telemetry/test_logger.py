@@ -1,0 +1,997 @@
+"""What a training script calls: every call leaves its record, none raises, none changes the training."""
+
+import copy
+import errno
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from tests.telemetry.logged import make_logger, read_records, records_of
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.control import write_request
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry import MemorySink, OptionsError, TelemetryLogger, TelemetryOptions, environment
+from toolkit.telemetry.clock import ManualClock
+
+TOKEN = "hf_" + "a1B2" * 9
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_that_is_described_at_once(monkeypatch):
+    monkeypatch.setattr(environment, "describe_environment", lambda guard: {"host": "here", "os": "an os"})
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(name="r", **options):
+        made.append(make_logger(tmp_path / "logs", name, **options))
+        return made[-1]
+
+    yield make
+    for log in made:
+        log.close()
+
+
+def last(log, event):
+    return records_of(log, event)[-1]
+
+
+def keep_house(log):
+    """Have the run's chores done now, instead of after some seconds."""
+    for chore in log._run.keeper._chores:
+        chore.due = 0.0
+    log._run.keeper.tick()
+
+
+# ---------------------------------------------------------------- making one
+
+
+def test_it_starts_with_two_lines(make, capsys):
+    log = make("grey jacket", csv=True)
+
+    assert capsys.readouterr().out == (
+        "[telemetry] run_name=grey jacket\n"
+        f"[telemetry] Logging to {log.run_folder}/metrics.jsonl (and metrics.csv)\n"
+    )
+
+
+def test_the_second_line_names_what_is_written(make, capsys):
+    make(csv=False)
+
+    assert capsys.readouterr().out.endswith("/metrics.jsonl\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("name", ["Köln", "日本語", "half \ud800"])
+def test_a_terminal_that_cannot_show_the_name_is_no_reason_to_fail(tmp_path, monkeypatch, encoding, name):
+    with open(tmp_path / "out", "w", encoding=encoding) as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with make_logger(tmp_path / "logs", name) as log:
+            log.log_step(1, train_loss=0.5)
+
+    assert len(records_of(log, "step")) == 1
+    assert read_manifest(log.run_folder).latest.status == "finished"
+
+
+def test_a_terminal_that_is_gone_is_no_reason_to_fail(tmp_path, monkeypatch):
+    with open(tmp_path / "out", "w") as out:
+        pass
+    monkeypatch.setattr(sys, "stdout", out)
+    with make_logger(tmp_path / "logs") as log:
+        log.log_step(1, train_loss=0.5)
+
+    assert len(records_of(log, "step")) == 1
+
+
+def test_options_come_as_one_or_by_name(tmp_path):
+    options = TelemetryOptions(log_dir=tmp_path, log_every=7, system=False, csv=False)
+    with TelemetryLogger("a", options) as first, TelemetryLogger("b", options, log_every=3) as second:
+        assert (first.log_every, second.log_every) == (7, 3)
+
+
+def test_wrong_options_raise_at_once_and_leave_nothing_behind(tmp_path):
+    with pytest.raises(OptionsError, match="did you mean 'log_every'"):
+        TelemetryLogger("r", log_dir=tmp_path / "logs", log_evry=5)
+    with pytest.raises(OptionsError, match=r"telemetry\.log_every is 0"):
+        TelemetryLogger("r", log_dir=tmp_path / "logs", log_every=0)
+
+    assert not (tmp_path / "logs").exists()
+
+
+def test_two_runs_of_one_name_get_a_folder_each(make):
+    assert [make().run_folder.name for _ in range(3)] == ["r", "r-2", "r-3"]
+
+
+def test_a_run_is_known_by_its_folder_and_its_id(make):
+    log = make()
+
+    assert log.run_folder.is_dir()
+    assert read_manifest(log.run_folder).run_id == log.run_id
+
+
+# ---------------------------------------------------------------- what is logged
+
+
+def test_a_start_record_comes_first_whatever_is_called_first(make):
+    for call in (
+        lambda log: log.log_step(1, train_loss=0.5),
+        lambda log: log.log_eval(1, val_loss=0.5),
+        lambda log: log.log_event("mine"),
+    ):
+        log = make()
+        call(log)
+
+        assert records_of(log)[0]["event"] == "start"
+
+
+def test_a_start_record_tells_of_run_training_and_machine(make):
+    log = make(clock=ManualClock())
+    log.log_start(
+        config={"config": {"name": "x"}},
+        lora={"rank": 16, "alpha": 8, "dropout": 0.1, "target_modules": ["q", "v"]},
+        model={"name": "flux", "parameters": 12_000_000_000, "trainable_parameters": 5},
+        training={"batch_size": 4, "optimizer": "adamw", "dtype": torch.bfloat16, "max_steps": 100},
+        note="mine",
+    )
+    found = last(log, "start")
+
+    assert (found["seq"], found["session"], found["time"], found["elapsed"]) == (0, 1, 1_700_000_000.0, 0.0)
+    assert (found["run_name"], found["run_id"]) == ("r", log.run_id)
+    assert (found["lora_rank"], found["lora_alpha"], found["lora_dropout"]) == (16, 8, 0.1)
+    assert found["lora_target_modules"] == ["q", "v"]
+    assert (found["model_name"], found["model_parameters"]) == ("flux", 12_000_000_000)
+    assert (found["batch_size"], found["optimizer"], found["dtype"]) == (4, "adamw", "torch.bfloat16")
+    assert (found["config"], found["note"]) == ({"config": {"name": "x"}}, "mine")
+    assert (found["host"], found["os"]) == ("here", "an os")
+
+
+def test_a_second_start_record_says_what_is_new(make):
+    log = make()
+    log.log_start(training={"batch_size": 4})
+    log.log_start(training={"batch_size": 8})
+
+    assert [record["batch_size"] for record in records_of(log, "start")] == [4, 8]
+
+
+@pytest.mark.parametrize("name", ["event", "time", "elapsed", "seq", "session", "rank"])
+def test_no_field_of_a_start_record_takes_the_place_of_ours(make, name):
+    log = make()
+    log.log_start(training={name: "theirs"}, **{name: "theirs too"})
+    found = records_of(log)[0]
+
+    assert (found["event"], found["seq"], found["session"]) == ("start", 0, 1)
+    assert found.get("rank", 0) == 0
+    assert type(found["time"]) is type(found["elapsed"]) is float
+    assert "theirs too" in found.values()
+
+
+def test_no_secret_reaches_the_run_folder(make, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
+    log = make(config={"hf_token": TOKEN, "deep": [{"password": "hunter2-and-more"}]}, csv=True)
+    log.log_start(
+        training={"wandb_api_key": "0123456789" * 4, "note": "a-very-secret-value"},
+        lora={"hub_token": TOKEN},
+        model={"name_or_path": f"https://me:{TOKEN}@hub.example/model"},
+        hub_token=TOKEN,
+        remark=f"used {TOKEN} today",
+    )
+    try:
+        raise RuntimeError(f"login failed for {TOKEN}")
+    except RuntimeError as error:
+        log.close("failed", error=error)
+
+    for path in log.run_folder.rglob("*"):
+        for secret in (TOKEN, "hunter2-and-more", "a-very-secret-value", "0123456789" * 4):
+            assert secret not in path.read_text("utf-8", "replace"), path.name
+
+
+def test_an_evaluation_an_epoch_and_an_event_are_told(make):
+    log = make()
+    log.log_eval(5, val_loss=torch.tensor(0.5), deep={"psnr": np.float32(30)})
+    log.log_epoch(2, global_step=50, train_loss=0.25)
+    log.log_epoch(3)
+    log.log_event("my_event", a=1, b="text", c=None)
+
+    found = last(log, "eval")
+    assert (found["global_step"], found["val_loss"], found["deep/psnr"]) == (5, 0.5, 30.0)
+    first, second = records_of(log, "epoch")
+    assert (first["epoch"], first["global_step"], first["train_loss"]) == (2, 50, 0.25)
+    assert "global_step" not in second
+    found = last(log, "my_event")
+    assert (found["a"], found["b"]) == (1, "text")
+    assert "c" not in found
+
+
+@pytest.mark.parametrize("name", ["event", "time", "seq", "session", "rank", "elapsed", "self", "name"])
+def test_any_name_may_be_used_for_a_field(make, name):
+    log = make(log_every=1)
+    log.log_event("mine", **{name: 7})
+    log.log_eval(1, **{name: 7})
+    log.log_epoch(1, **{name: 7})
+    log.log_checkpoint(1, "absent", **{name: 7})
+    log.log_sample(1, "absent", **{name: 7})
+    log.log_step(1, train_loss=0.5, **{name: 7})
+
+    for event in ("mine", "eval", "epoch", "checkpoint", "sample", "step"):
+        found = last(log, event)
+        assert 7 in (found.get(name), found.get(f"x_{name}")), event
+    assert log.guard.counts == {}
+
+
+@pytest.mark.parametrize(
+    ("event", "kept"), [("", "event"), ("x" * 500, "x" * 128), (5, "5"), ("a,\nb", "a,\nb")]
+)
+def test_an_event_of_any_name_is_kept(make, event, kept):
+    log = make()
+    log.log_event(event, n=1)
+
+    assert [record["event"] for record in records_of(log) if record.get("n") == 1] == [kept]
+
+
+def test_a_checkpoint_is_told_with_its_size(make, tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 1234)
+    (tmp_path / "folder").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "folder" / name).write_bytes(b"x" * 100)
+    log = make()
+    log.log_checkpoint(250, tmp_path / "model.safetensors", is_best=True, seconds=1.5)
+    log.log_checkpoint(251, str(tmp_path / "folder"))
+    log.log_checkpoint(252, "absent")
+    first, second, third = records_of(log, "checkpoint")
+
+    assert first["checkpoint_path"] == str(tmp_path / "model.safetensors")
+    assert (first["global_step"], first["bytes"], first["is_best"], first["seconds"]) == (
+        250,
+        1234,
+        True,
+        1.5,
+    )
+    assert (second["bytes"], second["is_best"]) == (200, False)
+    assert "bytes" not in third
+
+
+def test_a_sample_inside_the_run_folder_is_told_relative_to_it(make, tmp_path):
+    log = make()
+    log.log_sample(5, log.run_folder / "samples" / "a.png", prompt="a cat", seed=3)
+    log.log_sample(6, tmp_path / "elsewhere.png")
+    first, second = records_of(log, "sample")
+
+    assert (first["path"], first["prompt"], first["seed"]) == (os.path.join("samples", "a.png"), "a cat", 3)
+    assert second["path"] == str(tmp_path / "elsewhere.png")
+    assert "prompt" not in second
+
+
+@pytest.mark.parametrize("path", [None, 5, object(), ["a"]])
+def test_a_path_that_is_none_does_not_cost_the_record(make, path):
+    log = make()
+    log.log_checkpoint(1, path)
+    log.log_sample(2, path)
+
+    assert last(log, "checkpoint")["global_step"] == 1
+    assert last(log, "sample")["global_step"] == 2
+
+
+def test_records_are_numbered_without_a_gap_and_stamped_when_the_caller_called(make):
+    clock = ManualClock()
+    log = make(clock=clock, log_every=1)
+    for step in range(20):
+        log.log_step(step, train_loss=0.5)
+        log.log_event("tick")
+        clock.advance(1.0)
+    clock.set_wall(5.0)
+    log.log_event("the clock was set back")
+    log.close()
+    found = records_of(log)
+
+    assert [record["seq"] for record in found] == list(range(len(found)))
+    assert [record["elapsed"] for record in found if record["event"] == "tick"] == [
+        float(n) for n in range(20)
+    ]
+    assert (found[-2]["time"], found[-2]["elapsed"]) == (5.0, 20.0)
+
+
+def test_sinks_are_given_every_record(make):
+    sink = MemorySink()
+    log = make(log_every=1, sinks=[sink])
+    log.log_step(1, train_loss=0.5)
+    log.close()
+
+    assert [record["event"] for record in sink.records] == ["start", "step", "end"]
+    assert sink.closed
+
+
+# ---------------------------------------------------------------- steering
+
+
+def test_what_the_script_can_be_asked_for_is_in_the_manifest(make):
+    log = make(control=True, log_every=20)
+    log.declare_action("save")
+    log.declare_action("stop", lambda: None)
+    log.declare_knob("lr_scale", float, low=0.1, high=2.0, value=1.0)
+    log.declare_knob("sampler", str, choices=["a", "b"])
+    keep_house(log)
+    control = read_manifest(log.run_folder).control
+
+    assert control["log_every_now"] == 20
+    assert control["log_every"] == {"low": 5, "high": 2000}
+    assert set(control["actions"]) == {"save", "stop", "save_and_stop"}
+    assert control["knobs"]["lr_scale"] == {"type": "float", "low": 0.1, "high": 2.0, "value": 1.0}
+    assert control["knobs"]["sampler"]["choices"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda log: log.declare_action("no name"),
+        lambda log: log.declare_knob("lr", complex),
+        lambda log: log.declare_knob("lr", float, low=2.0, high=1.0),
+        lambda log: log.declare_action("save", callback="not callable"),
+    ],
+)
+def test_a_wrong_declaration_is_the_callers_mistake(make, declare):
+    with pytest.raises(ValueError):
+        declare(make(control=True))
+
+
+def test_what_is_asked_is_handed_over_between_steps(make):
+    log = make(control=True, log_every=10)
+    log.declare_action("save")
+    log.declare_knob("lr_scale", float, low=0.1, high=2.0)
+    log.log_step(0, train_loss=0.5)
+    request = write_request(log.run_folder, log_every=25, actions=["save"], knobs={"lr_scale": 0.5})
+    keep_house(log)
+
+    assert log.log_every == 10
+    assert log.take_requests() == []
+
+    log.log_step(1, train_loss=0.5)
+
+    assert log.log_every == 25
+    assert {(asked.name, asked.value, asked.id) for asked in log.take_requests()} == {
+        ("save", None, request.id),
+        ("lr_scale", 0.5, request.id),
+    }
+    (answer,) = records_of(log, "control_change")
+    assert (answer["id"], answer["status"], answer["old"], answer["new"]) == (request.id, "applied", 10, 25)
+
+
+def test_a_stop_is_seen_and_ends_the_run_as_stopped(make):
+    log = make(control=True)
+    log.declare_action("stop")
+    log.log_step(0, train_loss=0.5)
+    write_request(log.run_folder, actions=["stop"])
+    keep_house(log)
+
+    assert not log.should_stop
+
+    log.log_step(1, train_loss=0.5)
+
+    assert log.should_stop
+
+    log.close()
+
+    assert (last(log, "end")["status"], last(log, "end")["reason"]) == ("stopped", "stopped")
+
+
+def test_without_control_nothing_is_ever_asked(make):
+    log = make(control=False, log_every=10)
+    log.declare_action("stop")
+    write_request(log.run_folder, actions=["stop"], log_every=50)
+    keep_house(log)
+    log.log_step(1, train_loss=0.5)
+
+    assert (log.should_stop, log.take_requests(), log.log_every) == (False, [], 10)
+    assert records_of(log, "control_change") == []
+
+
+# ---------------------------------------------------------------- the end
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        (None, "finished"),
+        ("finished", "finished"),
+        ("stopped", "stopped"),
+        ("interrupted", "stopped"),
+        ("signal", "stopped"),
+        ("failed", "failed"),
+        ("exit", "finished"),
+    ],
+)
+def test_a_run_says_why_it_ended(make, reason, status):
+    log = make(clock=ManualClock(), log_every=1)
+    log.log_step(7, train_loss=0.5)
+    log.close(reason)
+    end = last(log, "end")
+    manifest = read_manifest(log.run_folder)
+
+    assert (end["status"], end["reason"]) == (status, reason or "finished")
+    assert (end["global_step"], end["records"], end["records_lost"], end["telemetry_errors"]) == (7, 3, 0, 0)
+    assert (manifest.latest.status, manifest.latest.reason) == (status, reason or "finished")
+    assert manifest.latest.ended == 1_700_000_000.0
+    assert manifest.latest.journal is None
+    assert manifest.heartbeat.global_step == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (ValueError("bad loss"), "failed", "failed"),
+        (KeyboardInterrupt(), "stopped", "interrupted"),
+        (SystemExit(), "finished", "finished"),
+        (SystemExit(0), "finished", "finished"),
+        (SystemExit(3), "failed", "failed"),
+    ],
+)
+def test_an_exception_in_the_block_is_recorded_and_passes_on(make, error, status, reason):
+    log = make()
+    log.log_step(1, train_loss=0.5)
+    with pytest.raises(type(error)), log:
+        raise error
+
+    assert (last(log, "end")["status"], last(log, "end")["reason"]) == (status, reason)
+    failures = records_of(log, "error")
+    assert len(failures) == (status == "failed")
+    if failures:
+        assert failures[0]["type"] == type(error).__name__
+        assert "test_logger.py" in failures[0]["stack"][-1]
+
+
+def test_closing_twice_is_closing_once(make):
+    log = make()
+    log.close()
+    log.close("failed", error=ValueError())
+
+    assert [record["event"] for record in records_of(log)] == ["start", "end"]
+    assert read_manifest(log.run_folder).latest.status == "finished"
+
+
+def test_calls_after_the_end_are_ignored_and_steps_among_them_counted(make):
+    log = make(control=True)
+    log.close()
+    before = {path.name: path.read_bytes() for path in log.run_folder.iterdir()}
+    log.log_start()
+    log.log_step(1, train_loss=0.5)
+    log.log_step(2, train_loss=float("nan"), anything=object())
+    log.log_eval(1)
+    log.log_epoch(1)
+    log.log_checkpoint(1, "x")
+    log.log_sample(1, "x")
+    log.log_event("x")
+    log.flush()
+    log.sync()
+    with log:
+        pass
+
+    assert log.ignored == 2
+    assert not log.is_live
+    assert {path.name: path.read_bytes() for path in log.run_folder.iterdir()} == before
+
+
+def test_a_run_leaves_no_thread_and_no_open_file_behind(make):
+    process = psutil.Process()
+    make(csv=True, control=True, system=True).close()
+    time.sleep(0.3)
+    threads, files = threading.active_count(), process.num_fds() if hasattr(process, "num_fds") else 0
+    for _ in range(5):
+        log = make(csv=True, control=True, system=True)
+        log.log_step(1, train_loss=0.5)
+        log.close()
+    until = time.monotonic() + 5
+    while threading.active_count() > threads and time.monotonic() < until:
+        time.sleep(0.05)
+
+    assert threading.active_count() <= threads
+    if files:
+        assert process.num_fds() <= files
+
+
+def test_the_journal_is_gone_once_all_is_written(make):
+    log = make()
+    journal = read_manifest(log.run_folder).latest.journal or log._run.recorder._journal.path
+    log.close()
+
+    assert journal
+    assert not os.path.exists(journal)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda log: pickle.loads(pickle.dumps(log))])
+def test_a_copy_of_a_logger_does_nothing(make, copied):
+    log = make()
+    other = copied(log)
+    other.log_step(1, train_loss=0.5)
+    other.close()
+
+    assert not other.is_live
+    assert other.run_folder is None
+    assert log.is_live
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def test_a_resumed_run_goes_on_in_its_own_folder(make):
+    first = make(log_every=1)
+    first.log_step(1, train_loss=0.5)
+    first.close()
+    before = (first.run_folder / "metrics.jsonl").read_bytes()
+    second = make(log_every=1, resume=True)
+    second.log_step(2, train_loss=0.25)
+    second.close()
+    found = records_of(second)
+
+    assert second.run_folder == first.run_folder
+    assert second.run_id == first.run_id
+    assert (second.run_folder / "metrics.jsonl").read_bytes().startswith(before)
+    assert [record["seq"] for record in found] == list(range(6))
+    assert [record["session"] for record in found] == [1, 1, 1, 2, 2, 2]
+    assert [session.session for session in read_manifest(second.run_folder).sessions] == [1, 2]
+
+
+def test_a_run_is_found_again_by_its_id(make):
+    first = make("one name", run_id="abc123")
+    first.close()
+    second = make("another name", run_id="abc123")
+
+    assert first.run_id == "abc123"
+    assert second.run_folder == first.run_folder
+
+
+def test_a_run_that_is_still_written_is_not_resumed(make):
+    first = make()
+    second = make(resume=True)
+
+    assert second.run_folder != first.run_folder
+    assert "resuming: OSError" in second.guard.counts
+
+
+# ---------------------------------------------------------------- nothing raises
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def bug(*_, **__):
+    raise RuntimeError("a bug of ours")
+
+
+def train(log, steps=25):
+    """Call everything there is, as a training script does."""
+    log.log_start(config={"a": 1})
+    for step in range(steps):
+        log.log_step(step, train_loss=0.5, lr=1e-4, text="a", tensor=torch.tensor(1.0))
+        assert log.should_stop in (True, False)
+        log.take_requests()
+    log.log_eval(1, val_loss=0.5)
+    log.log_epoch(1, global_step=1)
+    log.log_checkpoint(1, "absent")
+    log.log_sample(1, "absent")
+    log.log_event("mine", a=1)
+    log.flush(0.3)
+    log.sync()
+    return steps
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "toolkit.runfolder.journal.Journal.append",
+        "toolkit.runfolder.journal.Journal.flip",
+        "toolkit.runfolder.journal.Journal.release",
+        "toolkit.telemetry.intake.encode",
+        "toolkit.telemetry.intake.Intake.put",
+        "toolkit.telemetry.intake.Intake.take_batch",
+        "toolkit.telemetry.intake.Intake.settle",
+        "toolkit.telemetry.values.Values.fields",
+        "toolkit.telemetry.values.Values.one",
+        "toolkit.telemetry.values.Values.tree",
+        "toolkit.telemetry.steps.StepGate.take",
+        "toolkit.telemetry.steps.StepGate.add",
+        "toolkit.telemetry.steps.StepGate.learn",
+        "toolkit.telemetry.step_records.StepRecords.put_rest",
+        "toolkit.telemetry.live_run.start_fields",
+        "toolkit.telemetry.live_run.describe_failure",
+        "toolkit.telemetry.record_file.RecordFile.write",
+        "toolkit.telemetry.record_file.RecordFile.open",
+        "toolkit.telemetry.record_file.RecordFile.sync",
+        "toolkit.telemetry.writer.Writer.flush",
+        "toolkit.telemetry.recorder.write_manifest",
+        "toolkit.telemetry.mirror.read_from",
+        "toolkit.telemetry.csv_mirror.CsvMirror.write",
+        "toolkit.telemetry.csv_mirror.CsvMirror.start_at",
+        "toolkit.telemetry.csv_mirror.CsvMirror.close",
+        "toolkit.telemetry.control_poller.ControlPoller.poll",
+        "toolkit.telemetry.control_poller.ControlPoller.close",
+        "toolkit.telemetry.control_poller.peek",
+        "toolkit.telemetry.samplers.sampling.SystemSampling.latest",
+        "toolkit.telemetry.samplers.host.HostSampler.sample",
+        "toolkit.telemetry.samplers.sampling.SystemSampling.stop",
+        "toolkit.telemetry.keeper.Keeper.close",
+        "toolkit.telemetry.environment.describe_environment",
+        "os.write",
+        "os.fsync",
+        "os.replace",
+        "psutil.Process.memory_info",
+    ],
+)
+@pytest.mark.parametrize("failure", [bug, full], ids=["a bug", "a full disk"])
+def test_whatever_fails_within_does_not_reach_the_loop(make, monkeypatch, target, failure):
+    log = make(csv=True, system=True, control=True, log_every=1, close_timeout=0.5)
+    monkeypatch.setattr(target, failure)
+    finished = train(log)
+    keep_house(log)
+    log.close("failed", error=ValueError("the training's own"))
+    monkeypatch.undo()
+
+    assert finished == 25
+    assert not log.is_live
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "toolkit.telemetry.step_records.StepRecords.put_rest",
+        "toolkit.telemetry.live_run.describe_failure",
+        "toolkit.telemetry.steering.Steering.close",
+        "toolkit.telemetry.keeper.Keeper.close",
+        "toolkit.telemetry.samplers.sampling.SystemSampling.stop",
+        "toolkit.telemetry.recorder.Recorder.beat",
+        "toolkit.telemetry.csv_mirror.CsvMirror.close",
+    ],
+)
+def test_one_part_of_the_end_that_fails_does_not_cost_the_others(make, monkeypatch, target):
+    log = make(csv=True, system=True, control=True, log_every=10)
+    for step in range(5):
+        log.log_step(step, train_loss=0.5)
+    monkeypatch.setattr(target, bug)
+    log.close("failed", error=ValueError("the training's own"))
+    monkeypatch.undo()
+
+    assert last(log, "end")["status"] == "failed"
+    assert read_manifest(log.run_folder).latest.status == "failed"
+    assert log.guard.total >= 1
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "toolkit.telemetry.samplers.sampling.default_samplers",
+        "toolkit.telemetry.live_run.default_samplers",
+        "toolkit.telemetry.run_home.write_manifest",
+        "toolkit.runfolder.journal.Journal._create_file",
+        "psutil.Process",
+    ],
+)
+def test_what_fails_while_it_is_made_does_not_reach_the_script(tmp_path, monkeypatch, target):
+    monkeypatch.setattr(target, full if "_create_file" in target else bug)
+    with make_logger(tmp_path, system=True, log_every=1) as log:
+        log.log_step(1, train_loss=0.5)
+    monkeypatch.undo()
+
+    assert len(records_of(log, "step")) == 1
+
+
+def test_a_machine_that_starts_no_more_threads_is_trained_on_all_the_same(tmp_path, monkeypatch):
+    def no_more(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    log = make_logger(tmp_path, csv=True, system=True, control=True, log_every=1, close_timeout=0.3)
+    log.log_step(1, train_loss=0.5)
+    log.flush(0.1)
+    log.close()
+    monkeypatch.undo()
+
+    assert log.guard.total >= 1
+
+
+def test_a_failure_is_counted_said_once_and_recorded(make, monkeypatch, caplog):
+    log = make(log_every=1)
+    log.log_step(0, train_loss=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr("toolkit.telemetry.values.Values.fields", bug)
+        for step in range(1, 11):
+            log.log_step(step, train_loss=0.5, text="needs a closer look")
+    log.log_step(11, train_loss=0.25)
+    (error,) = records_of(log, "error")
+
+    assert log.guard.counts == {"log_step: RuntimeError": 10}
+    assert caplog.text.count("training goes on") == 1
+    assert (error["source"], error["doing"], error["type"]) == ("telemetry", "log_step", "RuntimeError")
+    assert last(log, "step")["train_loss"] == 0.25
+
+
+def test_a_loop_goes_on_after_it_caught_an_exception(make):
+    log = make(log_every=1)
+    for step in range(4):
+        try:
+            if step == 2:
+                raise ValueError("a bad batch")
+            log.log_step(step, train_loss=0.5)
+        except ValueError:
+            log.log_event("skipped", global_step=step)
+
+    assert [record["global_step"] for record in records_of(log) if "global_step" in record] == [0, 1, 2, 3]
+
+
+class Evil:
+    def __getattr__(self, name):
+        raise RuntimeError("evil")
+
+    __float__ = __repr__ = __str__ = __bool__ = __len__ = __iter__ = __fspath__ = __hash__ = __getattr__
+
+
+def test_evil_arguments_do_not_reach_the_loop_whatever_they_stand_for(make):
+    evil = Evil()
+    log = make(log_every=1)
+    log.log_start(config=evil, lora=evil, model=evil, training=evil, other=evil)
+    log.log_step(evil, train_loss=evil, lr=evil, grad_norm=evil, epoch=evil, other=evil)
+    log.log_step(1, evil, evil, evil)
+    log.log_eval(evil, val_loss=evil)
+    log.log_epoch(evil, global_step=evil)
+    log.log_checkpoint(evil, evil, is_best=evil, seconds=evil)
+    log.log_sample(evil, evil, prompt=evil)
+    log.log_event(evil, a=evil)
+    log.log_step(2, train_loss=0.5)
+    log.close(evil)
+
+    assert last(log, "step")["train_loss"] == 0.5
+    assert records_of(log)[-1]["event"] == "end"
+
+
+def test_a_start_record_that_has_no_end_is_cut_off(tmp_path):
+    # In a process of its own, which can be ended when it does not end by itself.
+    script = """
+        import sys
+        from toolkit.telemetry import TelemetryLogger
+        endless = []
+        for _ in range(25):
+            endless = [endless] * 10
+        log = TelemetryLogger("r", log_dir=sys.argv[1], system=False)
+        log.log_start(config={"endless": endless}, training={"batch_size": 3})
+        log.close()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], timeout=20, check=True)
+
+    assert read_records(tmp_path / "r" / "metrics.jsonl", "start")[0]["batch_size"] == 3
+
+
+# ---------------------------------------------------------------- the training is not changed
+
+
+def test_no_random_number_is_used(make):
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    log = make(csv=True, system=True, control=True, log_every=1)
+    train(log)
+    keep_house(log)
+    log.close()
+
+    assert random.getstate() == before[0]
+    assert all(np.array_equal(now, then) for now, then in zip(np.random.get_state(), before[1], strict=True))
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_a_training_is_the_same_to_the_last_bit_with_and_without(make):
+    def losses(log):
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
+        optimizer = torch.optim.AdamW(model.parameters())
+        found = []
+        for step in range(60):
+            optimizer.zero_grad()
+            loss = (model(torch.randn(4, 8)) - torch.randn(4, 1)).square().mean()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            found.append(loss.detach().clone())
+            if log is not None:
+                log.log_step(step, train_loss=loss, grad_norm=norm, lr=optimizer.param_groups[0]["lr"])
+        return torch.stack(found)
+
+    log = make(log_every=1)
+
+    assert torch.equal(losses(log), losses(None))
+    assert len(records_of(log, "step")) == 60
+
+
+def test_handlers_and_hooks_are_left_as_they_were(make):
+    def state():
+        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        hooks = (sys.excepthook, threading.excepthook, sys.unraisablehook, sys.displayhook, os.fork, os._exit)
+        return handlers, hooks, dict(os.environ), os.getcwd(), os.umask(os.umask(0o22)) and None
+
+    before = state()
+    log = make(csv=True, system=True, control=True)
+    train(log)
+
+    assert state() == before
+
+    log.close()
+
+    assert state() == before
+
+
+def test_importing_brings_nothing_heavy_along():
+    script = """
+        import sys, threading
+        before = threading.active_count()
+        import toolkit.telemetry
+        heavy = {"torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit", "yaml", "pynvml"} & set(sys.modules)
+        assert not heavy, heavy
+        assert threading.active_count() == before
+        import signal, logging
+        assert not logging.getLogger().handlers
+        import tempfile
+        log = toolkit.telemetry.TelemetryLogger("r", log_dir=tempfile.mkdtemp())
+        log.log_step(1, train_loss=0.5)
+        log.close()
+        heavy = {"torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit"} & set(sys.modules)
+        assert not heavy, heavy
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_script_that_ends_without_a_word_ends_its_run(tmp_path):
+    script = """
+        import sys
+        from toolkit.telemetry import TelemetryLogger
+        log = TelemetryLogger("r", log_dir=sys.argv[1], system=False)
+        log.log_step(1, train_loss=0.5)
+        if sys.argv[2] == "raise":
+            raise ValueError("bad loss")
+        if sys.argv[2] == "exit":
+            sys.exit(0)
+    """
+    for how, status in (("end", "finished"), ("exit", "finished"), ("raise", "failed")):
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / how), how],
+            capture_output=True,
+            check=False,
+        )
+        assert read_manifest(tmp_path / how / "r").latest.status == status
+        assert read_records(tmp_path / how / "r" / "metrics.jsonl", "end")[0]["status"] == status
+
+
+def test_a_compiled_step_followed_by_a_record_is_not_broken_up(make):
+    log = make(log_every=1)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def step(x):
+        return (x * 2).sum()
+
+    for number in range(3):
+        log.log_step(number, train_loss=step(torch.ones(3)))
+
+    assert [record["train_loss"] for record in records_of(log, "step")] == [6.0, 6.0, 6.0]
+
+
+def test_logging_inside_of_a_compiled_function_breaks_its_graph_once_at_most(make):
+    log = make(log_every=1)
+
+    def step(x):
+        loss = (x * 2).sum()
+        log.log_step(3, train_loss=0.5)
+        return loss * 3
+
+    explained = torch._dynamo.explain(step)(torch.ones(3))
+    print(
+        f"{explained.graph_break_count} graph breaks: {[str(b.reason)[:100] for b in explained.break_reasons]}"
+    )
+    compiled = torch.compile(step, backend="eager")
+
+    assert explained.graph_break_count <= 1
+    assert compiled(torch.ones(3)).item() == 18.0
+    assert {record["global_step"] for record in records_of(log, "step")} == {3}
+
+
+def test_a_call_costs_little_even_while_the_disk_takes_nothing(make, monkeypatch):
+    log = make(log_every=1, close_timeout=0.5)
+    log.log_step(0, train_loss=0.5)
+    monkeypatch.setattr("toolkit.telemetry.record_file.RecordFile.write", full)
+    longest = 0.0
+    for step in range(1, 3000):
+        began = time.perf_counter()
+        log.log_step(step, train_loss=0.5, lr=1e-4)
+        longest = max(longest, time.perf_counter() - began)
+    monkeypatch.undo()
+    print(f"longest call {longest * 1e3:.2f} ms")
+
+    assert longest < 0.5
+    assert [record["global_step"] for record in records_of(log, "step")] == list(range(3000))
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def test_system_records_are_written_and_step_records_have_the_newest_sample(make):
+    log = make(system=True, log_every=1)
+    until = time.monotonic() + 5
+    while not log._run._sampling.latest().get("cpu_mem_rss_mb") and time.monotonic() < until:
+        time.sleep(0.02)
+    keep_house(log)
+    log.log_step(1, train_loss=0.5)
+    log.log_step(2, train_loss=0.5)
+
+    assert last(log, "system")["cpu_mem_rss_mb"] > 1
+    first, second = records_of(log, "step")
+    assert first["cpu_mem_rss_mb"] > 1
+    assert "cpu_mem_rss_mb" not in second
+
+
+def test_a_machine_that_answers_late_is_told_of_later(make, monkeypatch):
+    may_answer = threading.Event()
+    monkeypatch.setattr(
+        environment, "describe_environment", lambda guard: may_answer.wait(20) and {"host": "here"}
+    )
+    log = make()
+    log.log_step(1, train_loss=0.5)
+
+    assert "host" not in last(log, "start")
+
+    may_answer.set()
+    log._run._probe.result(5)
+    keep_house(log)
+
+    assert last(log, "environment")["host"] == "here"
+
+
+def test_the_manifest_shows_how_far_the_run_is(make):
+    clock = ManualClock()
+    log = make(clock=clock, log_every=1, project="faces", tags=["a"])
+    log.log_start(training={"max_steps": 100})
+    log.log_step(7, train_loss=0.5, lr=1e-4)
+    clock.advance(5)
+    keep_house(log)
+    manifest = read_manifest(log.run_folder)
+
+    assert (manifest.display_name, manifest.project, manifest.tags) == ("r", "faces", ("a",))
+    assert (manifest.latest.status, manifest.latest.pid) == ("running", os.getpid())
+    assert (manifest.heartbeat.time, manifest.heartbeat.seq, manifest.heartbeat.global_step) == (
+        1_700_000_005.0,
+        1,
+        7,
+    )
+    assert (manifest.summary["train_loss"], manifest.summary["lr"], manifest.summary["max_steps"]) == (
+        0.5,
+        1e-4,
+        100,
+    )
+
+
+def test_every_line_of_a_busy_run_is_strict_and_short(make):
+    log = make(csv=True, log_every=1)
+    log.log_start(config={"long": "x" * 10**6, "nan": float("nan"), "deep": [[[[1]]]]})
+    for step in range(50):
+        log.log_step(
+            step, train_loss=float("nan") if step % 7 == 0 else 0.5, text="é\u2028\ud800" * 50, big=2**80
+        )
+    log.log_event("huge", text="y" * 10**6, many=list(range(10**5)))
+    log.close()
+    lines = (log.run_folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+
+    assert max(map(len, lines)) <= 64 * 1024
+    assert len(read_records(log.run_folder / "metrics.jsonl")) == len(lines)
+    assert all(encode(json.loads(line)) for line in lines)

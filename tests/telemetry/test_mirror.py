@@ -1,0 +1,264 @@
+"""A sink gets every record once and in order, at its own pace; one that fails or hangs fails alone."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from toolkit.runfolder.codec import encode
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.mirror import Mirror
+from toolkit.telemetry.sink import MemorySink
+
+
+class Following:
+    """A record file and a mirror that follows it."""
+
+    def __init__(self, folder, sink, *, optional=True, start_at=lambda: 0, interval_s=0.01):
+        self.path = folder / "metrics.jsonl"
+        self.guard = Guard()
+        self.off = []
+        self.seq = 0
+        self.sink = sink
+        self.mirror = Mirror(
+            sink,
+            self.path,
+            start_at=start_at,
+            guard=self.guard,
+            interval_s=interval_s,
+            optional=optional,
+            on_off=lambda name, why: self.off.append((name, why)),
+        )
+
+    def log(self, count=1):
+        with self.path.open("ab") as file:
+            for _ in range(count):
+                file.write(encode({"event": "step", "seq": self.seq}))
+                self.seq += 1
+
+
+@pytest.fixture
+def following(tmp_path):
+    made = []
+
+    def make(sink=None, **options):
+        made.append(Following(tmp_path, sink or MemorySink(), **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.mirror.close(0.5)
+
+
+def seqs(sink):
+    return [record["seq"] for record in sink.records]
+
+
+class Failing(MemorySink):
+    """Takes nothing for the first so many calls."""
+
+    def __init__(self, times):
+        super().__init__("failing")
+        self.left = times
+
+    def write(self, batch):
+        if self.left > 0:
+            self.left -= 1
+            raise RuntimeError("no")
+        super().write(batch)
+
+
+class Hanging(MemorySink):
+    """Does not come back until it is let go."""
+
+    def __init__(self):
+        super().__init__("hanging")
+        self.let_go = threading.Event()
+
+    def write(self, batch):
+        self.let_go.wait(30)
+        super().write(batch)
+
+
+def test_a_sink_gets_what_is_there_and_what_comes(following):
+    one = following()
+    one.log(3)
+    one.mirror.start()
+
+    assert one.mirror.flush(5)
+    assert seqs(one.sink) == [0, 1, 2]
+
+    one.log(2)
+
+    assert one.mirror.flush(5)
+    assert seqs(one.sink) == [0, 1, 2, 3, 4]
+
+
+def test_a_flush_is_kept_however_late_the_file_comes(following):
+    one = following()
+    one.mirror.start()
+
+    assert one.mirror.flush(5)
+
+    one.log(1)
+
+    assert one.mirror.flush(5)
+    assert seqs(one.sink) == [0]
+
+
+def test_a_sink_that_joins_late_gets_what_comes_from_then_on(following):
+    one = following(start_at=lambda: one.path.stat().st_size)
+    one.log(3)
+    one.mirror.start()
+    one.mirror.flush(5)
+    one.log(2)
+    one.mirror.flush(5)
+
+    assert seqs(one.sink) == [3, 4]
+
+
+def test_closing_hands_over_the_rest_and_closes_the_sink(following):
+    one = following(interval_s=60)
+    one.mirror.start()
+    one.mirror.flush(5)
+    one.log(3)
+
+    assert one.mirror.close(5)
+    assert seqs(one.sink) == [0, 1, 2]
+    assert one.sink.closed
+
+
+def test_a_large_file_is_handed_over_in_pieces(following):
+    class Measuring(MemorySink):
+        largest = 0
+
+        def write(self, batch):
+            self.largest = max(self.largest, len(batch))
+            super().write(batch)
+
+    one = following(Measuring())
+    one.log(100_000)
+    one.mirror.start()
+
+    assert one.mirror.flush(20)
+    assert seqs(one.sink) == list(range(100_000))
+    assert one.sink.largest < 60_000
+
+
+def test_a_sink_that_fails_is_tried_again_and_misses_nothing(following):
+    one = following(Failing(3))
+    one.log(3)
+    one.mirror.start()
+
+    assert one.mirror.flush(10)
+    assert seqs(one.sink) == [0, 1, 2]
+    assert one.guard.counts == {"writing to failing: RuntimeError": 3}
+    assert one.off == []
+
+
+def test_an_optional_sink_that_fails_five_times_in_a_row_is_switched_off(following):
+    one = following(Failing(10**9))
+    one.log(3)
+    one.mirror.start()
+
+    assert one.mirror.flush(10)
+    assert one.off == [("failing", "it failed 5 times in a row")]
+    assert one.guard.counts == {"writing to failing: RuntimeError": 5}
+    assert one.mirror.close(5)
+    assert one.sink.closed
+
+
+def test_failures_are_counted_in_a_row_only(following):
+    one = following(Failing(4))
+    one.mirror.start()
+    for _ in range(3):
+        one.sink.left = 4
+        one.log(1)
+
+        assert one.mirror.flush(10)
+
+    assert one.off == []
+    assert seqs(one.sink) == [0, 1, 2]
+
+
+def test_the_runs_own_table_is_never_switched_off(following):
+    one = following(Failing(7), optional=False, interval_s=0.001)
+    one.log(1)
+    one.mirror.start()
+
+    assert one.mirror.flush(10)
+    assert seqs(one.sink) == [0]
+    assert one.off == []
+
+
+def test_a_sink_that_hangs_holds_nobody_up(following):
+    one = following(Hanging())
+    one.log(1)
+    one.mirror.start()
+    began = time.monotonic()
+
+    assert not one.mirror.flush(0.1)
+    assert not one.mirror.close(0.1)
+    assert time.monotonic() - began < 5
+
+    one.sink.let_go.set()
+
+    assert one.mirror.close(5)
+    assert seqs(one.sink) == [0]
+
+
+def test_a_sink_that_cannot_be_closed_is_counted(following):
+    class Unclosable(MemorySink):
+        def close(self):
+            raise RuntimeError("no")
+
+    one = following(Unclosable("unclosable"))
+    one.mirror.start()
+
+    assert one.mirror.close(5)
+    assert one.guard.counts == {"closing unclosable: RuntimeError": 1}
+
+
+def test_a_place_to_start_that_cannot_be_found_is_looked_for_again(following):
+    tries = []
+
+    def start_at():
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError("not now")
+        return 0
+
+    one = following(start_at=start_at)
+    one.log(2)
+    one.mirror.start()
+
+    assert one.mirror.flush(10)
+    assert seqs(one.sink) == [0, 1]
+
+
+@pytest.mark.parametrize("how", ["replaced", "removed and made anew"])
+def test_a_record_file_that_became_another_is_followed_from_its_start(following, how):
+    one = following()
+    one.log(3)
+    one.mirror.start()
+    one.mirror.flush(5)
+    if how == "replaced":
+        (one.path.parent / "new").write_bytes(encode({"seq": 10}) + encode({"seq": 11}))
+        os.replace(one.path.parent / "new", one.path)
+    else:
+        one.path.unlink()
+        one.mirror.flush(5)
+        one.path.write_bytes(encode({"seq": 10}) + encode({"seq": 11}))
+
+    assert one.mirror.flush(5)
+    assert seqs(one.sink) == [0, 1, 2, 10, 11]
+
+
+def test_lines_that_are_no_record_are_not_handed_over(following):
+    one = following()
+    one.path.write_bytes(b"nonsense\n" + encode({"seq": 1}) + b'{"seq": 2')
+    one.mirror.start()
+
+    assert one.mirror.flush(5)
+    assert seqs(one.sink) == [1]

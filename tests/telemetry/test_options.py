@@ -1,0 +1,373 @@
+"""A wrong `telemetry:` block is heard of at once, by key, value and what is allowed; a right one is found anywhere."""
+
+import dataclasses
+import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.telemetry.options import (
+    OptionsError,
+    TelemetryOptions,
+    find_block,
+    options_from_config,
+    run_name_from_config,
+)
+
+KNOWN = [option.name for option in dataclasses.fields(TelemetryOptions)]
+
+
+# ---------------------------------------------------------------- one block
+
+
+def test_the_defaults_are_those_of_the_contract():
+    options = TelemetryOptions.from_mapping({})
+
+    assert options == TelemetryOptions()
+    assert (options.enabled, options.log_dir, options.log_every) == (True, "./logs", 10)
+    assert (options.csv, options.tensorboard, options.wandb, options.control) == (True, False, False, True)
+    assert (options.share, options.resume, options.ranks) == (False, False, "zero")
+    assert (options.flush_interval, options.sync_interval, options.queue_max_mb, options.close_timeout) == (
+        0.1,
+        5.0,
+        32.0,
+        5.0,
+    )
+
+
+def test_a_whole_block_is_taken_over():
+    text = """
+        enabled: true
+        log_dir: "/data/logs"
+        log_every: 25
+        csv: false
+        tensorboard: true
+        wandb: true
+        control: false
+        system: false
+        system_every: 2
+        resume: true
+        run_id: abc
+        project: faces
+        tags: [a, b]
+        share: true
+        ranks: all
+        tensorboard_dir: tb
+        wandb_project: p
+        wandb_run_name: n
+        wandb_mode: offline
+        flush_interval: 0.5
+        sync_interval: 0
+        queue_max_mb: 8
+        close_timeout: 2.5
+    """
+    block = yaml.safe_load(text)
+    options = TelemetryOptions.from_mapping(block)
+
+    assert sorted(block) == sorted(KNOWN)
+    assert {**dataclasses.asdict(options), "tags": list(options.tags)} == block
+
+
+WRONG = {
+    "enabled": ["yes", 1, None, 0.0],
+    "log_dir": ["", 5, None, ["logs"], "a\0b", b"logs"],
+    "log_every": [0, -1, "10", 10.0, True, None, 1_000_001, 10**400, 10**5000, float("nan")],
+    "csv": ["no", 1],
+    "tensorboard": ["true", 1],
+    "wandb": ["offline", 1],
+    "control": ["on"],
+    "system": [[]],
+    "system_every": [0, 0.5, "5", True, float("nan"), float("inf"), 10**400, None, 3601],
+    "resume": ["auto"],
+    "run_id": ["", 5, "a\0"],
+    "project": ["", 7],
+    "tags": ["abc", [1], [None], {"a": 1}, None, 5],
+    "share": ["0755", 0o755],
+    "ranks": ["none", 0, None, [], "ALL"],
+    "tensorboard_dir": ["", 5],
+    "wandb_project": [""],
+    "wandb_run_name": [5],
+    "wandb_mode": ["on", 1, [], {}, ""],
+    "flush_interval": [0, -1, "fast", 61],
+    "sync_interval": [-1, float("nan"), 3601],
+    "queue_max_mb": [0.5, 5000, "32"],
+    "close_timeout": [0, 601, None],
+}
+
+
+def test_every_option_has_wrong_values_here():
+    assert sorted(WRONG) == sorted(KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(key, value) for key, wrong in WRONG.items() for value in wrong],
+    ids=lambda item: ascii(item)[:20] if not isinstance(item, int) or item < 10**9 else "huge",
+)
+def test_a_wrong_value_is_refused_by_key_value_and_what_is_allowed(key, value):
+    with pytest.raises(OptionsError) as refusal:
+        TelemetryOptions.from_mapping({key: value})
+
+    message = str(refusal.value)
+    shown = "bits" if type(value) is int and value.bit_length() > 1000 else repr(value)
+    assert message.startswith(f"telemetry.{key} is ")
+    assert shown in message
+    assert "; it must be " in message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("log_evry", "log_every"), ("logdir", "log_dir"), ("tag", "tags")]
+)
+def test_a_misspelt_key_is_refused_with_what_was_probably_meant(typed, meant):
+    with pytest.raises(OptionsError) as refusal:
+        TelemetryOptions.from_mapping({typed: 5})
+
+    assert f"telemetry.{typed}" in str(refusal.value)
+    assert f"did you mean '{meant}'?" in str(refusal.value)
+    assert "value 5" in str(refusal.value)
+    assert all(name in str(refusal.value) for name in KNOWN)
+
+
+@pytest.mark.parametrize("key", ["zzz", "", 5, None, ("a",), "x" * 5000])
+def test_a_key_that_is_nothing_of_ours_is_refused(key):
+    with pytest.raises(OptionsError, match="is not an option") as refusal:
+        TelemetryOptions.from_mapping({key: 1})
+
+    assert "did you mean" not in str(refusal.value)
+    assert len(str(refusal.value)) < 1000
+
+
+def test_what_a_script_says_is_checked_like_what_a_block_says():
+    with pytest.raises(OptionsError, match="did you mean 'log_every'"):
+        TelemetryOptions.from_mapping({}, log_evry=5)
+    with pytest.raises(OptionsError, match="did you mean 'log_every'"):
+        TelemetryOptions().changed(log_evry=5)
+    with pytest.raises(OptionsError, match=r"telemetry\.log_every is 0"):
+        TelemetryOptions().changed(log_every=0)
+    with pytest.raises(OptionsError, match=r"telemetry\.log_every is 0"):
+        TelemetryOptions(log_every=0)
+
+
+def test_what_a_script_says_wins_over_the_block():
+    assert TelemetryOptions.from_mapping({"log_every": 5, "csv": False}, log_every=7).log_every == 7
+
+
+def test_paths_and_lists_are_taken_from_a_script_as_they_come():
+    for options in (
+        TelemetryOptions(log_dir=Path("a/b"), tags=["x"], tensorboard_dir=Path("t")),
+        TelemetryOptions().changed(log_dir=Path("a/b"), tags=["x"], tensorboard_dir=Path("t")),
+        TelemetryOptions.from_mapping({"tags": ["x"]}, log_dir=Path("a/b"), tensorboard_dir=Path("t")),
+    ):
+        assert (options.log_dir, options.tags, options.tensorboard_dir) == (str(Path("a/b")), ("x",), "t")
+
+
+anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.text())
+
+
+@settings(max_examples=60, deadline=None)
+@given(block=st.dictionaries(st.sampled_from(KNOWN), anything, max_size=4))
+def test_any_block_is_taken_or_refused_and_never_worse(block):
+    try:
+        TelemetryOptions.from_mapping(block)
+    except OptionsError:
+        pass
+
+
+# ---------------------------------------------------------------- where the block stands
+
+
+def training(process=None, config=None, top=None, **of_process):
+    """Return a training YAML with a `telemetry:` block at some of the three places."""
+    job = {
+        "job": "extension",
+        "config": {"name": "greyjacket", "process": [{"type": "sd_trainer", **of_process}]},
+    }
+    for place, block in ((job["config"]["process"][0], process), (job["config"], config), (job, top)):
+        if block is not None:
+            place["telemetry"] = block
+    return job
+
+
+@pytest.mark.parametrize("place", ["process", "config", "top"])
+def test_the_block_is_found_at_each_of_three_places(place):
+    options = options_from_config(training(**{place: {"log_every": 33}}))
+
+    assert options.enabled
+    assert options.log_every == 33
+
+
+def test_the_innermost_block_wins_and_is_not_mixed_with_the_others():
+    inner, middle, outer = {"log_every": 1}, {"log_every": 2, "csv": False}, {"log_every": 3, "share": True}
+
+    assert options_from_config(training(inner, middle, outer)) == TelemetryOptions(log_every=1)
+    assert options_from_config(training(None, middle, outer)) == TelemetryOptions(log_every=2, csv=False)
+    assert options_from_config(training(None, None, outer)) == TelemetryOptions(log_every=3, share=True)
+
+
+def test_the_first_process_with_a_block_wins():
+    job = {
+        "config": {
+            "process": [{"type": "a"}, {"telemetry": {"log_every": 5}}, {"telemetry": {"log_every": 6}}]
+        }
+    }
+
+    assert options_from_config(job).log_every == 5
+
+
+def test_a_process_that_is_no_list_is_taken_for_the_only_one():
+    assert options_from_config({"config": {"process": {"telemetry": {"log_every": 5}}}}).log_every == 5
+
+
+def test_a_training_without_a_block_is_not_logged():
+    assert not options_from_config(training()).enabled
+    assert not options_from_config({}).enabled
+
+
+def test_a_script_can_have_it_logged_all_the_same():
+    assert options_from_config(training(), enabled=True).enabled
+    assert options_from_config(training(), log_every=7, enabled=True).log_every == 7
+
+
+@pytest.mark.parametrize(
+    ("block", "enabled"),
+    [(False, False), (True, True), (None, True), ({}, True), ({"enabled": False}, False)],
+)
+def test_the_block_may_be_a_word(block, enabled):
+    job = training()
+    job["config"]["process"][0]["telemetry"] = block
+
+    assert options_from_config(job).enabled is enabled
+
+
+def test_telemetry_false_inside_is_not_overruled_from_outside():
+    assert not options_from_config(training(False, {"enabled": True}, {"enabled": True})).enabled
+
+
+@pytest.mark.parametrize("block", ["on", 5, ["enabled"], 0.5])
+@pytest.mark.parametrize(
+    ("place", "said"), [("process", "config.process[0]"), ("config", "config"), ("top", "top level")]
+)
+def test_a_block_that_is_no_mapping_is_refused_with_its_place(block, place, said):
+    with pytest.raises(OptionsError) as refusal:
+        options_from_config(training(**{place: block}))
+
+    assert said in str(refusal.value)
+    assert repr(block) in str(refusal.value)
+
+
+@pytest.mark.parametrize("config", [None, "text", 5, []])
+def test_a_config_that_is_no_mapping_is_refused(config):
+    with pytest.raises(OptionsError, match="must be a mapping"):
+        options_from_config(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"config": None},
+        {"config": []},
+        {"config": {"process": None}},
+        {"config": {"process": "text"}},
+        {"config": {"process": [None, 5, "x"]}},
+        {"config": {"process": []}, "telemetry": None},
+    ],
+)
+def test_a_yaml_of_an_odd_shape_is_looked_through(config):
+    options_from_config(config)
+    find_block(config)
+    run_name_from_config(config)
+
+
+# ---------------------------------------------------------------- ai-toolkit's own keys
+
+
+def test_a_process_log_dir_still_asks_for_tensorboard_files_there():
+    options = options_from_config(training({"enabled": True}, log_dir="/data/tb"))
+
+    assert (options.tensorboard, options.tensorboard_dir, options.log_dir) == (True, "/data/tb", "./logs")
+
+
+def test_the_default_of_the_block_does_not_silence_what_the_yaml_asks_for():
+    block = {"enabled": True, "tensorboard": False, "wandb": False}
+    options = options_from_config(training(block, log_dir="/tb", logging={"use_wandb": True}))
+
+    assert (options.tensorboard, options.wandb) == (True, True)
+
+
+def test_logging_still_says_whether_and_how_to_use_wandb():
+    logging = {"use_wandb": True, "project_name": "flux", "run_name": "first", "verbose": True}
+    options = options_from_config(training({}, logging=logging))
+
+    assert (options.wandb, options.wandb_project, options.wandb_run_name) == (True, "flux", "first")
+
+
+@pytest.mark.parametrize("logging", [{}, {"use_wandb": False}, {"use_wandb": None}, None, "text", ["x"]])
+def test_wandb_stays_off_where_nobody_asks_for_it(logging):
+    assert not options_from_config(training({}, logging=logging)).wandb
+
+
+def test_logging_says_how_often_where_the_block_does_not():
+    logging = {"log_every": 100}
+
+    assert options_from_config(training({}, logging=logging)).log_every == 100
+    assert options_from_config(training({"log_every": 5}, logging=logging)).log_every == 5
+    assert options_from_config(training({"log_every": 5}, logging=logging), log_every=6).log_every == 6
+
+
+def test_their_keys_count_for_the_process_that_has_the_block():
+    processes = [{"log_dir": "other"}, {"telemetry": {}, "log_dir": "mine"}]
+
+    assert options_from_config({"config": {"process": processes}}).tensorboard_dir == "mine"
+
+
+def test_their_keys_alone_do_not_switch_us_on():
+    assert not options_from_config(training(log_dir="/tb", logging={"use_wandb": True})).enabled
+
+
+@pytest.mark.parametrize(
+    ("of_process", "said"),
+    [
+        ({"logging": {"log_every": 0}}, "logging.log_every is 0; it must be a whole number"),
+        ({"logging": {"log_every": "often"}}, "logging.log_every is 'often'"),
+        ({"logging": {"project_name": ["x"]}}, "logging.project_name is ['x']"),
+        ({"log_dir": 5}, "log_dir is 5"),
+    ],
+)
+def test_a_wrong_key_of_theirs_is_named_as_the_yaml_has_it(of_process, said):
+    with pytest.raises(OptionsError) as refusal:
+        options_from_config(training({}, **of_process))
+
+    assert said in str(refusal.value)
+
+
+def test_an_empty_log_dir_of_theirs_asks_for_nothing():
+    assert not options_from_config(training({}, log_dir="")).tensorboard
+    assert not options_from_config(training({}, log_dir=None)).tensorboard
+
+
+# ---------------------------------------------------------------- the name
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"config": {"name": "greyjacket"}}, "greyjacket"),
+        ({"config": {"name": "inner"}, "name": "outer"}, "inner"),
+        ({"name": "outer"}, "outer"),
+        ({"config": {"name": 7}}, "7"),
+        ({"config": {"name": 1.5}}, "1.5"),
+        ({"config": {"name": datetime.date(2024, 1, 2)}}, "2024-01-02"),
+        ({"config": {"name": "../x"}}, "../x"),
+        ({"config": {"name": ""}}, None),
+        ({"config": {"name": None}}, None),
+        ({"config": {"name": True}}, None),
+        ({"config": {"name": ["x"]}}, None),
+        ({}, None),
+    ],
+)
+def test_a_run_is_called_what_its_yaml_calls_the_job(config, name):
+    assert run_name_from_config(config) == name

@@ -1,0 +1,200 @@
+"""The start record says what is trained and how, whoever says it and in whatever form, and gives no secret away."""
+
+import dataclasses
+import threading
+import time
+
+import pytest
+
+from toolkit.telemetry import environment
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.start_record import EnvironmentProbe, samples_per_step, start_fields
+
+TOKEN = "hf_" + "a1B2" * 9
+
+CONFIG = {
+    "job": "extension",
+    "config": {
+        "name": "greyjacket",
+        "process": [
+            {
+                "network": {"type": "lora", "linear": 16, "linear_alpha": 8, "dropout": 0.1},
+                "train": {
+                    "batch_size": 2,
+                    "gradient_accumulation_steps": 4,
+                    "steps": 500,
+                    "optimizer": "adamw",
+                },
+                "model": {"name_or_path": "black-forest-labs/FLUX.1-dev", "arch": "flux"},
+            }
+        ],
+    },
+}
+
+
+def fields(**given):
+    return start_fields(
+        **{"run_name": "r", "config": None, "lora": None, "model": None, "training": None, **given}
+    )
+
+
+def test_the_configuration_says_what_the_caller_does_not():
+    found = fields(config=CONFIG)
+
+    assert found["run_name"] == "r"
+    assert (found["lora_rank"], found["lora_alpha"], found["lora_dropout"]) == (16, 8, 0.1)
+    assert (found["batch_size"], found["max_steps"], found["optimizer"]) == (2, 500, "adamw")
+    assert (found["model_name_or_path"], found["architecture"]) == ("black-forest-labs/FLUX.1-dev", "flux")
+    assert found["config"] == CONFIG
+
+
+def test_what_the_caller_says_wins_over_the_configuration():
+    found = fields(
+        config=CONFIG, lora={"rank": 4}, training={"optimizer": "sgd"}, model={"name_or_path": "mine"}
+    )
+
+    assert (found["lora_rank"], found["lora_alpha"]) == (4, 8)
+    assert (found["optimizer"], found["batch_size"]) == ("sgd", 2)
+    assert found["model_name_or_path"] == "mine"
+
+
+def test_names_get_their_prefix_once():
+    found = fields(lora={"rank": 4, "lora_alpha": 8}, model={"model_dtype": "bf16", "parameters": 12})
+
+    assert found == {
+        "run_name": "r",
+        "lora_rank": 4,
+        "lora_alpha": 8,
+        "model_dtype": "bf16",
+        "model_parameters": 12,
+    }
+
+
+def test_a_lora_in_the_words_of_peft_is_understood():
+    found = fields(lora={"r": 16, "lora_alpha": 32, "target_modules": ["q", "v"], "lora_dropout": 0.05})
+
+    assert (found["lora_rank"], found["lora_alpha"], found["lora_dropout"]) == (16, 32, 0.05)
+    assert found["lora_target_modules"] == ["q", "v"]
+
+
+@dataclasses.dataclass
+class LoraSettings:
+    r: int = 16
+    target_modules: tuple = ("q", "v")
+
+
+def test_a_dataclass_says_the_same_as_a_mapping():
+    found = fields(lora=LoraSettings(), training=LoraSettings())
+
+    assert (found["lora_rank"], found["lora_target_modules"], found["r"]) == (16, ("q", "v"), 16)
+
+
+@pytest.mark.parametrize("odd", [5, "text", ["a"], object(), LoraSettings])
+def test_what_is_no_mapping_is_kept_for_what_it_is_worth(odd):
+    found = fields(lora=odd, model=odd, training=odd)
+
+    assert (found["lora"], found["model"], found["training"]) == (odd, odd, odd)
+
+
+def test_keys_that_are_no_text_become_text():
+    assert fields(lora={1: "a"}, model={None: "b"}, training={2.5: "c"}) == {
+        "run_name": "r",
+        "lora_1": "a",
+        "model_None": "b",
+        "2.5": "c",
+    }
+
+
+@pytest.mark.parametrize("config", ["text", 5, ["a"], object()])
+def test_a_configuration_that_is_no_mapping_is_kept_as_it_is(config):
+    assert fields(config=config)["config"] == config
+
+
+class Moody(dict):
+    """As some libraries' configurations do: raises for a key that is there without a value."""
+
+    def get(self, key, default=None):
+        raise RuntimeError(f"missing mandatory value: {key}")
+
+
+def test_a_configuration_that_raises_costs_no_more_than_itself():
+    guard = Guard()
+    found = fields(config=Moody(a=1), training={"batch_size": 3}, guard=guard)
+
+    assert (found["run_name"], found["batch_size"]) == ("r", 3)
+    assert guard.counts == {"reading the configuration: RuntimeError": 1}
+
+
+def test_no_secret_gets_through_by_any_door(monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "a-very-secret-value")
+    config = {
+        "config": {
+            "process": [{"hf_token": "x" * 20, "model": {"name_or_path": f"https://me:{TOKEN}@hub/m"}}]
+        }
+    }
+    found = fields(
+        config=config,
+        lora={"hub_token": TOKEN, "note": "uses a-very-secret-value"},
+        model={"url": f"https://me:{TOKEN}@host/m"},
+        training={"wandb_api_key": "0" * 40, "args": ["--password", "hunter2"], TOKEN: 1},
+    )
+
+    for secret in (TOKEN, "x" * 20, "a-very-secret-value", "0" * 40, "hunter2"):
+        assert secret not in repr(found)
+    assert "hub/m" in found["model_name_or_path"]
+
+
+@pytest.mark.parametrize(
+    ("given", "samples"),
+    [
+        ({"batch_size": 4}, 4),
+        ({"batch_size": 4, "gradient_accumulation_steps": 8}, 32),
+        ({"batch_size": 4, "gradient_accumulation_steps": 8, "effective_batch_size": 64}, 64),
+        ({}, None),
+        ({"gradient_accumulation_steps": 8}, None),
+        ({"batch_size": 0}, None),
+        ({"batch_size": -4}, None),
+        ({"batch_size": True}, None),
+        ({"batch_size": "4"}, None),
+        ({"batch_size": float("nan")}, None),
+        ({"batch_size": float("inf")}, None),
+        ({"batch_size": 10**400}, None),
+        ({"batch_size": 4, "gradient_accumulation_steps": None}, None),
+    ],
+    ids=lambda given: str(given)[:60] if not isinstance(given, dict) or "e" in str(given) else "huge",
+)
+def test_samples_of_a_step_are_counted_where_they_can_be(given, samples):
+    assert samples_per_step(given) == samples
+
+
+def test_a_machine_that_answers_late_holds_nobody_up(monkeypatch):
+    may_answer = threading.Event()
+
+    def slowly(guard):
+        may_answer.wait(30)
+        return {"host": "here"}
+
+    monkeypatch.setattr(environment, "describe_environment", slowly)
+    probe = EnvironmentProbe(Guard())
+    probe.start()
+    began = time.monotonic()
+
+    assert probe.result(0.05) is None
+    assert time.monotonic() - began < 5
+
+    may_answer.set()
+
+    assert probe.result(10) == {"host": "here"}
+
+
+def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
+    def fail(guard):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(environment, "describe_environment", fail)
+    guard = Guard()
+    probe = EnvironmentProbe(guard)
+    probe.start()
+
+    assert probe.result(10) == {}
+    assert guard.counts == {"describing the machine: RuntimeError": 1}

@@ -1,0 +1,476 @@
+"""Which steps get a record, what stands on it, and that no step goes unseen."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.telemetry.logged import Arriving, make_logger, records_of
+from toolkit.telemetry import environment
+from toolkit.telemetry.clock import ManualClock
+from toolkit.telemetry.device_scalars import DeviceScalars, PendingScalar
+
+tries = settings(max_examples=25, deadline=None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _a_machine_that_is_described_at_once():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "describe_environment", lambda guard: {})
+        yield
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(**options):
+        made.append(make_logger(tmp_path, clock=ManualClock(), **options))
+        return made[-1]
+
+    yield make
+    for log in made:
+        log.close()
+
+
+def steps_of(log):
+    return [record["global_step"] for record in records_of(log, "step")]
+
+
+# ---------------------------------------------------------------- which steps are written
+
+
+@pytest.mark.parametrize(
+    ("log_every", "first", "count", "written"),
+    [
+        (1, 0, 5, [0, 1, 2, 3, 4]),
+        (10, 0, 31, [0, 10, 20, 30]),
+        (10, 1, 31, [1, 10, 20, 30]),
+        (10, 7, 20, [7, 10, 20]),
+        (7, 0, 22, [0, 7, 14, 21]),
+        (4095, 0, 8192, [0, 4095, 8190]),
+        (4096, 0, 8200, [0, 4096, 8192]),
+        (5000, 0, 15_001, [0, 5000, 10_000, 15_000]),
+        (1_000_000, 999_990, 20, [999_990, 1_000_000]),
+    ],
+)
+def test_the_first_step_is_written_and_then_those_that_are_due(make, log_every, first, count, written):
+    log = make(log_every=log_every)
+    for step in range(first, first + count):
+        log.log_step(step, train_loss=0.5)
+
+    assert steps_of(log) == written
+
+
+def test_a_loop_that_counts_in_strides_is_written_where_it_passes_a_due_step(make):
+    log = make(log_every=10)
+    for step in range(0, 100, 7):
+        log.log_step(step, train_loss=0.5)
+
+    assert steps_of(log) == [0, 14, 21, 35, 42, 56, 63, 70, 84, 91]
+
+
+def test_a_loop_that_goes_back_is_seen_at_once(make):
+    log = make(log_every=10)
+    for step in [*range(58), *range(50, 72)]:
+        log.log_step(step, train_loss=0.5)
+
+    assert steps_of(log) == [0, 10, 20, 30, 40, 50, 50, 60, 70]
+
+
+def test_a_step_that_is_told_of_in_two_calls_is_written_in_both(make):
+    log = make(log_every=10)
+    for step in range(11):
+        log.log_step(step, train_loss=0.5)
+        log.log_step(step, accuracy=step / 10)
+
+    found = records_of(log, "step")
+    assert [record["global_step"] for record in found] == [0, 0, 10, 10]
+    assert ("train_loss" in found[2], found[3]["accuracy"]) == (True, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "step"),
+    [(np.int64(10), 10), (torch.tensor(10), 10), (10.0, 10), (np.array([10]), 10)],
+)
+def test_a_step_of_any_make_is_a_number(make, given, step):
+    log = make(log_every=5)
+    log.log_step(given, train_loss=0.5)
+
+    assert steps_of(log) == [step]
+
+
+@pytest.mark.parametrize("given", ["ten", None, math.nan, math.inf, object(), [1], {}])
+def test_a_step_that_is_no_number_does_not_cost_its_record(make, given):
+    log = make(log_every=1)
+    log.log_step(4, train_loss=0.5)
+    log.log_step(given, train_loss=0.25)
+    found = records_of(log, "step")
+
+    assert [record["train_loss"] for record in found] == [0.5, 0.25]
+    assert type(found[1]["global_step"]) is int
+    assert found[1]["x_global_step"].startswith("<")
+
+
+# ---------------------------------------------------------------- folding
+
+
+@tries
+@given(
+    series=st.lists(st.floats(0.4, 0.6), min_size=1, max_size=60),
+    log_every=st.integers(1, 12),
+    make_value=st.sampled_from([float, np.float64, lambda number: torch.tensor(number, dtype=torch.float64)]),
+)
+def test_every_step_is_in_exactly_one_record(tmp_path_factory, series, log_every, make_value):
+    log = make_logger(tmp_path_factory.mktemp("logs"), log_every=log_every)
+    for step, loss in enumerate(series):
+        log.log_step(step, train_loss=make_value(loss))
+    log.close()
+    found = records_of(log, "step")
+    at = 0
+    for record in found:
+        own = record["global_step"]
+        folded = series[at : own + 1]
+
+        assert record.get("steps_folded", 0) == len(folded) - 1
+        assert record["train_loss"] == series[own]
+        if len(folded) > 1:
+            assert record["train_loss_mean"] == pytest.approx(math.fsum(folded) / len(folded), rel=1e-12)
+            assert (record["train_loss_min"], record["train_loss_max"]) == (min(folded), max(folded))
+        at = own + 1
+
+    assert at == len(series)
+
+
+def test_the_rest_is_written_at_the_end(make):
+    log = make(log_every=10)
+    for step in range(24):
+        log.log_step(step, train_loss=1.0 + step / 100)
+    log.close()
+    last = records_of(log, "step")[-1]
+
+    assert (last["global_step"], last["steps_folded"], last["train_loss"]) == (23, 2, 1.23)
+    assert last["train_loss_mean"] == pytest.approx(1.22)
+
+
+@pytest.mark.parametrize("count", [4095, 4096, 4097, 4098, 8192, 8193])
+def test_the_rest_is_written_however_many_steps_it_is(make, count):
+    log = make(log_every=1_000_000)
+    for step in range(count):
+        log.log_step(step, train_loss=0.5)
+    log.close()
+    found = records_of(log, "step")
+
+    assert sum(1 + record.get("steps_folded", 0) for record in found) == count
+    assert found[-1]["global_step"] == count - 1
+
+
+def test_memory_does_not_grow_with_the_steps_between_records(make):
+    log = make(log_every=1_000_000)
+    for step in range(20_000):
+        log.log_step(step, train_loss=0.5)
+
+    assert len(log._gate.losses) <= 4096
+
+
+@pytest.mark.parametrize("loss", [1, True, np.float32(1.0), torch.tensor(1.0), torch.tensor(1)])
+def test_losses_of_any_make_are_folded(make, loss):
+    log = make(log_every=10)
+    for step in range(11):
+        log.log_step(step, train_loss=loss)
+    last = records_of(log, "step")[-1]
+
+    assert (last["steps_folded"], last["train_loss_mean"], last["train_loss"]) == (9, 1.0, 1)
+
+
+@pytest.mark.parametrize("loss", ["low", None, object(), [1.0, 2.0], torch.zeros(3)])
+def test_a_loss_that_is_no_number_folds_nothing_and_breaks_nothing(make, loss):
+    log = make(log_every=10)
+    for step in range(21):
+        log.log_step(step, train_loss=0.5 if step % 10 == 0 else loss)
+    found = records_of(log, "step")
+
+    assert [record["global_step"] for record in found] == [0, 10, 20]
+    assert all("train_loss_mean" not in record for record in found)
+    assert log.guard.counts == {}
+
+
+def test_what_is_logged_beside_the_loss_of_a_folded_step_is_not_fetched(make):
+    class Expensive:
+        def __float__(self):
+            raise AssertionError("asked for")
+
+    log = make(log_every=10)
+    log.log_step(0, train_loss=0.5)
+    for step in range(1, 10):
+        log.log_step(step, train_loss=torch.tensor(0.5), extra=Expensive())
+        log.log_step(step, extra=Expensive())
+
+    assert log.guard.counts == {}
+
+
+# ---------------------------------------------------------------- written out of turn
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("make_value", [float, np.float32, torch.tensor])
+@pytest.mark.parametrize("log_every", [1, 10, 10_000])
+def test_a_loss_that_is_not_finite_is_written_at_once(make, loss, make_value, log_every):
+    log = make(log_every=log_every)
+    for step in range(8):
+        log.log_step(step, train_loss=make_value(loss) if step == 5 else 0.5)
+    found = next(record for record in records_of(log, "step") if record["global_step"] == 5)
+
+    assert found["train_loss"] is None
+    assert found["nan_inf_detected"] is True
+    assert (
+        found["non_finite"]["train_loss"] == {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(loss)]
+    )
+    if log_every > 8:
+        assert (found["steps_folded"], found["train_loss_mean"]) == (4, 0.5)
+
+
+@pytest.mark.parametrize("make_value", [float, torch.tensor])
+@pytest.mark.parametrize("log_every", [1, 10, 10_000])
+def test_a_loss_that_jumps_is_written_at_once_and_marked(make, make_value, log_every):
+    log = make(log_every=log_every)
+    for step in range(200):
+        log.log_step(step, train_loss=make_value(50.0) if step == 155 else 0.5 + step % 7 / 100)
+        if log_every == 10_000 and step == 100:
+            # What is usual is learnt when losses are summed up, which in so long an interval is late.
+            log._gate.take(None)
+    found = [record for record in records_of(log, "step") if record.get("loss_jump")]
+
+    assert [record["global_step"] for record in found] == [155]
+    assert found[0]["train_loss"] == 50.0
+
+
+def test_a_jump_is_seen_in_a_long_interval_too(make):
+    log = make(log_every=2000)
+    for step in range(1500):
+        log.log_step(step, train_loss=50.0 if step == 1234 else 0.5 + step % 7 / 100)
+
+    assert 1234 in steps_of(log)
+
+
+def test_every_step_of_a_stretch_of_nan_is_written(make):
+    log = make(log_every=10)
+    for step in range(30):
+        log.log_step(step, train_loss=math.nan if 12 <= step < 18 else 0.5)
+
+    assert steps_of(log) == [0, 10, *range(12, 18), 20]
+
+
+def test_another_number_that_is_not_finite_is_named_on_a_due_record(make):
+    log = make(log_every=1)
+    log.log_step(1, train_loss=0.5, grad_norm=math.inf, extra=torch.tensor(math.nan))
+    (found,) = records_of(log, "step")
+
+    assert found["nan_inf_detected"] is True
+    assert found["non_finite"] == {"grad_norm": "Infinity", "extra": "NaN"}
+    assert found["train_loss"] == 0.5
+
+
+# ---------------------------------------------------------------- what stands on a record
+
+
+def test_a_record_has_what_was_given_and_no_more_than_is_known(make):
+    log = make(log_every=1)
+    log.log_step(3, train_loss=0.5, lr=1e-4, grad_norm=1.5, epoch=2, gpu_mem_allocated=3.5, accuracy=0.75)
+    (found,) = records_of(log, "step")
+
+    given = {"global_step": 3, "train_loss": 0.5, "lr": 1e-4, "grad_norm": 1.5, "epoch": 2, "accuracy": 0.75}
+    ours = {"event": "step", "time": 1_700_000_000.0, "elapsed": 0.0, "seq": 1, "session": 1}
+    assert found == {**ours, **given, "gpu_mem_allocated": 3.5, "nan_inf_detected": False}
+
+
+@pytest.mark.parametrize("loss", [0.5, 1, torch.tensor(0.5), np.float32(0.5), math.nan, None])
+@pytest.mark.parametrize(
+    "extra", [{}, {"text": "a"}, {"nested": {"b": 1}}, {"big": 2**70}, {"tensor": torch.tensor(2)}]
+)
+def test_every_way_through_gives_the_same_record(make, loss, extra):
+    log = make(log_every=1)
+    log.log_step(3, train_loss=loss, lr=1e-4, **extra)
+    (found,) = records_of(log, "step")
+
+    assert {
+        "event",
+        "time",
+        "elapsed",
+        "seq",
+        "session",
+        "global_step",
+        "lr",
+        "nan_inf_detected",
+    } <= found.keys()
+    assert (found["global_step"], found["lr"], found["seq"], found["session"]) == (3, 1e-4, 1, 1)
+    assert ("train_loss" in found) == (loss is not None)
+    assert len(found) >= 8 + (loss is not None) + len(extra)
+
+
+@pytest.mark.parametrize("name", ["event", "time", "elapsed", "seq", "session", "rank"])
+@pytest.mark.parametrize("value", [7, 7.5, "seven", torch.tensor(7)])
+def test_a_scalar_that_is_called_like_one_of_ours_is_kept_under_another_name(make, name, value):
+    log = make(log_every=1)
+    log.log_step(3, train_loss=0.5, **{name: value})
+    (found,) = records_of(log, "step")
+
+    assert found[f"x_{name}"] == value
+    assert (found["event"], found["seq"], found["session"]) == ("step", 1, 1)
+
+
+def test_a_record_is_stamped_with_the_time_of_the_call(make):
+    log = make(log_every=1)
+    for step in range(3):
+        log.log_step(step, train_loss=0.5)
+        clock_of(log).advance(2.0)
+    found = records_of(log, "step")
+
+    assert [record["time"] for record in found] == [1_700_000_000.0, 1_700_000_002.0, 1_700_000_004.0]
+    assert [record["elapsed"] for record in found] == [0.0, 2.0, 4.0]
+
+
+def clock_of(log):
+    return log._run.recorder._clock
+
+
+@pytest.mark.parametrize("log_every", [1, 5])
+def test_seconds_and_samples_a_step_are_measured(make, log_every):
+    log = make(log_every=log_every)
+    log.log_start(training={"batch_size": 4, "gradient_accumulation_steps": 2})
+    for step in range(11):
+        log.log_step(step, train_loss=0.5)
+        clock_of(log).advance(0.25)
+    first, *others = records_of(log, "step")
+
+    assert "sec_per_step" not in first
+    assert {record["sec_per_step"] for record in others} == {0.25}
+    assert {record["samples_per_sec"] for record in others} == {32.0}
+
+
+def test_what_the_caller_measured_is_not_measured_again(make):
+    log = make(log_every=1)
+    log.log_start(training={"batch_size": 4})
+    for step in range(3):
+        log.log_step(step, train_loss=0.5, sec_per_step=9.0, samples_per_sec=8.0)
+        clock_of(log).advance(0.25)
+
+    assert {(record["sec_per_step"], record["samples_per_sec"]) for record in records_of(log, "step")} == {
+        (9.0, 8.0)
+    }
+
+
+def test_speed_is_absent_where_it_cannot_be_known(make):
+    log = make(log_every=10)
+    for step in [0, 10, 10, 3, 20]:
+        log.log_step(step, train_loss=0.5)
+        clock_of(log).advance(1.0)
+    found = records_of(log, "step")
+
+    assert [record.get("sec_per_step") for record in found] == [None, 0.1, None, None, pytest.approx(1 / 17)]
+    assert all("samples_per_sec" not in record for record in found)
+
+
+def test_time_that_stands_still_gives_no_infinite_speed(make):
+    log = make(log_every=1)
+    log.log_start(training={"batch_size": 4})
+    log.log_step(0, train_loss=0.5)
+    log.log_step(1, train_loss=0.5)
+    last = records_of(log, "step")[-1]
+
+    assert last["sec_per_step"] == 0.0
+    assert "samples_per_sec" not in last
+
+
+def test_a_record_of_a_flood_of_scalars_is_as_short_as_any(make):
+    log = make(log_every=1)
+    log.log_step(1, train_loss=0.5, **{f"metric/{i}": float(i) for i in range(10_000)})
+    log.log_step(2, train_loss=0.5)
+    log.flush()
+    lines = (log.run_folder / "metrics.jsonl").read_bytes().split(b"\n")
+
+    assert max(map(len, lines)) < 64 * 1024
+    assert steps_of(log) == [1, 2]
+
+
+# ---------------------------------------------------------------- numbers that a device has yet to deliver
+
+
+class OnDevice:
+    """A number on a device, for as far as we look at it."""
+
+    __torch_function__ = None
+
+    def __init__(self, place):
+        self.place = place
+
+
+@pytest.fixture
+def device(monkeypatch):
+    memory = Arriving()
+    monkeypatch.setattr(DeviceScalars, "take", lambda self, value: PendingScalar(memory, value.place, "f32"))
+    return memory
+
+
+def test_losses_on_a_device_are_folded_in_the_order_of_the_steps(make, device):
+    log = make(log_every=10)
+    for step in range(21):
+        log.log_step(step, train_loss=OnDevice(step))
+    assert steps_of(log) == []
+
+    device.values = {step: 1.0 + step for step in range(21)}
+    log.log_step(21, train_loss=OnDevice(20))
+    found = records_of(log, "step")
+
+    assert [record["global_step"] for record in found] == [0, 10, 20]
+    assert [record.get("steps_folded") for record in found] == [None, 9, 9]
+    assert (found[2]["train_loss"], found[2]["train_loss_mean"]) == (21.0, 16.5)
+
+
+def test_a_loss_on_a_device_that_is_not_finite_is_written_whatever_the_interval(make, device):
+    device.values = {step: math.nan if step == 5 else 0.5 for step in range(9)}
+    log = make(log_every=10)
+    for step in range(9):
+        log.log_step(step, train_loss=OnDevice(step))
+
+    assert steps_of(log) == [0, 5]
+
+
+def test_the_rest_that_a_device_has_yet_to_deliver_is_written_at_the_end(make, device):
+    log = make(log_every=10)
+    for step in range(15):
+        log.log_step(step, train_loss=OnDevice(step))
+    device.values = {step: 1.0 + step for step in range(15)}
+    log.close()
+    found = records_of(log, "step")
+
+    assert [record["global_step"] for record in found] == [0, 10, 14]
+    assert (found[-1]["steps_folded"], found[-1]["train_loss"]) == (3, 15.0)
+
+
+def test_what_a_device_never_delivers_is_noted_and_its_step_kept(make, device):
+    log = make(log_every=1)
+    log.log_step(1, train_loss=OnDevice(0), lr=0.5)
+    log.log_step(2, train_loss=0.25)
+    log.close()
+    first, second = records_of(log, "step")
+
+    assert (first["lr"], list(first["unencodable"])) == (0.5, ["train_loss"])
+    assert second["train_loss"] == 0.25
+
+
+@pytest.mark.parametrize("value", [torch.tensor(1.5), np.float32(1.5), "text", {"a": 1}, object()])
+def test_the_sign_of_life_is_given_whatever_was_logged(make, value):
+    log = make(log_every=1)
+    log.log_step(1, train_loss=0.5, grad_norm=value, lr=value)
+    log.close()
+
+    assert log.guard.counts == {}
+    manifest = json.loads((log.run_folder / "run.json").read_text())
+    assert manifest["status"] == "finished"
+    assert manifest["summary"]["train_loss"] == 0.5
+    assert "<" not in str(manifest["summary"])

@@ -1,0 +1,208 @@
+"""What is kept of steps without a record is right to the last digit, and a jump is told from noise."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.telemetry.steps import BLOCK, MAX_FOLDED, StepGate
+
+tries = settings(max_examples=60, deadline=None)
+losses = st.lists(st.floats(-1e6, 1e6), max_size=40)
+
+
+def fold(gate, series):
+    """Fold the losses as a loop does whose records are not due."""
+    for loss in series:
+        gate.add(loss)
+
+
+# ---------------------------------------------------------------- folding
+
+
+@tries
+@given(folded=losses, own=st.none() | st.floats(-1e6, 1e6))
+def test_mean_least_and_greatest_are_those_of_the_folded_steps_and_the_steps_own(folded, own):
+    gate = StepGate()
+    fold(gate, folded)
+    fields = gate.take(own)
+
+    if not folded:
+        assert fields == {}
+        return
+    everything = folded if own is None else [*folded, own]
+    assert fields["steps_folded"] == len(folded)
+    assert fields["train_loss_min"] == min(everything)
+    assert fields["train_loss_max"] == max(everything)
+    assert fields["train_loss_mean"] == pytest.approx(
+        math.fsum(everything) / len(everything), rel=1e-9, abs=1e-6
+    )
+
+
+def test_what_was_taken_is_not_told_again():
+    gate = StepGate()
+    fold(gate, [1.0, 2.0])
+    gate.take(3.0)
+
+    assert gate.count == 0
+    assert gate.take(4.0) == {}
+
+    fold(gate, [5.0])
+
+    assert gate.take(7.0) == {
+        "steps_folded": 1,
+        "train_loss_mean": 6.0,
+        "train_loss_min": 5.0,
+        "train_loss_max": 7.0,
+    }
+
+
+@pytest.mark.parametrize("count", [MAX_FOLDED - 1, MAX_FOLDED, MAX_FOLDED + 1, 3 * MAX_FOLDED + 5])
+def test_any_number_of_steps_is_folded_in_bounded_memory(count):
+    gate = StepGate()
+    for number in range(count):
+        gate.add(float(number))
+
+        assert len(gate.losses) <= MAX_FOLDED
+
+    assert gate.count == count
+    fields = gate.take(None)
+    assert fields["steps_folded"] == count
+    assert fields["train_loss_mean"] == (count - 1) / 2
+    assert (fields["train_loss_min"], fields["train_loss_max"]) == (0.0, count - 1)
+
+
+def test_the_newest_folded_loss_is_known():
+    gate = StepGate()
+
+    assert gate.latest is None
+
+    fold(gate, [1.0, 2.0])
+
+    assert gate.latest == 2.0
+
+
+# ---------------------------------------------------------------- jumps
+
+
+def alarms(series, log_every=1):
+    """Return the places in `series` that are taken for jumps by a loop that logs every so many steps."""
+    gate, found = StepGate(), []
+    for place, loss in enumerate(series):
+        if not gate.low < loss < gate.high:
+            found.append(place)
+            gate.take(loss)
+        elif place % log_every == 0:
+            gate.take(loss)
+        else:
+            gate.add(loss)
+    return found
+
+
+def noise(kind, count, seed):
+    rng = random.Random(seed)
+    if kind == "gaussian":
+        return [0.5 + 0.1 * rng.gauss(0, 1) for _ in range(count)]
+    if kind == "tight gaussian":
+        return [0.5 + 1e-5 * rng.gauss(0, 1) for _ in range(count)]
+    if kind == "uniform":
+        return [rng.uniform(0.1, 0.9) for _ in range(count)]
+    if kind == "falling":
+        return [2.0 / (1 + place / 300) + 0.05 * rng.gauss(0, 1) for place in range(count)]
+    if kind == "lognormal 0.5":
+        return [rng.lognormvariate(-1, 0.5) for _ in range(count)]
+    if kind == "lognormal 0.8":
+        return [rng.lognormvariate(-1, 0.8) for _ in range(count)]
+    assert kind == "constant"
+    return [0.5] * count
+
+
+@pytest.mark.parametrize("log_every", [1, 10])
+@pytest.mark.parametrize(
+    ("kind", "allowed_in_ten_thousand"),
+    [
+        ("gaussian", 0.5),
+        ("tight gaussian", 0.5),
+        ("uniform", 0.5),
+        ("falling", 0.5),
+        ("constant", 0.5),
+        ("lognormal 0.5", 20),
+        ("lognormal 0.8", 80),
+    ],
+)
+def test_noise_without_a_trend_is_hardly_ever_taken_for_a_jump(kind, allowed_in_ten_thousand, log_every):
+    count = 20_000
+    found = sum(len(alarms(noise(kind, count // 4, seed), log_every)) for seed in range(4))
+    print(f"{kind}, log_every={log_every}: {found} false alarms in {count} steps")
+
+    assert found * 10_000 / count <= allowed_in_ten_thousand
+
+
+@pytest.mark.parametrize("log_every", [1, 10])
+@pytest.mark.parametrize("kind", ["gaussian", "uniform", "falling", "lognormal 0.5"])
+def test_a_jump_is_seen_at_its_first_step(kind, log_every):
+    series = noise(kind, 1000, seed=1)
+    series[777] = 50.0
+
+    assert 777 in alarms(series, log_every)
+
+
+def test_a_loss_that_stays_up_becomes_the_new_usual_after_a_while():
+    series = [*noise("gaussian", 500, 1), *(loss + 10 for loss in noise("gaussian", 2000, 2))]
+    found = alarms(series)
+
+    assert found[0] == 500
+    assert len(found) < 200
+    assert found[-1] < 1500
+
+
+def test_a_falling_loss_is_no_jump():
+    assert alarms([math.exp(-place / 50) for place in range(500)]) == []
+
+
+def test_losses_below_nought_jump_too():
+    series = [loss - 5 for loss in noise("gaussian", 500, 3)]
+
+    assert alarms(series) == []
+    assert alarms([*series, 5.0]) == [500]
+
+
+def test_nothing_is_a_jump_before_anything_is_known():
+    assert alarms([1e-9, 1e9, 1e-9, 1e9, -1e300, 1e300] * 2) == []
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_never_ordinary(loss):
+    gate = StepGate()
+
+    assert not gate.low < loss < gate.high
+
+    fold(gate, [0.5] * 100)
+    gate.take(0.5)
+
+    assert not gate.low < loss < gate.high
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-30, 1.0, 1e30, 1e300, 1e308])
+def test_losses_of_any_size_leave_the_bounds_finite(size):
+    gate = StepGate()
+    for place in range(20 * BLOCK):
+        gate.take(size * (1 + place % 3 / 10))
+
+    assert math.isfinite(gate.high)
+    assert gate.low < 0.5 * size < gate.high
+    assert alarms([size] * 500) == []
+
+
+@tries
+@given(series=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=80))
+def test_no_series_of_losses_spoils_the_bounds(series):
+    gate = StepGate()
+    for loss in series:
+        gate.take(loss)
+        gate.add(loss)
+    gate.take(None)
+
+    assert not math.isnan(gate.high)

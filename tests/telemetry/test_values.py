@@ -1,0 +1,513 @@
+"""Whatever a training script hands over becomes plain values; what cannot is named, and nothing is raised."""
+
+import argparse
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import math
+import pathlib
+import types
+import uuid
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.runfolder.codec import decode, encode
+from toolkit.telemetry.device_scalars import DeviceScalars
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.values import Values
+
+tries = settings(max_examples=60, deadline=None)
+
+
+@pytest.fixture
+def values():
+    return Values(Guard(), DeviceScalars())
+
+
+def one(value):
+    """Return what a record holds of `value`, after the trip through a line."""
+    values = Values(Guard(), DeviceScalars())
+    plain, pending = values.fields({"v": value})
+    assert pending == {}
+    return decode(encode(plain)).get("v")
+
+
+def note(value):
+    """Return what is said of a value that a record cannot hold."""
+    plain, _ = Values(Guard(), DeviceScalars()).fields({"v": value, "kept": 1})
+    assert plain["kept"] == 1
+    assert "v" not in plain
+    return plain["unencodable"]["v"]
+
+
+# ---------------------------------------------------------------- numbers of every make
+
+
+class Level(enum.IntEnum):
+    LOW = 3
+
+
+class Kind(enum.Enum):
+    LORA = "lora"
+
+
+class MyFloat(float):
+    pass
+
+
+class MyInt(int):
+    pass
+
+
+class MyStr(str):
+    __slots__ = ()
+
+    def __str__(self):
+        return "a lie"
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (True, True),
+        (7, 7),
+        (0.1, 0.1),
+        ("text", "text"),
+        (MyFloat(0.5), 0.5),
+        (MyInt(5), 5),
+        (MyStr("truth"), "truth"),
+        (Level.LOW, 3),
+        (Kind.LORA, "lora"),
+        (decimal.Decimal("0.25"), 0.25),
+        (fractions.Fraction(1, 4), 0.25),
+        (pathlib.PurePosixPath("a/b"), "a/b"),
+        (datetime.date(2024, 1, 2), "2024-01-02"),
+        (datetime.datetime(2024, 1, 2, 3, 4, 5), "2024-01-02T03:04:05"),
+        (datetime.timedelta(seconds=1.5), 1.5),
+        (np.float16(0.5), 0.5),
+        (np.float32(0.1), float(np.float32(0.1))),
+        (np.float64(0.1), 0.1),
+        (np.longdouble(0.5), 0.5),
+        (np.int8(-3), -3),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.bool_(True), True),
+        (np.str_("text"), "text"),
+        (np.array(0.5), 0.5),
+        (np.array([0.5]), 0.5),
+        (np.array([[3]]), 3),
+        (np.array([1, 2]), [1, 2]),
+        (np.array([]), []),
+        (np.datetime64("2024-01-02"), "2024-01-02"),
+        (np.dtype("float32"), "float32"),
+        (pd.Timestamp("2024-01-02"), "2024-01-02T00:00:00"),
+        (torch.tensor(0.5), 0.5),
+        (torch.tensor([0.5]), 0.5),
+        (torch.tensor([[3]]), 3),
+        (torch.tensor(True), True),
+        (torch.tensor(3, dtype=torch.uint8), 3),
+        (torch.tensor(0.1, dtype=torch.float64), 0.1),
+        (torch.tensor(0.1, dtype=torch.bfloat16), 0.10009765625),
+        (torch.tensor(0.1, dtype=torch.float16), 0.0999755859375),
+        (torch.tensor(0.5, dtype=torch.float8_e4m3fn), 0.5),
+        (torch.tensor(0.5, requires_grad=True), 0.5),
+        (torch.nn.Parameter(torch.tensor(0.5)), 0.5),
+        (torch.tensor([1.0, 2.0], requires_grad=True), [1.0, 2.0]),
+        (torch.tensor([], dtype=torch.float32), []),
+        (torch.bfloat16, "torch.bfloat16"),
+        (torch.device("cpu"), "cpu"),
+        ([1, (2, 3), {"a": 4}], [1, [2, 3], {"a": 4}]),
+        ({3}, [3]),
+        (types.MappingProxyType({}), None),
+    ],
+    ids=lambda value: f"{type(value).__name__} {value!r}"[:40],
+)
+def test_a_value_is_kept_as_a_plain_one(value, plain):
+    found = one(value)
+
+    assert found == plain
+    assert type(found) is type(plain)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("make", [float, np.float32, np.float64, np.array, torch.tensor, MyFloat])
+def test_a_number_that_is_not_finite_is_kept_as_such_whoever_made_it(number, make):
+    plain, _ = Values(Guard(), DeviceScalars()).fields({"v": make(number)})
+    record = decode(encode(plain))
+
+    assert record["v"] is None
+    assert record["non_finite"]["v"] == {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(number)]
+
+
+def test_a_tensor_with_a_graph_behind_it_is_read_without_disturbing_the_graph(values):
+    weight = torch.tensor([2.0], requires_grad=True)
+    loss = (weight * 3).sum()
+    plain, _ = values.fields({"train_loss": loss})
+    loss.backward()
+
+    assert plain == {"train_loss": 6.0}
+    assert weight.grad.item() == 3.0
+
+
+def test_a_change_in_place_after_the_call_does_not_show(values):
+    tensor, array, given_list = torch.tensor([1.0]), np.array([1.0]), [1.0]
+    plain, _ = values.fields({"t": tensor, "a": array, "l": given_list, "m": {"n": given_list}})
+    tensor.zero_()
+    array[:] = 0.0
+    given_list[0] = 0.0
+
+    assert plain == {"t": 1.0, "a": 1.0, "l": [1.0], "m/n": [1.0]}
+
+
+def test_a_tensor_that_is_no_number_is_noted_with_its_shape():
+    assert note(torch.zeros(100, 3)) == "Tensor: shape (100, 3), not one number"
+    assert note(np.zeros((100, 3))) == "ndarray: array of shape (100, 3)"
+    assert note(torch.tensor(1 + 2j)) == "Tensor: a complex number"
+    assert note(torch.tensor([1 + 2j, 1j])) == "Tensor: shape (2,), not one number"
+    assert note(torch.empty((), device="meta")) == "Tensor: a meta tensor has no value"
+    assert note(np.ma.masked) == "MaskedConstant: masked"
+
+
+class Replicate:
+    pass
+
+
+class Shard:
+    pass
+
+
+class DistributedLike(torch.Tensor):
+    """As far as we look at it, a tensor spread over ranks."""
+
+    asked = 0
+
+    def to_local(self):
+        return torch.tensor(0.5)
+
+    def full_tensor(self):
+        DistributedLike.asked += 1
+        raise AssertionError("this would wait for the other ranks")
+
+    def item(self):
+        return self.full_tensor()
+
+
+def distributed(*placements):
+    tensor = torch.Tensor._make_subclass(DistributedLike, torch.tensor(7.0))
+    tensor.placements = placements
+    return tensor
+
+
+def test_a_tensor_that_every_rank_has_whole_is_read_here():
+    assert one(distributed(Replicate(), Replicate())) == 0.5
+
+
+def test_a_tensor_that_other_ranks_have_parts_of_is_refused_without_asking_them():
+    assert "full_tensor()" in note(distributed(Replicate(), Shard()))
+    assert DistributedLike.asked == 0
+
+
+def test_a_tensor_of_a_class_of_its_own_is_a_tensor():
+    class Wrapped(torch.Tensor):
+        pass
+
+    assert one(torch.tensor(0.5).as_subclass(Wrapped)) == 0.5
+
+
+def test_what_only_acts_like_a_tensor_is_noted():
+    class Impostor:
+        @classmethod
+        def __torch_function__(cls, *_):
+            raise AssertionError("not called")
+
+    assert note(Impostor()) == "Impostor: not a tensor"
+
+
+@pytest.mark.parametrize("value", [object(), b"bytes", 1j, lambda: 1, iter([]), uuid.UUID(int=0), ..., int])
+def test_what_a_record_cannot_hold_is_named_by_its_type(value):
+    assert note(value) == type(value).__name__
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_nested_mappings_are_flattened(values):
+    plain, _ = values.fields({"loss": {"a": 1, "b": {"c": torch.tensor(2.0)}}, "z": 3})
+
+    assert plain == {"loss/a": 1, "loss/b/c": 2.0, "z": 3}
+
+
+def test_any_mapping_is_flattened():
+    given_mapping = collections.OrderedDict(a=types.MappingProxyType({"b": collections.Counter("xx")}))
+    plain, _ = Values(Guard(), DeviceScalars()).fields({"m": given_mapping})
+
+    assert plain == {"m/a/b/x": 2}
+
+
+def test_none_is_left_out_at_every_depth(values):
+    assert values.fields({"a": None, "b": {"c": None, "d": 1}}) == ({"b/d": 1}, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["event", "time", "elapsed", "seq", "session", "rank", "non_finite", "unencodable", "cut"]
+)
+@pytest.mark.parametrize("value", [5, "text", torch.tensor(5), [1], object()])
+def test_a_field_that_is_called_like_one_of_ours_is_kept_under_another_name(values, name, value):
+    plain, _ = values.fields({name: value, "a": {name: 1}})
+
+    assert name not in plain or (name == "unencodable" and plain[name] == {"x_unencodable": "object"})
+    assert f"x_{name}" in {**plain, **plain.get("unencodable", {})}
+    assert plain[f"a/{name}"] == 1
+    encode(plain)
+
+
+def test_names_that_become_the_same_are_all_kept(values):
+    plain, _ = values.fields({"a/b": 1, "a": {"b": 2}, "x_event": 3, "event": 4})
+
+    assert plain == {"a/b": 1, "x_a/b": 2, "x_event": 3, "x_x_event": 4}
+
+
+def test_keys_that_are_no_text_become_text(values):
+    plain, _ = values.fields({"m": {1: "a", 2.5: "b", None: "c", MyStr("s"): "e", (3, "x"): "f"}})
+
+    assert plain == {"m/1": "a", "m/2.5": "b", "m/None": "c", "m/s": "e", "m/3/x": "f"}
+
+
+# ---------------------------------------------------------------- what is out to do harm
+
+
+class Evil:
+    """Raises from everything it is asked."""
+
+    def _raise(self, *_, **__):
+        raise RuntimeError("evil")
+
+    __repr__ = __str__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __eq__ = __hash__ = _raise
+    __getattr__ = __index__ = __format__ = __fspath__ = __array__ = _raise
+
+
+class EvilClass:
+    @property
+    def __class__(self):
+        raise RuntimeError("evil")
+
+
+class EvilMapping(collections.UserDict):
+    def items(self):
+        raise RuntimeError("evil")
+
+
+class HalfEvilMapping(collections.UserDict):
+    def items(self):
+        yield "good", 1
+        raise RuntimeError("evil")
+
+
+class EvilList(list):
+    def __iter__(self):
+        yield 1
+        raise RuntimeError("evil")
+
+
+class EvilInt(int):
+    def __int__(self):
+        raise RuntimeError("evil")
+
+    __str__ = __index__ = __trunc__ = __int__
+
+
+class EvilKey:
+    def __str__(self):
+        raise RuntimeError("evil")
+
+    __repr__ = __str__
+
+
+class EvilFloat:
+    def __float__(self):
+        raise MemoryError
+
+
+class EndlessMapping(collections.UserDict):
+    def items(self):
+        while True:
+            yield "k", {}
+
+
+class EndlessList(list):
+    def __iter__(self):
+        while True:
+            yield 1
+
+
+EVIL = {
+    "everything": Evil(),
+    "its class": EvilClass(),
+    "a mapping": EvilMapping(a=1),
+    "half a mapping": HalfEvilMapping(a=1),
+    "a list": EvilList([1]),
+    "an integer": EvilInt(5),
+    "a float": EvilFloat(),
+    "an endless mapping": EndlessMapping(a=1),
+    "an endless list": EndlessList([1]),
+    "a key": {EvilKey(): 1},
+    "an integer as a key": {EvilInt(3): 1},
+    "in a list": [Evil()],
+    "in a mapping": {"a": {"b": Evil()}},
+}
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_an_evil_value_costs_no_more_than_itself(values, name):
+    evil = EVIL[name]
+    plain, pending = values.fields({"before": 1, "evil": evil, "after": 2})
+    tree = values.tree({"before": 1, "after": [evil, 2], "evil": evil})
+
+    assert (plain["before"], plain["after"], pending) == (1, 2, {})
+    assert tree["before"] == 1
+    assert tree["after"][-1] == 2 or "endless" in name
+    decode(encode(plain))
+    decode(encode(tree))
+
+
+def test_what_a_value_did_is_counted():
+    guard = Guard()
+    Values(guard, DeviceScalars()).fields({"a": EvilFloat(), "b": EvilMapping(a=1)})
+
+    assert guard.counts == {"reading a value: MemoryError": 1, "reading a value: RuntimeError": 1}
+
+
+def test_the_users_own_interrupt_passes_through(values):
+    class Interrupting:
+        def __float__(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        values.fields({"a": Interrupting()})
+
+
+def in_itself():
+    mapping = {"one": 1}
+    mapping["again"] = mapping
+    mapping["list"] = [mapping]
+    return mapping
+
+
+def full_of_itself():
+    mapping = {}
+    for number in range(10):
+        mapping[f"k{number}"] = mapping
+    return mapping
+
+
+def laughs(empty):
+    """Return ten of ten of ten of … the same: small in memory, without end on paper."""
+    value = empty
+    for _ in range(30):
+        value = [value] * 10 if isinstance(empty, list) else dict.fromkeys("abcdefghij", value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [in_itself(), full_of_itself(), laughs([]), laughs({}), [laughs({})], {"a": laughs([])}],
+    ids=["in itself", "full of itself", "lists", "mappings", "list of mappings", "mapping of lists"],
+)
+def test_what_has_no_end_is_cut_off(values, value):
+    plain, _ = values.fields({"v": value, "kept": 1})
+    tree = values.tree({"v": value, "kept": 1})
+
+    assert plain["kept"] == tree["kept"] == 1
+    decode(encode(plain))
+    decode(encode(tree))
+
+
+def test_a_structure_names_itself_where_it_comes_again(values):
+    assert values.tree(in_itself()) == {"one": 1, "again": "<itself>", "list": ["<itself>"]}
+
+
+def test_the_same_list_twice_is_not_itself(values):
+    shared = [1]
+
+    assert values.tree({"a": shared, "b": shared}) == {"a": [1], "b": [1]}
+
+
+def test_a_flood_of_fields_is_bounded(values):
+    plain, _ = values.fields({"m": {f"k{i}": [i] for i in range(100_000)}, "kept": 1})
+
+    assert plain["kept"] == 1
+    assert len(plain) < 4096
+    assert "more fields" in plain["unencodable"]["m/…"]
+
+
+@dataclasses.dataclass
+class Settings:
+    rank: int = 16
+
+
+def test_a_structure_keeps_its_shape_and_notes_what_it_cannot_show(values):
+    given_config = {
+        "dtype": torch.bfloat16,
+        "size": torch.Size([2, 3]),
+        "optimizer": torch.optim.AdamW,
+        "tensor": torch.zeros(1000),
+        "list": [None, Settings(), argparse.Namespace(a=1)],
+        "numpy": np.float32(0.5),
+        1: "one",
+        "1": "text one",
+    }
+
+    assert values.tree({"config": given_config})["config"] == {
+        "dtype": "torch.bfloat16",
+        "size": [2, 3],
+        "optimizer": "<type>",
+        "tensor": "<Tensor>",
+        "list": [None, "<Settings>", "<Namespace>"],
+        "numpy": 0.5,
+        "1": "one",
+        "x_1": "text one",
+    }
+
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=10)
+    | st.binary(max_size=10)
+    | st.complex_numbers()
+    | st.decimals()
+    | st.fractions()
+    | st.dates()
+    | st.timedeltas()
+    | st.uuids()
+    | st.sampled_from(sorted(EVIL)).map(lambda name: EVIL[name])
+    | st.builds(lambda number: torch.tensor(number), st.floats(width=32) | st.integers(-5, 5) | st.booleans())
+    | st.builds(lambda number: np.float32(number), st.floats(width=32))
+    | st.builds(lambda numbers: np.array(numbers), st.lists(st.floats(), max_size=4)),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=5) | st.integers() | st.none(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@tries
+@given(value=anything)
+def test_anything_at_all_becomes_a_record_and_raises_nothing(value):
+    values = Values(Guard(), DeviceScalars())
+    plain, pending = values.fields({"v": value, "kept": 1})
+
+    assert pending == {}
+    assert decode(encode(plain))["kept"] == 1
+    assert decode(encode({"tree": values.tree(value), "kept": 1}))["kept"] == 1
