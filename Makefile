@@ -1,0 +1,70 @@
+# Each target does its own set-up in .venv, from a clean clone. `make help` lists them.
+
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= config/examples/train_lora_tiny_cpu_with_telemetry.yaml
+ARGS ?=
+
+BIN := $(VENV)/bin
+comma := ,
+
+# The dashboard's packages are large, so they are installed once there is a dashboard.
+EXTRAS := dev,training,tensorboard,wandb$(if $(wildcard dashboard/app.py),$(comma)dashboard)
+READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
+READY_TO_BENCH := $(READY)-bench
+REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
+
+.PHONY: help run dashboard test check format bench clean
+.DELETE_ON_ERROR:
+
+help:  ## List what can be made.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# A trap of its own keeps the shell alive through Ctrl-C: the trainer saves and ends, and the rows are still shown.
+run: $(READY)  ## Train the example for a minute or two and show what was logged (CONFIG=, ARGS=).
+	@trap : INT; $(BIN)/python run.py $(CONFIG) $(ARGS); status=$$?; \
+	$(BIN)/telemetry show logs; exit $$status
+
+dashboard: $(READY)  ## Serve the dashboard on http://localhost:8501.
+	@if [ -f run_dashboard.py ]; then exec $(BIN)/python run_dashboard.py $(ARGS); fi; \
+	echo "There is no dashboard yet. 'make run' trains the example and prints its last rows;" >&2; \
+	echo "'$(BIN)/telemetry show RUN_FOLDER' prints those of any run." >&2; exit 1
+
+test: check  ## Run the checks, then every test (ARGS= goes to pytest).
+	@echo "== pytest"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)  ## Lint, types and import contracts.
+	@echo "== ruff check"
+	@$(BIN)/ruff check
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check --quiet || { echo "'make format' does it." >&2; exit 1; }
+	@echo "== mypy --strict"
+	@$(BIN)/mypy
+	@echo "== import contracts"
+	@$(BIN)/lint-imports --no-logo
+
+format: $(READY)  ## Fold lines and sort imports the way the checks want them.
+	@$(BIN)/ruff check --select I --fix --quiet
+	@$(BIN)/ruff format
+
+bench: $(READY_TO_BENCH)  ## Measure us beside the peers, in one sitting (ARGS=--quick for a short look).
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## Remove what make, tests and tools made; logs and trained weights stay.
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	find toolkit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One pip call a set of extras; the stamp carries their names, so a new extra is a new stamp.
+$(VENV)/.installed-%: $(REQUIREMENTS) | $(BIN)/python
+	@echo "Installing $(subst -,$(comma) ,$*) into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
+		--constraint requirements/constraints.txt --editable ".[$(subst -,$(comma),$*)]"
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "Python 3.10 or newer is needed, and '$(PYTHON)' is not one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "'$(PYTHON) -m venv' failed, see above. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }

@@ -1,0 +1,1 @@
+"""Us beside the peers, measured in one sitting and printed as ratios."""

@@ -1,0 +1,29 @@
+"""Every benchmark in turn, then how many of the figures we set ourselves held."""
+
+from __future__ import annotations
+
+from benchmarks import cpu_per_record, gpu_loop, import_cost, kill_loss, log_cost, memory, paced
+from benchmarks.command import Options, parse
+from benchmarks.report import Claim
+
+_BENCHMARKS = (log_cost, paced, cpu_per_record, import_cost, memory, kill_loss, gpu_loop)
+
+
+def main(options: Options) -> None:
+    """Run them all; figures of a full run are those that the documents quote."""
+    claims: list[Claim] = []
+    for benchmark in _BENCHMARKS:
+        report = benchmark.build(options)
+        report.show()
+        report.save(quotable=options.is_full)
+        claims.extend(report.claims)
+
+    print(f"\n{sum(claim.held for claim in claims)} of {len(claims)} figures held")
+    for claim in claims:
+        print(f"  {claim}")
+    if not options.is_full:
+        print("A short look: figures to quote come from a full 'make bench'.")
+
+
+if __name__ == "__main__":
+    main(parse())

@@ -1,0 +1,66 @@
+"""Runs one measurement in a process of its own, and takes its answer out through a file."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class ChildError(RuntimeError):
+    """A measurement that did not come to an answer, with the end of what it printed."""
+
+
+def measure_in_child(function: Callable[..., Any], /, *args: Any, timeout_s: float = 900.0) -> Any:
+    """Call `function(folder, *args)` in a fresh interpreter and return its answer.
+
+    `folder` is a new, empty folder that is gone afterwards; the arguments and the answer pass through JSON.
+    The function must live at the top of a module under `benchmarks`.
+
+    Raises:
+        ChildError: the child failed or gave no answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
+        answer = Path(name) / "answer.json"
+        work = Path(name) / "work"
+        work.mkdir()
+        command = [sys.executable, "-m", "benchmarks.child", f"{_module_of(function)}:{function.__name__}"]
+        finished = subprocess.run(
+            [*command, str(work), str(answer), json.dumps(args)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if finished.returncode != 0 or not answer.exists():
+            raise ChildError(
+                f"{command[-1]}{args} ended with {finished.returncode}:\n{finished.stderr[-2000:]}"
+            )
+        return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def _module_of(function: Callable[..., Any]) -> str:
+    # Started as `python -m benchmarks.x`, the module calls itself __main__.
+    spec = sys.modules[function.__module__].__spec__
+    return spec.name if spec is not None else function.__module__
+
+
+def _main() -> None:
+    target, folder, answer, args = sys.argv[1:]
+    module, name = target.split(":")
+    result = getattr(importlib.import_module(module), name)(Path(folder), *json.loads(args))
+    Path(answer).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main()

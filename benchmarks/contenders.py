@@ -1,0 +1,185 @@
+"""The loggers that are measured, each behind the same two calls."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+VALUES: Mapping[str, float | int | bool] = {
+    "train_loss": 0.123456,
+    "lr": 1e-4,
+    "grad_norm": 1.25,
+    "samples_per_sec": 12.3,
+    "sec_per_step": 0.08,
+    "gpu_mem_allocated": 12.3,
+    "gpu_mem_reserved": 14.0,
+    "cpu_mem_rss_mb": 1234.5,
+    "nan_inf_detected": False,
+    "epoch": 1,
+}
+"""The ten scalars of one step."""
+
+
+class Logger(Protocol):
+    """One logger that is open and ready for steps."""
+
+    def log(self, step: int) -> None:
+        """Log `VALUES` as step `step`, the way the logger's own documentation shows."""
+        ...
+
+    def close(self) -> None:
+        """Finish the run the way a training script would."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A logger that may take part: what it is called, how it is opened, what it needs."""
+
+    name: str
+    title: str
+    open: Callable[[Path], Logger]
+    needs: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages it needs that are not installed here."""
+        return [package for package in self.needs if importlib.util.find_spec(package) is None]
+
+
+class _Nothing:
+    """Logs nothing: what the measurement itself makes of two equal loops."""
+
+    def __init__(self, folder: Path) -> None:
+        del folder
+
+    def log(self, step: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Bare:
+    """The least that puts a record on disk: orjson and one append."""
+
+    def __init__(self, folder: Path) -> None:
+        import orjson
+
+        self._dumps = orjson.dumps
+        self._option = orjson.OPT_APPEND_NEWLINE
+        self._descriptor = os.open(folder / "bare.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+
+    def log(self, step: int) -> None:
+        record = {"event": "step", "time": time.time(), "seq": step, "global_step": step, **VALUES}
+        os.write(self._descriptor, self._dumps(record, option=self._option))
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _JsonAndCsv:
+    """What a hand-written logger does: the standard library's json and csv, both flushed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = open(folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._table = open(folder / "metrics.csv", "a", encoding="utf-8", newline="")  # noqa: SIM115
+        self._rows = csv.DictWriter(self._table, ["event", "time", "global_step", *VALUES])
+        self._rows.writeheader()
+
+    def log(self, step: int) -> None:
+        record = {"event": "step", "time": time.time(), "global_step": step, **VALUES}
+        self._lines.write(json.dumps(record) + "\n")
+        self._lines.flush()
+        self._rows.writerow(record)
+        self._table.flush()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._table.close()
+
+
+class _Ours:
+    """TelemetryLogger, every step logged, CSV mirror on: as it comes."""
+
+    log_every = 1
+
+    def __init__(self, folder: Path) -> None:
+        from toolkit.telemetry import TelemetryLogger
+
+        self.telemetry = TelemetryLogger("bench", log_dir=folder, log_every=self.log_every)
+
+    def log(self, step: int) -> None:
+        self.telemetry.log_step(step, **VALUES)
+
+    def close(self) -> None:
+        self.telemetry.close()
+
+
+class _OursNotDue(_Ours):
+    """TelemetryLogger where nearly every step falls between two records."""
+
+    log_every = 1000
+
+
+class _Trackio:
+    def __init__(self, folder: Path) -> None:
+        os.environ["TRACKIO_DIR"] = str(folder)
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        import trackio
+
+        self._run: Any = trackio.init(project="bench", name="bench", embed=False)
+
+    def log(self, step: int) -> None:
+        self._run.log(dict(VALUES), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _WandbOffline:
+    def __init__(self, folder: Path) -> None:
+        os.environ["WANDB_SILENT"] = "true"
+        import wandb
+
+        self._run: Any = wandb.init(project="bench", dir=str(folder), mode="offline")
+
+    def log(self, step: int) -> None:
+        self._run.log(dict(VALUES), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def log(self, step: int) -> None:
+        for name, value in VALUES.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+NOTHING = Contender("nothing", "nothing (the noise itself)", _Nothing)
+BARE = Contender("bare", "orjson + os.write", _Bare, ("orjson",))
+OURS = Contender("ours", "TelemetryLogger", _Ours)
+NOT_DUE = Contender("not_due", "TelemetryLogger, step not due", _OursNotDue)
+JSON_AND_CSV = Contender("json_csv", "json + csv, both flushed", _JsonAndCsv)
+TRACKIO = Contender("trackio", "Trackio", _Trackio, ("trackio",))
+WANDB = Contender("wandb", "W&B offline", _WandbOffline, ("wandb",))
+TENSORBOARD = Contender("tensorboard", "TensorBoard (torch)", _TensorBoard, ("torch", "tensorboard"))
+
+PEERS = (JSON_AND_CSV, TRACKIO, WANDB, TENSORBOARD)
+ALL = {contender.name: contender for contender in (NOTHING, BARE, OURS, NOT_DUE, *PEERS)}

@@ -1,0 +1,156 @@
+"""The figures of the last full run, as the tables that the documents show.
+
+`python -m benchmarks.figures` puts them between the marks in README.md and docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import ROOT
+from benchmarks.contenders import BARE, NOT_DUE, NOTHING, OURS, PEERS
+from benchmarks.report import LATEST, RESULTS
+
+GPU = RESULTS / "gpu_loop.json"
+"""The loop on a GPU is usually measured on another machine than the rest, so its own file counts."""
+
+BEGIN = "<!-- figures: written by python -m benchmarks.figures -->"
+END = "<!-- end of the figures -->"
+
+
+def documents() -> dict[Path, str]:
+    """Return what each document shows between its marks, worked out from the results on disk."""
+    latest = json.loads(LATEST.read_text(encoding="utf-8"))
+    gpu = json.loads(GPU.read_text(encoding="utf-8")) if GPU.exists() else None
+    return {
+        ROOT / "README.md": overview(latest, gpu),
+        ROOT / "docs" / "benchmarks.md": in_full(latest, gpu),
+    }
+
+
+def overview(latest: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> str:
+    """Return one table of everything, and a sentence on the GPU."""
+    log, paced, cpu, imports, memory, kill = (
+        latest[name]["figures"]
+        for name in ("log_cost", "paced", "cpu_per_record", "import_cost", "memory", "kill_loss")
+    )
+    rows = []
+    for contender in (BARE, OURS, *PEERS):
+        name = contender.name
+        title = f"**{contender.title}**" if contender is OURS else contender.title
+        if name not in log:
+            rows.append([title, "not measured", *[""] * 5])
+            continue
+        rows.append(
+            [
+                title,
+                f"{log[name]['p50_us']:.1f} / {log[name]['p99_us']:.0f}",
+                f"{cpu[name]['burst_us']:.0f}",
+                " / ".join(f"{paced[name][kind]['slowdown']:+.1%}" for kind in ("big", "small")),
+                f"{imports[name]['ms']:.0f}" if name in imports else "-",
+                _megabytes(**{key: memory[name][key] for key in ("added_mb", "helpers_mb")}),
+                f"{sum(kill[name]) / len(kill[name]):.0f}" if name in kill else "-",
+            ]
+        )
+    noise = " and ".join(
+        f"{paced[NOTHING.name][kind]['slowdown_q1']:+.1%} to {paced[NOTHING.name][kind]['slowdown_q3']:+.1%}"
+        for kind in ("big", "small")
+    )
+    header = [
+        "logger",
+        "one call, µs (p50 / p99)",
+        "CPU µs a record",
+        "slowdown of a 5.5 ms step",
+        "import, ms",
+        "memory, MB",
+        "lost of 5000 by SIGKILL",
+    ]
+    lines = [
+        _table(header, rows),
+        "",
+        f"Ten scalars a step, every step logged, each column measured in one sitting ({_machine(latest)}).",
+        f"Slowdown: of matrix products, then of many small operations; two silent loops differ by {noise} (quartiles).",
+    ]
+    if NOT_DUE.name in log:
+        lines.append(f"A step that is not due costs {log[NOT_DUE.name]['p50_us']:.2f} µs.")
+    if gpu is not None:
+        lines += ["", _gpu_sentence(gpu)]
+    return "\n".join(lines)
+
+
+def in_full(latest: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> str:
+    """Return every table as it was printed, with the figures the project sets itself."""
+    parts = [f"Each table was measured in one sitting: {_machine(latest)}."]
+    reports = [report for name, report in latest.items() if name != "gpu_loop"]
+    for report in [*reports, *([gpu] if gpu is not None else [])]:
+        parts.append(f"### {report['title']}")
+        parts.append(_table(report["columns"], report["rows"]))
+        if report["notes"]:
+            parts.append("\n".join(f"- {note}" for note in report["notes"]))
+        if report["claims"]:
+            parts.append("\n".join(_claim(claim) for claim in report["claims"]))
+    return "\n\n".join(parts)
+
+
+def put_between_marks(text: str, figures: str) -> str:
+    """Return the document `text` with `figures` between its marks.
+
+    Raises:
+        ValueError: the document has no marks.
+    """
+    before, mark, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise ValueError(f"the document has no place for figures: {BEGIN} … {END}")
+    return f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}"
+
+
+def _megabytes(added_mb: float, helpers_mb: float) -> str:
+    return f"{added_mb:.1f}" + (f" + {helpers_mb:.0f} beside it" if helpers_mb else "")
+
+
+def _gpu_sentence(gpu: Mapping[str, Any]) -> str:
+    variants = gpu["figures"]["variants"]
+    ours, again = variants["TelemetryLogger, GPU tensors"], variants["no logging, again"]
+    item = variants["orjson + write, .item()"]
+    low, high = again["slowdown_quartiles"]
+    step_ms = variants["no logging"]["step_ms"]
+    return (
+        f"On a GPU ({gpu['figures']['device']}, a LoRA-shaped loop of {step_ms:.1f} ms a step), "
+        f"logging loss and gradient norm as GPU tensors every step changes its time by {ours['slowdown']:+.2%}; "
+        f"two equal loops without any logging differ by {low:+.2%} to {high:+.2%} (quartiles), "
+        f"and `.item()` with a bare append costs {item['slowdown']:+.2%}."
+    )
+
+
+def _machine(latest: Mapping[str, Any]) -> str:
+    found = latest["log_cost"]["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    return f"{found['cores']} cores, {found['cpu']}, {found['system']}, Python {found['python']}, {packages}"
+
+
+def _claim(claim: Mapping[str, Any]) -> str:
+    wanted = f"{'at least' if claim['at_least'] else 'at most'} {claim['limit']:g}{claim['unit']}"
+    verdict = "held" if claim["held"] else "**missed**"
+    return f"- {claim['text']}: {claim['measured']:.3g}{claim['unit']} ({wanted}: {verdict})"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> int:
+    """Put the figures into the documents."""
+    for path, figures in documents().items():
+        path.write_text(put_between_marks(path.read_text(encoding="utf-8"), figures), encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: figures written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

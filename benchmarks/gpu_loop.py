@@ -1,0 +1,250 @@
+"""A LoRA-shaped loop on a CUDA GPU, with and without us: is the difference larger than the loop's own noise?
+
+Needs torch, orjson and a GPU, nothing else: `python3 -m benchmarks.gpu_loop`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.command import Options, run_alone, say
+from benchmarks.report import Claim, Report, median_and_quartiles
+
+if TYPE_CHECKING:
+    import torch
+
+TITLE = "A LoRA-shaped loop on a GPU, loss and grad_norm logged every step"
+_STEP_MS = 10.0
+
+Step = Callable[[], "tuple[torch.Tensor, torch.Tensor]"]
+Log = Callable[[int, "torch.Tensor", "torch.Tensor"], None]
+
+
+def build(options: Options) -> Report:
+    """Measure the loop bare, with us, and with `.item()` logging, in alternating blocks of one process."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return _not_measured("torch is not installed")
+    if not torch.cuda.is_available():
+        return _not_measured("there is no CUDA GPU here")
+
+    rounds, steps = (6, 20) if options.quick else (30, 40)
+    with tempfile.TemporaryDirectory() as name:
+        say("gpu: calibrating the loop")
+        step = _lora_step()
+        say("gpu: logging under torch.cuda.set_sync_debug_mode('error')")
+        unsynchronised = _check_without_sync(step, Path(name), steps=200)
+        with _variants(Path(name)) as variants:
+            say(f"gpu: {rounds} rounds of {steps} steps, {len(variants)} ways")
+            blocks = _alternate(step, variants, rounds, steps)
+    return _report(blocks, unsynchronised, torch.cuda.get_device_name(), steps)
+
+
+def _lora_step() -> Step:
+    """Return one training step of frozen layers with low-rank adapters, deep enough to take about 10 ms."""
+    import torch
+
+    torch.manual_seed(0)
+    device, dtype, width, rank, tokens = "cuda", torch.bfloat16, 2048, 16, 2048
+
+    class LoraLinear(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = torch.nn.Linear(width, width, device=device, dtype=dtype).requires_grad_(False)
+            self.down = torch.nn.Linear(width, rank, bias=False, device=device, dtype=dtype)
+            self.up = torch.nn.Linear(rank, width, bias=False, device=device, dtype=dtype)
+            torch.nn.init.zeros_(self.up.weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.nn.functional.gelu(self.base(x) + self.up(self.down(x)))
+
+    def step_of(depth: int) -> Step:
+        model = torch.nn.Sequential(*(LoraLinear() for _ in range(depth)))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
+        batch, target = (torch.randn(tokens, width, device=device, dtype=dtype) for _ in range(2))
+
+        def step() -> tuple[torch.Tensor, torch.Tensor]:
+            loss = torch.nn.functional.mse_loss(model(batch).float(), target.float())
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            return loss.detach(), norm
+
+        return step
+
+    depth = 8
+    trial = step_of(depth)
+    _block(trial, None, 0, 20)
+    return step_of(max(4, round(depth * _STEP_MS / (_block(trial, None, 0, 20) * 1e3))))
+
+
+@contextmanager
+def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
+    """Open one logger a variant; `None` logs nothing."""
+    import orjson
+
+    from toolkit.telemetry import TelemetryLogger
+
+    tensors = TelemetryLogger("tensors", log_dir=folder, log_every=1)
+    numbers = TelemetryLogger("numbers", log_dir=folder, log_every=1)
+
+    def log_tensors(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
+        tensors.log_step(step, train_loss=loss, grad_norm=norm, lr=1e-4)
+
+    def log_numbers(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
+        numbers.log_step(step, train_loss=loss.item(), grad_norm=norm.item(), lr=1e-4)
+
+    with open(folder / "bare.jsonl", "wb", buffering=0) as file:
+
+        def log_bare(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
+            record = {
+                "time": time.time(),
+                "global_step": step,
+                "train_loss": loss.item(),
+                "grad_norm": norm.item(),
+            }
+            file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+        try:
+            yield {
+                "no logging": None,
+                "no logging, again": None,
+                "TelemetryLogger, GPU tensors": log_tensors,
+                "TelemetryLogger, .item()": log_numbers,
+                "orjson + write, .item()": log_bare,
+            }
+        finally:
+            tensors.close()
+            numbers.close()
+
+
+def _alternate(
+    step: Step, variants: dict[str, Log | None], rounds: int, steps: int
+) -> dict[str, list[float]]:
+    """Return the seconds a step took in each block, one block of each variant a round, the order reversed each time."""
+    names = list(variants)
+    blocks: dict[str, list[float]] = {name: [] for name in names}
+    done = 0
+    for name in names:
+        _block(step, variants[name], done, 10)
+        done += 10
+    for number in range(rounds):
+        for name in names if number % 2 else reversed(names):
+            blocks[name].append(_block(step, variants[name], done, steps))
+            done += steps
+    return blocks
+
+
+def _block(step: Step, log: Log | None, first: int, steps: int) -> float:
+    import torch
+
+    torch.cuda.synchronize()
+    before = time.perf_counter()
+    for number in range(first, first + steps):
+        loss, norm = step()
+        if log is not None:
+            log(number, loss, norm)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - before) / steps
+
+
+def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
+    """Log `steps` steps where torch raises on any synchronisation, and compare what is on disk with the tensors."""
+    import torch
+
+    from toolkit.telemetry import TelemetryLogger
+
+    kept: list[torch.Tensor] = []
+    with TelemetryLogger("sync-check", log_dir=folder, log_every=1) as log:
+        for number in range(steps):
+            loss, norm = step()
+            kept.append(loss.clone())
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                log.log_step(number, train_loss=loss, grad_norm=norm)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            # What is written is the value at the call, whatever happens to the tensor afterwards.
+            loss.zero_()
+        torch.cuda.synchronize()
+    with open(folder / "sync-check" / "metrics.jsonl", encoding="utf-8") as lines:
+        records = [record for record in map(json.loads, lines) if record["event"] == "step"]
+    written = {record["global_step"]: record.get("train_loss") for record in records}
+    return {"steps": steps, "right": sum(written.get(n) == value.item() for n, value in enumerate(kept))}
+
+
+def _report(
+    blocks: dict[str, list[float]], unsynchronised: dict[str, Any], device: str, steps: int
+) -> Report:
+    base = blocks["no logging"]
+    figures: dict[str, Any] = {"device": device, "sync_check": unsynchronised, "variants": {}}
+    rows = []
+    for name, times in blocks.items():
+        middle, low, high = median_and_quartiles(times)
+        slowdowns = [mine / bare - 1 for mine, bare in zip(times, base, strict=True)]
+        slowdown, slow_low, slow_high = median_and_quartiles(slowdowns)
+        figures["variants"][name] = {
+            "step_ms": middle * 1e3,
+            "step_ms_quartiles": [low * 1e3, high * 1e3],
+            "step_ms_stdev": statistics.stdev(times) * 1e3,
+            "slowdown": slowdown,
+            "slowdown_quartiles": [slow_low, slow_high],
+        }
+        rows.append(
+            [
+                name,
+                f"{middle * 1e3:.3f}",
+                f"{low * 1e3:.3f} … {high * 1e3:.3f}",
+                "" if name == "no logging" else f"{slowdown:+.2%}",
+                "" if name == "no logging" else f"{slow_low:+.2%} … {slow_high:+.2%}",
+            ]
+        )
+    found = figures["variants"]
+    again = found["no logging, again"]
+    return Report(
+        name="gpu_loop",
+        title=f"{TITLE} ({device}; {len(base)} blocks of {steps} steps each way)",
+        columns=["loop", "ms a step", "quartiles", "slowdown", "quartiles"],
+        rows=rows,
+        figures=figures,
+        claims=[
+            Claim(
+                text="slowdown with us, against the spread of two equal loops",
+                measured=round(found["TelemetryLogger, GPU tensors"]["slowdown"] * 100, 3),
+                limit=round(max(abs(value) for value in again["slowdown_quartiles"]) * 100, 3),
+                unit=" %",
+            ),
+            Claim(
+                text="values right on disk, of 200 logged with synchronisation forbidden",
+                measured=unsynchronised["right"],
+                limit=unsynchronised["steps"],
+                unit="",
+                at_least=True,
+            ),
+        ],
+    )
+
+
+def _not_measured(reason: str) -> Report:
+    return Report(
+        name="gpu_loop",
+        title=TITLE,
+        columns=["loop", "ms a step"],
+        rows=[],
+        figures={},
+        notes=[f"Not measured: {reason}."],
+    )
+
+
+if __name__ == "__main__":
+    run_alone(build)

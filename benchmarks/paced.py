@@ -1,0 +1,187 @@
+"""What one log call after each 5 to 6 ms of work costs a step, caches cold and the GIL in use."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.child import measure_in_child
+from benchmarks.command import Options, run_alone, say
+from benchmarks.contenders import ALL, BARE, NOTHING, OURS, PEERS, Logger
+from benchmarks.report import Claim, Report, interval_of_median, median_and_quartiles
+
+_STEP_S = 0.0055
+# The first steps after a change still carry the background work of the block before.
+_SETTLING = 10
+_KINDS = {"big": "matrix products", "small": "many small operations"}
+
+
+def build(options: Options) -> Report:
+    """Measure the slowdown of a step for every contender, in blocks with and without the call that take turns."""
+    turns, steps, rounds = (4, 30, 1) if options.quick else (30, 40, 2)
+    contenders, notes = options.choose((NOTHING, BARE, OURS, *PEERS))
+    found: dict[str, dict[str, list[dict[str, list[float]]]]] = {
+        contender.name: {kind: [] for kind in _KINDS} for contender in contenders
+    }
+    for number in range(rounds):
+        for kind in _KINDS:
+            for contender in contenders:
+                say(f"paced, round {number + 1} of {rounds}, {_KINDS[kind]}: {contender.title}")
+                beside = BARE.name if contender is OURS else None
+                answer = measure_in_child(time_turns, contender.name, beside, kind, turns, steps)
+                found[contender.name][kind].append(answer)
+
+    figures = {
+        name: {kind: _summary(answers) for kind, answers in kinds.items()} for name, kinds in found.items()
+    }
+    rows = []
+    for contender in contenders:
+        row = [contender.title]
+        for kind in _KINDS:
+            figure = figures[contender.name][kind]
+            row += [
+                f"{figure['call_us']:.1f}",
+                f"{figure['slowdown']:+.2%}",
+                f"{figure['slowdown_q1']:+.2%} … {figure['slowdown_q3']:+.2%}",
+            ]
+        rows.append(row)
+    return Report(
+        name="paced",
+        title="One call after each 5 to 6 ms of work: its own time, and the slowdown of the whole step",
+        columns=[
+            "logger",
+            *(f"{kind}: {what}" for kind in _KINDS for what in ("call µs", "slowdown", "quartiles")),
+        ],
+        rows=rows,
+        figures=figures,
+        claims=_claims(figures),
+        notes=[
+            *(f"{kind} = {what}" for kind, what in _KINDS.items()),
+            "slowdown: median over pairs of blocks with and without the call, then the two quartiles",
+            *notes,
+        ],
+    )
+
+
+def time_turns(
+    folder: Path, name: str, beside: str | None, kind: str, turns: int, steps: int
+) -> dict[str, list[float]]:
+    """Return the slowdown in each turn, that beyond contender `beside` if one is named, and the seconds a call took."""
+    work = _work_of(kind)
+    loggers: dict[str, Logger | None] = {"none": None}
+    for role, contender in (("own", name), ("beside", beside)):
+        if contender is not None:
+            (folder / role).mkdir()
+            loggers[role] = ALL[contender].open(folder / role)
+    calls: dict[str, list[float]] = {role: [] for role in loggers}
+    clock = time.perf_counter
+    step = 0
+
+    def block(role: str) -> float:
+        nonlocal step
+        logger = loggers[role]
+        took: list[float] = []
+        for _ in range(steps):
+            step += 1
+            before = clock()
+            work()
+            if logger is not None:
+                called = clock()
+                logger.log(step)
+                calls[role].append(clock() - called)
+            took.append(clock() - before)
+        return statistics.fmean(took[_SETTLING:])
+
+    found: dict[str, list[float]] = {"slowdowns": [], "beyond": []}
+    order = list(loggers)
+    for turn in range(turns + 1):
+        # Whoever goes later meets a warmer machine, so each has every place.
+        order = order[1:] + order[:1]
+        took = {role: block(role) for role in order}
+        if turn == 0:
+            # The first blocks are where memory is first touched.
+            continue
+        found["slowdowns"].append(took["own"] / took["none"] - 1)
+        if "beside" in took:
+            found["beyond"].append((took["own"] - took["beside"]) / took["none"])
+    for logger in loggers.values():
+        if logger is not None:
+            logger.close()
+    return {**found, "calls_s": calls["own"]}
+
+
+def _work_of(kind: str) -> Callable[[], None]:
+    """Return a function that keeps torch busy for about `_STEP_S` seconds."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    if kind == "big":
+        left, right = torch.randn(256, 256), torch.randn(256, 256)
+
+        def once() -> None:
+            torch.mm(left, right)
+    else:
+        values = torch.randn(64)
+
+        def once() -> None:
+            values.add(1.0)
+
+    for _ in range(200):
+        once()
+    before = time.perf_counter()
+    for _ in range(400):
+        once()
+    repeats = max(1, round(_STEP_S / ((time.perf_counter() - before) / 400)))
+
+    def work() -> None:
+        for _ in range(repeats):
+            once()
+
+    return work
+
+
+def _summary(answers: list[dict[str, list[float]]]) -> dict[str, float]:
+    slowdowns, beyond, calls = (
+        [value for answer in answers for value in answer[key]] for key in ("slowdowns", "beyond", "calls_s")
+    )
+    middle, low, high = median_and_quartiles(slowdowns)
+    summary = {
+        "slowdown": middle,
+        "slowdown_q1": low,
+        "slowdown_q3": high,
+        "turns": len(slowdowns),
+        "call_us": statistics.median(calls) * 1e6,
+    }
+    if beyond:
+        low, high = interval_of_median(beyond)
+        summary |= {
+            "beyond_bare": statistics.median(beyond),
+            "beyond_bare_low": low,
+            "beyond_bare_high": high,
+        }
+    return summary
+
+
+def _claims(figures: dict[str, dict[str, dict[str, float]]]) -> list[Claim]:
+    if OURS.name not in figures:
+        return []
+    claims = []
+    for kind, what in _KINDS.items():
+        ours = figures[OURS.name][kind]
+        # Two medians are never equal: what counts is whether the difference can be told from none.
+        margin = (ours["beyond_bare_high"] - ours["beyond_bare_low"]) / 2
+        claims.append(
+            Claim(
+                text=f"slowdown with {what} beyond the bare append's in the same process, against its margin",
+                measured=round(ours["beyond_bare"] * 100, 3),
+                limit=round(margin * 100, 3),
+                unit=" %",
+            )
+        )
+    return claims
+
+
+if __name__ == "__main__":
+    run_alone(build)

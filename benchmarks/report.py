@@ -1,0 +1,145 @@
+"""What a benchmark prints, and the JSON it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+LATEST = RESULTS / "latest.json"
+"""The last full run of each benchmark: what the documents quote."""
+
+_PACKAGES = ("orjson", "torch", "trackio", "wandb", "tensorboard")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One figure that the project sets itself, and what came out this time."""
+
+    text: str
+    measured: float
+    limit: float
+    unit: str
+    at_least: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Whether the figure was reached."""
+        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
+
+    def __str__(self) -> str:
+        wanted = f"{'at least' if self.at_least else 'at most'} {self.limit:g}{self.unit}"
+        return (
+            f"{'held  ' if self.held else 'MISSED'}  {self.text}: {self.measured:.3g}{self.unit} ({wanted})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one benchmark found: rows as printed, and the claims they bear on."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    figures: dict[str, Any]
+    claims: Sequence[Claim] = ()
+    notes: Sequence[str] = ()
+
+    def show(self) -> None:
+        """Print the table, the notes and the claims."""
+        print(f"\n{self.title}\n")
+        print(_aligned([self.columns, *self.rows]))
+        for note in self.notes:
+            print(f"  {note}")
+        for claim in self.claims:
+            print(f"  {claim}")
+        sys.stdout.flush()
+
+    def save(self, *, quotable: bool) -> None:
+        """Write the figures to `benchmarks/results/<name>.json`, and those fit to quote into `latest.json` as well.
+
+        What was not measured leaves the last figures in their place.
+        """
+        if not self.rows:
+            return
+        RESULTS.mkdir(exist_ok=True)
+        found = {"machine": machine(), **self.as_json()}
+        _write(RESULTS / f"{self.name}.json", found)
+        if quotable:
+            latest = json.loads(LATEST.read_text(encoding="utf-8")) if LATEST.exists() else {}
+            _write(LATEST, {**latest, self.name: found})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is worth keeping of the report."""
+        return {
+            "title": self.title,
+            "columns": list(self.columns),
+            "rows": [list(row) for row in self.rows],
+            "notes": list(self.notes),
+            "claims": [{**asdict(claim), "held": claim.held} for claim in self.claims],
+            "figures": self.figures,
+        }
+
+
+def machine() -> dict[str, Any]:
+    """Return what a reader needs to judge the figures, and nothing that names the machine."""
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+    }
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """Return the value below which `share` of `values` lie."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def median_and_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the middle of `values` and the two quarters around it."""
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return middle, low, high
+
+
+def interval_of_median(values: Sequence[float], resamples: int = 2000) -> tuple[float, float]:
+    """Return the two ends between which the median lies with 95 % confidence, by resampling."""
+    draw = random.Random(0)
+    medians = [statistics.median(draw.choices(values, k=len(values))) for _ in range(resamples)]
+    return percentile(medians, 0.025), percentile(medians, 0.975)
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  "
+        + row[0].ljust(widths[0])
+        + "".join("  " + cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        for row in rows
+    ]
+    return "\n".join([lines[0], "  " + "-" * (len(lines[0]) - 2), *lines[1:]])

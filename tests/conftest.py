@@ -1,0 +1,41 @@
+"""What every test starts from: no trace of the machine's own training jobs, and no way out to anyone's account."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+_ABOUT_OTHER_JOBS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_without_jobs_or_accounts(monkeypatch):
+    for name in _ABOUT_OTHER_JOBS:
+        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("gpu") and not _has_gpu():
+            item.add_marker(pytest.mark.skip(reason="there is no CUDA device"))
+        if item.get_closest_marker("root") and not (hasattr(os, "geteuid") and os.geteuid() == 0):
+            item.add_marker(pytest.mark.skip(reason="only root may mount file systems"))
+
+
+def _has_gpu():
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,48 @@
+"""What the documents show: their code blocks and links."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(#[^)]*)?\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: what language it says it is, and its text."""
+
+    document: Path
+    language: str
+    text: str
+
+
+def blocks(document, language):
+    """Return the blocks of `language` in `document`, from top to bottom."""
+    found = (
+        Block(document, match["language"], match["text"])
+        for match in _BLOCK.finditer(document.read_text(encoding="utf-8"))
+    )
+    return [block for block in found if block.language == language]
+
+
+def commands(document):
+    """Return the shell commands of `document`, without their comments."""
+    lines = (
+        line.split(" # ")[0].split("   #")[0].strip()
+        for block in blocks(document, "bash")
+        for line in block.text.splitlines()
+    )
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def links(document):
+    """Return the links of `document` that lead to other files of the project."""
+    targets = (match["target"] for match in _LINK.finditer(document.read_text(encoding="utf-8")))
+    return [target for target in targets if "://" not in target]

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import cpu_per_record, figures, gpu_loop, import_cost, kill_loss, log_cost, memory, paced
+from benchmarks.child import ChildError, measure_in_child
+from benchmarks.command import Options
+from benchmarks.contenders import ALL, BARE, NOTHING, OURS
+from benchmarks.report import Claim, interval_of_median, median_and_quartiles, percentile
+
+QUICK = Options(quick=True, only=(NOTHING.name, BARE.name, OURS.name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "benchmark",
+    [log_cost, paced, cpu_per_record, import_cost, memory, kill_loss, gpu_loop],
+    ids=lambda module: module.__name__.split(".")[-1],
+)
+def test_a_short_look_comes_to_figures(benchmark, capsys):
+    report = benchmark.build(QUICK)
+    report.show()
+
+    printed = capsys.readouterr().out
+    assert report.title in printed
+    json.dumps(report.as_json(), allow_nan=False)
+    assert report.rows or "Not measured" in printed
+
+
+def test_an_absent_peer_is_said_to_be_missing(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    present, notes = Options(only=("trackio", "ours")).choose(ALL.values())
+
+    assert [contender.name for contender in present] == ["ours"]
+    assert notes == ["Trackio: not measured, trackio not installed"]
+
+
+def test_a_measurement_that_fails_shows_why():
+    with pytest.raises(ChildError, match="KeyError: 'no such logger'"):
+        measure_in_child(log_cost.time_calls, "no such logger", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("measured", "at_least", "held"),
+    [(1.9, False, True), (2.1, False, False), (2.1, True, True), (1.9, True, False)],
+)
+def test_a_claim_says_whether_it_held(measured, at_least, held):
+    claim = Claim(text="x", measured=measured, limit=2.0, unit="x", at_least=at_least)
+
+    assert claim.held is held
+    assert str(claim).startswith("held" if held else "MISSED")
+
+
+def test_percentiles_stay_inside_what_was_measured():
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0], 0.99) == 1.0
+    assert median_and_quartiles([5.0]) == (5.0, 5.0, 5.0)
+    assert interval_of_median([1.0, 2.0, 3.0] * 20) == (2.0, 2.0)
+
+
+def test_the_documents_show_the_figures_of_the_last_full_run():
+    for path, text in figures.documents().items():
+        document = path.read_text(encoding="utf-8")
+
+        assert figures.put_between_marks(document, text) == document, (
+            f"{path.name}: python -m benchmarks.figures"
+        )
+
+
+def test_a_document_without_marks_is_left_alone():
+    with pytest.raises(ValueError, match="no place for figures"):
+        figures.put_between_marks("# A document", "1 µs")

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.project.markdown import DOCUMENTS, README, ROOT, blocks, commands, links
+from toolkit.telemetry.options import TelemetryOptions, options_from_config
+
+
+def run_python(text, folder):
+    return subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder_after_the_readme(tmp_path_factory):
+    """A folder in which the README's Python was run from top to bottom, and what each block printed."""
+    folder = tmp_path_factory.mktemp("readme")
+    return folder, [run_python(block.text, folder) for block in blocks(README, "python")]
+
+
+def test_the_python_of_the_readme_runs(folder_after_the_readme):
+    _, finished = folder_after_the_readme
+
+    assert len(finished) >= 4
+    for process in finished:
+        assert process.returncode == 0, process.stderr
+        assert process.stderr == ""
+
+
+def test_the_first_five_lines_make_the_folder_that_the_readme_shows(folder_after_the_readme):
+    folder, finished = folder_after_the_readme
+
+    assert finished[0].stdout.splitlines() == [
+        "[telemetry] run_name=greyjacket",
+        "[telemetry] Logging to ./logs/greyjacket/metrics.jsonl (and metrics.csv)",
+    ]
+    assert {"metrics.jsonl", "metrics.csv", "run.json"} <= {
+        path.name for path in (folder / "logs/greyjacket").iterdir()
+    }
+
+
+STAND_INS = """
+from toolkit.telemetry import TelemetryLogger
+
+log = TelemetryLogger("stand-in", log_dir="./logs", log_every=1)
+batches = range(3)
+train = lambda batch: 1.0
+save_checkpoint = set_lr_scale = lambda *arguments: None
+"""
+"""What a snippet that shows a part of a training script takes for granted."""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for path in DOCUMENTS if path != README and blocks(path, "python")],
+    ids=lambda path: path.name,
+)
+def test_the_python_of_the_other_documents_runs_beside_that_run(document, folder_after_the_readme):
+    folder, _ = folder_after_the_readme
+    for block in blocks(document, "python"):
+        finished = run_python(STAND_INS + block.text, folder)
+
+        assert finished.returncode == 0, finished.stderr
+        assert finished.stderr == ""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(document):
+    assert [target for target in links(document) if not (document.parent / target).exists()] == []
+
+
+def test_the_yaml_of_the_readme_is_a_block_that_the_logger_takes():
+    for block in blocks(README, "yaml"):
+        mapping = yaml.safe_load(block.text)
+        for place in (mapping, {"config": mapping}, {"config": {"process": [mapping]}}):
+            options = options_from_config(place)
+
+            assert isinstance(options, TelemetryOptions)
+            assert options.enabled
+            assert options.log_dir == "./logs"
+            assert not options.tensorboard
+            assert not options.wandb
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_json_of_the_documents_is_strict(document):
+    for block in blocks(document, "json"):
+        # Some show one object over several lines, some one object a line.
+        texts = [block.text] if block.text.startswith("{\n") else block.text.splitlines()
+        for text in texts:
+            json.loads(text, parse_constant=pytest.fail)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A folder like a fresh clone whose set-up is done; what is made in it stays out of the real one."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("Makefile", "run.py", "config", "toolkit", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
+    return folder
+
+
+SHORTENED = {
+    # An empty READY leaves the set-up out: this test runs in its result.
+    "make run": "make run READY= ARGS='--steps 6'",
+    ".venv/bin/python run.py config/examples/train_lora_tiny_cpu_with_telemetry.yaml": (
+        ".venv/bin/python run.py config/examples/train_lora_tiny_cpu_with_telemetry.yaml --steps 6"
+    ),
+}
+"""What takes minutes, and the short form of the same that is run here."""
+
+NOT_RUN = {"pip install ai-toolkit-telemetry"}
+"""What needs the network; test_packaging builds and looks into what it would install."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_commands_of_the_readme_run_one_after_the_other(checkout):
+    for command in commands(README):
+        if command in NOT_RUN:
+            continue
+        finished = subprocess.run(
+            shlex.split(SHORTENED.get(command, command)),
+            cwd=checkout,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+        assert finished.returncode == 0, f"{command}\n{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
+        if "telemetry show" in command or command == "make run":
+            assert "train_loss" in finished.stdout
+            assert "pd.read_csv(" in finished.stdout
+
+
+def test_commands_that_are_not_run_are_still_in_the_readme():
+    assert set(commands(README)) >= NOT_RUN | set(SHORTENED)
+
+
+@pytest.mark.parametrize(
+    "document", [path for path in DOCUMENTS if path != README], ids=lambda path: path.name
+)
+def test_make_targets_that_documents_name_exist(document):
+    for command in commands(document):
+        words = shlex.split(command)
+        if words[0] == "make":
+            finished = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
+
+            assert finished.returncode == 0, finished.stderr
+        elif words[1:2] == ["-m"]:
+            assert (
+                Path(ROOT, *words[2].split(".")).with_suffix(".py").exists() or Path(ROOT, words[2]).is_dir()
+            )

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+
+import pytest
+
+from tests.project.markdown import ROOT
+
+
+def make(*arguments):
+    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("target", ["run", "dashboard", "test", "check", "bench", "clean"])
+def test_help_lists_what_can_be_made(target):
+    assert f"make {target} " in make("help").stdout
+
+
+def test_a_missing_python_is_said_in_words(tmp_path):
+    finished = make("check", "PYTHON=no-such-python", f"VENV={tmp_path / 'venv'}")
+
+    assert finished.returncode != 0
+    assert "Python 3.10 or newer is needed, and 'no-such-python' is not one" in finished.stderr
+
+
+def test_a_python_without_venv_is_said_in_words_and_leaves_nothing_half_made(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ncase "$1" in -m) mkdir -p "$3/bin"; touch "$3/bin/python"; exit 1;; esac\n')
+    python.chmod(0o755)
+    finished = make("check", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}")
+
+    assert finished.returncode != 0
+    assert "apt install python3-venv" in finished.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_change_of_the_requirements_means_a_new_set_up(tmp_path):
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").touch()
+    stamp = [
+        line.split()[-1]
+        for line in make("-n", "check", f"VENV={venv}").stdout.splitlines()
+        if line.startswith("touch")
+    ]
+    [path] = stamp
+    open(path, "w").close()
+
+    assert "pip install" not in make("-n", "check", f"VENV={venv}").stdout
+    assert "pip install" in make("-n", "check", f"VENV={venv}", "-W", "requirements/dev.txt").stdout
+
+
+def test_continuous_integration_runs_make_test():
+    script = ROOT / ".ci" / "run"
+
+    assert os.stat(script).st_mode & stat.S_IXUSR
+    assert "make test" in script.read_text(encoding="utf-8")
+
+
+def test_test_includes_the_checks(tmp_path):
+    planned = make("-n", "test").stdout
+
+    for tool in ("ruff check", "mypy", "lint-imports", "pytest"):
+        assert tool in planned
