@@ -1,0 +1,8 @@
+"""Train from a YAML: `python run.py config/examples/train_lora_tiny_cpu_with_telemetry.yaml`."""
+
+from __future__ import annotations
+
+from toolkit.trainer.command import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

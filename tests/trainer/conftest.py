@@ -1,0 +1,100 @@
+"""A configuration small enough to train in a test, and ways to train it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
+
+
+@pytest.fixture
+def mapping():
+    """The shipped example, shrunk; a test changes what it is about."""
+    content = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    process = content["config"]["process"][0]
+    process["device"] = "cpu"
+    process["network"]["linear"] = 4
+    process["datasets"] = [{"style": "neon", "num_images": 8}]
+    process["train"].update(batch_size=2, steps=4, warmup=2)
+    process["train"]["validation_config"] = {"validate_every": 2, "num_images": 4}
+    process["save"].update(save_every=2, dtype="float32")
+    process["sample"].update(
+        sample_every=4,
+        sample_steps=1,
+        guidance_scale=1,
+        prompts=["[trigger] a red circle", "a blue star, flat"],
+    )
+    process["telemetry"].update(log_every=1, system=False)
+    return content
+
+
+@pytest.fixture
+def process(mapping):
+    return mapping["config"]["process"][0]
+
+
+@pytest.fixture
+def write(tmp_path, mapping):
+    """Write the configuration as it is now, and return its path."""
+
+    def write_config(name="config.yaml"):
+        path = tmp_path / name
+        path.write_text(yaml.safe_dump(mapping), encoding="utf-8")
+        return path
+
+    return write_config
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch, write):
+    """Train the configuration as it is now, in this process and in `tmp_path`; return the exit code."""
+    from toolkit.trainer.command import main
+
+    monkeypatch.chdir(tmp_path)
+    return lambda *flags: main([str(write()), *flags])
+
+
+@pytest.fixture
+def start(tmp_path, write):
+    """Start run.py on the configuration as it is now, as a process of its own in `tmp_path`."""
+    started = []
+
+    def start_run(*flags):
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "run.py"), str(write()), *flags],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start_run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    return tmp_path / "logs" / "tiny_neon_lora"
+
+
+@pytest.fixture
+def records(run_folder):
+    """Read the records of one kind, of this run or of another folder."""
+
+    def read(event, folder=run_folder):
+        path = folder / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [record for record in map(json.loads, lines) if record["event"] == event]
+
+    return read

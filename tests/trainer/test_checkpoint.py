@@ -1,0 +1,127 @@
+"""Checkpoints are found by when they were written, pruned beyond those to keep, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from toolkit.trainer import checkpoint
+from toolkit.trainer.checkpoint import CheckpointError, CheckpointFolder, TrainingState
+from toolkit.trainer.lora import add_lora
+from toolkit.trainer.model import TinyDiT
+
+
+def small_lora(rank=2):
+    return add_lora(
+        TinyDiT(),
+        rank=rank,
+        alpha=2.0,
+        dropout=0.0,
+        only_if_contains=("0.attn.to_q",),
+        ignore_if_contains=(),
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+@pytest.fixture
+def lora():
+    return small_lora()
+
+
+@pytest.fixture
+def optimizer(lora):
+    optimizer = torch.optim.AdamW(lora.parameters(), lr=0.1)
+    for parameter in lora.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return optimizer
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return CheckpointFolder(tmp_path / "out", "job", keep=2, dtype="float16")
+
+
+def names(tmp_path):
+    return sorted(path.name for path in (tmp_path / "out").iterdir())
+
+
+def test_a_checkpoint_says_where_it_comes_from(folder, lora, optimizer):
+    path = folder.save(lora, optimizer, TrainingState(step=7, epoch=2, run_id="abc"), about={"rank": 2})
+
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+        tensor = file.get_tensor("transformer.transformer_blocks.0.attn.to_q.lora_A.weight")
+    assert path.name == "job_000000007.safetensors"
+    assert header["training_info"] == '{"step": 7, "epoch": 2}'
+    assert header["run_id"] == "abc"
+    assert tensor.dtype == torch.float16
+
+
+def test_a_resume_gets_back_exact_weights_moments_and_state(folder, lora, optimizer):
+    state = TrainingState(step=7, epoch=2, run_id="abc", lr_scale=0.5, best_val_loss=0.1, epoch_loss_sum=1.5)
+    folder.save(lora, optimizer, state, about={})
+    other = small_lora()
+    fresh = torch.optim.AdamW(other.parameters(), lr=0.1)
+
+    assert checkpoint.load(folder.latest(), other, fresh) == state
+    for mine, theirs in zip(lora.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)  # although the LoRA itself is kept in half precision
+        for key, value in optimizer.state[mine].items():
+            assert torch.equal(value, fresh.state[theirs][key])
+
+
+def test_the_oldest_on_the_way_go_and_the_final_one_stays(folder, lora, optimizer, tmp_path):
+    folder.save(lora, optimizer, TrainingState(step=1), about={}, final=True)
+    for step in (2, 3, 4):
+        folder.save(lora, optimizer, TrainingState(step=step), about={})
+
+    assert names(tmp_path) == [
+        "job.optimizer.safetensors",
+        "job.safetensors",
+        "job_000000003.optimizer.safetensors",
+        "job_000000003.safetensors",
+        "job_000000004.optimizer.safetensors",
+        "job_000000004.safetensors",
+    ]
+
+
+def test_the_latest_is_the_one_written_last_whatever_its_step(folder, lora, optimizer):
+    folder.save(lora, optimizer, TrainingState(step=500), about={}, final=True)
+    folder.save(lora, optimizer, TrainingState(step=20), about={})
+
+    assert folder.latest().step == 20
+
+
+def test_files_that_are_no_checkpoints_are_passed_over_and_named(folder, lora, optimizer, tmp_path, capsys):
+    path = folder.save(lora, optimizer, TrainingState(step=2), about={})
+    torn = path.with_name("job_000000004.safetensors")
+    torn.write_bytes(path.read_bytes()[:100])
+    path.with_name("job2_000000009.safetensors").write_bytes(b"of another job")
+
+    assert folder.latest().step == 2
+    assert torn.name in capsys.readouterr().out
+
+
+def test_there_is_no_latest_where_nothing_was_saved(folder):
+    assert folder.latest() is None
+
+
+def test_a_checkpoint_of_another_rank_is_refused_by_both_ranks(folder, lora, optimizer):
+    folder.save(lora, optimizer, TrainingState(step=2), about={})
+    other = small_lora(rank=3)
+
+    with pytest.raises(CheckpointError, match="rank 2 on 1 layers, not rank 3 on 1 layers"):
+        checkpoint.load(folder.latest(), other, torch.optim.AdamW(other.parameters()))
+
+
+def test_without_the_optimizers_file_the_weights_are_still_taken(folder, lora, optimizer, capsys):
+    path = folder.save(lora, optimizer, TrainingState(step=2, run_id="abc"), about={})
+    path.with_name("job_000000002.optimizer.safetensors").unlink()
+    other = small_lora()
+
+    state = checkpoint.load(folder.latest(), other, torch.optim.AdamW(other.parameters()))
+    assert (state.step, state.run_id) == (2, "abc")
+    assert torch.equal(other.parameters()[0], lora.parameters()[0].half().float())
+    assert "starts afresh" in capsys.readouterr().out

@@ -1,0 +1,203 @@
+"""A wrong configuration is named by its full key, its value and what is allowed; nothing of it is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from toolkit.trainer.command import main
+from toolkit.trainer.config import parse_job
+from toolkit.trainer.config_file import ConfigError, read_config_file
+
+EXAMPLES = Path(__file__).parents[2] / "config" / "examples"
+
+WRONG_VALUES = [
+    # where, the value there, what the message says
+    ("train.learning_rate", 1e-3, ["train.learning_rate is not a known key", "known: steps"]),
+    ("train.stepz", 5, ["train.stepz is not a known key", "did you mean steps?"]),
+    ("train.steps", 0, ["train.steps must be a whole number at least 1", "got 0"]),
+    ("train.steps", "many", ["train.steps must be a whole number", "got 'many'"]),
+    ("train.steps", 2.5, ["train.steps must be a whole number", "got 2.5"]),
+    ("train.steps", True, ["train.steps must be a whole number", "got True"]),
+    ("train.lr", "fast", ["train.lr must be a number above 0 and at most 1", "got 'fast'"]),
+    ("train.lr", float("nan"), ["train.lr must be a number", "got nan"]),
+    ("train.optimizer", "adamw8bit", ["train.optimizer must be one of adamw, adam", "got 'adamw8bit'"]),
+    ("train.lr_scheduler", "cosin", ["must be one of constant, linear, cosine", "did you mean cosine?"]),
+    ("train.dtype", "fp8", ["train.dtype must be one of float32, bf16", "got 'fp8'"]),
+    ("train.batch_size", 9, ["train.batch_size must be at most 8", "images in datasets", "got 9"]),
+    ("train.skip_first_sample", "no", ["train.skip_first_sample must be true or false", "got 'no'"]),
+    ("train.validation_config.num_images", -1, ["validation_config.num_images must be", "got -1"]),
+    ("train", [1], ["config.process[0].train must be a mapping", "got [1]"]),
+    ("train", None, ["config.process[0].train.steps is missing"]),
+    ("network.type", "lokr", ["network.type must be one of lora", "got 'lokr'"]),
+    ("network.linear", 0, ["network.linear must be a whole number at least 1 and at most 128", "got 0"]),
+    ("network.dropout", 1.5, ["network.dropout must be", "at most 0.9", "got 1.5"]),
+    ("network.network_kwargs.only_if_contains", "attn", ["only_if_contains must be a list", "got 'attn'"]),
+    ("network.network_kwargs.only_if_contains", [3], ["only_if_contains[0] must be a text", "got 3"]),
+    ("save.dtype", "int8", ["save.dtype must be one of float32, float16, bf16", "got 'int8'"]),
+    ("sample.prompts", ["a red cirlce"], ["sample.prompts[0]", "'cirlce' means nothing", "circle"]),
+    ("datasets", [{"style": "neo"}], ["datasets[0].style must be one of", "did you mean neon?"]),
+    ("datasets", [], ["datasets must hold at least one"]),
+    ("model.arch", "flux", ["model.arch must be one of tiny_dit", "got 'flux'"]),
+    ("device", "gpu", ["config.process[0].device must be auto, cpu, mps, cuda or cuda:N", "got 'gpu'"]),
+    ("trigger_word", "red", ["trigger_word must be one word that the model does not know", "got 'red'"]),
+    (
+        "type",
+        "tiny_trainer",
+        ["config.process[0].type must be one of tiny_lora_trainer", "got 'tiny_trainer'"],
+    ),
+    ("telemetry.log_evry", 5, ["log_evry"]),
+    ("telemetry.log_every", "often", ["log_every", "often"]),
+]
+
+
+def change(process, key, value):
+    *parents, last = key.split(".")
+    for parent in parents:
+        process = process.setdefault(parent, {})
+    process[last] = value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"), WRONG_VALUES, ids=[f"{row[0]}={row[1]}" for row in WRONG_VALUES]
+)
+def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(
+    key, value, said, process, train, tmp_path, capsys
+):
+    change(process, key, value)
+
+    assert train() == 2
+    message = capsys.readouterr().err
+    assert all(part in message for part in said), message
+    assert len(message.splitlines()) <= 2
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({}, "config.name must be"),
+        ({"job": "train", "config": {"name": "x"}}, "job must be extension, got 'train'"),
+        (
+            {"job": "extension", "config": {"name": "x"}},
+            "config.process must be a list of one mapping, got None",
+        ),
+        ({"job": "extension", "config": {"name": "x", "process": [{}]}}, "config.process[0].type must be"),
+        ([1, 2], "must hold a mapping"),
+    ],
+)
+def test_a_file_that_is_no_job_says_what_is_missing(content, said, tmp_path, capsys):
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(content))
+
+    assert main([str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "a\\b", ".hidden", "", "x" * 101, 7])
+def test_a_name_that_cannot_be_a_folder_is_refused(name, mapping, train, capsys):
+    mapping["config"]["name"] = name
+
+    assert train() == 2
+    assert "config.name" in capsys.readouterr().err
+
+
+def test_an_unknown_key_beside_the_process_is_refused(mapping):
+    mapping["config"]["proces"] = 1
+
+    with pytest.raises(ConfigError, match="config.proces is not a known key"):
+        parse_job(mapping)
+
+
+def test_a_file_that_is_not_there_or_not_yaml_is_refused_in_one_line(tmp_path, capsys):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("job: extension\nconfig: {name: [}\n")
+
+    assert main([str(tmp_path / "none.yaml")]) == 2
+    assert main([str(broken)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert "none.yaml: cannot be read: No such file" in lines[0]
+    assert "broken.yaml: line 2: not YAML" in lines[1]
+
+
+def test_yaml_tags_that_make_objects_are_not_obeyed(tmp_path, capsys):
+    path = tmp_path / "bad.yaml"
+    path.write_text('job: !!python/object/apply:os.mkdir ["made"]\n')
+
+    assert main([str(path)]) == 2
+    assert "not YAML" in capsys.readouterr().err
+
+
+def test_environment_variables_are_filled_in_before_parsing(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPS", "12")
+    path = tmp_path / "job.yaml"
+    path.write_text("config: {name: n}\nsteps: ${STEPS}\n")
+
+    assert read_config_file(path)["steps"] == 12
+
+
+def test_a_variable_that_is_not_set_is_named_with_its_line(tmp_path, monkeypatch):
+    monkeypatch.delenv("NOT_SET", raising=False)
+    path = tmp_path / "job.yaml"
+    path.write_text("job: extension\nconfig: {name: n}\nkey: ${NOT_SET}\n")
+
+    with pytest.raises(ConfigError, match=r"line 3: the environment variable NOT_SET is not set"):
+        read_config_file(path)
+
+
+def test_the_placeholder_name_stands_for_the_jobs_name_or_the_one_given(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text('config: {name: "[name]"}\nmeta: {name: "[name] v1"}\n')
+
+    given = read_config_file(path, name="mine")
+    assert given["config"]["name"] == "mine"
+    assert given["meta"]["name"] == "mine v1"
+    with pytest.raises(ConfigError, match="--name"):
+        read_config_file(path)
+
+
+def test_json_says_the_same_as_yaml(tmp_path, mapping, write):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(mapping))
+
+    assert parse_job(read_config_file(path)) == parse_job(read_config_file(write()))
+
+
+def test_a_number_without_a_dot_before_its_exponent_is_a_number(process, mapping):
+    process["train"]["lr"] = "1e-4"  # what YAML 1.1 makes of 1e-4
+
+    assert parse_job(mapping).process.train.lr == 1e-4
+
+
+def test_the_telemetry_block_may_stand_at_any_of_its_three_places(process, mapping):
+    block = process.pop("telemetry")
+
+    for place in (mapping, mapping["config"]):
+        place["telemetry"] = block
+        parse_job(mapping)
+        del place["telemetry"]
+
+
+def test_the_tiny_example_is_a_valid_job():
+    job = parse_job(read_config_file(EXAMPLES / "train_lora_tiny_cpu_with_telemetry.yaml"))
+
+    assert job.process.train.steps == 500
+    assert job.mapping["meta"]["name"] == job.name
+
+
+@pytest.mark.parametrize("checkout", [False, True])
+def test_the_flux_example_asks_for_an_ai_toolkit_checkout(checkout, tmp_path, monkeypatch, capsys):
+    if checkout:
+        (tmp_path / "jobs").mkdir()
+        (tmp_path / "toolkit").mkdir()
+        (tmp_path / "toolkit" / "job.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+    assert main([str(EXAMPLES / "train_lora_flux_24gb_with_telemetry.yaml")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "ai-toolkit" in lines[0]
+    assert ("python" if checkout else "git clone https://github.com/ostris/ai-toolkit") in lines[1]

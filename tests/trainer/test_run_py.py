@@ -1,0 +1,132 @@
+"""run.py as a user starts it: what it prints, its exit codes, and how it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def endless(process):
+    """A training that somebody has to stop."""
+    process["train"].update(steps=1_000_000, lr=2e-3, lr_scheduler="constant")
+    process["train"]["validation_config"]["validate_every"] = 1000
+    process["save"]["save_every"] = 1_000_000
+    process["sample"]["sample_every"] = 0
+
+
+def test_a_training_prints_where_everything_is(start, records, tmp_path):
+    run = start("--steps", "3", "--log-dir", "runs")
+    output = run.communicate(timeout=60)[0]
+
+    assert run.returncode == 0, output
+    assert "[telemetry] run_name=tiny_neon_lora" in output
+    assert "[run] step 3/3 (100%)  loss 0." in output
+    assert "[run] checkpoint: output/tiny_neon_lora/tiny_neon_lora.safetensors" in output
+    assert "[run] run folder: runs/tiny_neon_lora" in output
+    assert [record["global_step"] for record in records("step", tmp_path / "runs" / "tiny_neon_lora")] == [
+        1,
+        2,
+        3,
+    ]
+    assert (tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("endless")
+def test_ctrl_c_saves_and_ends_the_run(start, records, tmp_path):
+    run = start()
+    wait_until(lambda: len(records("step")) >= 3, run)
+    run.send_signal(signal.SIGINT)
+    output = run.communicate(timeout=30)[0]
+
+    assert run.returncode == 130, output
+    assert "SIGINT: saving after this step" in output
+    assert records("end")[-1]["reason"] == "interrupted"
+    last = records("step")[-1]["global_step"]
+    saved = records("checkpoint")[-1]
+    assert saved["global_step"] == last
+    assert (tmp_path / saved["checkpoint_path"]).name == f"tiny_neon_lora_{last:09d}.safetensors"
+    assert (tmp_path / saved["checkpoint_path"]).exists()
+
+
+@pytest.mark.usefixtures("endless")
+def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
+    from toolkit.trainer.loop import TrainingLoop
+
+    end_epoch = TrainingLoop._end_epoch_if_due
+
+    def terminated_at_the_third_step(loop):
+        end_epoch(loop)
+        if loop.step == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(TrainingLoop, "_end_epoch_if_due", terminated_at_the_third_step)
+    before = signal.getsignal(signal.SIGTERM)
+
+    assert train() == 143
+    assert records("end")[-1]["reason"] == "signal"
+    assert records("checkpoint")[-1]["global_step"] == records("step")[-1]["global_step"] == 3
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("endless")
+def test_the_control_file_scales_the_rate_then_saves_and_stops_and_the_run_resumes(
+    start, train, run_folder, records
+):
+    run = start()
+    wait_until(lambda: len(records("step")) >= 3, run)
+    ask(run_folder, {"lr_scale": 0.5})
+    wait_until(lambda: records("step")[-1]["lr"] == pytest.approx(1e-3), run)
+    ask(run_folder, {"actions": ["save_and_stop"]})
+    output = run.communicate(timeout=30)[0]
+
+    assert run.returncode == 0, output
+    assert records("end")[-1]["reason"] == "stopped"
+    last = records("step")[-1]["global_step"]
+    assert records("checkpoint")[-1]["global_step"] == last
+
+    assert train("--steps", str(last + 2)) == 0
+    later = [record["global_step"] for record in records("step") if record["session"] == 2]
+    assert later == [last + 1, last + 2]
+
+
+def ask(folder, request):
+    fresh = folder / "control.json.new"
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(descriptor, json.dumps({**request, "timestamp": time.time()}).encode())
+    os.close(descriptor)
+    os.replace(fresh, folder / "control.json")
+
+
+def wait_until(happened, process):
+    deadline = time.monotonic() + 60
+    while not happened():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(process.communicate()[0])
+        time.sleep(0.05)
+
+
+def test_without_torch_it_says_how_to_install_it(write):
+    hide_torch = (
+        "import sys; sys.modules['torch'] = None; from toolkit.trainer.command import main; sys.exit(main())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", hide_torch, str(write())], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+
+    assert run.returncode == 2
+    assert "training needs torch" in run.stderr
+    assert 'pip install "ai-toolkit-telemetry[training]"' in run.stderr
+    assert "Traceback" not in run.stderr

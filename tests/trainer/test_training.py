@@ -1,0 +1,212 @@
+"""The training learns, repeats itself exactly, and does not notice whether it is logged."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+
+def final_weights(tmp_path):
+    return load_file(tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora.safetensors")
+
+
+def same(some, others):
+    return some.keys() == others.keys() and all(torch.equal(some[name], others[name]) for name in some)
+
+
+def test_weights_are_identical_with_telemetry_on_and_off(train, process, tmp_path):
+    assert train() == 0
+    logged = final_weights(tmp_path)
+    shutil.rmtree(tmp_path / "output")
+    process["telemetry"]["enabled"] = False
+
+    assert train() == 0
+    assert same(final_weights(tmp_path), logged)
+    assert len(list((tmp_path / "output" / "tiny_neon_lora" / "samples").glob("*.png"))) == 4
+
+
+def test_another_seed_gives_other_weights(train, process, tmp_path):
+    process["telemetry"]["enabled"] = False
+    assert train() == 0
+    before = final_weights(tmp_path)
+    shutil.rmtree(tmp_path / "output")
+    process["train"]["seed"] += 1
+
+    assert train() == 0
+    assert not same(final_weights(tmp_path), before)
+
+
+def test_a_resumed_training_ends_where_an_unbroken_one_does(train, process, tmp_path, records):
+    process["train"]["lr_scheduler"] = "constant"
+    process["train"]["gradient_accumulation"] = 2
+    process["network"]["dropout"] = 0.2
+    process["save"]["dtype"] = "float16"
+    assert train("--steps", "5") == 0
+    unbroken = final_weights(tmp_path)
+    shutil.rmtree(tmp_path / "output")
+    shutil.rmtree(tmp_path / "logs")
+
+    assert train("--steps", "3") == 0
+    assert train("--steps", "5") == 0
+    assert same(final_weights(tmp_path), unbroken)
+    assert [record["global_step"] for record in records("step")] == [1, 2, 3, 4, 5]
+    assert [record["session"] for record in records("step")] == [1, 1, 1, 2, 2]
+    assert [record["train_loss_mean"] for record in records("epoch")] == [
+        pytest.approx(sum(step["train_loss"] for step in records("step")[first : first + 2]) / 2)
+        for first in (0, 2)
+    ]
+
+
+def test_a_finished_training_is_not_trained_again(train, tmp_path, capsys, records):
+    assert train() == 0
+    assert train() == 0
+
+    assert "nothing is left to train" in capsys.readouterr().out
+    assert len(records("start")) == 1
+
+
+def test_resume_never_starts_anew_in_a_run_folder_of_its_own(train, process, run_folder, records):
+    assert train() == 0
+    process["train"]["resume"] = "never"
+    assert train() == 0
+
+    again = run_folder.with_name("tiny_neon_lora-2")
+    assert [record["global_step"] for record in records("step", again)] == [1, 2, 3, 4]
+
+
+def test_resume_takes_the_path_of_a_checkpoint(train, process, tmp_path, records):
+    assert train() == 0
+    process["train"]["resume"] = str(
+        tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora_000000002.safetensors"
+    )
+    assert train() == 0
+
+    assert [record["global_step"] for record in records("step")] == [1, 2, 3, 4, 3, 4]
+
+
+def test_resuming_with_another_rank_is_refused_and_says_so(train, process, capsys):
+    assert train("--steps", "2") == 0
+    process["network"]["linear"] = 8
+
+    assert train() == 2
+    assert "rank 4 on 30 layers, not rank 8 on 30 layers" in capsys.readouterr().err
+
+
+def test_names_that_choose_no_layer_are_refused(train, process, capsys):
+    process["network"]["network_kwargs"]["only_if_contains"] = ["single_blocks"]
+
+    assert train() == 2
+    assert "network_kwargs chooses no layer" in capsys.readouterr().err
+
+
+def test_base_weights_that_are_not_there_are_refused(train, process, capsys):
+    process["model"]["name_or_path"] = "nowhere.safetensors"
+
+    assert train() == 2
+    assert "config.process[0].model.name_or_path: cannot read base weights nowhere" in capsys.readouterr().err
+
+
+def test_a_run_is_logged_from_start_to_end(train, tmp_path, records):
+    assert train() == 0
+
+    (start,) = records("start")
+    assert start["lora_rank"] == 4
+    assert len(start["lora_target_modules"]) == 30
+    assert [record["global_step"] for record in records("eval")] == [0, 2, 4]
+    assert [record["epoch"] for record in records("epoch")] == [1]
+    assert records("epoch")[0]["val_loss"] > 0
+    saved = records("checkpoint")
+    assert [record["global_step"] for record in saved] == [2, 4]
+    assert saved[1]["bytes"] == (tmp_path / saved[1]["checkpoint_path"]).stat().st_size
+    (end,) = records("end")
+    assert end["reason"] == "finished"
+    steps = records("step")
+    assert steps[0]["lr"] == pytest.approx(1e-3)  # half of the warm-up to 2e-3
+    assert all(record["grad_norm"] > 0 and record["epoch"] == 1 for record in steps)
+
+
+def test_samples_lie_in_the_run_folder_one_a_prompt(train, run_folder, records):
+    assert train() == 0
+
+    sampled = records("sample")
+    assert [record["global_step"] for record in sampled] == [0, 0, 4, 4]
+    assert [record["prompt"] for record in sampled[:2]] == ["neon a red circle", "a blue star, flat"]
+    for record in sampled:
+        assert Image.open(run_folder / record["path"]).size == (256, 256)
+        assert (run_folder / record["path"]).stat().st_mode & 0o077 == 0
+
+
+def test_samples_that_cannot_be_written_do_not_end_the_training(train, process, tmp_path, capsys):
+    process["telemetry"]["enabled"] = False
+    (tmp_path / "output" / "tiny_neon_lora").mkdir(parents=True)
+    (tmp_path / "output" / "tiny_neon_lora" / "samples").write_text("in the way")
+
+    assert train() == 0
+    assert "samples of step 4 could not be written" in capsys.readouterr().out
+
+
+def test_a_telemetry_folder_that_vanishes_does_not_end_the_training(train, process, run_folder, monkeypatch):
+    from toolkit.trainer.loop import TrainingLoop
+
+    validate = TrainingLoop._validate
+
+    def vanish(loop):
+        if loop.step == 2:
+            shutil.rmtree(run_folder, ignore_errors=True)
+        validate(loop)
+
+    monkeypatch.setattr(TrainingLoop, "_validate", vanish)
+
+    assert train() == 0
+
+
+def test_a_training_that_fails_leaves_an_error_record(train, records, monkeypatch):
+    from toolkit.trainer.loop import TrainingLoop
+
+    def fail(*_, **__):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(TrainingLoop, "_save", fail)
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train()
+    assert "out of memory" in str(records("error"))
+    assert records("end")[-1]["reason"] == "failed"
+
+
+def test_neither_sampling_nor_validation_is_needed(train, process, records):
+    process["sample"]["sample_every"] = 0
+    process["train"]["validation_config"]["validate_every"] = 0
+
+    assert train() == 0
+    assert records("sample") == records("eval") == []
+
+
+@pytest.mark.gpu  # a CPU without bf16 of its own takes seconds a step
+def test_bf16_trains_too(train, process, records):
+    process["device"] = "cuda"
+    process["train"]["dtype"] = "bf16"
+
+    assert train() == 0
+    assert all(record["train_loss"] > 0 for record in records("step"))
+
+
+@pytest.mark.slow
+def test_the_loss_goes_down_in_a_hundred_steps(train, process, records):
+    process["datasets"] = [{"style": "neon", "num_images": 64}]
+    process["train"].update(batch_size=2, steps=100, warmup=10)
+    process["train"]["validation_config"] = {"validate_every": 50, "num_images": 16}
+    process["save"]["save_every"] = 100
+    process["sample"]["sample_every"] = 0
+
+    assert train() == 0
+    val_losses = {record["global_step"]: record["val_loss"] for record in records("eval")}
+    before, half_way, after = (val_losses[step] for step in (0, 50, 100))
+    assert after < half_way < before
+    assert after < before / 2
+    losses = [record["train_loss"] for record in records("step")]
+    assert sum(losses[-20:]) < sum(losses[:20]) / 1.5

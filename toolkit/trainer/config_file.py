@@ -1,0 +1,91 @@
+"""A training configuration file, YAML or JSON, to the mapping it describes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class ConfigError(Exception):
+    """The configuration is wrong; the message names the key, its value and what is allowed."""
+
+
+def read_config_file(path: Path, *, name: str | None = None) -> dict[str, Any]:
+    """Return the content of `path`, with `${VARIABLE}` and `[name]` filled in.
+
+    A variable is filled in before the file is parsed, as ai-toolkit does, so its value may be a number.
+    `[name]` stands for `name`, or for `config.name` where none is given.
+
+    Raises:
+        ConfigError: the file cannot be read or parsed, a variable is not set, or there is no name.
+            The message says what, not which file: whoever named the file knows it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"is not a text file in UTF-8: {error.reason}") from error
+    parse = _parse_json if path.suffix.lower() == ".json" else _parse_yaml
+    content = parse(_fill_in_environment(text))
+    if not isinstance(content, dict):
+        raise ConfigError("must hold a mapping with the keys job and config")
+    filled: dict[str, Any] = _fill_in_name(content, _job_name(content, name))
+    return filled
+
+
+def _fill_in_environment(text: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        variable = match.group(1)
+        if variable not in os.environ:
+            line = text.count("\n", 0, match.start()) + 1
+            raise ConfigError(f"line {line}: the environment variable {variable} is not set")
+        return os.environ[variable]
+
+    return re.sub(r"\$\{([^}]+)\}", value, text)
+
+
+def _parse_json(text: str) -> object:
+    try:
+        content: object = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"line {error.lineno}: not JSON: {error.msg}") from error
+    return content
+
+
+def _parse_yaml(text: str) -> object:
+    try:
+        content: object = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ConfigError(f"{line}not YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not YAML: {error}") from error
+    return content
+
+
+def _job_name(content: Mapping[str, Any], name: str | None) -> str:
+    config = content.get("config")
+    configured = config.get("name") if isinstance(config, dict) else None
+    chosen = name if name is not None else configured
+    if not isinstance(chosen, str) or not chosen.strip():
+        raise ConfigError(f"config.name must be a text that names the job, got {chosen!r}")
+    if "[name]" in chosen:
+        raise ConfigError(f"config.name is {chosen!r}: say what [name] stands for with --name")
+    return chosen
+
+
+def _fill_in_name(value: Any, name: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("[name]", name)
+    if isinstance(value, dict):
+        return {key: _fill_in_name(item, name) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_fill_in_name(item, name) for item in value]
+    return value

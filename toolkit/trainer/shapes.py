@@ -1,0 +1,128 @@
+"""Draw coloured shapes in a style, as small images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from toolkit.trainer.prompts import BASE_STYLES, COLOURS, SHAPES, STYLES
+
+IMAGE_SIZE = 32
+
+_RGB = torch.tensor(
+    [
+        (0.88, 0.12, 0.14),  # red
+        (0.96, 0.52, 0.08),  # orange
+        (0.95, 0.84, 0.12),  # yellow
+        (0.12, 0.66, 0.24),  # green
+        (0.10, 0.74, 0.80),  # cyan
+        (0.14, 0.26, 0.86),  # blue
+        (0.52, 0.16, 0.72),  # purple
+        (0.96, 0.44, 0.68),  # pink
+    ]
+)
+_EDGE = 1.2 / IMAGE_SIZE  # half the width of a soft edge, in units where the picture spans -1 to 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """What to draw: one entry a picture in every tensor."""
+
+    colour: Tensor
+    shape: Tensor
+    centre: Tensor
+    """(n, 2), where the picture spans -1 to 1."""
+    radius: Tensor
+    paper: Tensor
+    """Brightness of a light background, 0 to 1."""
+
+
+def random_drawing(count: int, generator: torch.Generator) -> Drawing:
+    """Choose `count` pictures at random; the same generator state gives the same pictures."""
+    return Drawing(
+        colour=torch.randint(len(COLOURS), (count,), generator=generator),
+        shape=torch.randint(len(SHAPES), (count,), generator=generator),
+        centre=torch.rand(count, 2, generator=generator) * 0.5 - 0.25,
+        radius=torch.rand(count, generator=generator) * 0.2 + 0.45,
+        paper=torch.rand(count, generator=generator) * 0.1 + 0.88,
+    )
+
+
+def draw(drawing: Drawing, style: str) -> Tensor:
+    """Return the pictures as (n, 3, IMAGE_SIZE, IMAGE_SIZE), each value from -1 to 1."""
+    distance = _signed_distance(drawing)[:, None]
+    colour = _RGB[drawing.colour][:, :, None, None]
+    paper = drawing.paper[:, None, None, None]
+    if style == "flat":
+        picture = torch.lerp(paper, colour, _inside(distance))
+    elif style == "outline":
+        picture = torch.lerp(paper, colour, _inside(distance.abs() - 0.07))
+    elif style == "striped":
+        picture = torch.lerp(paper, torch.lerp(colour, torch.ones(()), _stripes()), _inside(distance))
+    elif style == "neon":
+        night = torch.tensor((0.03, 0.02, 0.09))[None, :, None, None]
+        glow = torch.exp(-distance.abs() * 7.0)
+        tube = torch.lerp(colour, torch.ones(()), 0.65)
+        picture = torch.lerp(night + colour * glow * 0.9, tube, _inside(distance.abs() - 0.035))
+    else:
+        raise ValueError(f"style must be one of {STYLES}, got {style!r}")
+    return picture.clamp(0.0, 1.0) * 2.0 - 1.0
+
+
+def describe(drawing: Drawing, style: str) -> list[str]:
+    """Return a caption for each picture, such as "a red circle, outline".
+
+    A style that the base model has no word for is left out: the trigger word is to learn it.
+    """
+    word = f", {style}" if style in BASE_STYLES else ""
+    pairs = zip(drawing.colour.tolist(), drawing.shape.tolist(), strict=True)
+    return [f"a {COLOURS[colour]} {SHAPES[shape]}{word}" for colour, shape in pairs]
+
+
+def _inside(distance: Tensor) -> Tensor:
+    """1 inside the shape, 0 outside, with a soft edge."""
+    return (0.5 - distance / (2 * _EDGE)).clamp(0.0, 1.0)
+
+
+def _stripes() -> Tensor:
+    grid = _grid()
+    return (torch.sin((grid[0] + grid[1]) * 14.0) * 2.0 + 0.5).clamp(0.0, 1.0)
+
+
+def _grid() -> Tensor:
+    axis = (torch.arange(IMAGE_SIZE) + 0.5) / IMAGE_SIZE * 2 - 1
+    return torch.stack(torch.meshgrid(axis, -axis, indexing="xy"))  # y points up
+
+
+def _signed_distance(drawing: Drawing) -> Tensor:
+    """Distance to the shape's edge, negative inside, (n, IMAGE_SIZE, IMAGE_SIZE)."""
+    offset = _grid()[None] - drawing.centre[:, :, None, None]
+    x, y = offset[:, 0], offset[:, 1]
+    r = drawing.radius[:, None, None]
+    from_centre = torch.hypot(x, y)
+    ax, ay = x.abs(), y.abs()
+    arm, thin = r * 0.95, r * 0.32
+    every = (
+        from_centre - r * 0.9,
+        torch.maximum(ax, ay) - r * 0.8,
+        torch.maximum(ax * 0.866 + y * 0.5, -y) - r * 0.55,
+        (ax + ay) * 0.707 - r * 0.75,
+        torch.minimum(torch.maximum(ax - arm, ay - thin), torch.maximum(ax - thin, ay - arm)),
+        (from_centre - r * 0.72).abs() - r * 0.24,
+        _star(x, y, from_centre, r),
+    )
+    return torch.stack(every, dim=1)[torch.arange(len(drawing.shape)), drawing.shape]
+
+
+def _star(x: Tensor, y: Tensor, from_centre: Tensor, r: Tensor) -> Tensor:
+    """Five points: the angle is folded into half a point, whose edge is one straight line."""
+    sector = 2 * math.pi / 5
+    folded = torch.remainder(torch.atan2(x, y) + sector / 2, sector) - sector / 2
+    across, along = from_centre * folded.abs().sin(), from_centre * folded.abs().cos()
+    inner = 0.46
+    edge_x, edge_y = inner * math.sin(sector / 2), inner * math.cos(sector / 2) - 1.0
+    length = math.hypot(edge_x, edge_y)
+    return (across * -edge_y + (along - r * 1.05) * edge_x) / length
