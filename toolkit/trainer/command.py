@@ -66,8 +66,14 @@ def _train_file(path: Path, name: str | None, steps: int | None, log_dir: str | 
     if outcome.checkpoint is not None:
         print(f"[run] checkpoint: {outcome.checkpoint}")
     if outcome.run_folder is not None:
-        print(f"[run] run folder: {outcome.run_folder}")
+        print(f"[run] run folder: {_from_here(outcome.run_folder)}")
     return _EXIT_CODES[outcome.reason]
+
+
+def _from_here(path: Path) -> Path:
+    """Return `path` as one would type it: relative where it lies below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _train(job: JobOptions) -> Outcome:
