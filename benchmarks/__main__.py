@@ -18,7 +18,8 @@ def main(options: Options) -> None:
         report.save(quotable=options.is_full)
         claims.extend(report.claims)
 
-    print(f"\n{sum(claim.held for claim in claims)} of {len(claims)} figures held")
+    held = [claim for claim in claims if claim.verdict == "held"]
+    print(f"\n{len(held)} of {len(claims)} figures held")
     for claim in claims:
         print(f"  {claim}")
     if not options.is_full:

@@ -135,7 +135,9 @@ def _machine(latest: Mapping[str, Any]) -> str:
 
 def _claim(claim: Mapping[str, Any]) -> str:
     wanted = f"{'at least' if claim['at_least'] else 'at most'} {claim['limit']:g}{claim['unit']}"
-    verdict = "held" if claim["held"] else "**missed**"
+    verdict = {"held": "held", "missed": "**missed**", "undecided": "undecided, the machine was too busy"}[
+        claim["verdict"]
+    ]
     return f"- {claim['text']}: {claim['measured']:.3g}{claim['unit']} ({wanted}: {verdict})"
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TITLE = "A LoRA-shaped loop on a GPU, loss and grad_norm logged every step"
 _STEP_MS = 10.0
+# Past this, "within the noise" would only say how busy the machine was.
+_WIDEST_SPREAD = 0.02
 
 Step = Callable[[], "tuple[torch.Tensor, torch.Tensor]"]
 Log = Callable[[int, "torch.Tensor", "torch.Tensor"], None]
@@ -210,7 +212,7 @@ def _report(
             ]
         )
     found = figures["variants"]
-    again = found["no logging, again"]
+    noise = max(abs(value) for value in found["no logging, again"]["slowdown_quartiles"])
     return Report(
         name="gpu_loop",
         title=f"{TITLE} ({device}; {len(base)} blocks of {steps} steps each way)",
@@ -221,8 +223,9 @@ def _report(
             Claim(
                 text="slowdown with us, against the spread of two equal loops",
                 measured=round(found["TelemetryLogger, GPU tensors"]["slowdown"] * 100, 3),
-                limit=round(max(abs(value) for value in again["slowdown_quartiles"]) * 100, 3),
+                limit=round(noise * 100, 3),
                 unit=" %",
+                too_noisy=noise > _WIDEST_SPREAD,
             ),
             Claim(
                 text="values right on disk, of 200 logged with synchronisation forbidden",

@@ -30,17 +30,20 @@ class Claim:
     limit: float
     unit: str
     at_least: bool = False
+    too_noisy: bool = False
+    """The machine was too busy to tell: neither held nor missed."""
 
     @property
-    def held(self) -> bool:
-        """Whether the figure was reached."""
-        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
+    def verdict(self) -> str:
+        """Whether the figure was reached: held, missed or undecided."""
+        if self.too_noisy:
+            return "undecided"
+        reached = self.measured >= self.limit if self.at_least else self.measured <= self.limit
+        return "held" if reached else "missed"
 
     def __str__(self) -> str:
         wanted = f"{'at least' if self.at_least else 'at most'} {self.limit:g}{self.unit}"
-        return (
-            f"{'held  ' if self.held else 'MISSED'}  {self.text}: {self.measured:.3g}{self.unit} ({wanted})"
-        )
+        return f"{self.verdict.upper():9}  {self.text}: {self.measured:.3g}{self.unit} ({wanted})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class Report:
             "columns": list(self.columns),
             "rows": [list(row) for row in self.rows],
             "notes": list(self.notes),
-            "claims": [{**asdict(claim), "held": claim.held} for claim in self.claims],
+            "claims": [{**asdict(claim), "verdict": claim.verdict} for claim in self.claims],
             "figures": self.figures,
         }
 

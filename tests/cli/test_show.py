@@ -29,7 +29,8 @@ def test_the_last_steps_are_shown_with_the_way_to_open_them(run, capsys):
     assert f"{run}: finished, " in printed
     assert "20 step" in printed
     assert "1 checkpoint" in printed
-    assert [line.split()[0] for line in printed.splitlines() if line.strip()[:1].isdigit()] == ["18", "19", "20"]
+    rows = [line.split() for line in printed.splitlines() if line.strip()[:1].isdigit()]
+    assert [row[0] for row in rows] == ["18", "19", "20"]
     assert f'pd.read_csv("{run.as_posix()}/metrics.csv")' in printed
 
 

@@ -43,14 +43,18 @@ def test_a_measurement_that_fails_shows_why():
 
 
 @pytest.mark.parametrize(
-    ("measured", "at_least", "held"),
-    [(1.9, False, True), (2.1, False, False), (2.1, True, True), (1.9, True, False)],
+    ("measured", "at_least", "verdict"),
+    [(1.9, False, "held"), (2.1, False, "missed"), (2.1, True, "held"), (1.9, True, "missed")],
 )
-def test_a_claim_says_whether_it_held(measured, at_least, held):
+def test_a_claim_says_whether_it_held(measured, at_least, verdict):
     claim = Claim(text="x", measured=measured, limit=2.0, unit="x", at_least=at_least)
 
-    assert claim.held is held
-    assert str(claim).startswith("held" if held else "MISSED")
+    assert claim.verdict == verdict
+    assert str(claim).startswith(verdict.upper())
+
+
+def test_a_busy_machine_decides_nothing():
+    assert Claim(text="x", measured=0.1, limit=7.0, unit=" %", too_noisy=True).verdict == "undecided"
 
 
 def test_percentiles_stay_inside_what_was_measured():

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from toolkit.runfolder.repair import repair_run
 
-SUMMARY = "write out what a killed run still held, and build its CSV again from the records"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `telemetry repair`."""
