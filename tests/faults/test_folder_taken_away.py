@@ -153,6 +153,28 @@ def test_a_folder_that_is_removed_while_the_disk_is_full_is_told_of_too(tmp_path
     assert (lost["from_seq"], lost["records"]) == (0, written)
 
 
+def test_a_script_that_changes_its_working_directory_takes_nothing_away(tmp_path, start):
+    (tmp_path / "elsewhere").mkdir()
+    ended = start(
+        """
+        log = TelemetryLogger("run", log_dir="logs", log_every=1, system=False)
+        for step in range(3000):
+            log.log_step(step, train_loss=1.0, **({"made_later": step} if step > 500 else {}))
+            if step == 100:
+                os.chdir("elsewhere")
+            time.sleep(0.0005)
+        log.close()
+        sys.exit(7)
+        """
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert not ended.err
+    assert not list((tmp_path / "elsewhere").iterdir())
+    records = whole_run(tmp_path / "logs" / "run", steps=range(3000))
+    assert not events(records, "lost")
+
+
 @pytest.mark.root
 def test_a_folder_that_becomes_read_only_is_waited_for(tmp_path, start):
     run = tmp_path / "run"
@@ -170,7 +192,7 @@ def test_a_folder_that_becomes_read_only_is_waited_for(tmp_path, start):
     ended = _end(child)
 
     assert stands_still, "the folder was not read-only after all"
-    assert resumed_after < 2.0
+    assert resumed_after < 3.0
     _assert_unharmed(ended)
     records = whole_run(run, steps=range(child.acknowledged + 1))
     assert not events(records, "lost")

@@ -58,7 +58,7 @@ def test_a_hung_disk_holds_up_neither_the_loop_nor_its_end_and_repair_finds_ever
     repair(tmp_path / "run")
 
     assert ended.code == 7, ended.err
-    assert ended.number("slowest") < 0.5
+    assert ended.number("slowest") < 1.0
     assert ended.number("closing") < 1.5 + 2.0
     assert "telemetry repair" in ended.err
     assert on_disk_at_the_end < 20_000, "the disk was not hung after all"
@@ -176,8 +176,50 @@ def test_a_file_system_that_hangs_holds_up_nobody(tmp_path, start, hanging_disk,
     ended = child.end()
     repair(mounted / "run")
 
-    assert slowest < 0.5
+    assert slowest < 1.0
     assert closing < 1.5 + 2.0
     assert ended.code == 7, ended.err
     records = whole_run(mounted / "run", steps=range(20_000))
     assert not events(records, "lost")
+
+
+def test_the_hung_disk_of_another_killed_run_does_not_concern_this_one(tmp_path, start, hanging_disk):
+    mounted, switch = hanging_disk
+    killed = start(
+        """
+        log = TelemetryLogger("killed", log_dir=sys.argv[1], log_every=1, flush_interval=60)
+        for step in range(100):
+            log.log_step(step, train_loss=1.0)
+        print("logged", flush=True)
+        signal.pause()
+        """,
+        mounted,
+    )
+    killed.wait_for_line("logged")
+    killed.kill()
+    switch.write_text("everything")
+    try:
+        ended = start(
+            """
+            log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
+            log.log_step(0, train_loss=1.0)
+            time.sleep(1.5)  # by then it tries to recover what other runs left behind
+            with open(log.run_folder / "control.json", "w") as file:
+                file.write('{"log_every": 7}')
+            os.chmod(log.run_folder / "control.json", 0o600)
+            deadline = time.monotonic() + 15
+            while log.log_every != 7 and time.monotonic() < deadline:
+                time.sleep(0.05)
+                log.log_step(1, train_loss=1.0)
+            print(f"log_every={log.log_every}")
+            log.close()
+            """,
+            tmp_path,
+        ).end()
+    finally:
+        switch.unlink()
+    repair(mounted / "killed")
+
+    assert ended.code == 0, ended.err
+    assert ended.number("log_every") == 7, "its control file is still looked at"
+    whole_run(mounted / "killed", steps=range(100))

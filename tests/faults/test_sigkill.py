@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.faults.aftermath import events, whole_run
+from tests.faults.aftermath import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
 from tests.faults.children import ROOT, Child, repair
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import work_out_status
@@ -230,6 +230,47 @@ def test_repair_leaves_a_living_run_alone(tmp_path, start):
     assert "living process" in done.stdout
     repair(tmp_path / "run")
     whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))
+
+
+KEEPS_ALL_IN_ITS_JOURNAL = """
+log = TelemetryLogger("killed", log_dir=sys.argv[1], log_every=1, flush_interval=60)
+for step in range(300):
+    log.log_step(step, train_loss=1.0)
+print("logged", flush=True)
+signal.pause()
+"""
+
+RUNS_FOR_A_WHILE = """
+with TelemetryLogger("beside", log_dir=sys.argv[1], log_every=1):
+    time.sleep(1.5)
+"""
+
+
+def test_a_run_that_starts_recovers_a_killed_one_beside_it(tmp_path, start):
+    killed = start(KEEPS_ALL_IN_ITS_JOURNAL, tmp_path)
+    killed.wait_for_line("logged")
+    killed.kill()
+    on_disk = (tmp_path / "killed" / "metrics.jsonl").read_bytes().count(b"\n")
+
+    assert start(RUNS_FOR_A_WHILE, tmp_path).end().code == 0
+
+    assert on_disk < 300
+    records = records_of(tmp_path / "killed" / "metrics.jsonl")
+    assert_nothing_is_missing(records)
+    assert_steps(records, range(300))
+
+
+def test_a_killed_run_whose_folder_is_away_for_a_while_is_not_given_up(tmp_path, start):
+    killed = start(KEEPS_ALL_IN_ITS_JOURNAL, tmp_path / "disk")
+    killed.wait_for_line("logged")
+    killed.kill()
+    (tmp_path / "disk").rename(tmp_path / "unmounted")
+    assert start(RUNS_FOR_A_WHILE, tmp_path).end().code == 0
+    (tmp_path / "unmounted").rename(tmp_path / "disk")
+
+    repair(tmp_path / "disk" / "killed")
+
+    whole_run(tmp_path / "disk" / "killed", steps=range(300))
 
 
 def test_a_run_that_was_moved_after_the_kill_is_made_whole_where_it_is_now(tmp_path, start):

@@ -157,6 +157,26 @@ def test_the_rest_is_written_at_the_end(make):
     assert last["train_loss_mean"] == pytest.approx(1.22)
 
 
+def test_time_spent_after_the_last_step_does_not_count_as_a_steps(make):
+    log = make(log_every=10)
+    for step in range(14):
+        log.log_step(step, train_loss=0.5)
+        clock_of(log).advance(0.25)
+    clock_of(log).advance(60.0)
+    log.close()
+
+    assert records_of(log, "step")[-1].get("sec_per_step", 0.25) < 1.0
+
+
+def test_a_step_that_is_written_out_of_turn_has_all_that_was_given(make):
+    log = make(log_every=10)
+    for step in range(6):
+        log.log_step(step, train_loss=math.nan if step == 5 else 0.5, lr=1e-4, grad_norm=1.5, accuracy=0.75)
+    last = records_of(log, "step")[-1]
+
+    assert (last["global_step"], last["lr"], last["grad_norm"], last["accuracy"]) == (5, 1e-4, 1.5, 0.75)
+
+
 @pytest.mark.parametrize("count", [4095, 4096, 4097, 4098, 8192, 8193])
 def test_the_rest_is_written_however_many_steps_it_is(make, count):
     log = make(log_every=1_000_000)

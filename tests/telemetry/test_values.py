@@ -476,6 +476,24 @@ def test_a_structure_keeps_its_shape_and_notes_what_it_cannot_show(values):
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """Stands for an evil value, which the making of test cases would not survive."""
+
+    name: str
+
+
+def come_true(value):
+    """Return `value` with its wishes fulfilled."""
+    if isinstance(value, Wish):
+        return EVIL[value.name]
+    if type(value) is dict:
+        return {key: come_true(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(come_true(item) for item in value)
+    return value
+
+
 anything = st.recursive(
     st.none()
     | st.booleans()
@@ -489,7 +507,7 @@ anything = st.recursive(
     | st.dates()
     | st.timedeltas()
     | st.uuids()
-    | st.sampled_from(sorted(EVIL)).map(lambda name: EVIL[name])
+    | st.builds(Wish, st.sampled_from(sorted(EVIL)))
     | st.builds(lambda number: torch.tensor(number), st.floats(width=32) | st.integers(-5, 5) | st.booleans())
     | st.builds(lambda number: np.float32(number), st.floats(width=32))
     | st.builds(lambda numbers: np.array(numbers), st.lists(st.floats(), max_size=4)),
@@ -505,7 +523,7 @@ anything = st.recursive(
 @tries
 @given(value=anything)
 def test_anything_at_all_becomes_a_record_and_raises_nothing(value):
-    values = Values(Guard(), DeviceScalars())
+    values, value = Values(Guard(), DeviceScalars()), come_true(value)
     plain, pending = values.fields({"v": value, "kept": 1})
 
     assert pending == {}

@@ -6,7 +6,7 @@ whoever opens the run next finds the rest here. It lies in a tmpfs where there i
 the thread that touches them while they are written back.
 
     0     magic, segment size, pid, session, then the bytes committed in each segment   (8 bytes each, native order)
-    1024  the record file this belongs to, as UTF-8, ended by a zero byte
+    1024  the real path of the record file this belongs to, ended by a zero byte
     8192  the segments, back to back: whole lines each
 
 Two segments are enough while the disk keeps up: one is filled while the other is emptied. While it does not, a journal
@@ -43,6 +43,8 @@ _PATH_AT: Final = 1024
 _ALWAYS: Final = 2
 """Segments that are never given back."""
 _MAX_SEGMENTS: Final = 120
+_LEFT_FREE_BYTES: Final = 1024**3
+"""What a journal that grows leaves of its tmpfs to others: this much, or half of a smaller one."""
 _COMMITTED: Final = 4
 """Index of the first segment's commit word; those of the others follow."""
 _WORDS: Final = _COMMITTED + _MAX_SEGMENTS
@@ -108,10 +110,11 @@ class Journal:
         """
         for folder in folders:
             segments, in_reserve = _ALWAYS, 0
-            if folder in shared_memory_folders():
-                segments = max(_ALWAYS, min(max_bytes // segment_bytes, _MAX_SEGMENTS))
-                in_reserve = min(-(-reserve_bytes // segment_bytes), _MAX_SEGMENTS - segments)
             try:
+                if folder in shared_memory_folders():
+                    wanted = min(max_bytes, _size_of(folder) // 8)
+                    segments = max(_ALWAYS, min(wanted // segment_bytes, _MAX_SEGMENTS))
+                    in_reserve = min(-(-reserve_bytes // segment_bytes), _MAX_SEGMENTS - segments)
                 return cls._create_file(folder, record_file, session, segment_bytes, segments, in_reserve)
             except OSError:
                 continue
@@ -150,7 +153,7 @@ class Journal:
             os.close(descriptor)
             os.unlink(path)
             raise
-        name = os.fsencode(os.path.abspath(record_file))[: _HEADER_BYTES - _PATH_AT - 1]
+        name = os.fsencode(os.path.realpath(record_file))[: _HEADER_BYTES - _PATH_AT - 1]
         memory[_PATH_AT : _PATH_AT + len(name)] = name
         head = (_MAGIC, segment_bytes, os.getpid(), session)
         memory[: _COMMITTED * 8] = struct.pack(f"={_COMMITTED}Q", *head)
@@ -247,11 +250,12 @@ class Journal:
         return True
 
     def _back(self, segment: int) -> bool:
-        """Have memory for a segment, as long as half of the tmpfs stays free: data loaders live there too."""
+        """Have memory for a segment, if there is enough of it: data loaders live in the tmpfs too."""
         assert self._descriptor is not None
         try:
             space = os.fstatvfs(self._descriptor)
-            if (space.f_bavail - space.f_blocks / 2) * space.f_frsize < self._segment_bytes:
+            left_free = space.f_bavail * space.f_frsize - self._segment_bytes
+            if left_free < min(space.f_blocks * space.f_frsize // 2, _LEFT_FREE_BYTES):
                 return False
             os.posix_fallocate(self._descriptor, self._start_of(segment), self._segment_bytes)
         except OSError:
@@ -359,6 +363,11 @@ def _opened(path: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
+def _size_of(folder: Path) -> int:
+    space = os.statvfs(folder)
+    return space.f_blocks * space.f_frsize
+
+
 def _own_descriptor(path: Path) -> int | None:
     try:
         return _ours.get(_identity(os.stat(path, follow_symlinks=False)))
@@ -390,12 +399,14 @@ def _record_file(head: bytes) -> Path | None:
 
 def _lines(descriptor: int, head: bytes) -> list[tuple[int, bytes]]:
     words = struct.unpack_from(f"={_WORDS}Q", head)
-    segment_bytes = min(words[1], 64 * SEGMENT_BYTES)
-    size = os.fstat(descriptor).st_size
+    segment_bytes = min(words[1], _MAX_SEGMENTS * SEGMENT_BYTES)
+    # A file that is not ours may say anything; one of ours is no longer than this.
+    left = min(os.fstat(descriptor).st_size, _MAX_SEGMENTS * SEGMENT_BYTES)
     found: dict[int, bytes] = {}
     for segment, committed in enumerate(words[_COMMITTED:]):
         start = _HEADER_BYTES + segment * segment_bytes
-        length = min(committed, segment_bytes, max(0, size - start))
+        length = min(committed, segment_bytes, left)
+        left -= length
         for line in os.pread(descriptor, length, start).split(b"\n")[:-1]:
             try:
                 seq = decode(line).get("seq")

@@ -124,6 +124,23 @@ def adopt_journal(path: Path, record_file: Path) -> list[tuple[int, bytes]]:
     return [(seq, line) for seq, line in journal.lines if seq > last_seq]
 
 
+def is_on_same_disk(record_file: Path, folder: Path) -> bool:
+    """Say whether a journal's `record_file` lies on the disk of `folder`, without asking the disk it lies on."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return record_file.parent.parent == folder.parent
+    points = [
+        re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount.split()[4]) for mount in mounts
+    ]
+    return _mount_point(record_file, points) == _mount_point(Path(os.path.realpath(folder)), points)
+
+
+def _mount_point(path: Path, points: list[str]) -> str:
+    above = {str(path), *map(str, path.parents)}
+    return max((point for point in points if point in above), key=len, default="")
+
+
 def remove_half_done(folder: Path) -> None:
     """Remove what a kill left of files that were about to be renamed into their place."""
     try:

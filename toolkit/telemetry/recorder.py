@@ -11,12 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.runfolder.codec import decode
-from toolkit.runfolder.journal import SEGMENT_BYTES, Journal, journals_in, shared_memory_folders
+from toolkit.runfolder.journal import (
+    SEGMENT_BYTES,
+    Journal,
+    journals_in,
+    record_file_of,
+    shared_memory_folders,
+)
 from toolkit.runfolder.layout import TENSORBOARD
 from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import ERROR, LOST
-from toolkit.runfolder.repair import drain_journal
+from toolkit.runfolder.repair import drain_journal, is_on_same_disk
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.csv_mirror import CsvMirror
 from toolkit.telemetry.device_scalars import PendingScalar
@@ -117,11 +123,14 @@ class Recorder:
         self._manifest_writer.put(self.manifest)
 
     def recover_abandoned(self) -> None:
-        """Write out what other runs of this user left in shared memory when they were killed."""
+        """Write out what other runs of this user on this disk left in shared memory when they were killed."""
         for folder in shared_memory_folders():
             for path in journals_in(folder):
-                with self.guard.watch("recovering a killed run"):
-                    drain_journal(path)
+                record_file = record_file_of(path)
+                # Another disk may not answer, and would then hold this process beyond its end.
+                if record_file is not None and is_on_same_disk(record_file, self.home.folder):
+                    with self.guard.watch("recovering a killed run"):
+                        drain_journal(path)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there."""
@@ -272,7 +281,7 @@ def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
         folder = home.folder / TENSORBOARD
         if options.tensorboard_dir:
             stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(home.session.started))
-            folder = Path(options.tensorboard_dir).expanduser() / f"{home.folder.name}_{stamp}"
+            folder = Path(options.tensorboard_dir).expanduser().absolute() / f"{home.folder.name}_{stamp}"
         found.append(TensorBoardExporter(folder, run_folder=home.folder))
     if options.wandb:
         from toolkit.telemetry.exporters.wandb import WandbExporter

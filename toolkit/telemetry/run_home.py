@@ -82,7 +82,7 @@ def settle_in(display_name: str, options: TelemetryOptions, *, now: float, guard
         OptionsError: `log_dir` cannot hold runs. A disk that is merely full or failing is no reason: the home is
             named, and made when the disk allows.
     """
-    log_dir = Path(options.log_dir).expanduser()
+    log_dir = _log_dir(options)
     name = safe_run_name(display_name)
     modes = SHARED if options.share else PRIVATE
     notice = None
@@ -113,7 +113,7 @@ def settle_in(display_name: str, options: TelemetryOptions, *, now: float, guard
 def join_rank_zero(display_name: str, options: TelemetryOptions, rank: Rank) -> RunHome | None:
     """Return the home that rank 0 of this launch has settled in, or None where it does not appear in time."""
     launch = launch_id()
-    log_dir = Path(options.log_dir).expanduser()
+    log_dir = _log_dir(options)
     name = safe_run_name(display_name)
     modes = SHARED if options.share else PRIVATE
     deadline = time.monotonic() + _WAIT_FOR_RANK_ZERO_S
@@ -133,6 +133,11 @@ def join_rank_zero(display_name: str, options: TelemetryOptions, rank: Rank) -> 
                 )
         time.sleep(0.05)
     return None
+
+
+def _log_dir(options: TelemetryOptions) -> Path:
+    # Absolute, because a script may change its working directory later.
+    return Path(os.path.abspath(Path(options.log_dir).expanduser()))
 
 
 def _new_folder(log_dir: Path, name: str, modes: Modes, options: TelemetryOptions) -> Path:

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from toolkit.telemetry.device_scalars import DeviceScalars
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.metadata import find_process, lora_metadata, model_metadata, training_metadata
 from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.values import Values
 
 
 class EnvironmentProbe:
@@ -45,14 +47,17 @@ def start_fields(
     model: Any,
     training: Any,
     guard: Guard | None = None,
+    values: Values | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a start record, secrets masked; what the caller does not say is taken from the config.
+    """Return the fields of a start record, plain, secrets masked; what the caller does not say is in the config.
 
-    `lora`, `model` and `training` are mappings or dataclasses; anything else is kept whole, for what it is worth.
+    `lora`, `model` and `training` are mappings or dataclasses; of anything else there is a note.
     """
+    guard = guard or Guard()
+    values = values or Values(guard, DeviceScalars())
     fields: dict[str, Any] = {"run_name": run_name}
     # A configuration may be a class of the caller's that raises for what it does not have.
-    with (guard or Guard()).watch("reading the configuration"):
+    with guard.watch("reading the configuration"):
         fields.update(_stated_in(config if isinstance(config, Mapping) else {}))
     about_lora = _as_mapping("lora", lora)
     fields |= {**lora_metadata(about_lora), **_prefixed("lora_", about_lora)}
@@ -60,7 +65,8 @@ def start_fields(
     fields |= {str(name): value for name, value in _as_mapping("training", training).items()}
     if config is not None:
         fields["config"] = config
-    masked: dict[str, Any] = mask_secrets(fields)
+    # Made plain first: what is endless, or raises when it is looked at, is neither once it is masked.
+    masked: dict[str, Any] = mask_secrets(values.tree(fields))
     return masked
 
 
