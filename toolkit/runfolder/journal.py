@@ -74,6 +74,8 @@ class Journal:
     ) -> None:
         self.path = path
         """Where it lies, or None for memory that dies with the process."""
+        self.lines = 0
+        """How many lines were committed. Nothing comes between a commit and its count, not even a signal handler."""
         self.capacity = segments * segment_bytes
         """Bytes it may hold, if the tmpfs has room for them."""
         self._memory = memory
@@ -173,6 +175,7 @@ class Journal:
         self._memory[start:end] = line
         # One aligned eight-byte store: a kill sees either the old length or the new one, never half a line.
         self._words[self._commit_word] = fill = end - self._base
+        self.lines += 1
         return fill
 
     @property
@@ -231,22 +234,22 @@ class Journal:
     def _start_of(self, segment: int) -> int:
         return _HEADER_BYTES + segment * self._segment_bytes
 
-    def _activate(self, segment: int) -> None:
-        self._active = segment
-        self._commit_word = _COMMITTED + segment
-        self._base = self._end = self._start_of(segment)
-        self._limit = self._base + self._segment_bytes
-
     def _begin_segment(self) -> bool:
         """Put the segment that is being filled behind the filled ones and begin another; False where there is none."""
-        if self._free:
-            segment = self._free.popleft()
-        elif self._unbacked and self._back(self._unbacked[0]):
-            segment = self._unbacked.popleft()
-        else:
-            return False
-        self._filled.append(self._active)
-        self._activate(segment)
+        source = self._free
+        if not source:
+            source = self._unbacked
+            if not source or not self._back(source[0]):
+                return False
+        segment = source[0]
+        start = self._start_of(segment)
+        # A signal handler may raise out of any call, so there is none from here on: it is done whole or not at all.
+        del source[0]
+        self._filled += (self._active,)
+        self._active = segment
+        self._commit_word = _COMMITTED + segment
+        self._base = self._end = start
+        self._limit = start + self._segment_bytes
         return True
 
     def _back(self, segment: int) -> bool:

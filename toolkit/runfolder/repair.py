@@ -24,6 +24,9 @@ from toolkit.runfolder.records import Record
 _HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
 """Names of files that were about to be renamed into their place."""
 
+_PATIENCE_S: Final = 1.0
+"""How long another process may take that is recovering the same run; one that writes it takes longer."""
+
 _KEPT_HOMELESS_S: Final = 24 * 3600.0
 """A run folder that is not there may be on a disk that is not mounted now; its journal is kept for a day."""
 
@@ -47,7 +50,7 @@ def repair_run(folder: Path) -> Repair:
     """
     recovered = 0
     for path, record_file in journals_of(folder):
-        count = drain_journal(path, record_file)
+        count = drain_when_free(path, record_file, wait_s=_PATIENCE_S)
         if count is None:
             return Repair(in_use=True)
         recovered += count
@@ -109,6 +112,20 @@ def drain_journal(path: Path, record_file: Path | None = None) -> int | None:
         return count
     finally:
         journal.close(remove=is_done)
+
+
+def drain_when_free(path: Path, record_file: Path, *, wait_s: float) -> int | None:
+    """Do what `drain_journal` does, and wait where somebody else is at it: every run that starts recovers others.
+
+    Raises:
+        OSError: as `drain_journal`.
+    """
+    deadline = time.monotonic() + wait_s
+    count = drain_journal(path, record_file)
+    while count is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+        count = drain_journal(path, record_file) if path.exists() else 0
+    return count
 
 
 def adopt_journal(path: Path, record_file: Path) -> list[tuple[int, bytes]]:

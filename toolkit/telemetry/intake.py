@@ -102,15 +102,14 @@ class Intake:
         `finish` is given the fields once they are all known, in the order of the calls, and returns what is to be
         written, or None for nothing.
         """
-        lock = self.lock
-        lock.acquire()
-        try:
+        # A signal handler may raise out of any line, but not between `with` and its block.
+        with self.lock:
             if self.busy:
                 # A signal handler that logs has interrupted a call of its own thread: it comes right behind it.
                 self.interrupting.append(Waiting(event, wall, elapsed, fields, pending or {}, finish))
                 return
-            self.busy = True
             try:
+                self.busy = True
                 if pending or self._waiting:
                     self._wait(Waiting(event, wall, elapsed, fields, pending or {}, finish))
                     self._settle(elapsed)
@@ -123,8 +122,6 @@ class Intake:
             finally:
                 self.busy = False
                 self._look_whether_direct()
-        finally:
-            lock.release()
 
     def envelope(self, event: str, wall: float, elapsed: float, seq: int) -> dict[str, Any]:
         """Return the fields that every record begins with."""
@@ -150,8 +147,8 @@ class Intake:
             return
         with self.lock:
             if not self.busy:
-                self.busy = True
                 try:
+                    self.busy = True
                     self._settle(elapsed, give_up=give_up)
                 finally:
                     self.busy = False
@@ -194,8 +191,12 @@ class Intake:
         record = self.envelope(event, wall, elapsed, seq)
         record.update(fields)
         line = encode(record)
-        self.next_seq = seq + 1
-        fill = 0 if self._overflow else self.journal.append(line)
+        lines = self.journal.lines
+        try:
+            fill = 0 if self._overflow else self.journal.append(line)
+        finally:
+            # Also where a signal handler raises right here: a line that was committed has used its number up.
+            self.next_seq += self.journal.lines - lines
         if not fill:
             self.hold(line, event, seq)
         elif fill > MUCH and not self.has_woken:
@@ -203,6 +204,7 @@ class Intake:
 
     def hold(self, line: bytes, event: str, seq: int) -> None:
         """Keep a line in plain memory until the journal has room, if there is room here."""
+        self.next_seq = seq + 1
         room = self._queue_max_bytes + (_RESERVE_BYTES if event in _KEPT_LONGEST else 0)
         if self._overflow_bytes + len(line) <= room:
             self._overflow.append(line)

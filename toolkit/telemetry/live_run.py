@@ -103,8 +103,10 @@ class LiveRun:
         if self.home.rank == 0:
             folder = os.path.join(self._options.log_dir, self.home.folder.name)
             also = f" (and {METRICS_CSV})" if self._options.csv else ""
-            print(f"[telemetry] run_name={self.home.manifest.display_name}")
-            print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
+            # Standard output may be closed, full, or a pipe that nobody reads any more.
+            with self._guard.watch("saying where the run is logged"):
+                print(f"[telemetry] run_name={self.home.manifest.display_name}")
+                print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
         if self.home.notice:
             self._guard.report("resuming", OSError(self.home.notice))
         self.recorder.start()

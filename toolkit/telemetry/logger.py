@@ -16,7 +16,7 @@ from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
 from toolkit.telemetry.options import TelemetryOptions, options_from_config, run_name_from_config
 from toolkit.telemetry.ranks import Rank, find_rank
 from toolkit.telemetry.sink import Sink
-from toolkit.telemetry.steps import StepGate
+from toolkit.telemetry.steps import NEVER, StepGate
 
 if TYPE_CHECKING:
     from toolkit.telemetry.control_poller import Request
@@ -90,6 +90,7 @@ class TelemetryLogger:
             guard=self.guard,
         )
         take_step = self.guard.around("log_step", self._run.steps.take)
+        self._for_steps: tuple[Callable[[], float], Callable[[], float], float, Callable[..., None]]
         self._for_steps = (clock.wall, clock.monotonic, self._run.recorder.session_started, take_step)
         self._steering = self._run.steering
         if self._steering is not None and self._steering.is_among_ranks:
@@ -402,6 +403,9 @@ class TelemetryLogger:
         self.is_live = False
         # In the instance, where it is found before the class's own: a step then costs one call that does nothing.
         self.__dict__["log_step"] = self._ignore_step
+        # Whoever kept the method from before finds the next step looked at closely, and nobody there to take it.
+        self._gate.due_at = -NEVER
+        self._for_steps = (time.time, time.monotonic, 0.0, self._ignore_step)
 
     def _ignore_step(self, *_: Any, **__: Any) -> None:
         self.ignored += 1

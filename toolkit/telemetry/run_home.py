@@ -25,7 +25,7 @@ from toolkit.runfolder.manifest import Manifest, ManifestError, Session, read_ma
 from toolkit.runfolder.process import boot_id, host_name, process_started
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import FORMAT
-from toolkit.runfolder.repair import adopt_journal, drain_journal, journals_of, remove_half_done
+from toolkit.runfolder.repair import adopt_journal, drain_when_free, journals_of, remove_half_done
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
@@ -229,17 +229,12 @@ class _Recovered:
 def _recover(folder: Path, guard: Guard) -> _Recovered | None:
     """Write out what killed sessions left in their journals; None where a living process holds one."""
     recovered, left_behind = 0, []
-    deadline = time.monotonic() + _WAIT_FOR_OTHERS_S
     for path, record_file in journals_of(folder):
         try:
-            count = drain_journal(path, record_file)
-            while count is None and path.exists():
-                if time.monotonic() > deadline:
-                    return None
-                # Any run that starts recovers the killed ones of its user, this one perhaps right now.
-                time.sleep(0.02)
-                count = drain_journal(path, record_file)
-            recovered += count or 0
+            count = drain_when_free(path, record_file, wait_s=_WAIT_FOR_OTHERS_S)
+            if count is None:
+                return None
+            recovered += count
         except OSError as error:
             guard.report("recovering a killed session", error)
             if record_file.name == METRICS_JSONL:

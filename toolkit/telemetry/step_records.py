@@ -86,7 +86,8 @@ class StepRecords:
         because on this path every look-up of an attribute and every call can be measured.
         """
         gate, intake, interval, dumps = self._gate, self._intake, self._interval, orjson.dumps
-        lock, append, take_any = intake.lock, intake.journal.append, self._take_any
+        lock, journal, take_any = intake.lock, intake.journal, self._take_any
+        append = journal.append
         usual_line = b'{"event":"step","seq":%%d,"session":%d,%%b\n' % intake.session
         log_every = 0
         next_due = last_due = last_recorded = asked = -NEVER
@@ -115,50 +116,56 @@ class StepRecords:
             ):
                 take_any(step, True, record, scalars)
                 return
-            lock.acquire()
-            if intake.busy or not intake.is_direct:
-                lock.release()
+            is_usual = False
+            # A signal handler may raise out of any line, but not between `with` and its block.
+            with lock:
+                if intake.is_direct and not intake.busy:
+                    lines = journal.lines
+                    try:
+                        intake.busy = True
+                        is_usual = True
+                        if scalars:
+                            record.update(scalars)
+                        if gate.losses or gate.summed or self.system:
+                            complete(record, step, loss)
+                        else:
+                            # What `complete` does where nothing was folded or sampled since the last record.
+                            gate.block.append(loss)
+                            if len(gate.block) >= BLOCK:
+                                gate.learn()
+                            elapsed = record["elapsed"]
+                            if "sec_per_step" not in record and step > last_recorded >= 0:
+                                add_speed(record, (elapsed - last_elapsed) / (step - last_recorded))
+                            if step != last_recorded:
+                                last_recorded, last_elapsed = step, elapsed
+                            self.latest = record
+                        try:
+                            # orjson refuses tensors and arrays, so that what comes through is added up without asking a
+                            # device; and adding up refuses what orjson would take although it is no number.
+                            body = dumps(record)
+                            total = sum(record.values())
+                        except TypeError:
+                            total = math.nan
+                        if total - total == 0.0:
+                            seq = intake.next_seq
+                            line = usual_line % (seq, body[1:])
+                            fill = append(line)
+                            if fill > MUCH and not intake.has_woken:
+                                intake.wake_writer()
+                            elif not fill:
+                                intake.hold(line, STEP, seq)
+                            return
+                    finally:
+                        # Also where a signal handler raises in here: a line that was committed has used its number up.
+                        intake.next_seq += journal.lines - lines
+                        try:
+                            if intake.interrupting:
+                                intake.take_interrupting()
+                        finally:
+                            intake.busy = False
+            if not is_usual:
                 take_any(step, True, record, scalars)
                 return
-            intake.busy = True
-            try:
-                if scalars:
-                    record.update(scalars)
-                if gate.losses or gate.summed or self.system:
-                    complete(record, step, loss)
-                else:
-                    # What `complete` does where nothing was folded or sampled since the last record.
-                    gate.block.append(loss)
-                    if len(gate.block) >= BLOCK:
-                        gate.learn()
-                    elapsed = record["elapsed"]
-                    if "sec_per_step" not in record and step > last_recorded >= 0:
-                        add_speed(record, (elapsed - last_elapsed) / (step - last_recorded))
-                    if step != last_recorded:
-                        last_recorded, last_elapsed = step, elapsed
-                    self.latest = record
-                try:
-                    # orjson refuses tensors and arrays, so that what comes through is added up without asking a device;
-                    # and adding up refuses what orjson would take although it is no number.
-                    body = dumps(record)
-                    total = sum(record.values())
-                except TypeError:
-                    total = math.nan
-                if total - total == 0.0:
-                    seq = intake.next_seq
-                    line = usual_line % (seq, body[1:])
-                    intake.next_seq = seq + 1
-                    fill = append(line)
-                    if fill > MUCH and not intake.has_woken:
-                        intake.wake_writer()
-                    elif not fill:
-                        intake.hold(line, STEP, seq)
-                    return
-            finally:
-                intake.busy = False
-                if intake.interrupting:
-                    intake.take_interrupting()
-                lock.release()
             self._put_completed(record)
 
         def adjust(step: int) -> None:

@@ -17,6 +17,30 @@ _LOOK_S = 1.0
 """How often it is looked whether the file is still in its place."""
 
 
+class _Bell:
+    """Wakes a thread, and can be rung from anywhere.
+
+    `threading.Event` cannot: an exception that a signal handler raises while its lock is being taken leaves that lock
+    held for ever. Here one lock is all there is, and letting go of it is a single step.
+    """
+
+    def __init__(self) -> None:
+        self._silence = threading.Lock()
+        self._silence.acquire()
+
+    def ring(self) -> None:
+        """Wake whoever waits, or will wait next."""
+        try:
+            self._silence.release()
+        except RuntimeError:
+            # It rings already.
+            pass
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it rings, at most `timeout_s`."""
+        self._silence.acquire(timeout=timeout_s)
+
+
 class Writer:
     """Moves batches from the intake to the record file, about every `flush_interval` seconds.
 
@@ -42,7 +66,7 @@ class Writer:
         self._flush_interval = flush_interval
         self._elapsed = elapsed
         self._on_gone = on_gone
-        self._wake = threading.Event()
+        self._bell = _Bell()
         self._closing = False
         self._deadline = 0.0
         self._flush_asked = 0
@@ -58,21 +82,21 @@ class Writer:
 
     def wake(self) -> None:
         """Write soon: there is a lot."""
-        self._wake.set()
+        self._bell.ring()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken before this call is in the record file; False where that took too long."""
         with self._turns:
             self._flush_asked += 1
             wanted = self._flush_asked
-            self._wake.set()
+            self._bell.ring()
             return self._turns.wait_for(lambda: self._flush_done >= wanted, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
         """Write what is left and stop; False where the disk did not take it in time."""
         self._deadline = time.monotonic() + timeout_s - 2 * _RETRY_S
         self._closing = True
-        self._wake.set()
+        self._bell.ring()
         self._thread.join(timeout_s)
         return not self._thread.is_alive() and self._drained()
 
@@ -95,7 +119,7 @@ class Writer:
         self._sync_failed = True
         self.sync_failures += 1
         self._guard.report("syncing the records", error)
-        self._wake.set()
+        self._bell.ring()
 
     def _run(self) -> None:
         while True:
@@ -106,8 +130,7 @@ class Writer:
                 with self._guard.watch("closing the record file"):
                     self._finish()
                 return
-            self._wake.wait(_RETRY_S if self.trouble else self._flush_interval)
-            self._wake.clear()
+            self._bell.wait(_RETRY_S if self.trouble else self._flush_interval)
 
     def _drained(self) -> bool:
         return self._intake.is_empty and not self._file.has_rest
