@@ -265,7 +265,7 @@ class Intake:
             self._overflow_bytes -= len(line)
 
     def _wait(self, waiting: Waiting) -> None:
-        if len(self._waiting) >= _MAX_WAITING:
+        if len(self._waiting) >= _MAX_WAITING and waiting.event not in _KEPT_LONGEST:
             self._drop(self.next_seq)
             self.next_seq += 1
             return

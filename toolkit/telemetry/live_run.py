@@ -17,6 +17,7 @@ from toolkit.telemetry.failure import describe_failure
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.keeper import Chore, Keeper
 from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.ranks import Rank
 from toolkit.telemetry.recorder import Recorder
 from toolkit.telemetry.run_home import RunHome
@@ -65,8 +66,11 @@ class LiveRun:
         self._probe = EnvironmentProbe(guard)
         self._sampling: SystemSampling | None = None
         if options.system:
-            samplers = default_samplers(home.folder.parent, guard)
-            self._sampling = SystemSampling(samplers, interval_s=_SAMPLE_EVERY_S, clock=clock, guard=guard)
+            with guard.watch("setting up the samplers"):
+                samplers = default_samplers(home.folder.parent, guard)
+                self._sampling = SystemSampling(
+                    samplers, interval_s=_SAMPLE_EVERY_S, clock=clock, guard=guard
+                )
         self.steering: Steering | None = None
         if options.control:
             poller = ControlPoller(
@@ -109,11 +113,13 @@ class LiveRun:
                 print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
         if self.home.notice:
             self._guard.report("resuming", OSError(self.home.notice))
-        self.recorder.start()
-        self._probe.start()
+        # A machine that starts no more threads is still a machine to train on.
+        starts = [self.recorder.start, self._probe.start, self.keeper.start]
         if self._sampling is not None:
-            self._sampling.start()
-        self.keeper.start()
+            starts.append(self._sampling.start)
+        for start in starts:
+            with self._guard.watch("starting a thread"):
+                start()
 
     def put(self, event: str, given: Mapping[str, Any]) -> None:
         """Write a record of the caller's values, a start record before the first."""
@@ -142,8 +148,12 @@ class LiveRun:
         )
         environment = None if self._environment_is_told else self._probe.result(wait_s)
         self._environment_is_told = self._environment_is_told or environment is not None
-        plain = self._values.tree({**fields, **(others or {}), **(environment or {})})
-        kept = {name: value for name, value in plain.items() if value is not None}
+        plain = self._values.tree({**fields, **mask_secrets(others or {}), **(environment or {})})
+        kept = {
+            f"x_{name}" if name in records.ENVELOPE else name: value
+            for name, value in plain.items()
+            if value is not None
+        }
         self.steps.samples_per_step = samples_per_step(kept)
         self._training = {"max_steps": kept["max_steps"]} if "max_steps" in kept else {}
         self.recorder.put(records.START, {**kept, "run_id": self.home.manifest.run_id})
@@ -161,15 +171,24 @@ class LiveRun:
 
     def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
         """Write the last records, stop the threads, and return what could not be done, in words."""
-        self.steps.put_rest()
+        # Each part fails alone: whatever goes wrong before it, the end is told and the files are closed.
+        with self._guard.watch("closing"):
+            self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
+        with self._guard.watch("closing"):
+            self.steps.put_rest()
         if error is not None:
-            self.put(records.ERROR, describe_failure(error))
+            with self._guard.watch("describing a failure"):
+                self.put(records.ERROR, describe_failure(error))
         if self.steering is not None:
-            self.steering.close()
-        self.put(records.END, {"status": status, "reason": reason, **self._totals()})
-        self.keeper.close(timeout_s=1.0)
+            with self._guard.watch("closing"):
+                self.steering.close()
+        with self._guard.watch("closing"):
+            self.put(records.END, {"status": status, "reason": reason, **self._totals()})
+        with self._guard.watch("closing"):
+            self.keeper.close(timeout_s=1.0)
         if self._sampling is not None:
-            self._sampling.stop(0.5)
+            with self._guard.watch("closing"):
+                self._sampling.stop(0.5)
         if self.home.rank == 0:
             with self._guard.watch("writing run.json"):
                 self._beat()
@@ -225,7 +244,7 @@ class LiveRun:
 
     def _beat(self) -> None:
         latest = self.steps.latest
-        summary = {name: latest[name] for name in _IN_SUMMARY if name in latest}
+        summary = {name: latest[name] for name in _IN_SUMMARY if type(latest.get(name)) in (int, float)}
         control: dict[str, Any] = {}
         if self.steering is not None:
             poller = self.steering.poller

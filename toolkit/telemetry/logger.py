@@ -121,6 +121,7 @@ class TelemetryLogger:
 
     def log_step(
         self,
+        /,
         global_step: int,
         train_loss: Any = None,
         lr: Any = None,
@@ -230,8 +231,8 @@ class TelemetryLogger:
         self, /, global_step: int, path: str | os.PathLike[str], *, prompt: str | None = None, **fields: Any
     ) -> None:
         """Tell of a sample file; one inside the run folder is kept as a path relative to it."""
-        shown = os.fspath(path)
-        if self.run_folder is not None:
+        shown: Any = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+        if self.run_folder is not None and isinstance(shown, str):
             inside = os.path.relpath(shown, self.run_folder)
             shown = shown if inside.startswith("..") else inside
         self._live().put(
@@ -239,7 +240,7 @@ class TelemetryLogger:
         )
 
     @guarded
-    def log_event(self, /, event: str, **fields: Any) -> None:
+    def log_event(self, event: str, /, **fields: Any) -> None:
         """Write a record of a kind of your own."""
         self._live().put(str(event)[:128] or "event", fields)
 
@@ -328,6 +329,7 @@ class TelemetryLogger:
         run = self._live()
         if reason is None:
             reason = "stopped" if self.should_stop else "finished"
+        reason = reason if isinstance(reason, str) else f"<{type(reason).__name__}>"
         self._become_inert()
         forget_at_exit(self)
         for sentence in run.close(status=_STATUS_OF.get(reason, "finished"), reason=reason, error=error):
@@ -415,12 +417,15 @@ def _inert_logger(run_name: str, options: TelemetryOptions) -> TelemetryLogger:
     return TelemetryLogger(run_name, options, enabled=False)
 
 
-def _size_of(path: str | os.PathLike[str]) -> int | None:
+def _size_of(path: Any) -> int | None:
     """Return the bytes of a file, or of the files of a folder; None where it cannot be known."""
+    if not isinstance(path, (str, os.PathLike)):
+        return None
     try:
+        path = os.fspath(path)
         if not os.path.isdir(path):
             return os.stat(path).st_size
         with os.scandir(path) as entries:
             return sum(entry.stat().st_size for entry in entries if entry.is_file())
-    except OSError:
+    except (OSError, ValueError):
         return None

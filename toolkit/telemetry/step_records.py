@@ -9,13 +9,15 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, NAN_INF_DETECTED, STEP
+from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.intake import MUCH, Intake
 from toolkit.telemetry.steps import BLOCK, MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.values import Values, is_finite_number
 
 _ENVELOPE: Final = frozenset(ENVELOPE)
+_MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096
+_PLAIN: Final = frozenset({float, int, bool, str})
 _OF_A_FOLDED_STEP: Final = ("train_loss", "grad_norm")
 
 
@@ -146,7 +148,7 @@ class StepRecords:
                             total = sum(record.values())
                         except TypeError:
                             total = math.nan
-                        if total - total == 0.0:
+                        if total - total == 0.0 and len(body) < _MAX_PLAIN:
                             seq = intake.next_seq
                             line = usual_line % (seq, body[1:])
                             fill = append(line)
@@ -204,9 +206,20 @@ class StepRecords:
     def put_rest(self) -> None:
         """Write a record for the steps that were folded and whose record never came due."""
         gate = self._gate
-        if gate.losses:
-            record = {"time": self._clock.wall(), "elapsed": self._clock.monotonic() - self._began}
-            self._take_any(gate.last_step, True, {**record, "train_loss": gate.losses.pop()}, {})
+        if not gate.losses:
+            return
+        loss = gate.losses.pop()
+        wall, elapsed = self._clock.wall(), self._clock.monotonic() - self._began
+        finish = partial(self._finish_rest, gate.last_step, elapsed)
+        self._intake.put(STEP, wall, elapsed, {"train_loss": loss}, finish=finish)
+
+    def _finish_rest(self, step: int, elapsed: float, fields: dict[str, Any]) -> dict[str, Any] | None:
+        record = self._finish(step, True, elapsed, fields)
+        if record is not None:
+            # The time since the last step was not spent on steps.
+            record.pop("sec_per_step", None)
+            record.pop("samples_per_sec", None)
+        return record
 
     def _take_any(self, step: int, due: bool, record: dict[str, Any], scalars: dict[str, Any]) -> None:
         """Take a step of whatever values."""
@@ -214,7 +227,13 @@ class StepRecords:
         record.pop("global_step", None)
         if not due:
             # A step that is folded needs its loss; fetching all the rest from a device would be for nothing.
-            record, scalars = {name: record[name] for name in _OF_A_FOLDED_STEP if name in record}, {}
+            given = {**record, **scalars}
+            record = {
+                name: value
+                for name, value in given.items()
+                if type(value) in _PLAIN or name in _OF_A_FOLDED_STEP
+            }
+            scalars = {}
         plain, pending = self._values.fields({**record, **scalars} if scalars else record)
         self._intake.put(
             STEP, wall, elapsed, plain, pending, finish=partial(self._finish, step, due, elapsed)

@@ -21,7 +21,7 @@ BLOCK: Final = 16
 _WEIGHT: Final = 0.4
 """Weight of the newest block in what counts as usual: about the last sixty losses do."""
 
-MAX_FOLDED: Final = 4096
+MAX_FOLDED: Final = 256
 """Losses kept one by one; more of them are summed up."""
 
 
@@ -59,7 +59,7 @@ class StepGate:
         """Fold one ordinary loss of a step that gets no record."""
         self.losses.append(loss)
         if len(self.losses) >= MAX_FOLDED:
-            self._compress()
+            self._compress(keep=1)
 
     @property
     def count(self) -> int:
@@ -95,9 +95,9 @@ class StepGate:
         self.summed, self._sum, self._min, self._max = 0, 0.0, math.inf, -math.inf
         return fields
 
-    def _compress(self) -> None:
+    def _compress(self, keep: int = 0) -> None:
         # Another thread may append while this runs: only what was counted is taken away.
-        taken = self.losses[:]
+        taken = self.losses[: len(self.losses) - keep]
         del self.losses[: len(taken)]
         if not taken:
             return
@@ -113,8 +113,11 @@ class StepGate:
         """Work out anew above which loss a step is a jump."""
         # A jump must not teach that jumps are usual, so it counts as the largest ordinary loss.
         block, self.block = [min(loss, self.high) for loss in self.block], []
-        mean = sum(block) / len(block)
-        deviation = sum([abs(loss - mean) for loss in block]) / len(block)
+        mean = sum([loss / len(block) for loss in block])
+        deviation = sum([abs(loss - mean) / len(block) for loss in block])
+        if not math.isfinite(mean) or not math.isfinite(deviation):
+            # Losses at the very end of what a number can be: nothing is unusual among them.
+            return
         if self._mean is None:
             self._mean, self._deviation = mean, deviation
         else:
@@ -125,4 +128,4 @@ class StepGate:
         # A loss that hardly moves at all would make every rounding error a jump.
         margin = max(JUMP_DEVIATIONS * self._deviation, 1e-3 * abs(self._mean), 1e-12)
         high = self._mean + margin
-        self.high = min(high, _FLOAT_MAX)
+        self.high = high if math.isfinite(high) else _FLOAT_MAX
