@@ -117,6 +117,34 @@ def test_a_process_killed_in_the_middle_of_a_hang_loses_nothing(tmp_path, start)
     whole_run(tmp_path / "run", steps=range(20_000))
 
 
+def test_a_checkpoint_whose_disk_hangs_is_told_of_without_waiting(tmp_path, start):
+    ended = start(
+        """
+        stat = os.stat
+
+        def hanging_stat(path, *args, **kwargs):
+            if str(path).endswith("model.safetensors"):
+                threading.Event().wait()
+            return stat(path, *args, **kwargs)
+
+        os.stat = hanging_stat
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=1.5)
+        call = threading.Thread(target=log.log_checkpoint, args=(1, "/far/away/model.safetensors"), daemon=True)
+        call.start()
+        call.join(3.0)
+        print(f"waits={int(call.is_alive())}")
+        log.close()
+        sys.exit(7)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert not ended.number("waits")
+    (checkpoint,) = events(whole_run(tmp_path / "run"), "checkpoint")
+    assert checkpoint["checkpoint_path"] == "/far/away/model.safetensors"
+
+
 @pytest.fixture
 def hanging_disk(tmp_path):
     """A mounted file system and the switch that makes it hang."""

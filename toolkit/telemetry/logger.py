@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -221,7 +222,7 @@ class TelemetryLogger:
         known = {
             "global_step": global_step,
             "checkpoint_path": path,
-            "bytes": _size_of(path),
+            "bytes": _size_within(path, 0.2),
             "is_best": is_best,
         }
         self._live().put(records.CHECKPOINT, {**known, "seconds": seconds, **fields})
@@ -417,10 +418,20 @@ def _inert_logger(run_name: str, options: TelemetryOptions) -> TelemetryLogger:
     return TelemetryLogger(run_name, options, enabled=False)
 
 
-def _size_of(path: Any) -> int | None:
-    """Return the bytes of a file, or of the files of a folder; None where it cannot be known."""
+def _size_within(path: Any, timeout_s: float) -> int | None:
+    """Return the size of a checkpoint; None where its disk does not answer in time, or there is nothing to be asked."""
     if not isinstance(path, (str, os.PathLike)):
         return None
+    found: list[int | None] = []
+    # On a thread of its own: a disk that hangs would otherwise hold up the training.
+    asking = threading.Thread(target=lambda: found.append(_size_of(path)), name="telemetry-size", daemon=True)
+    asking.start()
+    asking.join(timeout_s)
+    return found[0] if found else None
+
+
+def _size_of(path: str | os.PathLike[str]) -> int | None:
+    """Return the bytes of a file, or of the files of a folder; None where it cannot be known."""
     try:
         path = os.fspath(path)
         if not os.path.isdir(path):

@@ -118,14 +118,12 @@ class StepRecords:
             ):
                 take_any(step, True, record, scalars)
                 return
-            is_usual = False
             # A signal handler may raise out of any line, but not between `with` and its block.
             with lock:
                 if intake.is_direct and not intake.busy:
                     lines = journal.lines
                     try:
                         intake.busy = True
-                        is_usual = True
                         if scalars:
                             record.update(scalars)
                         if gate.losses or gate.summed or self.system:
@@ -148,7 +146,7 @@ class StepRecords:
                             total = sum(record.values())
                         except TypeError:
                             total = math.nan
-                        if total - total == 0.0 and len(body) < _MAX_PLAIN:
+                        if total - total == 0.0 and (not scalars or len(body) < _MAX_PLAIN):
                             seq = intake.next_seq
                             line = usual_line % (seq, body[1:])
                             fill = append(line)
@@ -165,10 +163,9 @@ class StepRecords:
                                 intake.take_interrupting()
                         finally:
                             intake.busy = False
-            if not is_usual:
-                take_any(step, True, record, scalars)
-                return
-            self._put_completed(record)
+                    self._put_completed(record)
+                    return
+            take_any(step, True, record, scalars)
 
         def adjust(step: int) -> None:
             """Do what somebody asked for between two steps, and go over to the interval that is in force now."""
