@@ -222,7 +222,7 @@ class TelemetryLogger:
         known = {
             "global_step": global_step,
             "checkpoint_path": path,
-            "bytes": _size_within(path, 0.2),
+            "bytes": _size_within(path, 0.2, self.guard),
             "is_best": is_best,
         }
         self._live().put(records.CHECKPOINT, {**known, "seconds": seconds, **fields})
@@ -418,13 +418,18 @@ def _inert_logger(run_name: str, options: TelemetryOptions) -> TelemetryLogger:
     return TelemetryLogger(run_name, options, enabled=False)
 
 
-def _size_within(path: Any, timeout_s: float) -> int | None:
+def _size_within(path: Any, timeout_s: float, guard: Guard) -> int | None:
     """Return the size of a checkpoint; None where its disk does not answer in time, or there is nothing to be asked."""
     if not isinstance(path, (str, os.PathLike)):
         return None
     found: list[int | None] = []
+
+    def ask() -> None:
+        with guard.watch("looking up a checkpoint's size"):
+            found.append(_size_of(path))
+
     # On a thread of its own: a disk that hangs would otherwise hold up the training.
-    asking = threading.Thread(target=lambda: found.append(_size_of(path)), name="telemetry-size", daemon=True)
+    asking = threading.Thread(target=ask, name="telemetry-size", daemon=True)
     asking.start()
     asking.join(timeout_s)
     return found[0] if found else None

@@ -118,8 +118,9 @@ class StepRecords:
             ):
                 take_any(step, True, record, scalars)
                 return
-            # A signal handler may raise out of any line, but not between `with` and its block.
-            with lock:
+            # What `with lock` does, at less cost: within the `try`, as a signal handler may raise behind any call.
+            try:
+                lock.acquire()
                 if intake.is_direct and not intake.busy:
                     lines = journal.lines
                     try:
@@ -165,6 +166,12 @@ class StepRecords:
                             intake.busy = False
                     self._put_completed(record)
                     return
+            finally:
+                try:
+                    lock.release()
+                except RuntimeError:
+                    # Interrupted while another thread had it: there is nothing to let go of.
+                    pass
             take_any(step, True, record, scalars)
 
         def adjust(step: int) -> None:
