@@ -44,9 +44,6 @@ class PendingScalar:
         """Return the number if it has arrived, else None at once; after it was returned its place is used again."""
         return self._pool.read(self._place, self._kind)
 
-    def give_up(self) -> None:
-        """Stop waiting. The place stays taken: the copy may still land on it."""
-
 
 class DeviceScalars:
     """Takes scalars of any torch device; torch itself is never imported from here, only met."""

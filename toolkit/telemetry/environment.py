@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.runfolder.process import boot_id
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.samplers.gpu import initialise, load_nvml
@@ -119,13 +120,6 @@ def _process_started() -> float:
     import psutil
 
     return round(psutil.Process().create_time(), 3)
-
-
-def _boot_id() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return None
 
 
 def _accelerators() -> list[dict[str, Any]]:
@@ -262,6 +256,6 @@ _PARTS: Final[dict[str, Callable[[], Any]]] = {
     "git": _git,
     "command_line": lambda: mask_secrets(list(sys.argv)),
     "pid": os.getpid,
-    "boot_id": _boot_id,
+    "boot_id": boot_id,
     "process_started": _process_started,
 }
