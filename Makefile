@@ -20,15 +20,12 @@ REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirement
 help:  ## List what can be made.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-# A trap of its own keeps the shell alive through Ctrl-C: the trainer saves and ends, and the rows are still shown.
-run: $(READY)  ## Train the example for a minute or two and show what was logged (CONFIG=, ARGS=).
-	@trap : INT; $(BIN)/python run.py $(CONFIG) $(ARGS); status=$$?; \
-	$(BIN)/telemetry show logs; exit $$status
+# exec, so that a signal make passes on reaches the program and not a shell around it.
+run: $(READY)  ## Train the example and watch it on http://localhost:8501, until Ctrl-C (CONFIG=, ARGS= go to run.py).
+	@exec $(BIN)/python -m dashboard.with_training $(CONFIG) $(ARGS)
 
-dashboard: $(READY)  ## Serve the dashboard on http://localhost:8501.
-	@if [ -f run_dashboard.py ]; then exec $(BIN)/python run_dashboard.py $(ARGS); fi; \
-	echo "There is no dashboard yet. 'make run' trains the example and prints its last rows;" >&2; \
-	echo "'$(BIN)/telemetry show RUN_FOLDER' prints those of any run." >&2; exit 1
+dashboard: $(READY)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").
+	@exec $(BIN)/python run_dashboard.py $(ARGS)
 
 test: check  ## Run the checks, then every test (ARGS= goes to pytest).
 	@echo "== pytest"
@@ -53,7 +50,7 @@ bench: $(READY_TO_BENCH)  ## Measure us beside the peers, in one sitting (ARGS=-
 
 clean:  ## Remove what make, tests and tools made; logs and trained weights stay.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
-	find toolkit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find toolkit dashboard tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call a set of extras; the stamp carries their names, so a new extra is a new stamp.
 $(VENV)/.installed-%: $(REQUIREMENTS) | $(BIN)/python

@@ -14,7 +14,7 @@ from toolkit.runfolder.safefile import open_regular
 
 _HEAD_BYTES = 256
 _BLOCK_BYTES = 64 * 1024
-_MAX_BAD_LINES_KEPT = 100
+MAX_BAD_LINES_KEPT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,28 @@ class Chunk:
         return self.cursor.offset
 
 
-def read_from(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 1024 * 1024) -> Chunk:
-    """Read the complete lines of `path` behind `cursor`, at most about `max_bytes` of them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Complete lines as they stand in the file, for readers that parse many at once."""
 
-    A last line without its newline is still being written; it is left for the next call. A line that is no record is
-    counted and its position kept. A line of over 1 MiB is passed over without being held in memory, and counted.
+    data: bytes
+    """Whole lines, each with its newline; empty where there is nothing new."""
+    start: int
+    """Where in the file `data` begins."""
+    cursor: Cursor
+    long_line: BadLine | None
+    """An over-long line that ended before `data` and was passed over."""
+    replaced: bool
+    """The file was truncated or replaced since the cursor was made, and is read again from its start."""
+    pending_bytes: int
+    """Bytes behind the cursor: a line that is still being written, or more than one read takes."""
+
+
+def read_block(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 1024 * 1024) -> Block:
+    """Read the complete lines of `path` behind `cursor` without parsing them, at most about `max_bytes`.
+
+    A last line without its newline is still being written; it is left for the next call. A line of over 1 MiB that does
+    not end within what was read is passed over without being held in memory.
 
     Raises:
         OSError: the file is missing, unreadable, or no regular file.
@@ -87,66 +104,91 @@ def read_from(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 102
         data = _pread(descriptor, max(max_bytes, MAX_LINE_BYTES + 1), cursor.offset)
     finally:
         os.close(descriptor)
-    lines = _Lines(cursor)
-    lines.take(data)
-    return Chunk(
-        records=lines.records,
-        cursor=lines.cursor,
-        bad_count=lines.bad_count,
-        bad_lines=tuple(lines.bad_lines),
-        replaced=replaced,
-        pending_bytes=max(0, status.st_size - lines.cursor.offset),
+    block = _cut(data, cursor)
+    return replace(block, replaced=replaced, pending_bytes=max(0, status.st_size - block.cursor.offset))
+
+
+def _cut(data: bytes, cursor: Cursor) -> Block:
+    at = cursor.offset
+    start = 0
+    long_line = None
+    began = cursor.long_line_at
+    if began is not None:
+        newline = data.find(b"\n")
+        if newline < 0:
+            cursor = replace(cursor, offset=at + len(data))
+            return Block(
+                data=b"", start=cursor.offset, cursor=cursor, long_line=None, replaced=False, pending_bytes=0
+            )
+        long_line = _too_long(began, at + newline - began)
+        start = newline + 1
+    # Only the newline byte ends a record: str.splitlines would also cut at U+2028 and its kind.
+    end = max(start, data.rfind(b"\n", start) + 1)
+    left = len(data) - end
+    if left > MAX_LINE_BYTES:
+        cursor = replace(cursor, offset=at + len(data), long_line_at=at + end)
+    else:
+        cursor = replace(cursor, offset=at + end, long_line_at=None)
+    return Block(
+        data=data[start:end],
+        start=at + start,
+        cursor=cursor,
+        long_line=long_line,
+        replaced=False,
+        pending_bytes=0,
     )
 
 
-class _Lines:
-    """Cuts bytes into lines and keeps count."""
+def _too_long(offset: int, length: int) -> BadLine:
+    return BadLine(offset, length, f"longer than {MAX_LINE_BYTES} bytes")
 
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
-        self.records: list[Record] = []
-        self.bad_lines: list[BadLine] = []
-        self.bad_count = 0
 
-    def take(self, data: bytes) -> None:
-        at = self.cursor.offset
-        start = 0
-        began = self.cursor.long_line_at
-        if began is not None:
-            newline = data.find(b"\n")
-            if newline < 0:
-                self.cursor = replace(self.cursor, offset=at + len(data))
-                return
-            self._bad(began, at + newline - began, f"longer than {MAX_LINE_BYTES} bytes")
-            start = newline + 1
-        # Only the newline byte ends a record: str.splitlines would also cut at U+2028 and its kind.
-        end = data.rfind(b"\n", start) + 1
-        position = at + start
-        if end > start:
-            for line in data[start : end - 1].split(b"\n"):
-                self._line(line, position)
-                position += len(line) + 1
-        self.cursor = replace(self.cursor, offset=position, long_line_at=None)
-        left = at + len(data) - position
-        if left > MAX_LINE_BYTES:
-            self.cursor = replace(self.cursor, offset=position + left, long_line_at=position)
+def read_from(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 1024 * 1024) -> Chunk:
+    """Read the complete lines of `path` behind `cursor`, at most about `max_bytes` of them.
 
-    def _line(self, line: bytes, position: int) -> None:
-        if not line:
-            # A writer that found a torn line ended it with a newline of its own.
-            return
-        if len(line) > MAX_LINE_BYTES:
-            self._bad(position, len(line), f"longer than {MAX_LINE_BYTES} bytes")
-            return
-        try:
-            self.records.append(decode(line))
-        except RecordError as error:
-            self._bad(position, len(line), str(error))
+    A last line without its newline is still being written; it is left for the next call. A line that is no record is
+    counted and its position kept. A line of over 1 MiB is passed over without being held in memory, and counted.
 
-    def _bad(self, offset: int, length: int, reason: str) -> None:
-        self.bad_count += 1
-        if len(self.bad_lines) < _MAX_BAD_LINES_KEPT:
-            self.bad_lines.append(BadLine(offset, length, reason))
+    Raises:
+        OSError: the file is missing, unreadable, or no regular file.
+    """
+    block = read_block(path, cursor, max_bytes=max_bytes)
+    records: list[Record] = []
+    bad = [block.long_line] if block.long_line is not None else []
+    for position, line in lines_of(block):
+        found = parse_line(position, line)
+        if isinstance(found, BadLine):
+            bad.append(found)
+        else:
+            records.append(found)
+    return Chunk(
+        records=records,
+        cursor=block.cursor,
+        bad_count=len(bad),
+        bad_lines=tuple(bad[:MAX_BAD_LINES_KEPT]),
+        replaced=block.replaced,
+        pending_bytes=block.pending_bytes,
+    )
+
+
+def lines_of(block: Block) -> Iterator[tuple[int, bytes]]:
+    """Yield each line of `block`, without its newline, and where in the file it begins; empty ones are left out."""
+    position = block.start
+    for line in block.data[:-1].split(b"\n"):
+        # A writer that found a torn line ended it with a newline of its own, so an empty line is no fault.
+        if line:
+            yield position, line
+        position += len(line) + 1
+
+
+def parse_line(position: int, line: bytes) -> Record | BadLine:
+    """Return the record that stands in `line`, or what is wrong with it."""
+    if len(line) > MAX_LINE_BYTES:
+        return _too_long(position, len(line))
+    try:
+        return decode(line)
+    except RecordError as error:
+        return BadLine(position, len(line), str(error))
 
 
 def _is_the_same(descriptor: int, status: os.stat_result, cursor: Cursor) -> bool:

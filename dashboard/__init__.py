@@ -1,0 +1,1 @@
+"""The pages people look at: what a run folder says, in a browser."""

@@ -1,0 +1,42 @@
+"""Where the browser finds the scripts of the pages, and where they lie on disk: ours, and plotly's as installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import zlib
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+
+@cache
+def plotly_js_url() -> str:
+    """Return the path under which the server hands out plotly.js.
+
+    It carries plotly's version, so a browser may keep the file for good.
+    """
+    return f"/assets/plotly-{version('plotly')}.min.js"
+
+
+@cache
+def plotly_js_file() -> Path:
+    """Return the file behind `plotly_js_url`, without importing plotly.
+
+    Raises:
+        FileNotFoundError: plotly is not installed, or comes without the file.
+    """
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        file = Path(folder) / "package_data" / "plotly.min.js"
+        if file.is_file():
+            return file
+    raise FileNotFoundError("the installed plotly package has no package_data/plotly.min.js")
+
+
+CHART_JS_FILE = Path(__file__).with_name("components") / "chart.js"
+
+
+@cache
+def chart_js_url() -> str:
+    """Return the path under which the server hands out the code that draws charts; it changes with the code."""
+    return f"/assets/chart-{zlib.crc32(CHART_JS_FILE.read_bytes()):08x}.js"

@@ -1,0 +1,1 @@
+"""Tables as Plotly figures: plain mappings, without Streamlit."""

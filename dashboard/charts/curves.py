@@ -1,0 +1,480 @@
+"""Curves as a Plotly figure: raw behind smooth, what was begun again pale, what is no number drawn as such."""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from dashboard.charts.palette import color, series_color
+from dashboard.data.run_store import Floats, Piece, Series, XAxis
+from dashboard.data.words import html_text, short_number
+
+Figure = dict[str, Any]
+Window = tuple[float, float]
+
+_MAX_MARKS: Final = 60
+_MAX_LABELS: Final = 10
+_AXIS_TITLES: Final = {"step": "step", "time": "", "elapsed": "time", "epoch": "epoch"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One metric in a chart."""
+
+    series: Series
+    around: Series | None = None
+    """The whole run in few points, drawn outside the window so that panning finds something."""
+    label: str
+    number: int = 0
+    """Which colour of the palette."""
+    dash: str = "solid"
+    band: tuple[Series, Series] | None = None
+    """Lowest and highest of the steps between two records, drawn as an area."""
+    raw: bool = True
+    """Whether the curve itself is drawn behind its average."""
+    digits: str = ".4~g"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened at one place of the axis."""
+
+    x: float
+    text: str
+    tone: str = "muted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How a chart is drawn."""
+
+    axis: XAxis = "step"
+    window: Window | None = None
+    log_y: bool = False
+    clip: bool = False
+    from_zero: bool = False
+    unit: str = ""
+    legend: bool = False
+    axis_title: bool = True
+    mark_labels: bool = True
+    limits: tuple[tuple[float, str], ...] = ()
+    """Horizontal lines with a word: memory there is, temperature where the card slows down."""
+    revision: str = ""
+    """Zoom and hidden curves are kept as long as this stays the same."""
+    marks: tuple[Mark, ...] = field(default_factory=tuple)
+
+
+def curve_figure(curves: Sequence[Curve], look: Look) -> Figure:
+    """Return the figure of `curves`. Never leaves out an extreme that a curve still has, nor a NaN or an infinity."""
+    traces: list[dict[str, Any]] = []
+    low, high = _y_range(curves, look)
+    for curve in curves:
+        traces.extend(_band(curve, look))
+        traces.extend(_pale(curve, look))
+        traces.extend(_lines(curve, look))
+        if look.clip and low is not None and high is not None:
+            traces.extend(_outside(curve, look, low, high))
+    traces.extend(_non_finite(curves, look))
+    return {"data": traces, "layout": _layout(look, curves, low, high)}
+
+
+def chart_label(title: str, series: Series) -> str:
+    """Return what a screen reader says about a chart."""
+    last = next((float(piece.y[-1]) for piece in reversed(series.pieces) if len(piece.y)), None)
+    parts = [title, f"{series.total:,} points"]
+    if last is not None:
+        parts.append(f"last {short_number(last)}")
+    if series.low is not None and series.high is not None:
+        parts.append(f"from {short_number(series.low)} to {short_number(series.high)}")
+    bad = sum(run.count for run in series.non_finite)
+    if bad:
+        parts.append(f"{bad:,} not finite")
+    return ", ".join(parts)
+
+
+def packed(values: Floats) -> dict[str, str] | list[float]:
+    """Return numbers as Plotly reads them fastest, in as few bytes as keep what a screen can show."""
+    if len(values) < 8:
+        # Short lists stay readable to whoever looks at a figure; None is a gap.
+        return [None if not math.isfinite(value) else value for value in values.tolist()]  # type: ignore[misc]
+    data: np.ndarray[Any, Any] = values
+    finite = values[np.isfinite(values)]
+    if len(finite) == len(values) and np.all(values % 1 == 0) and np.all(np.abs(values) < 2**31):
+        data = values.astype("<i4")
+        kind = "i4"
+    elif len(finite) and _survives_float32(finite):
+        with np.errstate(over="ignore"):
+            data = values.astype("<f4")
+        kind = "f4"
+    else:
+        data = values.astype("<f8")
+        kind = "f8"
+    return {"dtype": kind, "bdata": base64.b64encode(data.tobytes()).decode("ascii")}
+
+
+def _survives_float32(finite: Floats) -> bool:
+    """Say whether rounding to single precision moves no point by more than a millionth of the picture's height."""
+    largest = float(np.abs(finite).max())
+    if largest > 1e38 or (largest and largest < 1e-30):
+        return False
+    return largest * 6e-8 <= (float(finite.max()) - float(finite.min())) * 1e-6 or not largest
+
+
+def x_values(values: Floats, axis: XAxis) -> Floats:
+    """Return places on the axis as the chart counts them: wall time in milliseconds of the local clock."""
+    return (values + _local_offset()) * 1000.0 if axis == "time" else values
+
+
+def window_from_chart(view: Sequence[float], axis: XAxis) -> Window:
+    """Return the part of the run that a chart shows, from what the browser said."""
+    low, high = float(min(view)), float(max(view))
+    if axis == "time":
+        return low / 1000.0 - _local_offset(), high / 1000.0 - _local_offset()
+    return low, high
+
+
+def _local_offset() -> float:
+    return float(time.localtime().tm_gmtoff)
+
+
+# ---------------------------------------------------------------- traces
+
+
+def _joined(pieces: Iterable[Piece], *, apart: bool = False) -> tuple[Floats, Floats]:
+    """Return the pieces as one line; `apart` leaves a gap between two sessions, as wall time does."""
+    found = list(pieces)
+    if not found:
+        return np.empty(0), np.empty(0)
+    x, y = [found[0].x], [found[0].y]
+    for piece in found[1:]:
+        if apart:
+            x.append(piece.x[:1])
+            y.append(np.array([np.nan]))
+        x.append(piece.x)
+        y.append(piece.y)
+    return np.concatenate(x), np.concatenate(y)
+
+
+def _with_surroundings(inner: Iterable[Piece], outer: Iterable[Piece], look: Look) -> tuple[Floats, Floats]:
+    x, y = _joined(inner, apart=look.axis == "time")
+    around_x, around_y = _joined(outer, apart=look.axis == "time")
+    if look.window is None or not len(around_x):
+        return x, y
+    if not len(x):
+        return around_x, around_y
+    before, after = around_x < x[0], around_x > x[-1]
+    return (
+        np.concatenate((around_x[before], x, around_x[after])),
+        np.concatenate((around_y[before], y, around_y[after])),
+    )
+
+
+def _lines(curve: Curve, look: Look) -> list[dict[str, Any]]:
+    series, around = curve.series, curve.around
+    smooth = bool(series.smooth)
+    traces = []
+    x, y = _with_surroundings(series.pieces, around.pieces if around else (), look)
+    # One point makes no line, and a few are easier to see with dots.
+    dots = series.total <= 40
+    if curve.raw or not smooth:
+        traces.append(
+            _trace(
+                x,
+                y,
+                look,
+                name=f"{curve.label} (as logged)" if smooth else curve.label,
+                color=series_color(curve.number, 0.3 if smooth else 1.0),
+                width=1.0 if smooth else 1.6,
+                dash="solid" if smooth else curve.dash,
+                dots=dots,
+                digits=curve.digits,
+                legend=not smooth,
+            )
+        )
+    if smooth:
+        x, y = _with_surroundings(series.smooth, around.smooth if around else (), look)
+        traces.append(
+            _trace(
+                x,
+                y,
+                look,
+                name=curve.label,
+                color=series_color(curve.number),
+                width=2.0,
+                dash=curve.dash,
+                dots=False,
+                digits=curve.digits,
+                legend=True,
+            )
+        )
+    return traces
+
+
+def _pale(curve: Curve, look: Look) -> list[dict[str, Any]]:
+    return [
+        _trace(
+            piece.x,
+            piece.y,
+            look,
+            name=f"{curve.label} (session {piece.session}, begun again)",
+            color=series_color(curve.number, 0.45),
+            width=1.0,
+            dash="dot",
+            dots=len(piece.x) == 1,
+            digits=curve.digits,
+            legend=False,
+        )
+        for piece in curve.series.abandoned
+    ]
+
+
+def _band(curve: Curve, look: Look) -> list[dict[str, Any]]:
+    if curve.band is None:
+        return []
+    traces = []
+    for part, series in zip(("lowest", "highest"), curve.band, strict=True):
+        x, y = _joined(series.pieces)
+        trace = _trace(
+            x,
+            y,
+            look,
+            name=f"{part} between records",
+            color=series_color(curve.number, 0.0),
+            width=0,
+            dash="solid",
+            dots=False,
+            digits=curve.digits,
+            legend=False,
+        )
+        if part == "highest":
+            trace["fill"] = "tonexty"
+            trace["fillcolor"] = series_color(curve.number, 0.12)
+        traces.append(trace)
+    return traces
+
+
+def _trace(
+    x: Floats,
+    y: Floats,
+    look: Look,
+    *,
+    name: str,
+    color: str,
+    width: float,
+    dash: str,
+    dots: bool,
+    digits: str,
+    legend: bool,
+) -> dict[str, Any]:
+    shown = np.where(np.isfinite(y), y, np.nan) if len(y) else y
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "lines+markers" if dots else "lines",
+        "x": packed(x_values(x, look.axis)),
+        "y": packed(shown),
+        "name": html_text(name),
+        "line": {"color": color, "width": width, "dash": dash},
+        "hovertemplate": f"%{{y:{digits}}}{html_text(look.unit and ' ' + look.unit)}",
+        "showlegend": legend,
+    }
+    if dots:
+        trace["marker"] = {"color": color, "size": 5}
+    return trace
+
+
+def _outside(curve: Curve, look: Look, low: float, high: float) -> list[dict[str, Any]]:
+    x, y = _joined(curve.series.pieces)
+    traces = []
+    for mask, edge, symbol in ((y > high, high, "triangle-up"), (y < low, low, "triangle-down")):
+        if not mask.any():
+            continue
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": packed(x_values(x[mask], look.axis)),
+                "y": packed(np.full(int(mask.sum()), edge)),
+                "customdata": [short_number(value) for value in y[mask].tolist()],
+                "marker": {"symbol": symbol, "size": 8, "color": color("warning")},
+                "name": "beyond the frame",
+                "hovertemplate": f"{html_text(curve.label)} %{{customdata}}<extra></extra>",
+                "showlegend": False,
+                "cliponaxis": False,
+            }
+        )
+    return traces
+
+
+def _non_finite(curves: Sequence[Curve], look: Look) -> list[dict[str, Any]]:
+    kinds = {"NaN": ("x", 0.02), "Infinity": ("triangle-up", 0.98), "-Infinity": ("triangle-down", 0.06)}
+    traces = []
+    for kind, (symbol, height) in kinds.items():
+        x, words = [], []
+        for curve in curves:
+            for run in curve.series.non_finite:
+                if run.kind != kind:
+                    continue
+                what = f"{curve.label}: {kind}" + (f", {run.count:,} in a row" if run.count > 1 else "")
+                for place in {run.first_x, run.last_x}:
+                    x.append(place)
+                    words.append(html_text(what))
+        if x:
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "x": packed(x_values(np.asarray(x), look.axis)),
+                    "y": [height] * len(x),
+                    "yaxis": "y2",
+                    "text": words,
+                    "hovertemplate": "%{text}<extra></extra>",
+                    "marker": {"symbol": symbol, "size": 8, "color": color("critical")},
+                    "name": kind,
+                    "showlegend": False,
+                    "cliponaxis": False,
+                }
+            )
+    return traces
+
+
+# ---------------------------------------------------------------- layout
+
+
+def _y_range(curves: Sequence[Curve], look: Look) -> tuple[float | None, float | None]:
+    """Return the frame's lowest and highest value where we choose it; two Nones leave it to the chart."""
+    if look.clip:
+        edges = [curve.series.percentiles for curve in curves if curve.series.percentiles is not None]
+        if not edges:
+            return None, None
+        low, high = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
+        room = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
+        return low - room, high + room
+    if look.window is None:
+        return None, None
+    # Zoomed in along the axis, the height fits what is inside the window, spikes included.
+    lows = [curve.series.low for curve in curves if curve.series.low is not None]
+    highs = [curve.series.high for curve in curves if curve.series.high is not None]
+    if not lows or not highs:
+        return None, None
+    low, high = min(lows), max(highs)
+    room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
+    return low - room, high + room
+
+
+def _layout(look: Look, curves: Sequence[Curve], low: float | None, high: float | None) -> dict[str, Any]:
+    xaxis: dict[str, Any] = {
+        "type": "date" if look.axis == "time" else "linear",
+        "title": {"text": _AXIS_TITLES[look.axis] if look.axis_title else "", "standoff": 4},
+        "uirevision": f"{look.revision}|{look.window}",
+        "showspikes": True,
+        "spikemode": "across",
+        "spikethickness": 1,
+        "spikedash": "solid",
+        "spikecolor": color("muted", 0.5),
+        "zeroline": False,
+        "hoverformat": ",.0f" if look.axis == "step" else None,
+    }
+    edges = [edge for curve in curves for piece in curve.series.pieces for edge in (piece.x[0], piece.x[-1])]
+    if look.window is None and len(set(edges)) > 1:
+        # Dots on a curve would make the chart add room at both ends.
+        low_x, high_x = x_values(np.asarray([min(edges), max(edges)]), look.axis).tolist()
+        xaxis["autorangeoptions"] = {"clipmin": low_x, "clipmax": high_x}
+    if look.window is not None:
+        xaxis["range"] = x_values(np.asarray(look.window), look.axis).tolist()
+    yaxis: dict[str, Any] = {
+        "type": "log" if look.log_y else "linear",
+        "fixedrange": True,
+        "uirevision": f"{look.revision}|{look.window}|{look.log_y}|{look.clip}",
+        "zeroline": False,
+        "exponentformat": "power" if look.log_y else "SI",
+        "dtick": 1 if look.log_y and _decades(curves) > 2 else None,
+    }
+    if look.from_zero and low is None:
+        yaxis["rangemode"] = "tozero"
+    if low is not None and high is not None:
+        yaxis["range"] = _log_range(curves, low, high) if look.log_y else [low, high]
+    shapes, annotations = _marks(look)
+    for value, text in look.limits:
+        shapes.append(
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": value,
+                "y1": value,
+                "line": {"color": color("warning", 0.7), "width": 1, "dash": "dash"},
+            }
+        )
+        annotations.append(_annotation(text, "warning", xref="paper", x=1, y=value, xanchor="right"))
+    return {
+        "xaxis": xaxis,
+        "yaxis": yaxis,
+        "yaxis2": {"overlaying": "y", "range": [0, 1], "fixedrange": True, "visible": False},
+        "uirevision": look.revision,
+        "hovermode": "x unified" if len(curves) <= 4 else "closest",
+        "showlegend": look.legend,
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        "margin": {"l": 8, "r": 10, "t": 26 if look.legend or annotations else 10, "b": 8},
+        "dragmode": "zoom",
+        "shapes": shapes,
+        "annotations": annotations,
+    }
+
+
+def _decades(curves: Sequence[Curve]) -> float:
+    lows = [curve.series.low for curve in curves if curve.series.low is not None and curve.series.low > 0]
+    highs = [curve.series.high for curve in curves if curve.series.high is not None and curve.series.high > 0]
+    return math.log10(max(highs) / min(lows)) if lows and highs else 0.0
+
+
+def _log_range(curves: Sequence[Curve], low: float, high: float) -> list[float]:
+    positive = [
+        float(part.min())
+        for curve in curves
+        for piece in curve.series.pieces
+        if len(part := piece.y[(piece.y > 0) & np.isfinite(piece.y)])
+    ]
+    floor = max(low, min(positive, default=high or 1.0) * 0.9)
+    bottom = math.log10(floor) if floor > 0 else -6.0
+    top = math.log10(high) if high > 0 else 0.0
+    # Clipped to where hardly anything is positive, the frame would stand on its head.
+    return [bottom, top if top > bottom else bottom + 1.0]
+
+
+def _marks(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    shapes, annotations = [], []
+    marks = look.marks[-_MAX_MARKS:]
+    labelled = look.mark_labels and len(marks) <= _MAX_LABELS
+    for mark in marks:
+        x = float(x_values(np.asarray([mark.x]), look.axis)[0])
+        shapes.append(
+            {
+                "type": "line",
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "x0": x,
+                "x1": x,
+                "line": {"color": color(mark.tone, 0.8), "width": 1, "dash": "dot"},
+            }
+        )
+        if labelled:
+            annotations.append(_annotation(mark.text, mark.tone, yref="paper", x=x, y=1, xanchor="left"))
+    return shapes, annotations
+
+
+def _annotation(text: str, tone: str, **place: Any) -> dict[str, Any]:
+    return {
+        "text": html_text(text, 40),
+        "showarrow": False,
+        "yanchor": "bottom",
+        "font": {"size": 11, "color": color(tone)},
+        **place,
+    }

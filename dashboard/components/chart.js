@@ -1,0 +1,169 @@
+// Draws a Plotly figure in place: zoom, hidden curves and hover stay while the data under them changes.
+function loadPlotly(src) {
+  if (window.Plotly) return Promise.resolve(window.Plotly);
+  if (!window.__telemetryPlotly) {
+    window.__telemetryPlotly = new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = src;
+      script.onload = () => resolve(window.Plotly);
+      script.onerror = () => {
+        window.__telemetryPlotly = null;
+        reject(new Error("plotly.js could not be loaded from " + src));
+      };
+      document.head.appendChild(script);
+    });
+  }
+  return window.__telemetryPlotly;
+}
+
+function isDark(color) {
+  const parts = (color.match(/[\d.]+/g) || []).map(Number);
+  if (parts.length < 3) return false;
+  return parts[0] * 0.299 + parts[1] * 0.587 + parts[2] * 0.114 < 128;
+}
+
+function toRgb(color) {
+  const probe = document.createElement("span");
+  probe.style.color = color;
+  document.body.appendChild(probe);
+  const rgb = getComputedStyle(probe).color;
+  probe.remove();
+  return rgb;
+}
+
+// "@series-0/0.3" names a colour by its meaning; the theme decides which one that is.
+function paint(value, palette) {
+  if (typeof value === "string") {
+    if (value[0] !== "@") return value;
+    const [name, opacity] = value.slice(1).split("/");
+    const hex = palette[name] || palette.muted;
+    if (opacity === undefined) return hex;
+    const n = parseInt(hex.slice(1), 16);
+    return `rgba(${n >> 16},${(n >> 8) & 255},${n & 255},${opacity})`;
+  }
+  if (Array.isArray(value)) return value.map((item) => paint(item, palette));
+  if (value && typeof value === "object") {
+    for (const key of Object.keys(value)) if (key !== "bdata") value[key] = paint(value[key], palette);
+  }
+  return value;
+}
+
+function dress(figure, element, height, palettes) {
+  const style = getComputedStyle(element);
+  const read = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
+  const background = read("--st-background-color", "#ffffff");
+  const text = read("--st-text-color", style.color);
+  const border = read("--st-border-color", "#d9dee4");
+  const palette = palettes[isDark(toRgb(background)) ? "dark" : "light"];
+  paint(figure.data, palette);
+  paint(figure.layout, palette);
+  const layout = figure.layout;
+  layout.height = height;
+  layout.autosize = true;
+  layout.font = { family: read("--st-font", style.fontFamily), color: text, size: 12 };
+  layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
+  layout.hoverlabel = { bgcolor: background, bordercolor: border, font: { color: text } };
+  layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: palette.muted, activecolor: palette["series-0"] };
+  for (const key of Object.keys(layout)) {
+    if (/^[xy]axis/.test(key)) {
+      Object.assign(layout[key], { gridcolor: border, linecolor: border, automargin: true, tickfont: { color: text } });
+    }
+  }
+}
+
+function sameRange(a, b) {
+  if (!a || !b) return !a && !b;
+  const tolerance = Math.abs(a[1] - a[0]) * 1e-6;
+  return Math.abs(a[0] - b[0]) <= tolerance && Math.abs(a[1] - b[1]) <= tolerance;
+}
+
+function wire(div, Plotly, say) {
+  let timer = null;
+  const numbers = (range) => range.map((edge) => div._fullLayout.xaxis.r2l(edge));
+  const siblings = () => [...document.querySelectorAll(`.telemetry-chart[data-group="${div.dataset.group}"]`)]
+    .filter((other) => other !== div && other._fullLayout);
+
+  div.on("plotly_relayout", (event) => {
+    if (div.__following) return;
+    let range;
+    if ("xaxis.range[0]" in event) range = numbers([event["xaxis.range[0]"], event["xaxis.range[1]"]]);
+    else if ("xaxis.range" in event) range = numbers(event["xaxis.range"]);
+    else if (event["xaxis.autorange"]) range = null;
+    else return;
+    // Until the server has answered, what it still draws for the view before must not undo this one.
+    div.__wanted = { range, until: Date.now() + 6000 };
+    for (const other of siblings()) {
+      other.__following = true;
+      other.__wanted = div.__wanted;
+      const change = range ? { "xaxis.range": range } : { "xaxis.autorange": true };
+      Plotly.relayout(other, change).finally(() => { other.__following = false; });
+    }
+    clearTimeout(timer);
+    timer = setTimeout(() => say(range), 180);
+  });
+
+  div.on("plotly_hover", (event) => {
+    if (!event.points.length || div.__following) return;
+    const xval = div._fullLayout.xaxis.d2l(event.points[0].x);
+    for (const other of siblings()) {
+      if (other._fullLayout.xaxis.type !== div._fullLayout.xaxis.type) continue;
+      try { other.__following = true; Plotly.Fx.hover(other, { xval }, ["xy"]); } catch (_) { /* nothing drawn there yet */ } finally { other.__following = false; }
+    }
+  });
+  div.on("plotly_unhover", () => {
+    for (const other of siblings()) { try { Plotly.Fx.unhover(other); } catch (_) { /* nothing drawn there yet */ } }
+  });
+}
+
+export default function (component) {
+  const { data, parentElement, setStateValue } = component;
+  const div = parentElement.querySelector(".telemetry-chart");
+  if (!div || !data) return;
+  div.dataset.group = data.group;
+  div.setAttribute("aria-label", data.label);
+  div.style.minHeight = data.height + "px";
+  // With its moment, because a value that stays the same is not sent: a zoom may have come from elsewhere meanwhile.
+  div.__say = (range) => setStateValue("view", { range, at: Date.now() });
+
+  const draw = (Plotly) => {
+    const figure = JSON.parse(data.figure);
+    dress(figure, parentElement, data.height, data.palettes);
+    const wanted = div.__wanted;
+    if (wanted) {
+      const sent = figure.layout.xaxis.range || null;
+      if (sameRange(sent, wanted.range) || Date.now() > wanted.until) {
+        div.__wanted = null;
+      } else if (wanted.range) {
+        figure.layout.xaxis.range = wanted.range;
+        figure.layout.xaxis.autorange = false;
+      } else {
+        delete figure.layout.xaxis.range;
+      }
+    }
+    const config = {
+      responsive: true,
+      displaylogo: false,
+      displayModeBar: "hover",
+      // Not "reset": that goes back to how the chart began, which a link may have made a zoom.
+      doubleClick: "autosize",
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "resetScale2d", "zoomIn2d", "zoomOut2d"],
+      toImageButtonOptions: { format: "png", filename: data.name, scale: 2 },
+    };
+    return Plotly.react(div, figure.data, figure.layout, config).then(() => {
+      div.dataset.drawn = String(Number(div.dataset.drawn || 0) + 1);
+      if (!div.__wired) { div.__wired = true; wire(div, Plotly, (range) => div.__say(range)); }
+    });
+  };
+  div.__draw = draw;
+  loadPlotly(data.src).then(draw).catch((error) => { div.textContent = "This chart could not be drawn: " + error.message; });
+  if (!div.__theme) {
+    // The theme can change without a message from the server.
+    div.__theme = new MutationObserver(() => { if (window.Plotly && div.__draw) div.__draw(window.Plotly); });
+    div.__theme.observe(document.documentElement, { attributes: true, attributeFilter: ["class", "style", "data-theme"] });
+  }
+  return () => {
+    if (div.__theme) { div.__theme.disconnect(); div.__theme = null; }
+    if (window.Plotly && div._fullLayout) window.Plotly.purge(div);
+    div.__wired = false;
+  };
+}

@@ -1,0 +1,80 @@
+"""A chart that keeps its zoom: Plotly in the page itself, drawn in place at each refresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+import streamlit as st
+
+from dashboard.assets import chart_js_url, plotly_js_url
+from dashboard.charts.palette import DARK, LIGHT
+
+# Streamlit sends this with every chart at every refresh, so the code itself is fetched once and kept by the browser.
+_SCRIPT = """\
+const code = import(window.location.origin + "__URL__");
+export default function (component) {
+  let cleanUp = null, gone = false;
+  code.then((chart) => { if (!gone) cleanUp = chart.default(component); });
+  return () => { gone = true; if (cleanUp) cleanUp(); };
+}
+"""
+_PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
+_STYLE = ".telemetry-chart { width: 100%; } .telemetry-chart .modebar { opacity: 0.85; }"
+
+
+def draw_chart(
+    figure: dict[str, Any],
+    *,
+    key: str,
+    label: str,
+    height: int = 260,
+    name: str = "chart",
+    group: str = "page",
+    on_view: Callable[[], None] | None = None,
+) -> None:
+    """Show `figure`; `view_of(key)` then tells which part of the axis the browser shows.
+
+    Charts of one `group` zoom and hover together. `label` is for people who do not see it; `name` that of a saved PNG.
+    """
+    _component()(
+        data={
+            "src": plotly_js_url(),
+            "figure": orjson.dumps(figure).decode(),
+            "label": label,
+            "height": height,
+            "name": name,
+            "group": group,
+            "palettes": _PALETTES,
+        },
+        key=key,
+        on_view_change=on_view or _nothing,
+        default={"view": None},
+        height=height + 4,
+    )
+
+
+def view_of(key: str) -> list[float] | None:
+    """Return the part of the axis that the chart with this key was zoomed to last, or None for all of it."""
+    state = st.session_state.get(key)
+    told = state.get("view") if state else None
+    view = told.get("range") if isinstance(told, Mapping) else None
+    if isinstance(view, list) and len(view) == 2 and all(isinstance(edge, (int, float)) for edge in view):
+        return [float(edge) for edge in view]
+    return None
+
+
+def _component() -> Any:
+    # Registered at each use: Streamlit forgets it between scripts in tests, and registering again costs nothing.
+    return st.components.v2.component(
+        "telemetry_chart",
+        html='<div class="telemetry-chart" role="img"></div>',
+        css=_STYLE,
+        js=_SCRIPT.replace("__URL__", chart_js_url()),
+        isolate_styles=False,
+    )
+
+
+def _nothing() -> None:
+    """Streamlit sends a view back only to those who listen."""

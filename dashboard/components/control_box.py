@@ -1,0 +1,234 @@
+"""Asking the run for something, and showing what it answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import streamlit as st
+
+from dashboard import session
+from dashboard.data.run_store import Refused, RunStore
+from dashboard.data.words import ago, md, short_number
+from toolkit.runfolder.records import CONTROL_CHANGE, Record
+
+LOW, HIGH = 5, 2000
+_NOTCHES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+_ACTIONS: Final[dict[str, tuple[str, str]]] = {
+    "save": ("Save", ":material/save:"),
+    "sample": ("Sample", ":material/image:"),
+    "save_and_stop": ("Save and stop", ":material/save:"),
+    "stop": ("Stop", ":material/stop_circle:"),
+}
+
+
+def control_box(store: RunStore, key: str) -> None:
+    """Show what can be asked of the run; switched off, with the reason, where nobody would answer."""
+    st.divider()
+    st.markdown("**Control**")
+    meta = store.meta(key)
+    control = meta.manifest.control if meta.manifest is not None else {}
+    reason = _why_not(store, key, control, meta.writable)
+    if reason:
+        st.caption(reason)
+    off = reason is not None
+    _log_every(store, key, control, off)
+    _buttons(store, key, control, off)
+    _knobs(store, key, control, off)
+    if control:
+        # The answer comes within the run's next look at its control file, so this looks a little more often.
+        st.fragment(lambda: _answers(store, key), run_every=2.0 if not off else None)()
+
+
+def _why_not(store: RunStore, key: str, control: Mapping[str, Any], writable: bool) -> str | None:
+    card = store.card(key)
+    if not card.live:
+        return f"The run is {md(card.status.name)}: there is nobody to answer."
+    if not control:
+        return "This run takes no requests (`control: false` in its configuration)."
+    if session.settings().read_only:
+        return "The dashboard was started with `--read-only`."
+    if not writable:
+        return "The run's folder cannot be written to from here."
+    return None
+
+
+# ---------------------------------------------------------------- what can be asked
+
+
+def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
+    now = control.get("log_every_now")
+    now = now if isinstance(now, int) and not isinstance(now, bool) else 10
+    number_key, slider_key = f"_log_every {key}", f"_log_every_slider {key}"
+    if number_key not in st.session_state:
+        st.session_state[number_key] = min(HIGH, max(LOW, now))
+        st.session_state[slider_key] = _nearest(now)
+
+    def from_slider() -> None:
+        st.session_state[number_key] = st.session_state[slider_key]
+
+    def from_number() -> None:
+        st.session_state[slider_key] = _nearest(st.session_state[number_key])
+
+    st.select_slider(
+        "Log every … steps",
+        _NOTCHES,
+        key=slider_key,
+        on_change=from_slider,
+        disabled=off,
+        help=f"The run takes {LOW} to {HIGH}, and changes at most every 30 s.",
+    )
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.number_input(
+            "steps",
+            min_value=LOW,
+            max_value=HIGH,
+            step=5,
+            key=number_key,
+            on_change=from_number,
+            disabled=off,
+            label_visibility="collapsed",
+        )
+        if st.button("Apply", key=f"_apply {key}", disabled=off, type="primary"):
+            _ask(
+                store,
+                key,
+                {"log_every": int(st.session_state[number_key])},
+                f"log every {st.session_state[number_key]}",
+            )
+
+
+def _buttons(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
+    declared = [name for name in _ACTIONS if name in _texts(control.get("actions"))]
+    if not declared:
+        return
+    with st.container(horizontal=True):
+        for name in declared:
+            word, icon = _ACTIONS[name]
+            if st.button(word, icon=icon, key=f"_{name} {key}", disabled=off):
+                if name in ("stop", "save_and_stop"):
+                    _confirm_stop(store, key, name)
+                else:
+                    _ask(store, key, {"actions": (name,)}, word.lower())
+
+
+@st.dialog("Stop this run?")
+def _confirm_stop(store: RunStore, key: str, action: str) -> None:
+    card = store.card(key)
+    st.markdown(
+        f"**{md(card.name)}** ends after the step it is in"
+        + (", and saves first." if action == "save_and_stop" else " **without saving**.")
+    )
+    st.caption("A checkpoint that was written before stays. A stopped run can be resumed if its script can.")
+    with st.container(horizontal=True):
+        if st.button(_ACTIONS[action][0], type="primary", key="_yes_stop"):
+            _ask(store, key, {"actions": (action,)}, _ACTIONS[action][0].lower())
+            st.rerun()
+        if st.button("Let it run", key="_no_stop"):
+            st.rerun()
+
+
+def _knobs(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
+    knobs = control.get("knobs")
+    if not isinstance(knobs, dict) or not knobs:
+        return
+    with st.expander("Knobs"):
+        for name, about in list(knobs.items())[:20]:
+            if isinstance(about, dict):
+                _knob(store, key, str(name), about, off)
+
+
+def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: bool) -> None:
+    low, high, value, kind = (about.get(part) for part in ("low", "high", "value", "type"))
+    label = md(name, 60)
+    widget = f"_knob {key} {name}"
+    bounds = f"{short_number(low)} to {short_number(high)}" if low is not None and high is not None else None
+    new: Any
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        if kind == "bool":
+            new = st.toggle(label, value=bool(value), key=widget, disabled=off)
+        elif kind == "int":
+            new = st.number_input(
+                label,
+                low,
+                high,
+                int(value if value is not None else low or 0),
+                1,
+                key=widget,
+                disabled=off,
+                help=bounds,
+            )
+        elif kind == "float":
+            start = (
+                value
+                if value is not None
+                else (1.0 if low is None or high is None or low <= 1.0 <= high else low)
+            )
+            new = st.number_input(
+                label, low, high, float(start), format="%.6g", key=widget, disabled=off, help=bounds
+            )
+        else:
+            new = st.text_input(label, str(value or ""), key=widget, disabled=off)
+        if st.button("Set", key=f"{widget} set", disabled=off):
+            _ask(store, key, {"knobs": {name: new}}, f"{name} = {new}")
+
+
+def _ask(store: RunStore, key: str, request: Mapping[str, Any], what: str) -> None:
+    try:
+        request_id = store.ask(key, request)
+    except Refused as error:
+        st.error(md(str(error)))
+        return
+    session.remember_asked(key, request_id, what, time.time())
+
+
+# ---------------------------------------------------------------- what was answered
+
+
+def _answers(store: RunStore, key: str) -> None:
+    store.refresh(key, wait_s=0.2)
+    manifest = store.meta(key).manifest
+    if manifest is not None and manifest.control.get("log_every_now") is not None:
+        st.caption(f"Logs every {md(str(manifest.control['log_every_now']))} steps now.")
+    answers = {str(record.get("id")): record for record in store.events(key, (CONTROL_CHANGE,), limit=50)}
+    for request in session.asked(key)[:3]:
+        answer = answers.get(request["id"])
+        if answer is None:
+            st.markdown(
+                f":gray[:material/schedule: {md(request['what'])}: pending, asked {ago(time.time() - request['at'])}]"
+            )
+        else:
+            st.markdown(f":small[{_icon(answer)} {md(request['what'])}: {describe(answer)}]")
+
+
+def _icon(answer: Record) -> str:
+    good = answer.get("status") in ("applied", "clamped")
+    return ":green[:material/check_circle:]" if good else ":orange[:material/block:]"
+
+
+def describe(answer: Record) -> str:
+    """Return a run's answer in words, safe to show as Markdown."""
+    status = md(str(answer.get("status", "answered")))
+    parts = [status]
+    step = answer.get("global_step")
+    if answer.get("status") in ("applied", "clamped") and isinstance(step, int):
+        parts.append(f"at step {step:,}")
+    if answer.get("old") is not None and answer.get("new") is not None:
+        parts.append(f"({md(str(answer['old']))} → {md(str(answer['new']))})")
+    if answer.get("reason"):
+        parts.append(f"– {md(str(answer['reason']))}")  # noqa: RUF001 - a dash between two thoughts
+    return " ".join(parts)
+
+
+def subject(answer: Record) -> str:
+    """Return what a run answered to, as plain text."""
+    return str(answer.get("setting") or ", ".join(_texts(answer.get("actions"))) or "request")
+
+
+def _nearest(value: int) -> int:
+    return min(_NOTCHES, key=lambda notch: abs(notch - value))
+
+
+def _texts(value: object) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, (list, tuple)) else []

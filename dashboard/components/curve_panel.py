@@ -1,0 +1,207 @@
+"""A titled chart of some metrics of one run, as every page draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import streamlit as st
+
+from dashboard import session
+from dashboard.charts.curves import Curve, Look, Mark, Window, chart_label, curve_figure, window_from_chart
+from dashboard.components.chart import draw_chart, view_of
+from dashboard.components.frame import RunPage
+from dashboard.data.run_store import Series, SessionSpan, XAxis
+from dashboard.data.words import count, md
+from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
+
+_BUCKETS_AROUND = 120
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many points a page has drawn, of how many there are in view."""
+
+    drawn: int = 0
+    total: int = 0
+
+    def add(self, series: Series) -> None:
+        """Count one curve."""
+        self.drawn += series.drawn
+        self.total += series.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the switches above the charts say."""
+
+    axis: XAxis = "step"
+    smoothing: float = 0.0
+    log_y: bool = False
+    clip: bool = False
+    marks: tuple[Mark, ...] = field(default_factory=tuple)
+    fixed_window: Window | None = None
+    """A part of the axis to look at whatever the URL says."""
+
+    @property
+    def window(self) -> Window | None:
+        """The part of the axis to look at; asked anew each time, because charts change it."""
+        return self.fixed_window or session.window()
+
+
+def chart_switches() -> Options:
+    """Show the switches that all charts of a page obey."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        axis = session.axis_picker()
+        log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
+        clip = session.toggle(
+            "Clip outliers",
+            "clip",
+            "Frame the middle 98 % of the points; what lies beyond is marked at the edge, with its value on hover.",
+        )
+        with st.container(width=230):
+            smoothing = session.smoothing_picker()
+        if session.window() is not None:
+            st.button("Whole run", icon=":material/zoom_out_map:", on_click=session.set_window, args=(None,))
+    return Options(axis=axis, smoothing=smoothing, log_y=log_y, clip=clip)
+
+
+def curve_panel(
+    page: RunPage,
+    title: str,
+    metrics: Sequence[tuple[str, str]],
+    options: Options,
+    tally: Tally,
+    *,
+    height: int = 230,
+    unit: str = "",
+    buckets: int = 250,
+    smooth: bool = False,
+    band: tuple[str, str] | None = None,
+    digits: str = ".4~g",
+    from_zero: bool = False,
+    limits: tuple[tuple[float, str], ...] = (),
+    key: str | None = None,
+    first_color: int = 0,
+) -> bool:
+    """Draw `metrics` (name and label) in one chart under `title`; False where the run has none of them."""
+    window = options.window
+    curves = []
+    for number, (metric, label) in enumerate(metrics):
+        # A validation loss comes rarely, and each one counts: only the first curve is averaged.
+        smoothing = options.smoothing if smooth and number == 0 else 0.0
+        series = page.store.series(
+            page.key, metric, axis=options.axis, window=window, buckets=buckets, smoothing=smoothing
+        )
+        around = None
+        if window is not None:
+            around = page.store.series(
+                page.key, metric, axis=options.axis, buckets=_BUCKETS_AROUND, smoothing=smoothing
+            )
+        if series.empty and (around is None or around.empty):
+            continue
+        tally.add(series)
+        edges = None
+        if band is not None and number == 0:
+            low, high = (
+                page.store.series(page.key, name, axis=options.axis, window=window, buckets=buckets // 2)
+                for name in band
+            )
+            if not low.empty and not high.empty:
+                edges = (low, high)
+        curves.append(
+            Curve(
+                series=series,
+                around=around,
+                label=label,
+                number=first_color + number,
+                dash=("solid", "dash", "dot", "dashdot")[(number // 6) % 4],
+                band=edges,
+                digits=digits,
+            )
+        )
+    if not curves:
+        return False
+    name = key or f"chart {page.key} {title}"
+    look = Look(
+        axis=options.axis,
+        window=window,
+        log_y=options.log_y,
+        clip=options.clip,
+        from_zero=from_zero,
+        unit=unit,
+        legend=len(curves) > 1,
+        axis_title=height >= 220,
+        mark_labels=height >= 220,
+        limits=limits,
+        revision=f"{page.key} {options.axis}",
+        marks=options.marks,
+    )
+    st.markdown(f"**{md(title)}**" + (f" :gray[{md(unit)}]" if unit else "") + _not_finite(curves))
+    draw_chart(
+        curve_figure(curves, look),
+        key=name,
+        label=chart_label(title, curves[0].series),
+        height=height,
+        name=f"{page.card.name} {title}",
+        group=page.key,
+        on_view=lambda: _zoomed(name, options.axis),
+    )
+    return True
+
+
+def _not_finite(curves: Sequence[Curve]) -> str:
+    kinds: dict[str, int] = {}
+    for curve in curves:
+        for run in curve.series.non_finite:
+            kinds[run.kind] = kinds.get(run.kind, 0) + run.count
+    if not kinds:
+        return ""
+    return " :red[" + ", ".join(f"{count(number)} {md(kind)}" for kind, number in kinds.items()) + "]"
+
+
+def _zoomed(key: str, axis: XAxis) -> None:
+    view = view_of(key)
+    session.set_window(None if view is None else window_from_chart(view, axis))
+
+
+def marks_of(page: RunPage, axis: XAxis) -> tuple[Mark, ...]:
+    """Return what happened to the run, as marks on a chart: changes asked for, sessions, findings."""
+    marks = [
+        Mark(x=_beginning(span, axis), text=f"session {span.session}")
+        for span in page.store.sessions(page.key)[1:]
+        if axis != "epoch"
+    ]
+    for record in reversed(page.store.events(page.key, (CONTROL_CHANGE, FINDING), limit=200)):
+        x = _place(record, axis)
+        mark = _mark(record, x) if x is not None else None
+        if mark is not None:
+            marks.append(mark)
+    return tuple(sorted(marks, key=lambda mark: mark.x))
+
+
+def _beginning(span: SessionSpan, axis: XAxis) -> float:
+    if axis == "step":
+        return span.first_step
+    return span.first_time if axis == "time" else span.elapsed_before
+
+
+def _mark(record: Record, x: float) -> Mark | None:
+    if record.get("event") == CONTROL_CHANGE:
+        if record.get("status") not in ("applied", "clamped"):
+            return None
+        if record.get("setting") is not None:
+            return Mark(x=x, text=f"{record['setting']} → {record.get('new')}", tone="info")
+        asked = record.get("actions") or record.get("knobs")
+        names = ", ".join(str(name) for name in asked) if isinstance(asked, (list, tuple, dict)) else "change"
+        return Mark(x=x, text=names, tone="info")
+    tone = "critical" if record.get("severity") == "critical" else "warning"
+    return Mark(x=x, text=str(record.get("kind", "finding")), tone=tone)
+
+
+def _place(record: Record, axis: XAxis) -> float | None:
+    name = {"step": "global_step", "time": "time", "elapsed": "elapsed", "epoch": "epoch"}[axis]
+    value = record.get(name)
+    if value is None and axis == "step":
+        value = record.get("start_step")
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

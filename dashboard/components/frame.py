@@ -1,0 +1,273 @@
+"""The frame of every run page: which run, how it is doing, how far it is, what reading it showed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import streamlit as st
+
+from dashboard import session
+from dashboard.components import faces
+from dashboard.components.control_box import control_box
+from dashboard.components.run_menu import run_menu
+from dashboard.data.run_store import STARTING, UNREADABLE, Health, RunCard, RunStore, UnknownRun
+from dashboard.data.words import ago, clean, clock, count, duration, md, short_number, size
+from toolkit.runfolder.records import FINDING
+from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
+
+Tone = Literal["green", "orange", "red", "blue", "gray"]
+
+BADGES: Final[dict[str, tuple[str, str, Tone]]] = {
+    RUNNING: ("Running", ":material/play_circle:", "green"),
+    STARTING: ("Starting", ":material/pending:", "gray"),
+    STALLED: ("Stalled", ":material/hourglass_top:", "orange"),
+    FINISHED: ("Finished", ":material/check_circle:", "blue"),
+    STOPPED: ("Stopped", ":material/stop_circle:", "blue"),
+    FAILED: ("Failed", ":material/error:", "red"),
+    LOST: ("Lost", ":material/help:", "red"),
+    UNREADABLE: ("Unreadable", ":material/block:", "red"),
+}
+GLYPHS: Final[dict[str, str]] = {
+    RUNNING: "● Running",
+    STARTING: "◌ Starting",
+    STALLED: "▲ Stalled",
+    FINISHED: "■ Finished",
+    STOPPED: "■ Stopped",
+    FAILED: "✕ Failed",
+    LOST: "✕ Lost",
+    UNREADABLE: "✕ Unreadable",
+}
+"""For tables, which are drawn on a canvas: text glyphs only, since not every machine has a font with more."""
+
+_STEPS_FOR_ETA: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """The run that a page shows."""
+
+    key: str
+    store: RunStore
+
+    @property
+    def card(self) -> RunCard:
+        """The run as a list shows it, now."""
+        return self.store.card(self.key)
+
+
+def open_run() -> RunPage | None:
+    """Draw the frame for the run of this tab and return it; None when there is none, which has then been said."""
+    store = session.store()
+    key = session.current_run()
+    runs = store.list_runs()
+    if not runs.cards:
+        faces.no_runs(runs.roots)
+        return None
+    if key is None:
+        # The navigation is named after the run, and was drawn before anybody knew which.
+        session.show_run(runs.cards[0].key)
+        st.rerun()
+    card = runs.find(key)
+    if card is None:
+        try:
+            store.card(key)
+        except UnknownRun as error:
+            faces.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
+        return None
+    session.show_run(key)
+    page = RunPage(key, store)
+    with st.sidebar:
+        _run_picker(page)
+        faces.guarded("The control box", lambda: control_box(store, key))
+    _live_region(lambda: faces.guarded("The header", lambda: _header(page)), card)
+    if card.status.name == UNREADABLE and not store.refresh(key, wait_s=0.0).records:
+        # A manifest alone that is broken leaves the records to be shown.
+        _unreadable(card)
+        return None
+    return page
+
+
+def live(page: RunPage, name: str, draw: Callable[[], None]) -> None:
+    """Draw a region that refreshes itself while the run is live. `draw` shows no widget that somebody types into."""
+    _live_region(lambda: faces.guarded(name, draw), page.card)
+
+
+def _live_region(draw: Callable[[], None], card: RunCard) -> None:
+    seconds = session.refresh_seconds() if card.live or _is_read_in_part(card.key) else None
+    st.fragment(draw, run_every=seconds)()
+
+
+def _is_read_in_part(key: str) -> bool:
+    return bool(st.session_state.get(f"_reading {key}"))
+
+
+def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
+    """Read what was appended, and remember whether there is more, so that the page comes back for it."""
+    health = page.store.refresh(page.key, wait_s=wait_s)
+    before = _is_read_in_part(page.key)
+    st.session_state[f"_reading {page.key}"] = not health.complete
+    if not health.complete and not before:
+        # A finished run has no timer: it gets one until its log is read.
+        st.rerun()
+    return health
+
+
+def footer(page: RunPage, drawn: int, total: int) -> None:
+    """Say how much there is, how much of it is drawn, and how long reading took."""
+    health = page.store.refresh(page.key, wait_s=0.0)
+    st.caption(
+        f"{count(health.records)} records · {size(health.bytes_read)} · read in {health.read_ms:.0f} ms · "
+        f"drawn {count(drawn)} of {count(total)} points · lowest and highest of every bucket kept"
+    )
+
+
+# ---------------------------------------------------------------- header
+
+
+def _header(page: RunPage) -> None:
+    card = page.card
+    health = read(page)
+    st.set_page_config(page_title=_title(card))
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.subheader(md(card.name, 80), anchor=False, width="content")
+        status_badge(card)
+        for tag in card.tags[:6]:
+            st.badge(md(tag, 30), color="gray")
+        st.space("stretch")
+        session.refresh_picker()
+        run_menu(page.store, card)
+    st.caption(_about(card))
+    _progress(page, card)
+    if not health.complete:
+        faces.reading(health)
+    if card.status.name != UNREADABLE or health.records:
+        faces.health_strip(health)
+    if card.problem and card.status.name != UNREADABLE:
+        st.warning(md(card.problem), icon=":material/warning:")
+    _alert_strip(page)
+
+
+def status_badge(card: RunCard) -> None:
+    """Show how a run is doing: icon, word and colour, and on hover how that is known."""
+    word, icon, tone = BADGES.get(card.status.name, (card.status.name, ":material/help:", "gray"))
+    if card.status.name == STALLED and card.last_sign is not None:
+        word += f" {duration(time.time() - card.last_sign)}"
+    if card.archived:
+        word += " · archived"
+    how = "known" if card.status.sure else "judged by the age of its last sign of life alone"
+    st.badge(md(word), icon=icon, color=tone, help=f"{md(card.status.why)} ({how})")
+
+
+def _title(card: RunCard) -> str:
+    done = f" {card.progress:.0%}" if card.progress is not None else ""
+    mark = GLYPHS.get(card.status.name, "●").split(" ", 1)[0]
+    return f"{mark}{done} {card.name[:60]}"
+
+
+def _about(card: RunCard) -> str:
+    parts = []
+    if card.last_sign is not None:
+        parts.append(f"last sign of life {ago(time.time() - card.last_sign)}")
+    if card.status.name not in (RUNNING, STARTING):
+        parts.append(md(card.status.why) + ("" if card.status.sure else " (a guess by age)"))
+    if card.host:
+        parts.append(f"on {md(card.host)}")
+    if card.sessions > 1:
+        parts.append(f"{card.sessions} sessions")
+    if card.duration_s is not None:
+        parts.append(f"elapsed {duration(card.duration_s)}")
+    if card.created is not None:
+        parts.append(f"started {clock(card.created, now=time.time())}")
+    return " · ".join(parts)
+
+
+def _progress(page: RunPage, card: RunCard) -> None:
+    if card.step is None:
+        return
+    seconds = step_seconds(page)
+    words = [f"**step {count(card.step)}**"]
+    if card.max_steps and card.progress is not None:
+        words[0] = f"**step {count(card.step)} / {count(card.max_steps)}**"
+        words.append(f"{card.progress:.0%}")
+    if card.epoch is not None:
+        words.append(f"epoch {short_number(card.epoch)}")
+    if seconds:
+        words.append(f"{short_number(1 / seconds)} steps/s")
+    left = (card.max_steps - card.step) if card.max_steps else 0
+    if card.status.name == RUNNING and seconds and left > 0:
+        eta = left * seconds
+        words.append(f"**ETA {duration(eta)}** (about {clock(time.time() + eta, now=time.time())[:-3]})")
+    line = " · ".join(words)
+    if card.progress is None:
+        st.markdown(line)
+    else:
+        st.progress(card.progress, text=line)
+
+
+def step_seconds(page: RunPage) -> float | None:
+    """Return the median time a step took lately: pauses to save or evaluate do not count."""
+    recent = page.store.recent(page.key, "sec_per_step", _STEPS_FOR_ETA)
+    recent = recent[np.isfinite(recent) & (recent > 0)]
+    return float(np.median(recent)) if len(recent) else None
+
+
+def _alert_strip(page: RunPage) -> None:
+    findings = page.store.events(page.key, (FINDING,), limit=50)
+    # Severity words are ours; a record can hold any text.
+    by_severity = {
+        word: [found for found in findings if found.get("severity") == word]
+        for word in ("critical", "warning")
+    }
+    if not any(by_severity.values()):
+        return
+    worst = (by_severity["critical"] or by_severity["warning"])[0]
+    with st.container(border=True, horizontal=True, vertical_alignment="center"):
+        if by_severity["critical"]:
+            st.badge(f"{len(by_severity['critical'])} critical", icon=":material/error:", color="red")
+        if by_severity["warning"]:
+            st.badge(f"{len(by_severity['warning'])} warnings", icon=":material/warning:", color="orange")
+        st.markdown(md(str(worst.get("message", worst.get("kind", ""))), 200))
+
+
+# ---------------------------------------------------------------- sidebar and faults
+
+
+def _run_picker(page: RunPage) -> None:
+    cards = page.store.list_runs().cards
+    names = {
+        card.key: f"{card.name}  ·  {card.status.name}"
+        for card in cards
+        if not card.archived or card.key == page.key
+    }
+    keys = list(names)
+    chosen = st.selectbox(
+        "Run",
+        keys,
+        index=keys.index(page.key),
+        format_func=lambda key: names.get(key, key),
+        key=f"_picker {page.key}",
+    )
+    if chosen is not None and chosen != page.key:
+        session.show_run(chosen)
+        st.rerun()
+
+
+def _link_to_run(key: str, card: RunCard | None) -> None:
+    if st.button(md(card.name if card else key), key=f"_near {key}", type="tertiary"):
+        session.show_run(key)
+        st.rerun()
+
+
+def _unreadable(card: RunCard) -> None:
+    with st.container(border=True):
+        st.subheader("This run's folder cannot be read", anchor=False)
+        st.code(clean(f"{card.folder}\n{card.problem or card.status.why}"), language=None)
+        if not os.access(card.folder, os.R_OK | os.X_OK):
+            st.caption("If the folder is yours, this opens it again:")
+            st.code(f"chmod -R u+rwX {shlex.quote(clean(str(card.folder)))}", language="bash")

@@ -1,0 +1,149 @@
+"""What can be done with a run as a whole: name, tags, archive, trash, downloads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import streamlit as st
+
+from dashboard import session
+from dashboard.data.export import download_name, to_csv, to_parquet
+from dashboard.data.run_store import Refused, RunCard, RunStore
+from dashboard.data.words import clean, md, size
+from toolkit.runfolder.labels import LabelsError
+
+_RENAME, _EXPORT, _LINK = "Rename and tag…", "Export…", "Link and folder…"
+_ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Take out of the archive", "Delete…"
+_MAX_DOWNLOAD: Final = 500_000_000
+
+
+def run_menu(store: RunStore, card: RunCard) -> None:
+    """Show the menu of a run."""
+    chosen = st.menu_button(
+        "Run",
+        [_RENAME, _EXPORT, _LINK, _UNARCHIVE if card.archived else _ARCHIVE, _DELETE],
+        icon=":material/more_horiz:",
+        key=f"_menu {card.key}",
+    )
+    if chosen == _RENAME:
+        rename(store, card.key)
+    elif chosen == _EXPORT:
+        export(store, card.key)
+    elif chosen == _LINK:
+        link(card)
+    elif chosen in (_ARCHIVE, _UNARCHIVE):
+        archive(store, card.key, archived=chosen == _ARCHIVE)
+    elif chosen == _DELETE:
+        delete(store, card.key)
+
+
+@st.dialog("Name and tags")
+def rename(store: RunStore, key: str) -> None:
+    """Ask for a name and tags."""
+    meta = store.meta(key)
+    name = st.text_input("Name", meta.card.name, max_chars=200, key="_rename_name")
+    known = sorted({tag for card in store.list_runs().cards for tag in card.tags} | set(meta.card.tags))
+    tags = st.multiselect("Tags", known, list(meta.card.tags), accept_new_options=True, key="_rename_tags")
+    st.caption("Kept in labels.json in the run's folder; the run itself and its records are not touched.")
+    if st.button("Keep", type="primary", disabled=not meta.writable):
+        try:
+            store.label(key, replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags)))
+        except (Refused, LabelsError) as error:
+            st.error(md(str(error)))
+        else:
+            st.rerun()
+
+
+def archive(store: RunStore, key: str, *, archived: bool) -> None:
+    """Put a run out of sight, or back."""
+    try:
+        store.label(key, replace(store.meta(key).labels, archived=archived))
+    except Refused as error:
+        st.error(md(str(error)))
+    else:
+        st.toast("Archived." if archived else "Taken out of the archive.")
+        st.rerun()
+
+
+@st.dialog("Delete this run?")
+def delete(store: RunStore, key: str) -> None:
+    """Ask for the run's name, then move it to the trash."""
+    card = store.card(key)
+    st.text(clean(str(card.folder)))
+    st.markdown("It moves to the trash of its log directory, and can be brought back from **Settings**.")
+    if card.live:
+        st.warning(f"The run is {md(card.status.name)}: stop it first.")
+        return
+    # A name may hold anything; what is asked for fits into the one line that a person types.
+    name = " ".join((card.name.strip() or card.key).split())[:100].strip()
+    typed = st.text_input("Type its name to delete it", key="_delete_name")
+    st.code(name, language=None)
+    if st.button("Delete", type="primary", disabled=" ".join(typed.split()) != name):
+        try:
+            store.delete(key)
+        except Refused as error:
+            st.error(md(str(error)))
+        else:
+            st.session_state["_deleted"] = card.name
+            st.query_params.clear()
+            st.session_state.pop("_run", None)
+            st.switch_page("views/runs.py")
+
+
+@st.dialog("Link and folder")
+def link(card: RunCard) -> None:
+    """Show where the run is, to copy."""
+    st.markdown("This page")
+    st.code(st.context.url or f"/overview?run={card.key}", language=None)
+    st.markdown("Its folder")
+    st.code(clean(str(card.folder)), language=None)
+
+
+@st.dialog("Export")
+def export(store: RunStore, key: str) -> None:
+    """Offer the run's records as files."""
+    card = store.card(key)
+    log = store.log_path(key)
+    metrics = [info.name for info in store.metrics(key)]
+    st.caption(
+        "Everything that was logged, not only what a chart draws. A chart's own button saves it as PNG."
+    )
+
+    def csv() -> bytes:
+        return to_csv(store.table(key, metrics), present=store.present(key, metrics))
+
+    def parquet() -> bytes:
+        return to_parquet(store.table(key, metrics), present=store.present(key, metrics))
+
+    st.download_button(
+        "CSV of every metric",
+        csv,
+        download_name(card.name, "metrics", "csv"),
+        "text/csv",
+        on_click="ignore",
+        icon=":material/table:",
+    )
+    st.download_button(
+        "Parquet of every metric",
+        parquet,
+        download_name(card.name, "metrics", "parquet"),
+        "application/vnd.apache.parquet",
+        on_click="ignore",
+        icon=":material/view_column:",
+    )
+    bytes_there = store.refresh(key, wait_s=0.0).bytes_read
+    if bytes_there <= _MAX_DOWNLOAD:
+        st.download_button(
+            f"JSONL, the records as they are ({size(bytes_there)})",
+            lambda: store.read_file(key, log.name, max_bytes=_MAX_DOWNLOAD),
+            download_name(card.name, "metrics", "jsonl"),
+            "application/x-ndjson",
+            on_click="ignore",
+            icon=":material/description:",
+        )
+    else:
+        st.caption(f"The records themselves are {size(bytes_there)}; copy the file instead:")
+    st.code(clean(str(log)), language=None)
+    if session.settings().read_only:
+        st.caption("Nothing is written on this machine.")

@@ -1,0 +1,1 @@
+"""Records as tables that grow, behind one protocol."""

@@ -1,0 +1,230 @@
+"""Columns of large logs kept in the user's cache folder, so that a second opening reads nothing twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from dashboard.data.growing import Growing
+from dashboard.data.run_columns import Metric, RunColumns, Segment
+from toolkit.runfolder.reader import BadLine, Cursor, Identity
+from toolkit.runfolder.safefile import open_regular
+
+_VERSION: Final = 1
+"""Raised whenever the columns are made differently; a file of another number is read anew from the log."""
+
+_TAIL_BYTES: Final = 4096
+_ROWS: Final = ("time", "elapsed", "step", "epoch")
+_EVENTS: Final = ("event_kind", "event_start", "event_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """Columns as they were saved, and how far the log had been read."""
+
+    columns: RunColumns
+    cursor: Cursor
+
+
+class ColumnCache:
+    """A folder of files that may be deleted at any time. Nothing in it is believed that the log contradicts."""
+
+    def __init__(self, folder: Path, *, max_bytes: int = 4_000_000_000) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+
+    def load(self, log: Path) -> Cached | None:
+        """Return what was saved for `log`, if it still is the beginning of that file; None otherwise."""
+        try:
+            batch = pa.ipc.open_file(pa.memory_map(str(self._path(log)))).get_batch(0)
+            about = orjson.loads(batch.schema.metadata[b"about"])
+            if about["version"] != _VERSION or about["log"] != os.fsencode(log).hex():
+                return None
+            cursor = _cursor(about["cursor"])
+            if not _still_begins_with(log, cursor, about["tail_crc"]):
+                return None
+            return Cached(_columns(batch, about), cursor)
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError):
+            # Missing, of another version, torn or tampered with: the log is there and is read instead.
+            return None
+
+    def save(self, log: Path, columns: RunColumns, cursor: Cursor) -> None:
+        """Keep `columns`; where that fails nothing is kept, and nothing is lost."""
+        target = self._path(log)
+        temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            batch = _batch(log, columns, cursor)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+            _reach_the_disk(temporary)
+            os.replace(temporary, target)
+            self._make_room(target)
+        except (OSError, pa.ArrowException, orjson.JSONEncodeError):
+            with suppress(OSError):
+                temporary.unlink()
+
+    def clear(self) -> int:
+        """Delete everything and return how many bytes that freed."""
+        freed = 0
+        for path, status in self._files():
+            with suppress(OSError):
+                path.unlink()
+                freed += status.st_size
+        return freed
+
+    def size(self) -> int:
+        """Return how many bytes are kept."""
+        return sum(status.st_size for _, status in self._files())
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._folder
+
+    def _path(self, log: Path) -> Path:
+        return self._folder / f"{hashlib.sha256(os.fsencode(log)).hexdigest()[:32]}.arrow"
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        found = []
+        with suppress(OSError):
+            for entry in os.scandir(self._folder):
+                if entry.name.endswith(".arrow") and entry.is_file(follow_symlinks=False):
+                    with suppress(OSError):
+                        found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
+        return found
+
+    def _make_room(self, newest: Path) -> None:
+        files = sorted(self._files(), key=lambda item: item[1].st_mtime)
+        held = sum(status.st_size for _, status in files)
+        for path, status in files:
+            if held <= self._max_bytes:
+                return
+            if path != newest:
+                with suppress(OSError):
+                    path.unlink()
+                    held -= status.st_size
+
+
+def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        name: getattr(columns, name).values for name in (*_ROWS, *_EVENTS)
+    }
+    for number, metric in enumerate(columns.metrics.values()):
+        arrays[f"rows{number}"] = metric.rows.values
+        arrays[f"values{number}"] = metric.values.values
+    about = {
+        "version": _VERSION,
+        # A folder's name may be no text that JSON could carry.
+        "log": os.fsencode(log).hex(),
+        "cursor": asdict(cursor),
+        "tail_crc": _tail_crc(log, cursor.offset),
+        "metrics": [
+            [name, metric.event, _json_float(metric.low), _json_float(metric.high), metric.non_finite]
+            for name, metric in columns.metrics.items()
+        ],
+        "segments": [asdict(segment) for segment in columns.segments],
+        "event_names": columns.event_names,
+        "counts": dict(columns.counts),
+        "records": columns.records,
+        "bad_count": columns.bad_count,
+        "bad_lines": [asdict(line) for line in columns.bad_lines],
+        "lost_records": columns.lost_records,
+        "lost_reasons": columns.lost_reasons,
+        "metrics_left_out": sorted(columns.metrics_left_out),
+    }
+    # Columns of different lengths do not make a table: each is one list in a table of one row.
+    lists = [
+        pa.LargeListArray.from_arrays(pa.array([0, len(array)], type=pa.int64()), pa.array(array))
+        for array in arrays.values()
+    ]
+    return pa.RecordBatch.from_arrays(lists, names=list(arrays)).replace_schema_metadata(
+        {"about": orjson.dumps(about)}
+    )
+
+
+def _columns(batch: pa.RecordBatch, about: dict[str, Any]) -> RunColumns:
+    def array(name: str) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = batch.column(name).values.to_numpy(zero_copy_only=True)
+        return found
+
+    columns = RunColumns()
+    for name in (*_ROWS, *_EVENTS):
+        setattr(columns, name, Growing(array(name)))
+    rows = columns.rows
+    for number, (name, event, low, high, non_finite) in enumerate(about["metrics"]):
+        at, values = array(f"rows{number}"), array(f"values{number}")
+        if len(at) != len(values) or (len(at) and int(at[-1]) >= rows):
+            raise ValueError(f"the column {name!r} does not fit its rows")
+        metric = Metric(event, at[:0], values[:0])
+        metric.rows, metric.values = Growing(at), Growing(values)
+        metric.low = np.inf if low is None else low
+        metric.high = -np.inf if high is None else high
+        metric.non_finite = non_finite
+        columns.metrics[name] = metric
+    columns.segments = [Segment(**segment) for segment in about["segments"]]
+    columns.event_names = list(about["event_names"])
+    columns.counts.update(about["counts"])
+    columns.records = about["records"]
+    columns.bad_count = about["bad_count"]
+    columns.bad_lines = [BadLine(**line) for line in about["bad_lines"]]
+    columns.lost_records = about["lost_records"]
+    columns.lost_reasons = list(about["lost_reasons"])
+    columns.metrics_left_out = set(about["metrics_left_out"])
+    return columns
+
+
+def _cursor(saved: dict[str, Any]) -> Cursor:
+    identity = saved["identity"]
+    return Cursor(saved["offset"], Identity(**identity) if identity else None, saved["long_line_at"])
+
+
+def _still_begins_with(log: Path, cursor: Cursor, tail_crc: int) -> bool:
+    identity = cursor.identity
+    if identity is None:
+        return False
+    descriptor = open_regular(log)
+    try:
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != (
+            identity.device,
+            identity.inode,
+        ) or status.st_size < cursor.offset:
+            return False
+        head = os.pread(descriptor, identity.head_length, 0)
+    finally:
+        os.close(descriptor)
+    return zlib.crc32(head) == identity.head_crc and _tail_crc(log, cursor.offset) == tail_crc
+
+
+def _tail_crc(log: Path, offset: int) -> int:
+    """Return a checksum of the last bytes before `offset`, which differ where the file was written anew."""
+    descriptor = open_regular(log)
+    try:
+        start = max(0, offset - _TAIL_BYTES)
+        return zlib.crc32(os.pread(descriptor, offset - start, start))
+    finally:
+        os.close(descriptor)
+
+
+def _reach_the_disk(path: Path) -> None:
+    """Wait for the data: after a power cut a name may point to blocks of zeros, which are well-formed columns."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _json_float(value: float) -> float | None:
+    return value if np.isfinite(value) else None

@@ -1,0 +1,145 @@
+"""Configurations side by side: flat keys, and which of them differ."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+MAX_DEPTH = 12
+MAX_KEYS = 5_000
+
+CUT: Final = "…"
+"""Stands for what is nested too deeply to be shown, and is the last key of a mapping with too many."""
+
+
+class Missing(enum.Enum):
+    """The type of `MISSING`."""
+
+    MISSING = "missing"
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = Missing.MISSING
+"""The value of a key that a configuration does not have, which is not the same as null."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffRow:
+    """One key and its value in each configuration, or `MISSING`."""
+
+    key: str
+    values: tuple[Any, ...]
+    differs: bool
+
+
+def flatten(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `mapping` on one level, with keys such as `a.b` and `a[0]`, in its own order.
+
+    A key that holds a dot or a bracket itself stands in quotes, so that no two become one. An empty list or mapping
+    is a value. At most `MAX_KEYS` keys and `MAX_DEPTH` levels are looked at.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in _leaves(mapping, "", 1):
+        if len(flat) == MAX_KEYS:
+            flat[CUT] = f"more than {MAX_KEYS} keys"
+            break
+        flat[key] = value
+    return flat
+
+
+def diff(configs: Sequence[Mapping[str, Any]], *, only_differing: bool = False) -> list[DiffRow]:
+    """Return every key of `configs` with its value in each, in the order in which the keys first appear.
+
+    Values are compared by meaning: 1 is 1.0 and NaN is NaN, but 1 is neither True nor "1".
+    """
+    flats = [flatten(config) for config in configs]
+    rows = []
+    for key in dict.fromkeys(key for flat in flats for key in flat):
+        values = tuple(flat.get(key, MISSING) for flat in flats)
+        differs = not all(_same(values[0], value) for value in values[1:])
+        if differs or not only_differing:
+            rows.append(DiffRow(key=key, values=values, differs=differs))
+    return rows
+
+
+def to_yaml(mapping: Mapping[str, Any]) -> str:
+    """Return `mapping`, nested or flat, as YAML that `yaml.safe_load` takes; an object of no YAML type is its text."""
+    return yaml.dump(_plain(mapping, 1), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+class _Dumper(yaml.SafeDumper):
+    """A safe dumper whose texts come back as they were."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        # Outside of double quotes PyYAML writes these line ends of Unicode as they are, and reads them as a space.
+        style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    inner: Iterator[tuple[str, Any]]
+    if isinstance(value, Mapping):
+        inner = ((f"{path}.{_part(key)}" if path else _part(key), item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        inner = ((f"{path}[{i}]", item) for i, item in enumerate(value))
+    else:
+        yield path, value
+        return
+    if not value:
+        # The empty mapping at the top has no key to stand under.
+        if path:
+            yield path, value
+    elif depth > MAX_DEPTH:
+        yield path, CUT
+    else:
+        for inner_path, item in inner:
+            yield from _leaves(item, inner_path, depth + 1)
+
+
+def _part(key: Any) -> str:
+    text = str(key)
+    if text and not any(character in '.[]"' for character in text) and text != CUT:
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _same(a: Any, b: Any) -> bool:
+    if _is_number(a) and _is_number(b):
+        return bool(a == b) or (_is_nan(a) and _is_nan(b))
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return list(a) == list(b)
+    return type(a) is type(b) and bool(a == b)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    # PyYAML would write one list that stands in two places as an anchor, and refuses what it has no word for.
+    if isinstance(value, (Mapping, list, tuple)) and depth > MAX_DEPTH + 1:
+        return CUT
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, depth + 1) for item in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            # A numpy float is a float, but not to PyYAML.
+            return kind(value)
+    return None if value is None else str(value)

@@ -1,0 +1,86 @@
+"""Columns and records as files for other programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+
+from dashboard.data.run_store import Floats
+from dashboard.data.words import clean
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.layout import safe_run_name
+from toolkit.runfolder.records import Record
+
+Present = Mapping[str, npt.NDArray[np.bool_]]
+"""For some columns, which of their rows have a value; a column that is not named has one in each."""
+
+
+def to_csv(columns: Mapping[str, Floats], present: Present | None = None) -> bytes:
+    """Return `columns` as a CSV table that pandas reads back; the digits are enough for the same float64.
+
+    A row without a value has an empty cell; a value that is not finite reads `nan`, `inf` or `-inf`. A header that a
+    spreadsheet would take for a formula begins with an apostrophe.
+
+    Raises:
+        ValueError: the columns differ in length.
+    """
+    table = _table(columns, present)
+    head = io.StringIO()
+    csv.writer(head, lineterminator="\n").writerow([_no_formula(name) for name in table.column_names])
+    body = io.BytesIO()
+    pa_csv.write_csv(table, body, pa_csv.WriteOptions(include_header=False, quoting_style="needed"))
+    data = body.getvalue()
+    if table.num_columns == 1:
+        # A lone empty cell makes an empty line, which readers pass over; in quotes it is a row.
+        data = b"".join((line or b'""') + b"\n" for line in data.split(b"\n")[:-1])
+    return head.getvalue().encode() + data
+
+
+def to_parquet(columns: Mapping[str, Floats], present: Present | None = None) -> bytes:
+    """Return `columns` as a Parquet file; a row without a value is null, and NaN stays NaN.
+
+    Raises:
+        ValueError: the columns differ in length.
+    """
+    sink = io.BytesIO()
+    pa_parquet.write_table(_table(columns, present), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def records_to_jsonl(records: Iterable[Record]) -> bytes:
+    """Return `records` as lines of strict JSON, in the run folder's own format: NaN is null, and named."""
+    return b"".join(encode(record) for record in records)
+
+
+def download_name(run_name: str, kind: str, extension: str) -> str:
+    """Return a file name such as greyjacket-steps.csv; whatever the texts, it is one plain name."""
+    ending = re.sub(r"[^A-Za-z0-9]", "", extension)[:16] or "txt"
+    return f"{safe_run_name(run_name)}-{safe_run_name(kind)}.{ending}"
+
+
+# What Excel, LibreOffice and Google Sheets begin a formula with, the wide forms of Chinese and Japanese among them.
+_FORMULA = re.compile("[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]")
+
+
+def _no_formula(header: str) -> str:
+    return f"'{header}" if _FORMULA.match(header) else header
+
+
+def _table(columns: Mapping[str, Floats], present: Present | None) -> pa.Table:
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the columns differ in length: {lengths}")
+    arrays = []
+    for name, column in columns.items():
+        mask = None if present is None or name not in present else ~np.asarray(present[name], dtype=np.bool_)
+        # from_pandas would make every NaN a null.
+        arrays.append(pa.array(np.asarray(column, dtype=np.float64), mask=mask, from_pandas=False))
+    return pa.table(arrays, names=[clean(name) for name in columns])

@@ -1,0 +1,353 @@
+"""Run folders on this machine's disks, behind the RunStore protocol."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dashboard.data import trash
+from dashboard.data.column_cache import ColumnCache
+from dashboard.data.run_files import read_inside
+from dashboard.data.run_listing import Found, RootListing, card_of, now, read_start, trend_of
+from dashboard.data.run_log import RunLog
+from dashboard.data.run_store import (
+    Floats,
+    Health,
+    MetricInfo,
+    Refused,
+    RunCard,
+    RunList,
+    RunMeta,
+    Series,
+    SessionSpan,
+    Trashed,
+    UnknownRun,
+    XAxis,
+)
+from toolkit.runfolder.control import ControlRefused, read_request, write_request
+from toolkit.runfolder.labels import Labels, LabelsError, write_labels
+from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
+from toolkit.runfolder.records import START, Record
+
+_SCAN_EVERY_S: Final = 0.5
+_TREND_BUDGET_S: Final = 0.2
+_MEMORY_BUDGET: Final = 400_000_000
+"""Columns of runs that nobody looked at lately are let go beyond this; the cache brings them back."""
+
+
+class LocalStore:
+    """One object a process: it keeps the cursors, so that several pages read each byte once."""
+
+    def __init__(self, roots: Sequence[Path], *, cache_dir: Path | None, read_only: bool = False) -> None:
+        self.roots = tuple(Path(os.path.abspath(root)) for root in roots)
+        self.read_only = read_only
+        self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
+        self._lock = threading.RLock()
+        self._listings = [RootListing(root, number) for number, root in enumerate(self.roots)]
+        self._runs: dict[str, Found] = {}
+        self._problems: tuple[str, ...] = ()
+        self._scanned_at = -1.0
+        self._scan_ms = 0.0
+        self._logs: dict[tuple[str, int], RunLog] = {}
+        self._trends: dict[str, tuple[int, list[float]]] = {}
+
+    # ------------------------------------------------------------ which runs there are
+
+    def list_runs(self) -> RunList:
+        """Return every run, newest sign of life first."""
+        with self._lock:
+            self._scan()
+            moment = now()
+            cards = [card_of(found, moment) for found in self._runs.values()]
+            cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
+            return RunList(
+                cards=tuple(cards), roots=self.roots, problems=self._problems, read_ms=self._scan_ms
+            )
+
+    def _scan(self, *, again: bool = False) -> None:
+        began = time.perf_counter()
+        if not again and time.monotonic() - self._scanned_at < _SCAN_EVERY_S:
+            return
+        runs: dict[str, Found] = {}
+        problems: list[str] = []
+        for listing in self._listings:
+            found, trouble = listing.scan()
+            problems.extend(trouble)
+            for run in found:
+                if runs.setdefault(run.key, run) is not run:
+                    problems.append(f"two folders go by the name {run.key}, and only one of them is shown")
+        self._runs, self._problems = runs, tuple(problems)
+        self._scanned_at = time.monotonic()
+        self._scan_ms = (time.perf_counter() - began) * 1000
+
+    def _find(self, key: str) -> Found:
+        with self._lock:
+            self._scan()
+            found = self._runs.get(key)
+            if found is None:
+                raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
+            return found
+
+    def card(self, key: str) -> RunCard:
+        """Return one run as a list shows it, as far as its records have been read."""
+        found = self._find(key)
+        log = self._logs.get((key, 0))
+        return card_of(found, now(), newest=log.newest() if log is not None else None)
+
+    def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
+        """Return losses sampled along each run's log; those that there was no time for come with a later call."""
+        began = time.perf_counter()
+        found: dict[str, Sequence[float]] = {}
+        for key in keys:
+            run = self._runs.get(key)
+            if run is None:
+                continue
+            log = run.folder / METRICS_JSONL
+            known = self._trends.get(key)
+            try:
+                size = os.lstat(log).st_size
+                # A twentieth more changes the picture by less than a pixel or two.
+                if known is None or not known[0] <= size <= known[0] * 1.05 + 4096:
+                    if time.perf_counter() - began > _TREND_BUDGET_S:
+                        if known is not None:
+                            found[key] = known[1]
+                        continue
+                    known = (size, trend_of(log, points))
+                    self._trends[key] = known
+            except OSError:
+                continue
+            found[key] = known[1]
+        return found
+
+    # ------------------------------------------------------------ one run
+
+    def meta(self, key: str) -> RunMeta:
+        """Return everything about a run but its curves."""
+        found = self._find(key)
+        newest = self._log(key).events((START,), 1)
+        environment = self._log(key).events(("environment",), 1)
+        return RunMeta(
+            card=self.card(key),
+            manifest=found.manifest,
+            labels=found.labels,
+            start=newest[0] if newest else read_start(found.folder / METRICS_JSONL),
+            environment=environment[0] if environment else {},
+            writable=not self.read_only and os.access(found.folder, os.W_OK),
+        )
+
+    def _log(self, key: str, rank: int = 0) -> RunLog:
+        found = self._find(key)
+        with self._lock:
+            log = self._logs.get((key, rank))
+            path = _record_file(found.folder, rank)
+            if log is None or log.path != path:
+                log = RunLog(path, self.cache)
+                self._logs[key, rank] = log
+                self._let_go(log)
+            log.used_at = time.monotonic()
+            return log
+
+    def _let_go(self, kept: RunLog) -> None:
+        by_age = sorted(self._logs.items(), key=lambda item: item[1].used_at)
+        held = sum(log.nbytes for _, log in by_age)
+        for name, log in by_age:
+            if held <= _MEMORY_BUDGET:
+                return
+            if log is not kept:
+                held -= log.nbytes
+                del self._logs[name]
+
+    def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
+        """Read what was appended, for at most about `wait_s`."""
+        return self._log(key, rank).refresh(wait_s)
+
+    def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
+        """Return the metrics read so far."""
+        return self._log(key, rank).metrics()
+
+    def series(
+        self,
+        key: str,
+        metric: str,
+        *,
+        axis: XAxis = "step",
+        window: tuple[float, float] | None = None,
+        buckets: int = 600,
+        smoothing: float = 0.0,
+        rank: int = 0,
+    ) -> Series:
+        """Return one metric as a curve that hides no extreme."""
+        return self._log(key, rank).series(metric, axis, window, max(1, buckets), smoothing)
+
+    def sessions(self, key: str) -> Sequence[SessionSpan]:
+        """Return where each session begins."""
+        return self._log(key).sessions()
+
+    def recent(self, key: str, metric: str, count: int) -> Floats:
+        """Return the last values of a metric."""
+        return self._log(key).recent(metric, count)
+
+    def means(self, key: str, metric: str, buckets: int) -> Floats:
+        """Return the mean of each of about `buckets` parts of a metric."""
+        return self._log(key).means(metric, buckets)
+
+    def table(self, key: str, metrics: Sequence[str] | None = None) -> Mapping[str, Floats]:
+        """Return metrics as columns of one length."""
+        return self._log(key).table(metrics)
+
+    def present(self, key: str, metrics: Sequence[str]) -> Mapping[str, npt.NDArray[np.bool_]]:
+        """Return which rows of `table` have each metric."""
+        return self._log(key).present(metrics)
+
+    def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
+        """Return the newest records that carry no metrics, newest first."""
+        return self._log(key).events(kinds, limit)
+
+    def count_events(self, key: str) -> Mapping[str, int]:
+        """Return how many records of each kind were read."""
+        return self._log(key).counts()
+
+    def ranks(self, key: str) -> Sequence[int]:
+        """Return the ranks that wrote records of their own."""
+        found = [0]
+        folder = self._find(key).folder / RANKS
+        if folder.is_symlink():
+            return found
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    stem, _, ending = entry.name.partition(".")
+                    if (
+                        ending == "jsonl"
+                        and stem.isdecimal()
+                        and len(stem) == 5
+                        and entry.is_file(follow_symlinks=False)
+                    ):
+                        found.append(int(stem))
+        except OSError:
+            return [0]
+        return sorted(set(found))
+
+    def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
+        """Return a file that a record points to, inside the run's folder."""
+        return read_inside(self._find(key).folder, relative, max_bytes=max_bytes)
+
+    def log_path(self, key: str) -> Path:
+        """Return where the run's records are."""
+        return self._find(key).folder / METRICS_JSONL
+
+    # ------------------------------------------------------------ what people ask and say
+
+    def ask(self, key: str, request: Mapping[str, Any]) -> str:
+        """Write a request for the run and return its id."""
+        self._require_writing()
+        found = self._find(key)
+        card = card_of(found, now())
+        if not card.live:
+            raise Refused(f"the run is {card.status.name}: nobody is there to answer")
+        try:
+            written = write_request(
+                found.folder,
+                log_every=request.get("log_every"),
+                actions=tuple(request.get("actions", ())),
+                knobs=request.get("knobs"),
+                run_id=found.manifest.run_id if found.manifest else None,
+            )
+        except ControlRefused as error:
+            raise Refused(error.reason) from error
+        except OSError as error:
+            raise Refused(f"control.json could not be written: {error.strerror}") from error
+        return written.id
+
+    def pending_request(self, key: str) -> Mapping[str, Any] | None:
+        """Return what lies in the run's control file now."""
+        try:
+            request = read_request(self._find(key).folder)
+        except (ControlRefused, OSError):
+            return None
+        if request is None:
+            return None
+        return {
+            "id": request.id,
+            "timestamp": request.timestamp,
+            "expires": request.expires,
+            "log_every": request.log_every,
+            "actions": request.actions,
+            "knobs": dict(request.knobs),
+        }
+
+    def label(self, key: str, labels: Labels) -> None:
+        """Keep what people say about a run."""
+        self._require_writing()
+        try:
+            write_labels(self._find(key).folder, labels)
+        except LabelsError as error:
+            raise Refused(str(error)) from error
+        except OSError as error:
+            raise Refused(f"labels.json could not be written: {error.strerror}") from error
+        self._look_again()
+
+    def delete(self, key: str) -> str:
+        """Move a run to the trash and return the token that brings it back."""
+        self._require_writing()
+        found = self._find(key)
+        card = card_of(found, now())
+        if card.live:
+            raise Refused(f"the run is {card.status.name}: stop it first")
+        number = next(i for i, root in enumerate(self.roots) if root == found.folder.parent)
+        token = trash.move_to_trash(self.roots[number], found.folder.name)
+        with self._lock:
+            self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
+        self._look_again()
+        return f"{number}~{token}"
+
+    def trash(self) -> Sequence[Trashed]:
+        """Return what lies in the trash, newest first."""
+        found = [
+            Trashed(
+                token=f"{number}~{item.token}",
+                name=item.name,
+                deleted=item.deleted,
+                bytes_held=item.bytes_held,
+            )
+            for number, root in enumerate(self.roots)
+            for item in trash.list_trash(root)
+        ]
+        return sorted(found, key=lambda item: item.deleted, reverse=True)
+
+    def restore(self, token: str) -> str:
+        """Bring a run back and return its key."""
+        self._require_writing()
+        number, _, inner = token.partition("~")
+        if not number.isdecimal() or int(number) >= len(self.roots):
+            raise Refused("there is no such run in the trash")
+        name = trash.restore(self.roots[int(number)], inner)
+        self._look_again()
+        return self._listings[int(number)].key_of(name)
+
+    def empty_trash(self) -> int:
+        """Delete what lies in the trash for good."""
+        self._require_writing()
+        return sum(trash.empty_trash(root) for root in self.roots)
+
+    def _require_writing(self) -> None:
+        if self.read_only:
+            raise Refused("the dashboard was started with --read-only")
+
+    def _look_again(self) -> None:
+        with self._lock:
+            self._scan(again=True)
+
+
+def _record_file(folder: Path, rank: int) -> Path:
+    if rank and (folder / RANKS).is_symlink():
+        raise Refused(f"{RANKS} is a link and is not followed")
+    return rank_file(folder, rank)

@@ -1,0 +1,277 @@
+"""The runs of a log directory, from their manifests and labels alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
+from dashboard.data.words import clean
+from toolkit.runfolder.labels import Labels, LabelsError, read_labels
+from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.reader import BadLine, parse_line
+from toolkit.runfolder.records import STEP
+from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.status import LOST, RUNNING, Status, work_out_status
+
+_MAX_FOLDERS = 20_000
+_SAMPLE_BYTES = 8 * 1024
+_LOSSES = ("train_loss_mean", "train_loss", "loss")
+
+Signature = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A run folder and what its small files say."""
+
+    key: str
+    folder: Path
+    signature: Signature
+    manifest: Manifest | None
+    labels: Labels
+    problem: str | None
+    log_time: float | None
+    """When the record file was last written, where there is no manifest to tell."""
+
+
+class RootListing:
+    """The run folders of one log directory; a folder is read again only when one of its small files changed."""
+
+    def __init__(self, root: Path, number: int) -> None:
+        self.root = root
+        self._number = number
+        self._found: dict[str, Found] = {}
+
+    def scan(self) -> tuple[list[Found], list[str]]:
+        """Return the run folders there are now, and in words what was passed over."""
+        problems: list[str] = []
+        found: dict[str, Found] = {}
+        try:
+            for name in self._folders(problems):
+                run = self._look_at(name)
+                if run is not None:
+                    found[name] = run
+        except FileNotFoundError:
+            problems.append(f"{clean(str(self.root))} does not exist yet")
+        except OSError as error:
+            problems.append(f"{clean(str(self.root))} cannot be listed: {error.strerror}")
+        self._found = found
+        return list(found.values()), problems
+
+    def _folders(self, problems: list[str]) -> Iterator[str]:
+        seen = 0
+        with os.scandir(self.root) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_symlink():
+                    problems.append(f"{clean(entry.name)} is a link and is not followed")
+                elif entry.is_dir(follow_symlinks=False):
+                    seen += 1
+                    if seen > _MAX_FOLDERS:
+                        problems.append(f"only the first {_MAX_FOLDERS:,} folders are shown")
+                        return
+                    yield entry.name
+
+    def _look_at(self, name: str) -> Found | None:
+        folder = self.root / name
+        known = self._found.get(name)
+        try:
+            manifest_at = _stat(folder / MANIFEST)
+            labels_at = _stat(folder / LABELS)
+            log_at = _stat(folder / METRICS_JSONL) if manifest_at is None else None
+        except OSError as error:
+            return self._unreadable(name, folder, f"{clean(name)}: {error.strerror}")
+        if manifest_at is None and log_at is None:
+            return None
+        signature = (*_signature(manifest_at), *_signature(labels_at), *_signature(log_at))
+        if known is not None and known.signature == signature:
+            return known
+        manifest, labels, problem = None, Labels(), None
+        if manifest_at is not None:
+            try:
+                manifest = read_manifest(folder)
+            except (ManifestError, OSError) as error:
+                problem = clean(str(error))
+        try:
+            labels = read_labels(folder)
+        except (LabelsError, OSError) as error:
+            problem = problem or clean(str(error))
+        return Found(
+            self.key_of(name),
+            folder,
+            signature,
+            manifest,
+            labels,
+            problem,
+            log_at.st_mtime if log_at else None,
+        )
+
+    def _unreadable(self, name: str, folder: Path, problem: str) -> Found:
+        return Found(self.key_of(name), folder, (), None, Labels(), problem, None)
+
+    def key_of(self, name: str) -> str:
+        """Return the key of the run whose folder is called `name`."""
+        return clean(name if self._number == 0 else f"{self._number + 1}~{name}")
+
+
+def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
+    """Return the run as a list shows it at wall time `now`.
+
+    `newest` is time and step of the last record, where somebody has read that far: the manifest may lag by seconds.
+    """
+    manifest, labels = found.manifest, found.labels
+    if manifest is None:
+        return RunCard(
+            key=found.key,
+            folder=found.folder,
+            name=clean(labels.display_name or found.folder.name),
+            status=_status_without_manifest(found),
+            tags=tuple(clean(tag) for tag in labels.tags or ()),
+            archived=labels.archived,
+            last_sign=found.log_time,
+            problem=found.problem,
+        )
+    status = work_out_status(manifest, now, last_sign=newest[0] if newest else None)
+    beat = manifest.heartbeat
+    step = beat.global_step if beat is not None else None
+    if newest is not None and newest[1] is not None and (step is None or newest[1] > step):
+        step = newest[1]
+    if status.name == RUNNING and step is None:
+        status = replace(status, name=STARTING)
+    summary = manifest.summary
+    latest = manifest.latest
+    tags = manifest.tags if labels.tags is None else labels.tags
+    signs = [session.ended or session.started for session in manifest.sessions]
+    if beat is not None:
+        signs.append(beat.time)
+    if newest is not None:
+        signs.append(newest[0])
+    return RunCard(
+        key=found.key,
+        folder=found.folder,
+        name=clean(labels.display_name or manifest.display_name),
+        status=replace(status, why=clean(status.why)),
+        tags=tuple(clean(tag) for tag in tags),
+        archived=labels.archived,
+        project=clean(manifest.project) if manifest.project else None,
+        created=manifest.created,
+        last_sign=max(signs) if signs else None,
+        duration_s=_duration(manifest, max(signs) if signs else now),
+        step=step,
+        max_steps=_whole(summary.get("max_steps")),
+        epoch=_number(summary.get("epoch")),
+        loss=_number(summary.get("train_loss")),
+        lr=_number(summary.get("lr")),
+        samples_per_sec=_number(summary.get("samples_per_sec")),
+        host=clean(latest.host) if latest else "",
+        sessions=len(manifest.sessions),
+        summary=summary,
+        problem=found.problem,
+    )
+
+
+def _status_without_manifest(found: Found) -> Status:
+    if found.problem is not None:
+        return Status(name=UNREADABLE, why=found.problem, sure=True)
+    return Status(name=LOST, why="there is no run.json, so nobody can say how it ended", sure=False)
+
+
+def _duration(manifest: Manifest, last_sign: float) -> float:
+    whole = 0.0
+    # Of a session that was killed nobody knows the end, but it was over when the next began.
+    limits = [*(session.started for session in manifest.sessions[1:]), last_sign]
+    for session, limit in zip(manifest.sessions, limits, strict=False):
+        ended = session.ended if session.ended is not None else limit
+        whole += max(0.0, ended - session.started)
+    return whole
+
+
+def trend_of(log: Path, points: int) -> list[float]:
+    """Return losses at about `points` places spread over `log`, reading a few kilobytes at each.
+
+    It is a look at the shape, for a list of runs. A chart reads everything.
+    """
+    descriptor = open_regular(log)
+    try:
+        size = os.fstat(descriptor).st_size
+        blocks = (
+            [os.pread(descriptor, size, 0)]
+            if size <= points * _SAMPLE_BYTES
+            else [
+                os.pread(descriptor, _SAMPLE_BYTES, place * (size - _SAMPLE_BYTES) // max(1, points - 1))
+                for place in range(points)
+            ]
+        )
+    finally:
+        os.close(descriptor)
+    if len(blocks) == 1:
+        losses = [loss for line in blocks[0].split(b"\n") if (loss := _loss_on(line)) is not None]
+        return (
+            losses
+            if len(losses) <= points
+            else [losses[i * (len(losses) - 1) // max(1, points - 1)] for i in range(points)]
+        )
+    found = (
+        next((loss for line in block.split(b"\n")[1:-1] if (loss := _loss_on(line)) is not None), None)
+        for block in blocks
+    )
+    return [loss for loss in found if loss is not None]
+
+
+def _loss_on(line: bytes) -> float | None:
+    if not line.startswith(b'{"event":"step"'):
+        return None
+    record = parse_line(0, line)
+    if isinstance(record, BadLine) or record.get("event") != STEP:
+        return None
+    return next((number for name in _LOSSES if (number := _number(record.get(name))) is not None), None)
+
+
+def read_start(log: Path) -> dict[str, Any]:
+    """Return the start record at the head of `log`, or an empty one."""
+    try:
+        descriptor = open_regular(log)
+    except OSError:
+        return {}
+    try:
+        line = os.pread(descriptor, 128 * 1024, 0).split(b"\n", 1)[0]
+    finally:
+        os.close(descriptor)
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    return record if isinstance(record, dict) and record.get("event") == "start" else {}
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _signature(status: os.stat_result | None) -> Signature:
+    return (status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else ()
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
+
+
+def now() -> float:
+    """Return the wall time that ages are counted from."""
+    return time.time()

@@ -1,0 +1,265 @@
+"""What the search box understands: words, tag:x, -word, "a phrase", loss<0.2."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
+from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
+
+SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration", "status"]
+
+FIELDS = ("tag", "status", "project", "host")
+STATUSES = (RUNNING, STARTING, STALLED, FAILED, LOST, STOPPED, FINISHED, UNREADABLE)
+"""Every status there is, the one that wants attention first."""
+
+MAX_QUERY_LENGTH = 2_000
+
+
+class QueryError(ValueError):
+    """A search that cannot be understood; the message says which part and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """A text that occurs in the run's name, key, tags, project or host."""
+
+    text: str
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A text in one place: the whole of a tag, a status or the project, or a part of the host's name."""
+
+    field: str
+    text: str
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A number of the run against a bound; a run without that number does not match."""
+
+    number: str
+    sign: str
+    bound: float
+    negated: bool = False
+
+
+Term = Word | Field | Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A search: every term must hold."""
+
+    terms: tuple[Term, ...] = ()
+
+
+def parse(text: str) -> Query:
+    """Return the search that `text` stands for; an empty one matches every run.
+
+    Upper and lower case are the same. What stands in quotes is taken as it is.
+
+    Raises:
+        QueryError: a part of it means nothing.
+    """
+    if len(text) > MAX_QUERY_LENGTH:
+        raise QueryError(f"the search is {len(text)} characters long, at most {MAX_QUERY_LENGTH} are allowed")
+    terms: list[Term] = []
+    at = 0
+    while found := _PART.search(text, at):
+        at = found.end()
+        if (term := _term(found)) is not None:
+            terms.append(term)
+    return Query(terms=tuple(terms))
+
+
+def matches(query: Query, card: RunCard) -> bool:
+    """Say whether every term of `query` holds for `card`."""
+    return all(_holds(term, card) is not term.negated for term in query.terms)
+
+
+def sort_cards(cards: Iterable[RunCard], by: SortBy) -> list[RunCard]:
+    """Return `cards` in the order a person looks for: newest, lowest loss, furthest, longest, neediest first.
+
+    A run without the value comes last, one whose value is not finite just before; equals keep their order.
+
+    Raises:
+        ValueError: `by` is no order.
+    """
+    if by not in get_args(SortBy):
+        raise ValueError(f"cannot sort by {by!r}; known: {', '.join(get_args(SortBy))}")
+    return sorted(cards, key=_ORDERS[by])
+
+
+# Alternatives stand in the order in which they are tried; between them they take any text but whitespace.
+_PART = re.compile(
+    r"""
+    (?P<negated>-?)
+    (?:
+        "(?P<phrase>[^"]*)"
+      | (?P<field>[A-Za-z_]+):(?:"(?P<quoted>[^"]*)"|(?P<value>[^\s"]*))
+      | (?P<number>[^\s"<>]*)\s*(?P<sign><=|>=|<|>)\s*(?P<bound>[^\s"<>]*)
+      | (?P<open>"[^"]*\Z)
+      | (?P<word>[^\s"<>]+)
+    )
+    """,
+    re.VERBOSE,
+)
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_SPAN = re.compile(r"(?:(?:\d+\.?\d*|\.\d+)[smhd])+", re.ASCII | re.IGNORECASE)
+_SPAN_PART = re.compile(r"([\d.]+)([smhd])", re.ASCII | re.IGNORECASE)
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+_SIGNS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+_NUMBERS: Mapping[str, Callable[[RunCard], float | None]] = {
+    "loss": lambda card: card.loss,
+    "lr": lambda card: card.lr,
+    "step": lambda card: card.step,
+    "max_steps": lambda card: card.max_steps,
+    "epoch": lambda card: card.epoch,
+    "duration": lambda card: card.duration_s,
+    "progress": lambda card: card.progress,
+    "samples_per_sec": lambda card: card.samples_per_sec,
+    "sessions": lambda card: card.sessions,
+}
+
+
+def _term(found: re.Match[str]) -> Term | None:
+    negated = bool(found["negated"])
+    if found["phrase"] is not None:
+        return Word(text=found["phrase"].casefold(), negated=negated) if found["phrase"] else None
+    if found["field"] is not None:
+        value = found["quoted"] if found["quoted"] is not None else found["value"]
+        return _field(found["field"], value, negated)
+    if found["sign"] is not None:
+        return _comparison(found["number"], found["sign"], found["bound"], negated)
+    if found["open"] is not None:
+        raise QueryError(f"the quote before {_shown(found['open'][1:])} is not closed")
+    if found[0] == "-":
+        raise QueryError("a - stands alone; write -word for runs without that word")
+    return Word(text=found["word"].casefold(), negated=negated)
+
+
+def _field(field: str, value: str, negated: bool) -> Field:
+    name = field.casefold()
+    if name not in FIELDS:
+        known = ", ".join(f"{known}:" for known in FIELDS)
+        raise QueryError(
+            f"there is no {_shown(field)} to search in; known: {known}. Put quotes around a text that has a colon"
+        )
+    if not value:
+        raise QueryError(
+            f"behind {name}: stands nothing; write it without a space, such as {name}:{_LIKE[name]}"
+        )
+    value = value.casefold()
+    if name == "status" and value not in STATUSES:
+        raise QueryError(f"status is {_shown(value)}, not one of {', '.join(STATUSES)}")
+    return Field(field=name, text=value, negated=negated)
+
+
+_LIKE = {"tag": "baseline", "status": RUNNING, "project": "faces", "host": "node1"}
+
+
+def _comparison(number: str, sign: str, bound: str, negated: bool) -> Comparison:
+    if not number:
+        raise QueryError(f"before {sign} stands no name of a number; write it such as loss{sign}0.2")
+    name = number.casefold() if number.casefold() in _NUMBERS else number
+    return Comparison(number=name, sign=sign, bound=_bound(name, sign, bound), negated=negated)
+
+
+def _bound(name: str, sign: str, text: str) -> float:
+    value = math.nan
+    if _NUMBER.fullmatch(text):
+        value = float(text)
+        # Nobody is more than wholly done: a number above 1 can only mean per cent.
+        if name == "progress" and value > 1:
+            value /= 100
+    elif name == "progress" and text.endswith("%") and _NUMBER.fullmatch(text[:-1]):
+        value = float(text[:-1]) / 100
+    elif name == "duration" and _SPAN.fullmatch(text):
+        value = sum(float(n) * _SECONDS[unit.lower()] for n, unit in _SPAN_PART.findall(text))
+    if not math.isfinite(value):
+        allowed = _ALLOWED.get(name, "a number such as 0.2 or 1e-4")
+        raise QueryError(f"behind {name}{sign} stands {_shown(text) if text else 'nothing'}, not {allowed}")
+    return value
+
+
+_ALLOWED = {
+    "duration": "a length of time such as 90s, 15m, 1h30m or 2d",
+    "progress": "a part such as 50% or 0.5",
+}
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:39] + "…")
+
+
+def _holds(term: Term, card: RunCard) -> bool:
+    if isinstance(term, Word):
+        places = (card.name, card.key, *card.tags, card.project or "", card.host)
+        return any(term.text in place.casefold() for place in places)
+    if isinstance(term, Field):
+        if term.field == "tag":
+            return any(term.text == tag.casefold() for tag in card.tags)
+        if term.field == "host":
+            return term.text in card.host.casefold()
+        whole = card.status.name if term.field == "status" else card.project or ""
+        return term.text == whole.casefold()
+    value = _number_of(card, term.number)
+    return value is not None and _SIGNS[term.sign](value, term.bound)
+
+
+def _number_of(card: RunCard, name: str) -> float | None:
+    known = _NUMBERS.get(name)
+    value: Any = known(card) if known is not None else None
+    if value is None:
+        value = card.summary.get(name)
+    if value is None:
+        value = next((v for key, v in card.summary.items() if str(key).casefold() == name.casefold()), None)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _rank(value: float | None, *, highest_first: bool) -> tuple[int, float]:
+    if value is None:
+        return (2, 0.0)
+    if not math.isfinite(value):
+        return (1, 0.0)
+    return (0, -value if highest_first else value)
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Return a key that puts run-2 before run-10."""
+    key = []
+    for i, piece in enumerate(re.split("([0-9]+)", text.casefold())):
+        # Of two numbers the longer is the larger; int() refuses those of thousands of digits.
+        digits = piece.lstrip("0") if i % 2 else piece
+        key.append((len(digits) if i % 2 else 0, digits))
+    return key
+
+
+_ORDERS: Mapping[str, Callable[[RunCard], Any]] = {
+    "last sign": lambda card: _rank(card.last_sign, highest_first=True),
+    "started": lambda card: _rank(card.created, highest_first=True),
+    "name": lambda card: _natural(card.name),
+    "loss": lambda card: _rank(card.loss, highest_first=False),
+    "progress": lambda card: _rank(card.progress, highest_first=True),
+    "duration": lambda card: _rank(card.duration_s, highest_first=True),
+    "status": lambda card: (
+        STATUSES.index(card.status.name) if card.status.name in STATUSES else len(STATUSES)
+    ),
+}

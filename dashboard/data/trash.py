@@ -1,0 +1,224 @@
+"""Deleted runs: moved aside inside their log directory, brought back whole, or removed when somebody says so."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+
+from dashboard.data.run_store import Refused, Trashed
+from toolkit.runfolder.layout import PRIVATE, claim_folder
+from toolkit.runfolder.safefile import replace_file
+
+TRASH = ".trash"
+
+MAX_ENTRIES_MEASURED = 2_000
+"""Files and folders of one run that are looked at for its size; what lies beyond them is not counted."""
+
+
+def move_to_trash(root: Path, folder_name: str, *, now: float | None = None) -> str:
+    """Move the run folder `folder_name` of the log directory `root` aside and return the token that brings it back.
+
+    The move is one rename: the run is in its place or in the trash, never in part. Nothing is ever deleted.
+
+    Raises:
+        Refused: there is no such folder, it is a link, or it cannot be moved.
+    """
+    _require_run_folder(root, folder_name)
+    token = f"{int((time.time() if now is None else now) * 1000)}-{os.urandom(4).hex()}"
+    place = root / TRASH / token
+    try:
+        _make_trash(root)
+        os.mkdir(place, PRIVATE.folder)
+        try:
+            os.rename(root / folder_name, place / folder_name)
+        except BaseException:
+            os.rmdir(place)
+            raise
+    except OSError as error:
+        raise Refused(f"{folder_name} cannot be moved to the trash: {error.strerror}") from error
+    # For whoever finds the folder with a file manager; nothing here reads it.
+    note = {
+        "name": folder_name,
+        "deleted": int(token.split("-", maxsplit=1)[0]) / 1000,
+        "from": os.fspath(root),
+    }
+    with suppress(OSError, orjson.JSONEncodeError):
+        replace_file(place / _NOTE, orjson.dumps(note, option=orjson.OPT_APPEND_NEWLINE))
+    return token
+
+
+def list_trash(root: Path) -> list[Trashed]:
+    """Return the deleted runs of the log directory `root`, newest first.
+
+    `bytes_held` is a lower bound for a run of more than `MAX_ENTRIES_MEASURED` files.
+
+    Raises:
+        Refused: the trash cannot be read.
+    """
+    found = []
+    for token in _places(root, _TOKEN):
+        name = _run_in(root / TRASH / token)
+        if name is not None:
+            deleted = int(token.split("-", maxsplit=1)[0]) / 1000
+            held = _measure(root / TRASH / token / name)
+            found.append(Trashed(token=token, name=name, deleted=deleted, bytes_held=held))
+    return sorted(found, key=lambda run: (run.deleted, run.token), reverse=True)
+
+
+def restore(root: Path, token: str) -> str:
+    """Bring the deleted run `token` back to the log directory `root` and return its folder's name.
+
+    That is the name it had, or, where a new run has taken it since, the next free one: name-2, name-3, …
+
+    Raises:
+        Refused: it is not in the trash any more, or cannot be moved.
+    """
+    place = next((root / TRASH / known for known in _places(root, _TOKEN) if known == token), None)
+    name = None if place is None else _run_in(place)
+    if place is None or name is None:
+        raise Refused("this run is not in the trash any more; it was brought back or deleted for good")
+    try:
+        folder = _rename_to_free_name(place / name, root, name)
+    except OSError as error:
+        raise Refused(f"{name} cannot be brought back: {error.strerror or error}") from error
+    with suppress(OSError):
+        (place / _NOTE).unlink(missing_ok=True)
+        os.rmdir(place)
+    return folder.name
+
+
+def empty_trash(root: Path) -> int:
+    """Delete what lies in the trash of the log directory `root` for good and return how many runs that were.
+
+    Goes through no link, and leaves alone what was not put there by `move_to_trash`.
+
+    Raises:
+        Refused: some could not be deleted; the others are gone.
+    """
+    for token in _places(root, _TOKEN):
+        # First out of reach of `restore`, which would otherwise bring back a run that is half gone.
+        with suppress(OSError):
+            os.rename(root / TRASH / token, root / TRASH / (_GOING + token))
+    gone, problems = 0, []
+    for place in _places(root, _BEING_DELETED):
+        has_run = _run_in(root / TRASH / place) is not None
+        try:
+            shutil.rmtree(root / TRASH / place)
+        except OSError as error:
+            problems.append(error.strerror or str(error))
+        else:
+            gone += has_run
+    left = len(problems) + len(list(_places(root, _TOKEN)))
+    if left:
+        why = problems[0] if problems else "they cannot be renamed"
+        raise Refused(f"{gone} deleted runs were removed, {left} could not be: {why}")
+    with suppress(OSError):
+        os.rmdir(root / TRASH)
+    return gone
+
+
+_NOTE = "deleted.json"
+_GOING = "going-"
+_TOKEN = re.compile(r"[0-9]{1,15}-[0-9a-f]{8}", re.ASCII)
+_BEING_DELETED = re.compile(r"going-[0-9]{1,15}-[0-9a-f]{8}", re.ASCII)
+
+
+def _require_run_folder(root: Path, name: str) -> None:
+    # A name is compared with what is there and never joined before: no text leads out of the log directory.
+    try:
+        with os.scandir(root) as entries:
+            entry = next((entry for entry in entries if entry.name == name), None)
+            if entry is None or name.startswith("."):
+                raise Refused(f"there is no run folder {name!r} in {root}")
+            if entry.is_symlink():
+                raise Refused(f"{name} is a symbolic link, not a run's own folder; remove the link by hand")
+            if not entry.is_dir(follow_symlinks=False):
+                raise Refused(f"{name} is a file, not a run's folder")
+    except OSError as error:
+        raise Refused(f"{root} cannot be read: {error.strerror}") from error
+
+
+def _make_trash(root: Path) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(root / TRASH, PRIVATE.folder)
+    if not _is_own_folder(root / TRASH):
+        raise Refused(f"{root / TRASH} is not a folder of its own; move it out of the way to delete runs")
+
+
+def _places(root: Path, pattern: re.Pattern[str]) -> list[str]:
+    if not _is_own_folder(root / TRASH):
+        return []
+    try:
+        with os.scandir(root / TRASH) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            ]
+    except OSError as error:
+        raise Refused(f"the trash of {root} cannot be read: {error.strerror}") from error
+
+
+def _run_in(place: Path) -> str | None:
+    try:
+        with os.scandir(place) as entries:
+            return next((entry.name for entry in entries if entry.is_dir(follow_symlinks=False)), None)
+    except OSError:
+        return None
+
+
+def _is_own_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _rename_to_free_name(source: Path, root: Path, name: str) -> Path:
+    # A rename goes over an empty folder without a word, and a run that is just starting has one. So the name is
+    # claimed first, as a run would: what the rename then replaces is ours.
+    folder = claim_folder(root, name, PRIVATE)
+    try:
+        if os.name == "nt":  # there a rename goes over nothing
+            os.rmdir(folder)
+        os.rename(source, folder)
+    except BaseException:
+        with suppress(OSError):
+            os.rmdir(folder)
+        raise
+    return folder
+
+
+def _measure(folder: Path) -> int:
+    total = 0
+    for i, n_bytes in enumerate(_sizes(folder)):
+        if i >= MAX_ENTRIES_MEASURED:
+            break
+        total += n_bytes
+    return total
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """Yield the bytes of each file below `folder`, and 0 for whatever else is there; links are not followed."""
+    waiting = [os.fspath(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                        yield 0
+                    elif entry.is_file(follow_symlinks=False):
+                        yield entry.stat(follow_symlinks=False).st_size
+                    else:
+                        yield 0
+        except OSError:
+            continue

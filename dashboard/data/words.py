@@ -1,0 +1,184 @@
+"""Numbers, times and untrusted text as people read them."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import string
+from datetime import datetime, timezone
+
+NOTHING = "–"  # noqa: RUF001 - a dash as wide as a digit, as tables have it
+"""What stands where there is no value."""
+
+DEFAULT_LENGTH = 200
+
+
+def short_number(x: float | None) -> str:
+    """Return `x` with 4 significant digits; digits before the point are never rounded away below a million."""
+    value, odd = _finite(x)
+    if odd is not None:
+        return odd
+    if value == 0:
+        return "0"
+    if 999.95 <= abs(value) < 999_999.5:
+        return f"{value:,.0f}"
+    if 1e-4 <= abs(value) < 999.95:
+        return f"{value:.4g}"
+    return _scientific(value, 4)
+
+
+def learning_rate(x: float | None) -> str:
+    """Return `x` as learning rates are written, such as 2.04e-4."""
+    value, odd = _finite(x)
+    if odd is not None:
+        return odd
+    if value == 0:
+        return "0"
+    if 0.1 <= abs(value) < 999.5:
+        return f"{value:.3g}"
+    return _scientific(value, 3)
+
+
+def count(n: int | None) -> str:
+    """Return `n` with commas between thousands."""
+    return NOTHING if n is None else f"{n:,d}"
+
+
+def size(n_bytes: float | None) -> str:
+    """Return a size in bytes, kB, MB, GB …: a GB is 10^9 bytes."""
+    value, odd = _finite(n_bytes)
+    if odd is not None:
+        return odd
+    if abs(value) < 1000:
+        return f"{value:.0f} B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if abs(value) < 999.5:
+            return f"{value:.3g} {unit}"
+    return f"{value / 1000:,.4g} PB"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time in its two largest units: 320 ms, 48 s, 2 h 14 m, 3 d 2 h."""
+    value, odd = _finite(seconds)
+    if odd is not None:
+        return odd
+    sign, value = ("-", -value) if value < 0 else ("", value)
+    if 0 < value < 0.9995:
+        return f"{sign}{value * 1000:.3g} ms"
+    parts = _units(value + 0.0005)
+    # "0 s" stands alone; behind a larger unit a zero says nothing.
+    return sign + " ".join(f"{n} {unit}" for i, (n, unit) in enumerate(parts) if n or not i)
+
+
+def ago(seconds: float | None) -> str:
+    """Return how long ago something was, in its largest unit: 3 s ago.
+
+    What a clock puts in the future is said to be ahead, not hidden.
+    """
+    value, odd = _finite(seconds)
+    if odd is not None:
+        return odd
+    if abs(value) < 1:
+        return "just now"
+    n, unit = _units(abs(value))[0]
+    return f"{n} {unit} ago" if value > 0 else f"{n} {unit} ahead"
+
+
+def clock(t: float | None, *, now: float | None = None) -> str:
+    """Return the wall time of this machine at `t`; with `now`, a time of the same day goes without its date."""
+    if t is None:
+        return NOTHING
+    when = _local(t)
+    if when is None:
+        return short_number(t)
+    today = None if now is None else _local(now)
+    if today is not None and today.date() == when.date():
+        return f"{when:%H:%M:%S}"
+    return f"{when:%Y-%m-%d %H:%M:%S}"
+
+
+def clean(text: str) -> str:
+    """Return `text` with what a page cannot show replaced by �; newlines and tabs stay."""
+    return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+
+
+def md(text: str, limit: int = DEFAULT_LENGTH) -> str:
+    """Return one line of Markdown that Streamlit shows as `text` itself: no link, image, colour, formula or icon.
+
+    It is cut at `limit` characters, before any are escaped; newlines and tabs become spaces.
+    """
+    # Four spaces at the start of a line are a code block, and a newline may begin any kind of block.
+    line = _cut(" ".join(clean(text).split()), limit)
+    # Streamlit looks for these in the text that is left once the backslashes are gone.
+    line = _FOUND_IN_PLAIN_TEXT.sub(lambda found: found[0][:1] + _JOINER + found[0][1:], line)
+    line = _WEB_ADDRESS.sub(lambda found: found[0] + _JOINER, line)
+    return line.translate(_BACKSLASHED)
+
+
+def html_text(text: str, limit: int = DEFAULT_LENGTH) -> str:
+    """Return `text` for Plotly, which takes names and labels for a kind of HTML."""
+    return html.escape(_cut(clean(text), limit), quote=False)
+
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+# Control characters, halves of surrogate pairs, and the marks that make text run backwards.
+_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+# CommonMark takes a backslash before any of these; which of them mean something where is too fine to tell apart.
+_BACKSLASHED = {ord(character): "\\" + character for character in string.punctuation}
+
+# No width, no line break: it parts two characters without showing.
+_JOINER = "\N{WORD JOINER}"
+
+# :smile: and :material_home:, https://, name@host, and the arrows that Streamlit makes of -> and its like.
+_FOUND_IN_PLAIN_TEXT = re.compile(
+    r":(?=[\w+-]+:) | :(?=//) | @(?=[\w-]) | (?<!\S)(?:<->|->|<-|--|>=|<=|~=)(?!\S)", re.VERBOSE
+)
+_WEB_ADDRESS = re.compile(r"www(?=\.)", re.IGNORECASE)
+
+
+def _finite(x: float | None) -> tuple[float, str | None]:
+    """Return `x` as a float, and the words for it where it is none that can be formatted."""
+    if x is None:
+        return 0.0, NOTHING
+    try:
+        value = float(x)
+    except OverflowError:  # a whole number of more than 308 digits
+        return 0.0, "> 1e308" if x > 0 else "< -1e308"
+    if math.isnan(value):
+        return value, "NaN"
+    if math.isinf(value):
+        return value, "+Inf" if value > 0 else "-Inf"
+    return value, None
+
+
+def _scientific(value: float, digits: int) -> str:
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    if "." in mantissa:
+        mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _units(seconds: float) -> list[tuple[int, str]]:
+    whole = int(seconds)
+    if whole >= _DAY:
+        return [(whole // _DAY, "d"), (whole % _DAY // _HOUR, "h")]
+    if whole >= _HOUR:
+        return [(whole // _HOUR, "h"), (whole % _HOUR // _MINUTE, "m")]
+    if whole >= _MINUTE:
+        return [(whole // _MINUTE, "m"), (whole % _MINUTE, "s")]
+    return [(whole, "s")]
+
+
+def _local(t: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(t, tz=timezone.utc).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: max(0, limit - 1)] + "…"

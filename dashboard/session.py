@@ -1,0 +1,171 @@
+"""What one browser tab is looking at: every session-state key and URL parameter, behind a typed function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import streamlit as st
+
+from dashboard.charts.curves import Window
+from dashboard.data.local_store import LocalStore
+from dashboard.data.run_store import RunStore, XAxis
+from dashboard.settings import DashboardSettings
+
+REFRESH_CHOICES: Final = ("Off", "2 s", "5 s", "30 s")
+_SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
+SMOOTHINGS: Final = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+DEFAULT_SMOOTHING: Final = 0.9
+_AXES: Final[dict[str, XAxis]] = {"Step": "step", "Time": "time", "Epoch": "epoch"}
+
+_RUN = "run"
+_RUN_KEPT = "_run"
+_FROM, _TO = "from", "to"
+_REFRESH = "refresh"
+_ASKED = "_asked"
+
+
+@st.cache_resource(show_spinner=False)
+def _store(log_dirs: tuple[str, ...], cache_dir: str, read_only: bool) -> LocalStore:
+    return LocalStore([Path(path) for path in log_dirs], cache_dir=Path(cache_dir), read_only=read_only)
+
+
+def settings() -> DashboardSettings:
+    """Return what the dashboard was started with."""
+    return DashboardSettings.from_environment()
+
+
+def local_store() -> LocalStore:
+    """Return the one store of this process; only the settings page asks for more than the protocol has."""
+    started_with = settings()
+    return _store(
+        tuple(str(path) for path in started_with.log_dirs),
+        str(started_with.cache_dir),
+        started_with.read_only,
+    )
+
+
+def store() -> RunStore:
+    """Return where runs live."""
+    return local_store()
+
+
+# ---------------------------------------------------------------- which run
+
+
+def current_run() -> str | None:
+    """Return the run that the URL names, or the one that this tab showed last."""
+    named = st.query_params.get(_RUN)
+    if named:
+        st.session_state[_RUN_KEPT] = named
+        return str(named)
+    kept = st.session_state.get(_RUN_KEPT)
+    return str(kept) if kept else None
+
+
+def show_run(key: str) -> None:
+    """Make `key` the run of this tab and put it into the URL."""
+    if st.session_state.get(_RUN_KEPT) not in (None, key):
+        set_window(None)
+    st.session_state[_RUN_KEPT] = key
+    if st.query_params.get(_RUN) != key:
+        st.query_params[_RUN] = key
+
+
+# ---------------------------------------------------------------- how often
+
+
+def refresh_picker() -> None:
+    """Show the choice of how often the page reads what was appended."""
+    before = st.session_state.get("_refresh_before", "5 s")
+    chosen = st.segmented_control(
+        "Refresh",
+        REFRESH_CHOICES,
+        default="5 s",
+        required=True,
+        key=_REFRESH,
+        label_visibility="collapsed",
+        persist_state="session",
+        help="How often the page reads what the run has written since.",
+    )
+    if chosen != before:
+        st.session_state["_refresh_before"] = chosen
+        # The timers belong to the page, not to the region with the picker.
+        st.rerun()
+
+
+def refresh_seconds() -> float | None:
+    """Return how often the page refreshes itself, or None for never."""
+    return _SECONDS.get(str(st.session_state.get(_REFRESH, "5 s")), 5.0)
+
+
+# ---------------------------------------------------------------- how charts are drawn
+
+
+def axis_picker() -> XAxis:
+    """Show the choice of what charts run along, and return it."""
+    chosen = st.segmented_control(
+        "Along",
+        tuple(_AXES),
+        default="Step",
+        required=True,
+        key="x",
+        bind="query-params",
+        on_change=set_window,
+        args=(None,),
+        label_visibility="collapsed",
+    )
+    return _AXES[str(chosen or "Step")]
+
+
+def smoothing_picker() -> float:
+    """Show the choice of how much of the past the average carries, and return it."""
+    chosen = st.select_slider(
+        "Smoothing",
+        SMOOTHINGS,
+        value=DEFAULT_SMOOTHING,
+        key="ema",
+        bind="query-params",
+        format_func=lambda weight: "off" if weight == 0 else f"{weight:g}",
+        help="A debiased exponential average over every logged point; the curve as logged stays behind it.",
+    )
+    return float(chosen)
+
+
+def toggle(label: str, key: Literal["log", "clip"], help_text: str) -> bool:
+    """Show one switch of the charts, and return it."""
+    return st.toggle(label, key=key, bind="query-params", help=help_text)
+
+
+def window() -> Window | None:
+    """Return the part of the axis that the URL asks for, or None for all of it."""
+    try:
+        low, high = float(st.query_params[_FROM]), float(st.query_params[_TO])
+    except (KeyError, ValueError):
+        return None
+    return (low, high) if low < high else None
+
+
+def set_window(new: Window | None) -> None:
+    """Look at this part of the axis, in every chart of the page; None for all of it."""
+    if new is None:
+        for name in (_FROM, _TO):
+            if name in st.query_params:
+                del st.query_params[name]
+        return
+    for name, edge in zip((_FROM, _TO), new, strict=True):
+        st.query_params[name] = f"{edge:.10g}" if abs(edge) < 1e9 else f"{edge:.3f}"
+
+
+# ---------------------------------------------------------------- what was asked of runs
+
+
+def asked(run: str) -> list[dict[str, Any]]:
+    """Return what this tab asked of the run, newest first."""
+    return list(st.session_state.get(_ASKED, {}).get(run, ()))
+
+
+def remember_asked(run: str, request_id: str, what: str, at: float) -> None:
+    """Remember a request, to show its answer when it comes."""
+    all_asked = st.session_state.setdefault(_ASKED, {})
+    all_asked[run] = [{"id": request_id, "what": what, "at": at}, *all_asked.get(run, ())][:5]

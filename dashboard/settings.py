@@ -1,0 +1,104 @@
+"""What the dashboard is started with, and how it travels from the launcher to the pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LOG_DIRS_VARIABLE = "TELEMETRY_DASHBOARD_LOG_DIRS"
+READ_ONLY_VARIABLE = "TELEMETRY_DASHBOARD_READ_ONLY"
+CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"
+
+_CACHE_NAME = "ai-toolkit-telemetry"
+_TRUTH = {"1": True, "0": False, "": False}
+
+
+class SettingsError(ValueError):
+    """A setting has a value it cannot have; the message names both."""
+
+
+def default_log_dirs() -> tuple[Path, ...]:
+    """Return the folder the logger writes to when nobody says otherwise, seen from the current folder."""
+    return (Path("logs").absolute(),)
+
+
+def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the folder this system keeps for what can be computed again; it may not exist yet."""
+    environ = os.environ if environ is None else environ
+    if sys.platform == "win32":
+        local = environ.get("LOCALAPPDATA", "")
+        base = Path(local) if local else Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        chosen = environ.get("XDG_CACHE_HOME", "")
+        # The XDG specification tells to ignore a relative path here.
+        base = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
+    return base / _CACHE_NAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardSettings:
+    """Which runs the dashboard shows, and whether it may touch them."""
+
+    log_dirs: tuple[Path, ...] = field(default_factory=default_log_dirs)
+    """Folders of run folders, as absolute paths; one that does not exist yet has no runs."""
+
+    read_only: bool = False
+    """No control of running trainings, no labels, no deleting."""
+
+    cache_dir: Path = field(default_factory=default_cache_dir)
+    """Where the pages keep what they can compute again."""
+
+    def __post_init__(self) -> None:
+        if not self.log_dirs:
+            raise SettingsError("log_dirs must name at least one folder, got none")
+        for path in (*self.log_dirs, self.cache_dir):
+            if not path.is_absolute():
+                raise SettingsError(f"log_dirs and cache_dir must be absolute paths, got {str(path)!r}")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> DashboardSettings:
+        """Read what `to_environment` wrote; what is not there has its default.
+
+        Raises:
+            SettingsError: a variable is set to something that `to_environment` never writes.
+        """
+        environ = os.environ if environ is None else environ
+        cache_dir = environ.get(CACHE_DIR_VARIABLE, "")
+        return cls(
+            log_dirs=_parse_log_dirs(environ.get(LOG_DIRS_VARIABLE, "")) or default_log_dirs(),
+            read_only=_parse_read_only(environ.get(READ_ONLY_VARIABLE, "")),
+            cache_dir=Path(cache_dir) if cache_dir else default_cache_dir(environ),
+        )
+
+    def to_environment(self) -> dict[str, str]:
+        """Return the variables from which `from_environment` makes these settings again."""
+        return {
+            # JSON, because a path may contain whatever would separate it from the next one.
+            LOG_DIRS_VARIABLE: json.dumps([str(path) for path in self.log_dirs]),
+            READ_ONLY_VARIABLE: "1" if self.read_only else "0",
+            CACHE_DIR_VARIABLE: str(self.cache_dir),
+        }
+
+
+def _parse_log_dirs(text: str) -> tuple[Path, ...]:
+    if not text:
+        return ()
+    try:
+        paths = json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"{LOG_DIRS_VARIABLE} must be a JSON list of paths, got {text!r}") from error
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise SettingsError(f"{LOG_DIRS_VARIABLE} must be a JSON list of paths, got {text!r}")
+    return tuple(Path(path) for path in paths)
+
+
+def _parse_read_only(text: str) -> bool:
+    if text not in _TRUTH:
+        raise SettingsError(f"{READ_ONLY_VARIABLE} must be 0 or 1, got {text!r}")
+    return _TRUTH[text]

@@ -1,0 +1,61 @@
+"""How the pages look: Streamlit's theme options, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Line colours keep their distance from each other for people who see fewer colours, and 3:1 contrast to the page.
+_LIGHT: Mapping[str, object] = {
+    "primaryColor": "#0072B2",
+    "backgroundColor": "#FFFFFF",
+    "secondaryBackgroundColor": "#F4F6F8",
+    "textColor": "#1B1F24",
+    "borderColor": "#D9DEE4",
+    "redColor": "#C0341D",
+    "orangeColor": "#B35900",
+    "greenColor": "#00795B",
+    "blueColor": "#0072B2",
+    "chartCategoricalColors": [
+        "#0072B2",
+        "#D55E00",
+        "#009E73",
+        "#B8488F",
+        "#1B1F24",
+        "#8E5229",
+        "#6B6F76",
+        "#8C510A",
+    ],
+}
+_DARK: Mapping[str, object] = {
+    "primaryColor": "#56B4E9",
+    "backgroundColor": "#0F1317",
+    "secondaryBackgroundColor": "#1A2027",
+    "textColor": "#E6EAEE",
+    "borderColor": "#2C343D",
+    "redColor": "#FF8A70",
+    "orangeColor": "#F0A93B",
+    "greenColor": "#3CCBA3",
+    "blueColor": "#56B4E9",
+    "chartCategoricalColors": [
+        "#56B4E9",
+        "#F58231",
+        "#2CCF9F",
+        "#E39CC7",
+        "#F2C14E",
+        "#8AB6FF",
+        "#A6ADB5",
+        "#C79A6B",
+    ],
+}
+
+THEME_OPTIONS: Mapping[str, object] = {
+    "theme.baseRadius": "0.5rem",
+    "theme.baseFontSize": 15,
+    "theme.metricValueFontSize": "1.5rem",
+    "theme.headingFontSizes": ["1.6rem", "1.3rem", "1.1rem"],
+    "theme.paddingTop": "1.6rem",
+    "theme.linkUnderline": False,
+    **{f"theme.light.{name}": value for name, value in _LIGHT.items()},
+    **{f"theme.dark.{name}": value for name, value in _DARK.items()},
+}
+"""Which of the two a browser shows follows its own setting."""

@@ -1,0 +1,343 @@
+"""Compare page: two to eight runs over each other, against a baseline, and what was different about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from dashboard import session
+from dashboard.charts.curves import Curve, Look, chart_label, curve_figure, window_from_chart
+from dashboard.charts.group import group_figure
+from dashboard.charts.palette import colors_of_runs
+from dashboard.components import faces
+from dashboard.components.chart import draw_chart, view_of
+from dashboard.components.frame import GLYPHS
+from dashboard.data.config_diff import MISSING, diff
+from dashboard.data.group import Group, mean_and_spread
+from dashboard.data.run_store import RunCard, RunStore, Series, XAxis
+from dashboard.data.words import clean, count, md, short_number
+
+_MOST: Final = 8
+_ALONG: Final[dict[str, XAxis]] = {"Step": "step", "Relative time": "elapsed", "Wall time": "time"}
+_LIKELY: Final = ("train_loss", "val_loss", "lr", "grad_norm", "samples_per_sec")
+
+
+def main() -> None:
+    """Draw the page."""
+    store = session.store()
+    st.set_page_config(page_title="Compare runs")
+    st.markdown("### Compare")
+    runs = store.list_runs()
+    if not runs.cards:
+        faces.no_runs(runs.roots)
+        return
+    cards = {card.key: card for card in runs.cards}
+    keys = _pick_runs(cards)
+    tag = _pick_tag(runs.cards)
+    if len(keys) < 2 and not tag:
+        st.info("Pick two to eight runs, or a tag whose runs make a group.", icon=":material/compare_arrows:")
+        return
+    for key in keys:
+        store.refresh(key, wait_s=1.0)
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        along = st.segmented_control(
+            "Along",
+            tuple(_ALONG),
+            default="Step",
+            required=True,
+            key="x",
+            bind="query-params",
+            on_change=session.set_window,
+            args=(None,),
+        )
+        metric = _pick_metrics(store, keys, tag, runs.cards)
+        with st.container(width=230):
+            smoothing = session.smoothing_picker()
+        log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
+    axis = _ALONG[str(along or "Step")]
+    live = any(cards[key].live for key in keys)
+    seconds = session.refresh_seconds() if live else None
+    if keys:
+        st.fragment(
+            lambda: faces.guarded(
+                "The charts", lambda: _charts(store, keys, cards, metric, axis, smoothing, log_y)
+            ),
+            run_every=seconds,
+        )()
+    if tag:
+        faces.guarded("The group", lambda: _group(store, tag, runs.cards, metric, log_y))
+    if len(keys) >= 2:
+        base = _pick_baseline(keys, cards)
+        left, right = st.columns(2, gap="large")
+        with left:
+            faces.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
+        with right:
+            faces.guarded("The configurations", lambda: _configs(store, keys, cards))
+
+
+# ---------------------------------------------------------------- what is compared
+
+
+def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
+    if "_compared" not in st.session_state:
+        asked = [key for key in st.query_params.get("runs", "").split(",") if key in cards]
+        st.session_state["_compared"] = asked[:_MOST]
+    else:
+        st.session_state["_compared"] = [key for key in st.session_state["_compared"] if key in cards]
+    if "runs" in st.query_params and st.session_state.get("_compared_url") != st.query_params["runs"]:
+        st.session_state["_compared"] = [key for key in st.query_params["runs"].split(",") if key in cards][
+            :_MOST
+        ]
+    keys: list[str] = st.multiselect(
+        "Runs",
+        list(cards),
+        key="_compared",
+        format_func=lambda key: (
+            f"{cards[key].name} · {GLYPHS.get(cards[key].status.name, '')}" if key in cards else key
+        ),
+        max_selections=_MOST,
+        placeholder="Two to eight runs",
+        persist_state="session",
+    )
+    joined = ",".join(keys)
+    st.session_state["_compared_url"] = joined
+    if joined and st.query_params.get("runs") != joined:
+        st.query_params["runs"] = joined
+    elif not joined and "runs" in st.query_params:
+        del st.query_params["runs"]
+    return keys
+
+
+def _pick_tag(cards: Sequence[RunCard]) -> str | None:
+    tags = sorted({tag for card in cards for tag in card.tags})
+    if not tags:
+        return None
+    chosen = st.selectbox(
+        "Group: mean and spread over the runs with one tag",
+        tags,
+        index=None,
+        placeholder="No group",
+        key="tag",
+        bind="query-params",
+    )
+    return str(chosen) if chosen else None
+
+
+def _pick_metrics(store: RunStore, keys: Sequence[str], tag: str | None, cards: Sequence[RunCard]) -> str:
+    looked_at = list(keys) or [card.key for card in cards if tag in card.tags][:_MOST]
+    names: dict[str, int] = {}
+    for key in looked_at:
+        store.refresh(key, wait_s=0.5)
+        for info in store.metrics(key):
+            names[info.name] = names.get(info.name, 0) + 1
+    ordered = sorted(
+        names,
+        key=lambda name: (
+            name not in _LIKELY,
+            _LIKELY.index(name) if name in _LIKELY else 0,
+            -names[name],
+            name,
+        ),
+    )
+    if not ordered:
+        return "train_loss"
+    chosen = st.selectbox(
+        "Metric",
+        ordered,
+        key="metric",
+        format_func=lambda name: f"{name} ({names[name]} of {len(looked_at)})",
+    )
+    return str(chosen or ordered[0])
+
+
+def _pick_baseline(keys: Sequence[str], cards: Mapping[str, RunCard]) -> str:
+    chosen = st.selectbox(
+        "Baseline", keys, key="base", format_func=lambda key: cards[key].name if key in cards else str(key)
+    )
+    return str(chosen or keys[0])
+
+
+# ---------------------------------------------------------------- curves
+
+
+def _charts(
+    store: RunStore,
+    keys: Sequence[str],
+    cards: Mapping[str, RunCard],
+    metric: str,
+    axis: XAxis,
+    smoothing: float,
+    log_y: bool,
+) -> None:
+    window = session.window()
+    looks = colors_of_runs(keys)
+    curves: list[Curve] = []
+    for key in keys:
+        store.refresh(key, wait_s=0.3)
+        series = store.series(key, metric, axis=axis, window=window, buckets=300, smoothing=smoothing)
+        around = store.series(key, metric, axis=axis, buckets=100, smoothing=smoothing) if window else None
+        if series.empty and (around is None or around.empty):
+            continue
+        number, dash = looks[key]
+        curves.append(
+            Curve(
+                series=series,
+                around=around,
+                label=cards[key].name,
+                number=number,
+                dash=dash,
+                raw=len(keys) <= 3,
+            )
+        )
+    if not curves:
+        st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
+        return
+    st.markdown(f"**{md(metric)}**")
+    look = Look(
+        axis=axis, window=window, log_y=log_y, legend=True, revision=f"{metric} {axis} {','.join(keys)}"
+    )
+    name = "chart compare"
+    draw_chart(
+        curve_figure(curves, look),
+        key=name,
+        label=chart_label(metric, curves[0].series),
+        height=420,
+        name=f"compare {metric}",
+        group="compare",
+        on_view=lambda: _zoomed(name, axis),
+    )
+    drawn, total = sum(curve.series.drawn for curve in curves), sum(curve.series.total for curve in curves)
+    hidden = (
+        ""
+        if len(keys) <= 3 or not smoothing
+        else " · only the averages are drawn; smoothing off shows every extreme"
+    )
+    st.caption(f"drawn {count(drawn)} of {count(total)} points{hidden}")
+
+
+def _zoomed(key: str, axis: XAxis) -> None:
+    view = view_of(key)
+    session.set_window(None if view is None else window_from_chart(view, axis))
+
+
+def _group(store: RunStore, tag: str, cards: Sequence[RunCard], metric: str, log_y: bool) -> None:
+    members = [card for card in cards if tag in card.tags][:50]
+    series: list[Series] = []
+    for card in members:
+        store.refresh(card.key, wait_s=0.5)
+        found = store.series(card.key, metric, buckets=400)
+        if not found.empty:
+            series.append(found)
+    st.markdown(f"**{md(metric)}** over {count(len(series))} runs tagged **{md(tag)}**")
+    if not series:
+        st.caption("None of them has logged it.")
+        return
+    group: Group = mean_and_spread(series)
+    draw_chart(
+        group_figure(group, log_y=log_y),
+        key=f"chart group {tag}",
+        label=f"{metric}, mean and spread",
+        height=320,
+        group="group",
+    )
+    st.caption(
+        "Line: mean. Dark band: one standard deviation. Pale band: lowest to highest. "
+        "Each run counts from its first to its last step."
+    )
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _summary(
+    store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], metric: str, base: str
+) -> None:
+    st.markdown(f"**{md(metric)}, against {md(cards[base].name)}**")
+    figures = {key: _figures(store, key, metric) for key in keys}
+    rows = []
+    for name in ("last", "mean of the last tenth", "lowest", "highest", "median", "not finite"):
+        row: dict[str, str] = {"": name}
+        for key in keys:
+            value, against = figures[key].get(name), figures[base].get(name)
+            text = short_number(value)
+            if (
+                key != base
+                and value is not None
+                and against
+                and np.isfinite(value)
+                and np.isfinite(against)
+                and name != "not finite"
+            ):
+                text += f"  ({value / against - 1:+.1%})"
+            row[_column(cards, keys, key)] = text
+        rows.append(row)
+    for name, pick in (("steps", lambda card: count(card.step)), ("status", lambda card: card.status.name)):
+        rows.append({"": name, **{_column(cards, keys, key): pick(cards[key]) for key in keys}})
+    st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Summary of the metric by run")
+
+
+def _figures(store: RunStore, key: str, metric: str) -> dict[str, float]:
+    values = store.recent(key, metric, 10_000_000)
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return {"not finite": float(len(values))} if len(values) else {}
+    return {
+        "last": float(values[-1]),
+        "mean of the last tenth": float(finite[-max(1, len(finite) // 10) :].mean()),
+        "lowest": float(finite.min()),
+        "highest": float(finite.max()),
+        "median": float(np.median(finite)),
+        "not finite": float(len(values) - len(finite)),
+    }
+
+
+def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
+    st.markdown("**Configuration** :gray[only what differs]")
+    configs = [_config(store, key) for key in keys]
+    rows = diff(configs, only_differing=True)
+    if not rows:
+        st.caption(
+            "The same in every respect that was logged."
+            if any(configs)
+            else "None of them logged a configuration."
+        )
+        return
+    frame = pd.DataFrame(
+        [
+            {
+                "key": row.key,
+                **{
+                    _column(cards, keys, key): "—" if value is MISSING else clean(str(value))
+                    for key, value in zip(keys, row.values, strict=True)
+                },
+            }
+            for row in rows[:500]
+        ]
+    )
+    st.dataframe(frame, hide_index=True, alt="Configuration keys that differ")
+
+
+def _config(store: RunStore, key: str) -> Mapping[str, Any]:
+    start = store.meta(key).start
+    config = start.get("config")
+    if isinstance(config, dict):
+        return cast("dict[str, Any]", config)
+    return {
+        name: value
+        for name, value in start.items()
+        if name not in ("event", "time", "elapsed", "seq", "session")
+    }
+
+
+def _column(cards: Mapping[str, RunCard], keys: Sequence[str], key: str) -> str:
+    name = cards[key].name
+    alone = sum(cards[other].name == name for other in keys) == 1
+    # The tables have columns of their own under these two names.
+    return name if alone and name not in ("", "key") else f"{name} ({key})"
+
+
+main()

@@ -1,0 +1,213 @@
+"""Config & notes page: what the run was started with, on what machine, and what people wrote about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+
+from dashboard.components import faces
+from dashboard.components.frame import RunPage, open_run, read
+from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
+from dashboard.data.run_store import Refused, RunMeta
+from dashboard.data.words import clean, clock, count, duration, md, size
+from toolkit.runfolder.labels import LabelsError
+
+_ENVELOPE: Final = ("event", "time", "elapsed", "seq", "session", "rank")
+_MACHINE: Final = (
+    "host",
+    "os",
+    "python",
+    "cpu",
+    "memory_gb",
+    "accelerators",
+    "packages",
+    "git",
+    "command_line",
+    "pid",
+    "boot_id",
+    "process_started",
+)
+
+
+def main() -> None:
+    """Draw the page."""
+    page = open_run()
+    if page is None:
+        return
+    read(page)
+    meta = page.store.meta(page.key)
+    notes, config, machine, versus, sessions = st.tabs(
+        ["Notes", "Configuration", "Environment", "Difference", "Sessions"]
+    )
+    with notes:
+        faces.guarded("The notes", lambda: _notes(page, meta))
+    with config:
+        faces.guarded("The configuration", lambda: _configuration(meta))
+    with machine:
+        faces.guarded("The environment", lambda: _environment(meta))
+    with versus:
+        faces.guarded("The difference", lambda: _difference(page, meta))
+    with sessions:
+        faces.guarded("The sessions", lambda: _sessions(page, meta))
+
+
+def _notes(page: RunPage, meta: RunMeta) -> None:
+    if not meta.writable:
+        st.caption(
+            "Notes and tags cannot be changed here: the folder is not writable, or the dashboard is read-only."
+        )
+    known = sorted({tag for card in page.store.list_runs().cards for tag in card.tags})
+    with st.form(f"_notes {page.key}"):
+        name = st.text_input("Name", meta.card.name, max_chars=200, disabled=not meta.writable)
+        tags = st.multiselect(
+            "Tags", known, list(meta.card.tags), accept_new_options=True, disabled=not meta.writable
+        )
+        text = st.text_area(
+            "Notes",
+            meta.labels.notes,
+            height=220,
+            max_chars=100_000,
+            disabled=not meta.writable,
+            placeholder="What was tried, and what came of it.",
+        )
+        if st.form_submit_button("Keep", type="primary", disabled=not meta.writable):
+            try:
+                labels = replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags), notes=text)
+                page.store.label(page.key, labels)
+            except (Refused, LabelsError) as error:
+                st.error(md(str(error)))
+            else:
+                st.toast("Kept in labels.json.")
+    st.caption("Plain text, kept in labels.json beside the records. The run itself is not touched.")
+
+
+def _configuration(meta: RunMeta) -> None:
+    if not meta.start:
+        st.info(
+            "The run has logged no start record, so there is no configuration to show.",
+            icon=":material/info:",
+        )
+        return
+    config = _config(meta.start)
+    search = st.text_input(
+        "Search",
+        key="_config_search",
+        placeholder="a part of a key or a value",
+        icon=":material/search:",
+        label_visibility="collapsed",
+    )
+    flat = flatten(config)
+    needle = search.strip().lower()
+    rows = [
+        {"key": clean(key), "value": clean(str(value))}
+        for key, value in flat.items()
+        if needle in key.lower() or needle in str(value).lower()
+    ]
+    st.dataframe(
+        pd.DataFrame(rows or [{"key": "", "value": "nothing matches"}]),
+        hide_index=True,
+        height=min(60 + 35 * len(rows), 520),
+        alt="Configuration",
+    )
+    st.caption(f"{count(len(rows))} of {count(len(flat))} values; secrets were masked when it was logged.")
+    with st.expander("As YAML, to copy"):
+        st.code(clean(to_yaml(config)), language="yaml")
+
+
+def _config(start: Mapping[str, Any]) -> dict[str, Any]:
+    config = {key: value for key, value in start.items() if key not in _ENVELOPE and key not in _MACHINE}
+    whole = config.pop("config", None)
+    return {**config, **({"config": whole} if whole else {})}
+
+
+def _environment(meta: RunMeta) -> None:
+    found = {
+        key: value
+        for source in (meta.start, meta.environment)
+        for key, value in source.items()
+        if key in _MACHINE
+    }
+    if not found:
+        st.info("The run has logged nothing about its machine.", icon=":material/info:")
+        return
+    rows = [{"": clean(key), "value": clean(str(value))} for key, value in flatten(found).items()]
+    st.dataframe(pd.DataFrame(rows), hide_index=True, height=min(60 + 35 * len(rows), 520), alt="Environment")
+
+
+def _difference(page: RunPage, meta: RunMeta) -> None:
+    others = [card for card in page.store.list_runs().cards if card.key != page.key]
+    if not others:
+        st.caption("There is no other run to compare with.")
+        return
+    names = {card.key: card.name for card in others}
+    other = st.selectbox(
+        "Against", list(names), format_func=lambda key: names.get(key, str(key)), key="_diff_against"
+    )
+    every = st.toggle("Show what is the same too", key="_diff_all")
+    theirs = page.store.meta(other).start
+    rows = diff([_config(meta.start), _config(theirs)], only_differing=not every)
+    if not rows:
+        st.success("The two were started with the same configuration.", icon=":material/check_circle:")
+        return
+    frame = pd.DataFrame(
+        [
+            {
+                "": "≠" if row.differs else "",
+                "key": clean(row.key),
+                "this run": _cell(row.values[0]),
+                # Its key beside the name, which may be that of another column.
+                f"{names[other]} ({other})": _cell(row.values[1]),
+            }
+            for row in rows[:1_000]
+        ]
+    )
+    st.dataframe(
+        frame, hide_index=True, height=min(60 + 35 * len(frame), 520), alt="Configuration of two runs"
+    )
+
+
+def _cell(value: object) -> str:
+    return "—" if value is MISSING else clean(str(value))
+
+
+def _sessions(page: RunPage, meta: RunMeta) -> None:
+    if meta.manifest is not None:
+        rows = [
+            {
+                "session": session.session,
+                "status": clean(session.status),
+                "why": clean(session.reason or ""),
+                "started": clock(session.started),
+                "took": duration(session.ended - session.started) if session.ended is not None else "",
+                "host": clean(session.host),
+                "pid": session.pid,
+            }
+            for session in meta.manifest.sessions
+        ]
+        st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Sessions of the run")
+    health = page.store.refresh(page.key, wait_s=0.0)
+    st.markdown("**Files**")
+    st.code(clean(str(meta.card.folder)), language=None)
+    st.caption(
+        f"{count(health.records)} records, {size(health.bytes_read)}"
+        + (", opened from the cache" if health.from_cache else "")
+        + f" · {count(health.bad_count)} lines could not be read"
+    )
+    if health.bad_lines:
+        st.dataframe(
+            pd.DataFrame(
+                [
+                    {"byte": line.offset, "length": line.length, "why": clean(line.reason)}
+                    for line in health.bad_lines
+                ]
+            ),
+            hide_index=True,
+            alt="Lines that could not be read",
+        )
+
+
+main()

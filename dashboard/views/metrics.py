@@ -1,0 +1,154 @@
+"""Metrics page: every number that was logged, grouped by the first part of its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+import streamlit as st
+
+from dashboard.components import faces
+from dashboard.components.curve_panel import Options, Tally, chart_switches, curve_panel, marks_of
+from dashboard.components.frame import RunPage, footer, live, open_run, read
+from dashboard.data.export import download_name, to_csv
+from dashboard.data.run_store import MetricInfo
+from dashboard.data.words import count, md
+
+_PER_PAGE = 24
+_SYSTEM = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
+
+
+def main() -> None:
+    """Draw the page."""
+    page = open_run()
+    if page is None:
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        pattern = st.text_input(
+            "Filter",
+            key="filter",
+            bind="query-params",
+            placeholder="a part of the name, or a regular expression",
+            icon=":material/search:",
+        )
+        columns = st.segmented_control(
+            "Columns", (1, 2, 3, 4), default=3, required=True, key="cols", bind="query-params"
+        )
+    options = chart_switches()
+    chosen, trouble = _matching(pattern)
+    if trouble:
+        st.warning(md(trouble), icon=":material/warning:")
+    number = _page_number(page, chosen)
+    live(page, "The charts", lambda: _charts(page, options, chosen, number, int(columns or 3)))
+    faces.guarded("The data", lambda: _data(page, options))
+
+
+def _matching(pattern: str) -> tuple[re.Pattern[str], str | None]:
+    if len(pattern) > 200:
+        return re.compile(""), "the filter is longer than 200 characters and was left out"
+    try:
+        return re.compile(pattern, re.IGNORECASE), None
+    except re.error as error:
+        return re.compile(
+            re.escape(pattern), re.IGNORECASE
+        ), f"not a regular expression ({error}); searched as plain text"
+
+
+def _page_number(page: RunPage, pattern: re.Pattern[str]) -> int:
+    read(page)
+    pages = -(-len(_shown(page, pattern)) // _PER_PAGE)
+    if pages <= 1:
+        return 0
+    return (
+        int(st.number_input(f"Page, of {pages}", 1, pages, 1, key="page", bind="query-params", width=140)) - 1
+    )
+
+
+def _shown(page: RunPage, pattern: re.Pattern[str]) -> list[MetricInfo]:
+    found = [info for info in page.store.metrics(page.key) if pattern.search(info.name)]
+    return sorted(found, key=lambda info: (_rank(_group(info)), _group(info), info.name))
+
+
+def _rank(group: str) -> int:
+    """What the training itself says first, the machine last."""
+    return {"step": 0, "eval": 1, "epoch": 2, "gpu": 8, "system": 9}.get(group, 3)
+
+
+def _group(info: MetricInfo) -> str:
+    if "/" in info.name:
+        return info.name.split("/", 1)[0]
+    return "system" if info.name.startswith(_SYSTEM) else info.event
+
+
+def _charts(page: RunPage, options: Options, pattern: re.Pattern[str], number: int, columns: int) -> None:
+    read(page)
+    everything = page.store.metrics(page.key)
+    if not everything:
+        faces.no_records(page.card.status.why)
+        return
+    shown = _shown(page, pattern)
+    if not shown:
+        st.info(f"None of {count(len(everything))} metrics matches the filter.", icon=":material/search_off:")
+        return
+    options = replace(options, marks=marks_of(page, options.axis))
+    tally = Tally()
+    visible = shown[number * _PER_PAGE : (number + 1) * _PER_PAGE]
+    for group in dict.fromkeys(_group(info) for info in visible):
+        of_group = [info for info in visible if _group(info) == group]
+        st.markdown(f"##### {md(group)}  :gray[{len(of_group)}]")
+        _grid(page, of_group, options, tally, columns)
+    footer(page, tally.drawn, tally.total)
+
+
+def _grid(page: RunPage, infos: Sequence[MetricInfo], options: Options, tally: Tally, columns: int) -> None:
+    for start in range(0, len(infos), columns):
+        for cell, info in zip(
+            st.columns(columns, gap="medium"), infos[start : start + columns], strict=False
+        ):
+            with cell:
+                faces.guarded(
+                    info.name,
+                    lambda info=info: _ignore(  # type: ignore[misc]  # bound now, not when it is called
+                        curve_panel(
+                            page,
+                            info.name,
+                            [(info.name, info.name)],
+                            options,
+                            tally,
+                            height=210,
+                            buckets=200,
+                            smooth=info.event == "step",
+                        )
+                    ),
+                )
+
+
+def _data(page: RunPage, options: Options) -> None:
+    names = [info.name for info in page.store.metrics(page.key)]
+    if not names:
+        return
+    with st.expander("View data"):
+        name = st.selectbox("Metric", names, key="_data_metric")
+        series = page.store.series(page.key, name, axis=options.axis, window=options.window, buckets=250)
+        x = [value for piece in series.pieces for value in piece.x.tolist()]
+        y = [value for piece in series.pieces for value in piece.y.tolist()]
+        st.dataframe(
+            pd.DataFrame({options.axis: x, "value": y}), hide_index=True, height=240, alt=f"Points of {name}"
+        )
+        st.caption(f"{count(series.drawn)} of {count(series.total)} points, as the chart draws them.")
+        st.download_button(
+            "CSV of every point",
+            lambda: to_csv(page.store.table(page.key, [name]), present=page.store.present(page.key, [name])),
+            download_name(page.card.name, name, "csv"),
+            "text/csv",
+            on_click="ignore",
+        )
+
+
+def _ignore(_: bool) -> None:
+    """A panel's answer that nobody needs here."""
+
+
+main()

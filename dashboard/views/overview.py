@@ -1,0 +1,348 @@
+"""Overview page: is this run alive and healthy, how far along is it, is the loss going down, is the hardware busy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+import streamlit as st
+
+from dashboard.components import faces
+from dashboard.components.control_box import describe, subject
+from dashboard.components.curve_panel import Options, Tally, chart_switches, curve_panel, marks_of
+from dashboard.components.frame import RunPage, footer, live, open_run, read
+from dashboard.data.run_store import MetricInfo
+from dashboard.data.words import ago, learning_rate, md, short_number, size
+from toolkit.runfolder.records import CONTROL_CHANGE, Record
+
+_SPARK_POINTS = 40
+_VAL = ("val_loss", "eval_loss", "epoch/val_loss")
+_SPEEDS = ("samples_per_sec", "tokens_per_sec")
+_KNOWN = frozenset(
+    {"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded", "train_loss_mean"}
+    | {"train_loss_min", "train_loss_max"}
+)
+_MAX_CUSTOM = 6
+
+
+def main() -> None:
+    """Draw the page."""
+    page = open_run()
+    if page is None:
+        return
+    live(page, "The cards", lambda: _cards(page))
+    options = chart_switches()
+    live(page, "The charts", lambda: _charts(page, options))
+
+
+# ---------------------------------------------------------------- cards
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One number with its shape over the run."""
+
+    label: str
+    value: str
+    metric: str
+    delta: str | None = None
+    about: str | None = None
+    tone: Literal["off", "inverse", "normal"] = "off"
+    help: str | None = None
+
+
+def _cards(page: RunPage) -> None:
+    read(page)
+    metrics = {info.name: info for info in page.store.metrics(page.key)}
+    if not metrics:
+        faces.no_records(page.card.status.why)
+        return
+    cards = [card for card in (_loss(page, metrics), _val(metrics)) if card is not None]
+    for name, label, words in (
+        ("lr", "Learning rate", learning_rate),
+        ("grad_norm", "Gradient norm", short_number),
+    ):
+        if name in metrics:
+            cards.append(Card(label, words(metrics[name].last), name))
+    speed = next((name for name in _SPEEDS if name in metrics), None)
+    if speed is not None:
+        cards.append(_speed(page, metrics, speed))
+    hardware = _hardware(metrics)
+    if hardware is not None:
+        cards.append(hardware)
+    if len(cards) < 3:
+        for info in [info for name, info in metrics.items() if _is_custom(name, info)][: 6 - len(cards)]:
+            cards.append(Card(md(info.name, 40), short_number(info.last), info.name))
+    for card, place in zip(cards, _cells(len(cards)), strict=True):
+        spark = page.store.means(page.key, card.metric, _SPARK_POINTS)
+        with place:
+            st.metric(
+                card.label,
+                card.value,
+                card.delta,
+                delta_color=card.tone,
+                delta_arrow="auto" if card.tone != "off" else "off",
+                delta_description=card.about,
+                border=True,
+                help=card.help,
+                height="stretch",
+                chart_data=spark.tolist() if len(spark) > 1 else None,
+            )
+
+
+def _cells(number: int) -> Sequence[AbstractContextManager[object]]:
+    if hasattr(st, "grid"):
+        # Two cards a row on a phone, all in one row on a desk.
+        return [st.grid(number, min_column_width=150, row_height=170)] * number
+    return st.columns(number)
+
+
+def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> Card | None:
+    info = metrics.get("train_loss")
+    if info is None:
+        return None
+    recent = page.store.recent(page.key, "train_loss", 100)
+    finite = recent[np.isfinite(recent)]
+    if not len(finite) or not np.isfinite(info.last):
+        return Card("Train loss", short_number(info.last), "train_loss")
+    part = max(1, len(finite) // 4)
+    now, before = float(finite[-part:].mean()), float(finite[:part].mean())
+    if len(finite) < 8:
+        return Card("Train loss", short_number(info.last), "train_loss")
+    return Card(
+        "Train loss",
+        short_number(now),
+        "train_loss",
+        f"{now - before:+.2g}",
+        f"in {len(recent)} records",
+        "inverse",
+        f"The mean of the last {part} records. The last one alone was {short_number(info.last)}.",
+    )
+
+
+def _val(metrics: dict[str, MetricInfo]) -> Card | None:
+    name = next((name for name in _VAL if name in metrics), None)
+    if name is None:
+        return None
+    info = metrics[name]
+    best = f"best {short_number(info.low)}" if np.isfinite(info.low) else None
+    return Card("Validation loss", short_number(info.last), name, best)
+
+
+def _speed(page: RunPage, metrics: dict[str, MetricInfo], name: str) -> Card:
+    recent = page.store.recent(page.key, name, 200)
+    recent = recent[np.isfinite(recent)]
+    now = float(np.median(recent[-20:])) if len(recent) else metrics[name].last
+    usual = float(np.median(recent)) if len(recent) else now
+    label = "Samples / s" if name == "samples_per_sec" else "Tokens / s"
+    if len(recent) < 40 or usual <= 0 or abs(now / usual - 1) < 0.05:
+        return Card(label, short_number(now), name, "steady" if len(recent) >= 40 else None)
+    return Card(label, short_number(now), name, f"{now / usual - 1:+.0%}", "vs usual", "normal")
+
+
+def _hardware(metrics: dict[str, MetricInfo]) -> Card | None:
+    for name in ("gpu_util", "gpu/0/util"):
+        if name in metrics:
+            memory = metrics.get("gpu_mem_reserved") or metrics.get("gpu_mem_allocated")
+            about = f"{memory.last:.3g} GB held" if memory is not None else None
+            return Card("GPU busy", f"{metrics[name].last:.0f} %", name, about)
+    if "gpu_mem_reserved" in metrics:
+        return Card("GPU memory", f"{metrics['gpu_mem_reserved'].last:.3g} GB", "gpu_mem_reserved")
+    if "process_cpu_percent" in metrics:
+        memory = metrics.get("cpu_mem_rss_mb")
+        about = f"{size(memory.last * 1e6)} held" if memory is not None else None
+        value = f"{metrics['process_cpu_percent'].last:.0f} %"
+        return Card("CPU of the process", value, "process_cpu_percent", about)
+    return None
+
+
+def _is_custom(name: str, info: MetricInfo) -> bool:
+    return (
+        info.event == "step"
+        and name not in _KNOWN
+        and not name.startswith(("gpu", "cpu_", "ram_", "process_"))
+    )
+
+
+# ---------------------------------------------------------------- charts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One of the small charts."""
+
+    title: str
+    metrics: tuple[tuple[str, str], ...]
+    unit: str = ""
+    digits: str = ".4~g"
+    from_zero: bool = False
+    log_too: bool = False
+    """Whether the switch for a logarithmic axis means this chart as well."""
+
+
+# Of each group the first that the run has logged is drawn.
+_BESIDE: Final = (
+    (Panel(title="Learning rate", metrics=(("lr", "learning rate"),), digits=".3~e"),),
+    (Panel(title="Gradient norm", metrics=(("grad_norm", "gradient norm"),), log_too=True),),
+)
+_BELOW: Final = (
+    (
+        Panel(title="Speed", metrics=(("samples_per_sec", "samples/s"),), unit="samples / s", from_zero=True),
+        Panel(title="Speed", metrics=(("tokens_per_sec", "tokens/s"),), unit="tokens / s", from_zero=True),
+        Panel(title="Step time", metrics=(("sec_per_step", "seconds a step"),), unit="s", from_zero=True),
+    ),
+    (
+        Panel(
+            title="GPU memory",
+            metrics=(("gpu_mem_reserved", "reserved"), ("gpu_mem_allocated", "allocated")),
+            unit="GB",
+            from_zero=True,
+        ),
+        Panel(title="GPU memory", metrics=(("gpu/0/mem_used_gb", "GPU 0"),), unit="GB", from_zero=True),
+        Panel(
+            title="Memory of the process",
+            metrics=(("cpu_mem_rss_mb", "resident"),),
+            unit="MB",
+            from_zero=True,
+        ),
+    ),
+)
+
+
+def _charts(page: RunPage, options: Options) -> None:
+    metrics = {info.name: info for info in page.store.metrics(page.key)}
+    if not metrics:
+        return
+    tally = Tally()
+    options = replace(options, marks=marks_of(page, options.axis))
+    own = [name for name, info in metrics.items() if _is_custom(name, info)]
+    beside, below = (
+        [panel for group in groups if (panel := _first_logged(group, metrics)) is not None]
+        for groups in (_BESIDE, _BELOW)
+    )
+    main_chart = _loss_curves(metrics)
+    title = "Loss"
+    if not main_chart and own:
+        # A run that logs only names of its own: its first metric takes the place of the loss.
+        main_chart, title = [(own[0], own[0])], own[0]
+        own = own[1:]
+    left, right = (
+        st.columns([2, 1], gap="medium") if beside and main_chart else (st.container(), st.container())
+    )
+    with left:
+        if main_chart:
+            faces.guarded("The loss", lambda: _main_chart(page, title, main_chart, options, tally))
+    with right:
+        for number, panel in enumerate(beside):
+            _small(page, panel, options, tally, height=185, color=1 + number)
+    cells = st.columns(len(below) + 1, gap="medium")
+    for number, (cell, panel) in enumerate(zip(cells, below, strict=False)):
+        with cell:
+            _small(page, panel, options, tally, height=190, color=3 + number)
+    with cells[-1]:
+        faces.guarded("The events", lambda: _events(page))
+    for start in range(0, min(_MAX_CUSTOM, len(own)), 3):
+        for cell, name in zip(
+            st.columns(3, gap="medium"), own[start : min(_MAX_CUSTOM, start + 3)], strict=False
+        ):
+            with cell:
+                _small(
+                    page,
+                    Panel(title=name, metrics=((name, name),), log_too=True),
+                    options,
+                    tally,
+                    height=190,
+                    color=0,
+                )
+    if len(own) > _MAX_CUSTOM:
+        st.caption(f"{len(own) - _MAX_CUSTOM} more on the Metrics page.")
+    footer(page, tally.drawn, tally.total)
+
+
+def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
+    validation = next((name for name in _VAL if name in metrics), "")
+    curves = [("train_loss", "train loss"), ("loss", "loss"), (validation, "validation loss")]
+    return [(name, label) for name, label in curves if name in metrics]
+
+
+def _main_chart(
+    page: RunPage, title: str, curves: Sequence[tuple[str, str]], options: Options, tally: Tally
+) -> None:
+    band = ("train_loss_min", "train_loss_max") if curves[0][0] == "train_loss" else None
+    curve_panel(page, title, curves, options, tally, height=430, buckets=600, smooth=True, band=band)
+
+
+def _first_logged(group: Sequence[Panel], metrics: dict[str, MetricInfo]) -> Panel | None:
+    return next((panel for panel in group if any(name in metrics for name, _ in panel.metrics)), None)
+
+
+def _small(page: RunPage, panel: Panel, options: Options, tally: Tally, *, height: int, color: int) -> None:
+    def draw() -> None:
+        curve_panel(
+            page,
+            panel.title,
+            panel.metrics,
+            options if panel.log_too else replace(options, log_y=False),
+            tally,
+            height=height,
+            unit=panel.unit,
+            digits=panel.digits,
+            from_zero=panel.from_zero,
+            first_color=color,
+        )
+
+    faces.guarded(panel.title, draw)
+
+
+def _events(page: RunPage) -> None:
+    st.markdown("**Latest events**")
+    records = page.store.events(page.key, None, limit=60)
+    shown = [line for record in records if (line := _line(record)) is not None][:7]
+    if not shown:
+        st.caption("Checkpoints, samples, epochs and answers to requests appear here.")
+    for line in shown:
+        st.markdown(line)
+
+
+def _line(record: Record) -> str | None:
+    event = record.get("event")
+    step = record.get("global_step")
+    where = f" at step {step:,}" if isinstance(step, int) else ""
+    moment = record.get("time")
+    when = f" :gray[{ago(time.time() - moment)}]" if isinstance(moment, (int, float)) else ""
+    if event == "checkpoint":
+        best = ", the best so far" if record.get("is_best") else ""
+        return f":material/save: checkpoint{where}{best}{when}"
+    if event == CONTROL_CHANGE:
+        return f":material/tune: {md(subject(record))} {describe(record)}{when}"
+    if event == "epoch":
+        return f":material/flag: epoch {md(str(record.get('epoch')))} ended{where}{when}"
+    if event == "sample":
+        # Several prompts make one event to a reader: the first stands for all.
+        return (
+            None
+            if not str(record.get("path", "")).endswith(("_0.png", "_0.jpg"))
+            else f":material/image: samples{where}{when}"
+        )
+    if event == "start":
+        return f":material/play_circle: session {md(str(record.get('session', 1)))} began{when}"
+    if event == "end":
+        return (
+            f":material/stop_circle: {md(str(record.get('status')))}: {md(str(record.get('reason')))}{when}"
+        )
+    if event == "environment":
+        return None
+    if event == "lost":
+        lost, reason = md(str(record.get("records"))), md(str(record.get("reason")), 80)
+        return f":orange[:material/warning: {lost} records lost: {reason}]{when}"
+    if event == "error":
+        kind, message = md(str(record.get("type", "error")), 60), md(str(record.get("message", "")), 80)
+        return f":red[:material/error: {kind}: {message}]{when}"
+    return f":material/bolt: {md(str(event), 60)}{where}{when}"
+
+
+main()

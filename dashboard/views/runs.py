@@ -1,0 +1,266 @@
+"""Runs page: every run there is, how it is doing, and where to go from here."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, get_args
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import session
+from dashboard.components import faces
+from dashboard.components.frame import BADGES, GLYPHS
+from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
+from dashboard.data.run_store import Refused, RunCard, RunList, RunStore
+from dashboard.data.words import ago, clean, clock, count, duration, md, short_number
+from toolkit.runfolder.labels import LabelsError
+
+_PER_PAGE: Final = 100
+_SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
+_MOST_COMPARED: Final = 8
+_TABLE, _OPENED, _SHOWN = "_runs_table", "_runs_opened", "_runs_shown"
+
+
+def main() -> None:
+    """Draw the page."""
+    store = session.store()
+    st.set_page_config(page_title="Training runs")
+    st.markdown("### Runs")
+    _say_deleted()
+    runs = store.list_runs()
+    if not runs.cards:
+        # It fills itself: somebody may be pasting the lines right now.
+        st.fragment(_wait_for_runs, run_every=session.refresh_seconds())()
+        return
+    text, statuses, archived, order = _filters(runs)
+    seconds = session.refresh_seconds()
+    st.fragment(
+        lambda: faces.guarded("The list", lambda: _list(store, text, statuses, archived, order)),
+        run_every=seconds,
+    )()
+
+
+def _wait_for_runs() -> None:
+    runs = session.store().list_runs()
+    if runs.cards:
+        st.rerun()
+    faces.no_runs(runs.roots)
+    _problems(runs)
+
+
+# ---------------------------------------------------------------- which runs
+
+
+def _filters(runs: RunList) -> tuple[str, Sequence[str], bool, SortBy]:
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        text = st.text_input(
+            "Search",
+            key="q",
+            bind="query-params",
+            placeholder="name, tag:baseline, status:running, lr>1e-4, duration>1h",
+            icon=":material/search:",
+            label_visibility="collapsed",
+        )
+        order = st.selectbox(
+            "Sort", _SORTS, key="sort", bind="query-params", label_visibility="collapsed", width=150
+        )
+        archived = st.toggle("Archived", key="archived", bind="query-params")
+        session.refresh_picker()
+    counts = Counter(card.status.name for card in runs.cards if archived or not card.archived)
+    names = [name for name in BADGES if counts[name]]
+    statuses = st.pills(
+        "Status",
+        names,
+        selection_mode="multi",
+        key="status",
+        bind="query-params",
+        format_func=lambda name: f"{BADGES[name][0]} {counts[name]}",
+        label_visibility="collapsed",
+    )
+    return text, list(statuses or ()), archived, order
+
+
+def _list(store: RunStore, text: str, statuses: Sequence[str], archived: bool, order: SortBy) -> None:
+    runs = store.list_runs()
+    try:
+        query = parse(text)
+    except QueryError as error:
+        st.warning(md(str(error), 400), icon=":material/search_off:")
+        query = parse("")
+    shown = [
+        card
+        for card in runs.cards
+        if (archived or not card.archived)
+        and (not statuses or card.status.name in statuses)
+        and matches(query, card)
+    ]
+    shown = sort_cards(shown, order)
+    visible = _visible(shown)
+    if not shown:
+        st.info("No run matches.", icon=":material/search_off:")
+    else:
+        picked = _table(store, visible)
+        _actions(store, picked)
+    hidden = sum(card.archived for card in runs.cards) if not archived else 0
+    st.caption(
+        f"{count(len(shown))} of {count(len(runs.cards))} runs"
+        + (f" · {count(hidden)} archived hidden" if hidden else "")
+        + f" · watching {', '.join(md(str(root), 80) for root in runs.roots)} · listed in {runs.read_ms:.0f} ms"
+    )
+    _problems(runs)
+
+
+def _visible(shown: Sequence[RunCard]) -> Sequence[RunCard]:
+    pages = -(-len(shown) // _PER_PAGE)
+    if pages <= 1:
+        return shown
+    number = int(st.number_input(f"Page, of {pages}", 1, pages, 1, key="page", width=140))
+    return shown[(number - 1) * _PER_PAGE : number * _PER_PAGE]
+
+
+def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
+    cards = _in_the_order_shown(cards)
+    trends = store.trends([card.key for card in cards])
+    frame = pd.DataFrame([_row(card, trends) for card in cards])
+    picked: Any = st.dataframe(
+        frame,
+        key=_TABLE,
+        hide_index=True,
+        on_select="rerun",
+        selection_mode="multi-row",
+        height=min(44 + 35 * len(cards), 740),
+        row_height=35,
+        lazy=False,
+        alt="Runs with status, progress and loss",
+        column_config={
+            "Run": st.column_config.TextColumn(pinned=True, width="medium"),
+            "Open": st.column_config.ButtonColumn("", type="tertiary", width="small", key=_OPENED),
+            "Status": st.column_config.TextColumn(width=110),
+            "Progress": st.column_config.ProgressColumn(
+                min_value=0.0, max_value=1.0, format="percent", width="small"
+            ),
+            "Loss": st.column_config.TextColumn(width="small"),
+            "Loss trend": st.column_config.LineChartColumn(
+                help="Losses sampled at some forty places of the log; the charts of a run read all of it.",
+                width="medium",
+            ),
+            "Tags": st.column_config.ListColumn(width="small"),
+        },
+    )
+    opened = st.session_state.get(_OPENED)
+    if opened and opened["row"] < len(cards):
+        _open(cards[opened["row"]])
+    rows = picked["selection"]["rows"] if picked else []
+    return [cards[row] for row in rows if row < len(cards)]
+
+
+def _in_the_order_shown(cards: Sequence[RunCard]) -> list[RunCard]:
+    """Keep rows where they are while some are picked: a selection counts rows, and must not slip to another run."""
+    state = st.session_state.get(_TABLE)
+    picked = bool(state and state["selection"]["rows"]) or bool(st.session_state.get(_OPENED))
+    by_key = {card.key: card for card in cards}
+    kept = [by_key.pop(key) for key in st.session_state.get(_SHOWN, ()) if key in by_key] if picked else []
+    ordered = [*kept, *by_key.values()]
+    st.session_state[_SHOWN] = [card.key for card in ordered]
+    return ordered
+
+
+def _row(card: RunCard, trends: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    now = time.time()
+    status = GLYPHS.get(card.status.name, card.status.name) + ("" if card.status.sure else " ?")
+    return {
+        "Run": card.name,
+        "Open": "Open",
+        "Status": status,
+        "Progress": card.progress,
+        "Step": count(card.step) if card.step is not None else "",
+        "Loss": short_number(card.loss) if card.loss is not None else "",
+        "Loss trend": list(trends.get(card.key, ())) or None,
+        "Last sign": ago(now - card.last_sign) if card.last_sign is not None else "",
+        "Duration": duration(card.duration_s) if card.duration_s is not None else "",
+        "Tags": list(card.tags),
+        "Started": clock(card.created, now=now) if card.created is not None else "",
+        "Host": card.host,
+        **({"Problem": card.problem} if card.problem else {}),
+    }
+
+
+# ---------------------------------------------------------------- what to do with those picked
+
+
+def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        one = picked[0] if len(picked) == 1 else None
+        if (
+            st.button(
+                "Open", icon=":material/open_in_new:", type="primary", disabled=one is None, key="_open"
+            )
+            and one
+        ):
+            _open(one)
+        enough = 2 <= len(picked) <= _MOST_COMPARED
+        if st.button(
+            f"Compare {len(picked)}" if enough else "Compare",
+            icon=":material/compare_arrows:",
+            disabled=not enough,
+            key="_compare",
+        ):
+            st.switch_page("views/compare.py", query_params={"runs": ",".join(card.key for card in picked)})
+        if st.button("Tag…", icon=":material/sell:", disabled=not picked, key="_tag"):
+            _tag(store, picked)
+        if st.button("Archive", icon=":material/archive:", disabled=not picked, key="_archive"):
+            _archive(store, picked)
+        if not picked:
+            st.caption("Pick rows on the left to compare, tag or archive them.")
+
+
+def _open(card: RunCard) -> None:
+    session.show_run(card.key)
+    st.switch_page("views/overview.py", query_params={"run": card.key})
+
+
+@st.dialog("Tag runs")
+def _tag(store: RunStore, picked: Sequence[RunCard]) -> None:
+    known = sorted({tag for card in store.list_runs().cards for tag in card.tags})
+    new = st.multiselect("Add these tags", known, accept_new_options=True, key="_new_tags")
+    st.caption("To " + ", ".join(md(card.name, 40) for card in picked))
+    if st.button("Add", type="primary", disabled=not new):
+        for card in picked:
+            labels = store.meta(card.key).labels
+            tags = tuple(dict.fromkeys((*card.tags, *new)))
+            try:
+                store.label(card.key, replace(labels, tags=tags))
+            except (Refused, LabelsError) as error:
+                st.error(md(str(error)))
+                return
+        st.rerun()
+
+
+def _archive(store: RunStore, picked: Sequence[RunCard]) -> None:
+    for card in picked:
+        try:
+            store.label(card.key, replace(store.meta(card.key).labels, archived=True))
+        except Refused as error:
+            st.error(md(str(error)))
+            return
+    st.toast(f"Archived {count(len(picked))} runs. The Archived switch shows them.")
+    st.rerun()
+
+
+def _problems(runs: RunList) -> None:
+    if runs.problems:
+        with st.expander(f"{count(len(runs.problems))} entries were passed over"):
+            st.text("\n".join(clean(problem) for problem in runs.problems[:100]))
+
+
+def _say_deleted() -> None:
+    name = st.session_state.pop("_deleted", None)
+    if name:
+        st.toast(f"{md(str(name), 60)} is in the trash. Settings brings it back.")
+
+
+main()

@@ -1,0 +1,151 @@
+"""Samples page: what the model makes of each prompt, step after step."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+
+from dashboard.components import faces
+from dashboard.components.frame import RunPage, live, open_run, read
+from dashboard.data.run_store import Refused
+from dashboard.data.words import clean, count, md
+from toolkit.runfolder.records import COMPLETION, SAMPLE, Record
+
+_IMAGES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif")
+_AUDIO: Final = (".wav", ".mp3", ".ogg", ".flac")
+_MAX_FILE: Final = 20_000_000
+_MOST_RECORDS: Final = 4_000
+_SIGNATURES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8")
+
+
+def main() -> None:
+    """Draw the page."""
+    page = open_run()
+    if page is None:
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        search = st.text_input(
+            "Prompt",
+            key="prompt",
+            bind="query-params",
+            placeholder="search in prompts",
+            icon=":material/search:",
+            label_visibility="collapsed",
+        )
+        columns = st.segmented_control(
+            "Steps shown",
+            (4, 6, 8, 12),
+            default=6,
+            required=True,
+            key="shown",
+            bind="query-params",
+            label_visibility="collapsed",
+        )
+    live(page, "The samples", lambda: _samples(page, search.strip().lower(), int(columns or 6)))
+
+
+def _samples(page: RunPage, search: str, columns: int) -> None:
+    read(page)
+    records = [
+        record
+        for record in page.store.events(page.key, (SAMPLE,), limit=_MOST_RECORDS)
+        if isinstance(record.get("path"), str)
+    ]
+    texts = page.store.events(page.key, (COMPLETION,), limit=200)
+    if not records and not texts:
+        with st.container(border=True):
+            st.markdown("**No samples yet.**")
+            st.caption(
+                "`log.log_sample(step, path, prompt=…)` puts one here; the example trainer makes four every 100 steps."
+            )
+        return
+    by_prompt: dict[str, list[Record]] = {}
+    for record in reversed(records):
+        by_prompt.setdefault(str(record.get("prompt", "")), []).append(record)
+    matching = {prompt: found for prompt, found in by_prompt.items() if search in prompt.lower()}
+    if records and not matching:
+        st.info("No prompt contains this.", icon=":material/search_off:")
+    for prompt, found in list(matching.items())[:30]:
+        _prompt(page, prompt, found, columns)
+    if len(matching) > 30:
+        st.caption(f"30 of {count(len(matching))} prompts; search for the others.")
+    if texts:
+        _completions(texts)
+
+
+def _prompt(page: RunPage, prompt: str, found: Sequence[Record], columns: int) -> None:
+    st.markdown(f"**{md(prompt, 300) or 'without a prompt'}** :gray[{count(len(found))} samples]")
+    for cell, record in zip(st.columns(columns), _spread(found, columns), strict=False):
+        with cell:
+            faces.guarded("This sample", lambda record=record: _sample(page, record))  # type: ignore[misc]  # bound now
+
+
+def _spread(found: Sequence[Record], places: int) -> list[Record]:
+    """Return the first, the last, and what lies evenly between."""
+    if len(found) <= places:
+        return list(found)
+    return [found[round(place * (len(found) - 1) / (places - 1))] for place in range(places)]
+
+
+def _sample(page: RunPage, record: Mapping[str, object]) -> None:
+    path = str(record["path"])
+    step = record.get("global_step")
+    caption = f"step {step:,}" if isinstance(step, int) else ""
+    ending = path[path.rfind(".") :].lower()
+    try:
+        data = page.store.read_file(page.key, path, max_bytes=_MAX_FILE)
+    except Refused as error:
+        st.caption(f"{caption}: {md(str(error))}")
+        return
+    if ending in _IMAGES and data.startswith(_SIGNATURES):
+        _image(data, caption, str(record.get("prompt", "")))
+    elif ending in _AUDIO:
+        st.audio(data)
+        st.caption(caption)
+    else:
+        st.caption(f"{caption} {md(path, 80)}")
+        if ending == ".txt":
+            st.code(clean(data[:2_000].decode("utf-8", "replace")), language=None, wrap_lines=True)
+
+
+def _image(data: bytes, caption: str, prompt: str) -> None:
+    from PIL import Image, UnidentifiedImageError  # Pillow comes with Streamlit, and only this page needs it
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            # The header alone says how large it would become in memory.
+            if image.width * image.height > 40_000_000:
+                st.caption(f"{caption}: {image.width:,} x {image.height:,} pixels are too many to show")
+                return
+            small = image.width < 256
+            shown = image.convert("RGB")
+            if small:
+                # Enlarged without blur: a small image is looked at pixel by pixel.
+                factor = max(1, 256 // image.width)
+                shown = shown.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        st.caption(f"{caption}: not an image ({md(str(error), 80)})")
+        return
+    st.image(shown, caption=caption, width="stretch", output_format="PNG", alt=f"{prompt[:100]}, {caption}")
+
+
+def _completions(texts: Sequence[Record]) -> None:
+    st.markdown(f"**Completions** :gray[newest {count(len(texts))}]")
+    frame = pd.DataFrame(
+        [
+            {
+                "step": record.get("global_step") if isinstance(record.get("global_step"), int) else None,
+                "prompt": clean(str(record.get("prompt", "")))[:120],
+                "completion": clean(str(record.get("completion", record.get("text", ""))))[:120],
+            }
+            for record in texts
+        ]
+    )
+    st.dataframe(frame, hide_index=True, height=320, alt="Completions, newest first")
+
+
+main()

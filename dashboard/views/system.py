@@ -1,0 +1,261 @@
+"""System page: is the hardware busy, and does it have room left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import streamlit as st
+
+from dashboard.charts.heat import heat_figure
+from dashboard.components import faces
+from dashboard.components.chart import draw_chart
+from dashboard.components.curve_panel import Options, Tally, curve_panel
+from dashboard.components.frame import RunPage, footer, live, open_run, read
+from dashboard.data.run_store import MetricInfo, XAxis
+from dashboard.data.words import count, md
+
+_WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
+_GPU = re.compile(r"gpu/(\d+)/(.+)")
+_HOST: Final = (
+    ("CPU", "%", (("cpu_percent", "machine"), ("process_cpu_percent", "process"))),
+    ("Memory", "MB", (("ram_used_mb", "machine"), ("cpu_mem_rss_mb", "process"), ("swap_used_mb", "swap"))),
+    ("Disk", "MB / s", (("disk_read_mb_s", "read"), ("disk_write_mb_s", "written"))),
+    ("Network", "MB / s", (("net_received_mb_s", "received"), ("net_sent_mb_s", "sent"))),
+    ("Free disk", "GB", (("disk_free_gb", "free"),)),
+    ("Threads of the process", "", (("process_threads", "threads"),)),
+)
+_GPU_CHARTS: Final = (
+    ("GPU busy", "%", ("util",)),
+    ("GPU memory", "GB", ("mem_used_gb",)),
+    ("Temperature", "°C", ("temp_c",)),
+    ("Power", "W", ("power_w",)),
+)
+_MAX_RANKS_READ: Final = 64
+
+
+def main() -> None:
+    """Draw the page."""
+    page = open_run()
+    if page is None:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        span = st.segmented_control(
+            "Window",
+            tuple(_WINDOWS),
+            default="All",
+            required=True,
+            key="span",
+            bind="query-params",
+            label_visibility="collapsed",
+        )
+        steps = st.toggle("Along steps", key="steps", bind="query-params")
+    live(page, "The system", lambda: _system(page, str(span or "All"), "step" if steps else "time"))
+    faces.guarded("The ranks", lambda: _ranks(page))
+
+
+def _system(page: RunPage, span: str, axis: XAxis) -> None:
+    read(page)
+    metrics = {info.name: info for info in page.store.metrics(page.key)}
+    system = {name: info for name, info in metrics.items() if _is_system(name)}
+    if not system:
+        faces.no_records("The run has logged no sample of its machine yet; one comes every 5 seconds.")
+        return
+    gpus = _gpus(system, page)
+    for gpu in gpus:
+        _gpu_row(gpu)
+    if not gpus:
+        st.caption(_why_no_gpu(metrics))
+    options = Options(axis=axis, fixed_window=_window(page, axis, span))
+    tally = Tally()
+    panels = _panels(system, gpus)
+    for start in range(0, len(panels), 2):
+        for cell, panel in zip(st.columns(2, gap="medium"), panels[start : start + 2], strict=False):
+            with cell:
+                curve_panel(
+                    page,
+                    panel.title,
+                    panel.metrics,
+                    options,
+                    tally,
+                    unit=panel.unit,
+                    limits=panel.limits,
+                    from_zero=True,
+                    height=200,
+                    buckets=200,
+                )
+    footer(page, tally.drawn, tally.total)
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    title: str
+    unit: str
+    metrics: Sequence[tuple[str, str]]
+    limits: tuple[tuple[float, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    number: int
+    name: str
+    values: Mapping[str, float]
+
+    def get(self, name: str) -> float | None:
+        return self.values.get(name)
+
+
+def _is_system(name: str) -> bool:
+    return name.startswith(("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_"))
+
+
+def _gpus(system: Mapping[str, MetricInfo], page: RunPage) -> list[_Gpu]:
+    found: dict[int, dict[str, float]] = {}
+    for name, info in system.items():
+        match = _GPU.match(name)
+        if match:
+            found.setdefault(int(match[1]), {})[match[2]] = info.last
+    names = _accelerators(page)
+    return [_Gpu(number, names.get(number, ""), found[number]) for number in sorted(found)[:64]]
+
+
+def _accelerators(page: RunPage) -> dict[int, str]:
+    meta = page.store.meta(page.key)
+    listed: Any = meta.environment.get("accelerators") or meta.start.get("accelerators")
+    if not isinstance(listed, list):
+        return {}
+    return {
+        item["index"]: str(item.get("name", ""))
+        for item in listed
+        if isinstance(item, dict) and isinstance(item.get("index"), int)
+    }
+
+
+def _gpu_row(gpu: _Gpu) -> None:
+    with st.container(border=True):
+        name, util, memory, heat = st.columns([1.2, 2, 2, 2], vertical_alignment="center", gap="medium")
+        name.markdown(f"**GPU {gpu.number}** {md(gpu.name, 40)}")
+        busy = gpu.get("util")
+        if busy is not None:
+            util.progress(_part(busy, 100), text=f"busy {busy:.0f} %")
+        used, total = gpu.get("mem_used_gb"), gpu.get("mem_total_gb")
+        if used is not None:
+            words = f"memory {used:.3g}" + (f" / {total:.3g} GB" if total else " GB")
+            if total and used / total >= 0.95:
+                words += (
+                    " :red[:material/error: full]"
+                    if used / total >= 0.99
+                    else " :orange[:material/warning: nearly full]"
+                )
+            memory.progress(_part(used, total or used), text=words)
+        power, cap, degrees = (
+            gpu.get(
+                "power_w",
+            ),
+            gpu.get("power_limit_w"),
+            gpu.get(
+                "temp_c",
+            ),
+        )
+        words = " · ".join(
+            part
+            for part in (
+                f"{degrees:.0f} °C" if degrees is not None else "",
+                f"{power:.0f} W" + (f" / {cap:.0f} W" if cap else "") if power is not None else "",
+            )
+            if part
+        )
+        if words:
+            heat.progress(_part(power or 0.0, cap or power or 1.0), text=words)
+
+
+def _part(value: float, whole: float) -> float:
+    return min(1.0, max(0.0, value / whole)) if whole and np.isfinite(value) else 0.0
+
+
+def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[_Panel]:
+    panels = []
+    for title, unit, names in _GPU_CHARTS:
+        metrics = [
+            (f"gpu/{gpu.number}/{name}", f"GPU {gpu.number}")
+            for gpu in gpus
+            for name in names
+            if f"gpu/{gpu.number}/{name}" in system
+        ]
+        if title == "GPU memory" and not metrics:
+            metrics = [
+                (name, word)
+                for name, word in (("gpu_mem_reserved", "reserved"), ("gpu_mem_allocated", "allocated"))
+                if name in system
+            ]
+        if title == "GPU busy" and not metrics and "gpu_util" in system:
+            metrics = [("gpu_util", "GPU")]
+        if metrics:
+            limits: list[tuple[float, str]] = []
+            if title == "GPU memory" and gpus and (total := gpus[0].get("mem_total_gb")):
+                limits.append((total, "all there is"))
+            if title == "Power" and gpus and (cap := gpus[0].get("power_limit_w")):
+                limits.append((cap, "power limit"))
+            panels.append(_Panel(title, unit, metrics[:16], tuple(limits)))
+    for title, unit, host in _HOST:
+        present = [(name, word) for name, word in host if name in system]
+        if present:
+            panels.append(_Panel(title, unit, present))
+    return panels
+
+
+def _why_no_gpu(metrics: Mapping[str, MetricInfo]) -> str:
+    if any(name.startswith("gpu") for name in metrics):
+        return "GPU memory as torch counts it; the driver gave no further figures."
+    return "No GPU figures: the run is on the CPU, or NVIDIA's driver library is not visible to it."
+
+
+def _window(page: RunPage, axis: XAxis, span: str) -> tuple[float, float] | None:
+    seconds = _WINDOWS.get(span)
+    if seconds is None:
+        return None
+    card = page.card
+    if card.last_sign is None:
+        return None
+    if axis == "time":
+        return card.last_sign - seconds, card.last_sign
+    recent = page.store.recent(page.key, "sec_per_step", 200)
+    recent = recent[np.isfinite(recent) & (recent > 0)]
+    if card.step is None or not len(recent):
+        return None
+    return card.step - seconds / float(np.median(recent)), float(card.step)
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def _ranks(page: RunPage) -> None:
+    ranks = page.store.ranks(page.key)
+    if len(ranks) < 2:
+        return
+    st.markdown(f"**Step time by rank** :gray[{count(len(ranks))} ranks]")
+    rows = []
+    for rank in ranks[:_MAX_RANKS_READ]:
+        if rank:
+            page.store.refresh(page.key, wait_s=0.5, rank=rank)
+        series = page.store.series(page.key, "sec_per_step", buckets=60, rank=rank)
+        if not series.empty:
+            rows.append((rank, series))
+    if not rows:
+        st.caption("The ranks log no step times.")
+        return
+    figure, slowest = heat_figure(rows)
+    draw_chart(
+        figure,
+        key=f"chart ranks {page.key}",
+        label="step time by rank",
+        height=60 + 22 * len(rows),
+        group="ranks",
+    )
+    st.caption("Slowest: " + ", ".join(f"rank {rank} ({seconds:.3g} s)" for rank, seconds in slowest))
+
+
+main()

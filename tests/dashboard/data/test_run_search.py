@@ -1,0 +1,216 @@
+"""The search box finds what it says, and says what it does not understand."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.data.run_search import MAX_QUERY_LENGTH, QueryError, matches, parse, sort_cards
+from dashboard.data.run_store import RunCard
+from tests.runfolder.plain_data import any_text, names, scalars, tries
+from toolkit.runfolder.status import Status
+
+
+def card(name="Grey Jacket v2", **changes):
+    status = Status(name=changes.pop("status", "running"), why="", sure=True)
+    known = {
+        "key": "grey-jacket-=v2",
+        "tags": ("LoRA", "two words"),
+        "project": "Faces",
+        "host": "node1.lab",
+        "loss": 0.15,
+        "lr": 1e-4,
+        "step": 500,
+        "max_steps": 1000,
+        "duration_s": 5000.0,
+        "summary": {"val_loss": 0.3, "nan_inf_detected": True, "note": "x", "Grad/Norm": 2},
+    }
+    return RunCard(folder=Path("x"), name=name, status=status, **{**known, **changes})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "grey",
+        "JACKET faces node1",
+        '"grey jacket"',
+        '""',
+        "=v2",
+        "tag:lora",
+        'tag:"Two Words"',
+        "STATUS:Running",
+        "project:faces",
+        "host:node1",
+        "-blue",
+        '-"jacket grey"',
+        "-tag:sdxl",
+        "loss<0.2",
+        "Loss <= 0.15",
+        "lr>=1e-4",
+        "lr<.01",
+        "step>499",
+        "duration>1h",
+        "duration>1h20m",
+        "duration<1.5h",
+        "duration>4999",
+        "duration<1D",
+        "progress>=50%",
+        "progress>49",
+        "progress<0.6",
+        "val_loss<0.31",
+        "grad/norm>1",
+        "-loss>0.2",
+        "-unknown>0",
+        "grey -blue tag:lora loss<0.2",
+    ],
+)
+def test_it_finds(text):
+    assert matches(parse(text), card())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "blue",
+        "grey blue",
+        '"jacket grey"',
+        "-grey",
+        "tag:lo",
+        "tag:two",
+        "status:failed",
+        "project:face",
+        "host:node2",
+        "loss>0.2",
+        "duration>2h",
+        "progress>50%",
+        "val_loss>1",
+        "unknown<1",
+        "nan_inf_detected>0",
+        "note<3",
+        "12:30",
+        "grey loss>0.2",
+    ],
+)
+def test_it_does_not_find(text):
+    assert not matches(parse(text), card())
+
+
+def test_a_number_that_is_absent_or_no_number_matches_no_bound():
+    assert not matches(parse("loss<1"), card(loss=None))
+    assert not matches(parse("loss<1"), card(loss=math.nan))
+    assert matches(parse("loss>1"), card(loss=math.inf))
+
+
+def test_the_summary_steps_in_for_what_the_card_lacks():
+    assert matches(parse("samples_per_sec>3"), card(summary={"samples_per_sec": 4.0}))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('grey "open', "the quote before 'open' is not closed"),
+        ("colour:red", "there is no 'colour' to search in; known: tag:, status:, project:, host:"),
+        ("tag:", "behind tag: stands nothing; .* such as tag:baseline"),
+        ("status:dead", "status is 'dead', not one of running, starting, stalled, failed, lost"),
+        ("loss<", "behind loss< stands nothing, not a number"),
+        ("loss<low", "behind loss< stands 'low', not a number such as"),
+        ("loss<1h", "behind loss< stands '1h', not a number"),
+        ("loss<50%", "behind loss< stands '50%', not a number"),
+        ("loss<nan", "stands 'nan', not a number"),
+        ("loss<1e999", "stands '1e999', not a number"),
+        ("duration>1w", "stands '1w', not a length of time such as"),
+        ("progress>half", "not a part such as 50%"),
+        ("<3", "before < stands no name"),
+        ("grey -", "a - stands alone"),
+        ("x" * (MAX_QUERY_LENGTH + 1), "at most 2000 are allowed"),
+        ("tag:" + "y" * 100 + ' loss<"', "behind loss< stands nothing"),
+    ],
+)
+def test_it_says_which_part_is_wrong_and_what_is_allowed(text, said):
+    with pytest.raises(QueryError, match=said):
+        parse(text)
+
+
+pieces = st.sampled_from(
+    [
+        "loss",
+        "tag",
+        "status",
+        "duration",
+        "progress",
+        ":",
+        "<",
+        ">=",
+        '"',
+        "-",
+        " ",
+        "1",
+        "1h",
+        "%",
+        "e",
+        ".",
+        "running",
+    ]
+)
+cards = st.builds(
+    card,
+    name=any_text,
+    tags=st.lists(any_text, max_size=2).map(tuple),
+    project=st.none() | any_text,
+    loss=st.none() | st.floats(),
+    step=st.none() | st.integers(),
+    status=st.sampled_from(["running", "odd"]),
+    summary=st.dictionaries(names | st.just("loss"), scalars, max_size=3),
+)
+
+
+@tries
+@given(text=any_text | st.lists(pieces, max_size=12).map("".join), one=cards)
+def test_whatever_is_typed_is_a_search_or_a_query_error(text, one):
+    try:
+        query = parse(text)
+    except QueryError:
+        return
+
+    assert matches(query, one) in (True, False)
+
+
+@tries
+@given(word=st.text(st.characters(codec="utf-8", exclude_characters='"'), min_size=1, max_size=20), one=cards)
+def test_a_phrase_and_its_negation_part_all_runs_in_two(word, one):
+    assert matches(parse(f'"{word}"'), one) is not matches(parse(f'-"{word}"'), one)
+
+
+def order(by, *runs):
+    return [run.name for run in sort_cards(runs, by)]
+
+
+def test_each_order_puts_first_what_a_person_looks_for():
+    a = card("run-10", last_sign=5.0, created=1.0, loss=0.5, step=100, duration_s=9.0, status="finished")
+    b = card("Run-2", last_sign=4.0, created=2.0, loss=0.4, step=900, duration_s=10.0, status="failed")
+    c = card("z", last_sign=None, created=None, loss=None, step=None, duration_s=None, status="running")
+    d = card("y", last_sign=None, created=None, loss=math.nan, step=None, duration_s=None, status="odd")
+
+    assert order("last sign", c, b, a) == ["run-10", "Run-2", "z"]
+    assert order("started", c, a, b) == ["Run-2", "run-10", "z"]
+    assert order("name", c, a, b) == ["Run-2", "run-10", "z"]
+    assert order("loss", c, d, a, b) == ["Run-2", "run-10", "y", "z"]
+    assert order("progress", c, a, b) == ["Run-2", "run-10", "z"]
+    assert order("duration", c, a, b) == ["Run-2", "run-10", "z"]
+    assert order("status", d, a, b, c) == ["z", "Run-2", "run-10", "y"]
+
+
+@tries
+@given(runs=st.lists(cards, max_size=4))
+def test_any_runs_can_be_put_in_order(runs):
+    for by in ("last sign", "started", "name", "loss", "progress", "duration", "status"):
+        assert len(sort_cards(runs, by)) == len(runs)
+
+
+def test_an_unknown_order_is_refused():
+    with pytest.raises(ValueError, match="cannot sort by 'colour'; known: last sign, started"):
+        sort_cards([], "colour")

@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+pytest.importorskip("streamlit")
+
+from streamlit import config
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.sync.client import connect
+
+from dashboard import launcher, listening
+from dashboard.server import streamlit_options
+from tests.dashboard.serving import RUN_DASHBOARD, dashboard, free_port, get, handshake
+from tests.project.markdown import ROOT
+
+
+def run(*arguments, python=(sys.executable,), environ=None, cwd=None):
+    """Run the command to its end, for what ends by itself."""
+    return subprocess.run(
+        [*python, str(RUN_DASHBOARD), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=cwd,
+        env={**os.environ, **(environ or {})},
+    )
+
+
+@contextlib.contextmanager
+def open_page(port):
+    """Open a page as a browser does, and let it run to its end; the connection stays for as long as the block."""
+    with connect(
+        f"ws://localhost:{port}/_stcore/stream",
+        origin=f"http://localhost:{port}",
+        subprotocols=["streamlit"],
+        max_size=None,
+    ) as connection:
+        wish = BackMsg()
+        wish.rerun_script.query_string = ""
+        connection.send(wish.SerializeToString())
+        while True:
+            message = ForwardMsg.FromString(connection.recv(timeout=30))
+            if message.WhichOneof("type") == "script_finished":
+                break
+        yield
+
+
+# ---------------------------------------------------------------- starting and ending
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_one_line_and_ends_at_once_when_told_even_with_a_page_open(tmp_path, number):
+    with dashboard(tmp_path) as started:
+        started.wait_until_ready()
+        with open_page(started.port):
+            code, seconds = started.end(number)
+
+    assert code == 0
+    assert seconds < 3
+    assert started.err == ""
+    assert started.out == (
+        f"Dashboard: http://localhost:{started.port}  (runs in {tmp_path / 'cwd' / 'logs'})  Ctrl-C stops it.\n"
+    )
+
+
+def test_a_client_that_does_not_hang_up_does_not_hold_it(tmp_path):
+    with dashboard(tmp_path) as started:
+        started.wait_until_ready()
+        with socket.create_connection(("127.0.0.1", started.port)) as silent:
+            silent.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{started.port}\r\n".encode())
+            code, seconds = started.end()
+
+    assert code == 0
+    assert seconds < 4
+    assert started.err == ""
+
+
+def test_ctrl_c_while_it_is_still_starting_is_no_traceback(tmp_path):
+    with dashboard(tmp_path) as started:
+        deadline = time.monotonic() + 20
+        # It listens before it imports Streamlit, which takes most of a second.
+        while time.monotonic() < deadline and not psutil.Process(started.process.pid).net_connections():
+            time.sleep(0.005)
+        code, _ = started.end(signal.SIGINT)
+
+    assert code == 0
+    assert started.err == ""
+
+
+def test_a_page_that_computes_does_not_hold_the_terminal(tmp_path):
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{code}\nfrom dashboard.launcher import leave_pages_behind as leave; leave(7)",
+        ],
+        cwd=ROOT,
+        timeout=20,
+    )
+
+    assert finished.returncode == 7
+
+
+# ---------------------------------------------------------------- what it leaves behind, and what it believes
+
+
+REPORTER = """
+import os, sys
+_log = os.environ["CALLS_LOG"]
+def _note(event, args):
+    if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
+        with open(_log, "a") as file:
+            file.write(f"{event} {args[1:] if event.startswith('socket.conn') else args}\\n")
+sys.addaudithook(_note)
+"""
+
+
+def test_it_calls_nobody_and_leaves_nothing_in_the_home_folder(tmp_path):
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(REPORTER)
+    calls = tmp_path / "calls.txt"
+    calls.touch()
+    environ = {"PYTHONPATH": str(tmp_path / "hook"), "CALLS_LOG": str(calls)}
+    with dashboard(tmp_path, "--log-dir", str(tmp_path / "no_such_folder"), environ=environ) as started:
+        started.wait_until_ready()
+        with open_page(started.port):
+            pass
+        handshake(started.port, origin="http://evil.example")
+        get(started.port, origin="http://evil.example")
+        code, _ = started.end()
+    made_in_home = {path.relative_to(started.home).parts[0] for path in started.home.rglob("*")}
+
+    assert code == 0
+    assert calls.read_text() == ""
+    # The pages may keep what they computed, in the folder that systems have for that.
+    assert made_in_home <= {".cache"}
+    assert list(started.cwd.iterdir()) == []
+    assert not (tmp_path / "no_such_folder").exists()
+
+
+def test_nothing_in_the_folder_it_is_started_in_is_believed(tmp_path):
+    (tmp_path / "cwd" / ".streamlit").mkdir(parents=True)
+    (tmp_path / "cwd" / ".streamlit" / "config.toml").write_text(
+        textwrap.dedent("""
+        [server]
+        enableCORS = false
+        enableXsrfProtection = false
+        enableStaticServing = true
+        address = "0.0.0.0"
+        port = 1234
+        baseUrlPath = "elsewhere"
+        [global]
+        developmentMode = true
+        [browser]
+        gatherUsageStats = true
+    """)
+    )
+    for name in ("click", "streamlit", "dashboard", "json", "uvicorn", "toml"):
+        (tmp_path / "cwd" / f"{name}.py").write_text("import os; os._exit(66)\n")
+    with dashboard(tmp_path) as started:
+        started.wait_until_ready()
+        status, _, _ = handshake(started.port, origin="http://evil.example")
+        page, _, _ = get(started.port)
+        places = psutil.Process(started.process.pid).net_connections()
+        with open_page(started.port):
+            pass
+        code, _ = started.end()
+
+    assert (status, page) == (403, 200)
+    assert {place.laddr.ip for place in places} == {"127.0.0.1"}
+    assert code == 0
+    assert started.err == ""
+
+
+def test_the_options_that_matter_are_all_set_by_us():
+    script = """
+        import json
+        from streamlit import config
+        from dashboard.listening import listen
+        from dashboard.server import DashboardServer
+        DashboardServer(listen("localhost", 0))
+        names = ["browser.gatherUsageStats", "server.enableCORS", "server.enableXsrfProtection",
+                 "server.enableStaticServing", "server.enableAgentApi", "server.fileWatcherType",
+                 "client.showErrorDetails", "client.toolbarMode", "theme.light.primaryColor",
+                 "theme.dark.backgroundColor", "secrets.files", "server.allowedHosts"]
+        print(json.dumps([[config.get_option(name), config.get_where_defined(name)] for name in names]))
+    """
+    finished = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    assert finished.returncode == 0, finished.stderr
+    values, places = zip(*json.loads(finished.stdout), strict=True)
+
+    assert values == (
+        False,
+        True,
+        True,
+        False,
+        False,
+        "none",
+        "none",
+        "minimal",
+        "#0072B2",
+        "#0F1317",
+        [],
+        ["127.0.0.1", "::1", "localhost"],
+    )
+    assert len(set(places)) == 1
+    assert "command-line" in places[0]
+
+
+def test_this_streamlit_has_every_option_we_set():
+    listener = listening.listen("localhost", 0)
+    listener.socket.close()
+
+    assert set(streamlit_options(listener)) <= set(config._config_options_template)
+
+
+# ---------------------------------------------------------------- options
+
+
+def test_settings_reach_the_pages_by_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = launcher.parse_options(["--log-dir", "a", "--log-dir", f"{tmp_path}/b", "--log-dir", "a"])
+
+    assert options.settings.log_dirs == (tmp_path / "a", tmp_path / "b")
+    assert not options.settings.read_only
+    assert launcher.parse_options([]).settings.log_dirs == (tmp_path / "logs",)
+    assert launcher.parse_options(["--read-only"]).settings.read_only
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--port", "http"], ["--port", "'http'", "1 to 65535"]),
+        (["--port", "65536"], ["--port", "'65536'", "1 to 65535"]),
+        (["--port", "-1"], ["--port"]),
+        (["--log-dir", str(RUN_DASHBOARD)], ["--log-dir", str(RUN_DASHBOARD), "is a file", "a folder"]),
+        (["--log-dir", ""], ["--log-dir", "''", "a folder"]),
+        (["--host", "no such host"], ["--host", "'no such host'", "localhost"]),
+        (["--host", ""], ["--host", "''", "localhost"]),
+        (["--host", "192.0.2.1", "--port", "0"], ["--host", "'192.0.2.1'", "not an address of this machine"]),
+        (["--prot", "1"], ["--prot"]),
+    ],
+)
+def test_a_wrong_option_is_answered_with_its_name_its_value_and_what_is_allowed(arguments, parts):
+    finished = run(*arguments)
+
+    assert finished.returncode == 2
+    assert "Traceback" not in finished.stderr
+    for part in parts:
+        assert part in finished.stderr
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        finished = run("--port", str(port))
+
+    assert finished.returncode == 2
+    assert finished.stderr == (
+        f"run_dashboard.py: port {port} on localhost is in use; --port chooses another one\n"
+    )
+
+
+def test_without_a_wish_the_next_free_port_is_taken_and_said(monkeypatch):
+    port = free_port()
+    monkeypatch.setattr(listening, "DEFAULT_PORT", port)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        listener = listening.listen()
+    listener.socket.close()
+
+    assert port < listener.port <= port + 20
+    assert listener.url == f"http://localhost:{listener.port}"
+
+
+def test_an_open_door_comes_with_a_warning(tmp_path):
+    with dashboard(tmp_path, "--host", "0.0.0.0") as started:
+        started.wait_until_ready()
+        by_name = get(started.port, host=f"evil.example:{started.port}")[0]
+        by_address = get(started.port, host=f"10.1.2.3:{started.port}")[0]
+        place = f"10.1.2.3:{started.port}"
+        own_page = handshake(started.port, host=place, origin=f"http://{place}")[0]
+        other_page = handshake(started.port, host=place, origin=f"http://10.9.9.9:{started.port}")[0]
+        code, _ = started.end()
+
+    assert (by_name, by_address, own_page, other_page, code) == (403, 200, 101, 403, 0)
+    for part in ("WARNING", "no login", "stop", f"ssh -L {started.port}:localhost:{started.port}"):
+        assert part in started.err
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_a_closed_door_comes_without_one(host):
+    listener = listening.listen(host, 0)
+    listener.socket.close()
+
+    assert listener.is_private
+    assert listener.address == "127.0.0.1"
+    assert not listener.doors.any_address
+
+
+# ---------------------------------------------------------------- what is not installed
+
+
+def test_a_missing_package_is_said_with_the_command_that_installs_it():
+    finished = run(python=(sys.executable, "-S"))
+
+    assert finished.returncode == 1
+    assert "Traceback" not in finished.stderr
+    assert "streamlit, pandas, plotly, pyarrow, orjson, PyYAML" in finished.stderr
+    command = shlex.split(finished.stderr.splitlines()[-1])
+    assert command[1:5] == ["-m", "pip", "install", "-r"]
+    assert os.path.samefile(command[0], sys.executable)
+    assert command[5:] == [str(ROOT / "dashboard_requirements.txt")]
+
+
+def test_a_streamlit_that_is_too_old_is_said(tmp_path):
+    (tmp_path / "streamlit").mkdir()
+    (tmp_path / "streamlit" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (tmp_path / "streamlit-1.60.2.dist-info").mkdir()
+    (tmp_path / "streamlit-1.60.2.dist-info" / "METADATA").write_text("Name: streamlit\nVersion: 1.60.2\n")
+    finished = run(environ={"PYTHONPATH": str(tmp_path)})
+
+    assert finished.returncode == 1
+    assert "streamlit 1.60.2 is too old, 1.61 or newer is needed" in finished.stderr
+    assert f"-r {ROOT / 'dashboard_requirements.txt'}" in finished.stderr
+
+
+def test_help_and_wrong_options_come_without_streamlit():
+    code = (
+        "import sys, run_dashboard; print([name for name in ('streamlit', 'pandas') if name in sys.modules])"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert finished.stdout == "[]\n"
+
+
+# ---------------------------------------------------------------- the browser
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environ", "opened"),
+    [
+        (True, {"DISPLAY": ":0"}, True),
+        (True, {"WAYLAND_DISPLAY": "wayland-0"}, True),
+        (True, {}, False),
+        (False, {"DISPLAY": ":0"}, False),
+        (True, {"DISPLAY": "localhost:10.0", "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}, False),
+    ],
+)
+def test_a_browser_opens_where_somebody_can_see_it(monkeypatch, is_terminal, environ, opened):
+    urls = []
+    monkeypatch.setattr(launcher.sys, "platform", "linux")
+    monkeypatch.setattr(launcher.sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(launcher.webbrowser, "open", urls.append)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    launcher.open_browser("http://localhost:8501")
+    for _ in range(100):
+        if urls:
+            break
+        time.sleep(0.01 if opened else 0.001)
+
+    assert urls == (["http://localhost:8501"] if opened else [])

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+
+import psutil
+import pytest
+
+pytest.importorskip("streamlit")
+
+from dashboard.assets import plotly_js_file, plotly_js_url
+from dashboard.network_guard import Doors, NetworkGuard
+from tests.dashboard.serving import ask, dashboard, get, handshake
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with dashboard(tmp_path_factory.mktemp("dashboard")) as started:
+        yield started.wait_until_ready()
+
+
+OURS = ["localhost:{port}", "127.0.0.1:{port}", "[::1]:{port}", "LocalHost:{port}"]
+NOT_OURS = [
+    "evil.example",
+    "evil.example:{port}",
+    "localhost",
+    "localhost:1",
+    "localhost.:{port}",
+    "localhost.evil.example:{port}",
+    "127.0.0.1.evil.example:{port}",
+    "192.168.1.7:{port}",
+    "user@localhost:{port}",
+    "localhost:+{port}",
+    "",
+]
+
+
+@pytest.mark.parametrize("host", OURS)
+def test_a_page_is_given_to_who_calls_us_by_our_name(server, host):
+    status, _, body = get(server.port, host=host.format(port=server.port))
+
+    assert status == 200
+    assert b"<title>" in body
+
+
+@pytest.mark.parametrize("host", NOT_OURS)
+@pytest.mark.parametrize("path", ["/", "/_stcore/health", "/_stcore/host-config", plotly_js_url()])
+def test_nothing_is_given_to_who_calls_us_by_another_name(server, host, path):
+    host = host.format(port=server.port)
+    status, _, body = get(server.port, path, host=host)
+
+    assert status == 403
+    assert f"does not answer to the host {host!r}" in body.decode()
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:{port}", "http://localhost:{port}", 101),
+        ("127.0.0.1:{port}", "http://127.0.0.1:{port}", 101),
+        ("[::1]:{port}", "http://[::1]:{port}", 101),
+        ("localhost:{port}", "https://localhost:{port}", 101),
+        # A browser always says where a page came from.
+        ("localhost:{port}", None, 403),
+        ("localhost:{port}", "http://evil.example", 403),
+        ("localhost:{port}", "http://evil.example:{port}", 403),
+        ("localhost:{port}", "http://localhost:9999", 403),
+        ("localhost:{port}", "http://localhost", 403),
+        ("localhost:{port}", "http://127.0.0.1:{port}", 403),
+        ("localhost:{port}", "http://localhost:{port}.evil.example", 403),
+        ("localhost:{port}", "http://localhost:{port}/", 403),
+        ("localhost:{port}", "ws://localhost:{port}", 403),
+        ("localhost:{port}", "file://", 403),
+        ("localhost:{port}", "null", 403),
+        ("localhost:{port}", "", 403),
+        # A name that was made to point at this machine: Host and Origin agree, and neither is ours.
+        ("evil.example:{port}", "http://evil.example:{port}", 403),
+        ("evil.example", "http://evil.example", 403),
+        ("evil.example:{port}", "http://localhost:{port}", 403),
+        ("192.168.1.7:{port}", "http://192.168.1.7:{port}", 403),
+    ],
+)
+def test_a_socket_is_given_to_our_own_pages_only(server, host, origin, status):
+    filled = None if origin is None else origin.format(port=server.port)
+    answer, _, _ = handshake(server.port, host=host.format(port=server.port), origin=filled)
+
+    assert answer == status
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])
+def test_a_page_of_another_site_gets_no_answer_it_could_use(server, method):
+    lines = [f"{method} / HTTP/1.1", f"Host: localhost:{server.port}", "Origin: http://evil.example"]
+    status, headers, body = ask(server.port, [*lines, "Content-Length: 0"])
+
+    assert status == 403
+    assert "access-control-allow-origin" not in headers
+    assert "pages of 'http://evil.example'" in body.decode()
+
+
+def test_two_host_headers_are_one_too_many(server):
+    lines = ["GET / HTTP/1.1", f"Host: localhost:{server.port}", "Host: evil.example"]
+    status, _, _ = ask(server.port, lines)
+
+    assert status in (400, 403)
+
+
+@pytest.mark.parametrize(
+    ("path", "host"),
+    [
+        ("/", None),
+        ("/_stcore/health", None),
+        ("/no/such/file.js", None),
+        (plotly_js_url(), None),
+        ("/", "evil.example"),
+    ],
+)
+def test_every_answer_says_what_a_browser_may_do_with_it(server, path, host):
+    _, headers, _ = get(server.port, path, host=host)
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+
+    assert policy["default-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert policy["img-src"] == "'self' data: blob:"
+    assert "evil" not in policy["connect-src"]
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-opener-policy"] == "same-origin"
+
+
+def test_a_page_may_open_a_socket_to_its_own_port_and_to_no_other(server):
+    _, headers, _ = get(server.port)
+
+    assert (
+        f"connect-src 'self' ws://localhost:{server.port} wss://localhost:{server.port};"
+        in (headers["content-security-policy"])
+    )
+
+
+def test_plotly_comes_from_the_installed_package_and_may_be_kept(server):
+    status, headers, body = get(server.port, plotly_js_url())
+
+    assert status == 200
+    assert headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert headers["content-type"].startswith("text/javascript")
+    assert body == plotly_js_file().read_bytes()
+
+
+def test_plotly_comes_compressed_to_who_can_read_that(server):
+    _, headers, body = get(server.port, plotly_js_url(), accept_encoding="gzip, deflate, br")
+
+    assert headers["content-encoding"] == "gzip"
+    assert len(body) < 2_000_000
+    assert gzip.decompress(body) == plotly_js_file().read_bytes()
+
+
+def test_only_this_machine_can_knock(server):
+    listening = [
+        connection.laddr
+        for connection in psutil.Process(server.process.pid).net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+    assert [(place.ip, place.port) for place in listening] == [("127.0.0.1", server.port)]
+
+
+# ---------------------------------------------------------------- without a server
+
+
+@pytest.mark.parametrize(
+    ("host", "admitted"),
+    [
+        ("192.168.1.7:8501", True),
+        ("[fe80::1]:8501", True),
+        ("localhost:8501", True),
+        ("192.168.1.7", False),
+        ("evil.example:8501", False),
+        ("1.2.3.4.evil.example:8501", False),
+        ("[fe80::1%25eth0]:8501", False),
+        ("0x7f000001:8501", False),
+        ("[evil]:8501", False),
+    ],
+)
+def test_a_server_that_listens_everywhere_answers_to_bare_addresses(host, admitted):
+    assert Doors(port=8501, any_address=True).admits(host) is admitted
+
+
+def test_the_port_that_http_leaves_out_is_80():
+    assert Doors(port=80).admits("localhost")
+    assert not Doors(port=8501).admits("localhost")
+
+
+def test_a_refused_socket_never_reaches_the_application():
+    sent = []
+
+    async def never(*_):
+        raise AssertionError("the application was reached")
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    async def send(message):
+        sent.append(message["type"])
+
+    scope = {"type": "websocket", "headers": [(b"host", b"evil.example")]}
+    asyncio.run(NetworkGuard(never, Doors(port=8501))(scope, receive, send))
+
+    assert sent == ["websocket.close"]
+
+
+def test_being_refused_is_no_news_in_the_terminal(server):
+    handshake(server.port, origin="http://evil.example")
+    get(server.port, host="evil.example")
+
+    assert server.err == ""

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.settings import (
+    CACHE_DIR_VARIABLE,
+    LOG_DIRS_VARIABLE,
+    READ_ONLY_VARIABLE,
+    DashboardSettings,
+    SettingsError,
+    default_cache_dir,
+)
+
+names = st.text(st.characters(exclude_characters="\0"), min_size=1)
+
+
+@given(folders=st.lists(names, min_size=1), read_only=st.booleans())
+def test_settings_survive_the_trip_through_the_environment(folders, read_only):
+    settings = DashboardSettings(
+        log_dirs=tuple(Path("/", folder).absolute() for folder in folders),
+        read_only=read_only,
+        cache_dir=Path("/cache"),
+    )
+
+    assert DashboardSettings.from_environment(settings.to_environment()) == settings
+
+
+def test_a_folder_whose_name_is_not_utf8_survives_the_real_environment(monkeypatch):
+    settings = DashboardSettings(log_dirs=(Path(os.fsdecode(b"/runs-\xff:a;b")),))
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+
+    assert DashboardSettings.from_environment() == settings
+
+
+def test_an_empty_environment_gives_the_defaults(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = DashboardSettings.from_environment({})
+
+    assert settings.log_dirs == (tmp_path / "logs",)
+    assert not settings.read_only
+    assert settings.cache_dir.name == "ai-toolkit-telemetry"
+
+
+@pytest.mark.parametrize(
+    ("platform", "environ", "folder"),
+    [
+        ("linux", {}, "~/.cache"),
+        ("linux", {"XDG_CACHE_HOME": "/elsewhere"}, "/elsewhere"),
+        ("linux", {"XDG_CACHE_HOME": "relative"}, "~/.cache"),
+        ("darwin", {}, "~/Library/Caches"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local"),
+        ("win32", {}, "~/AppData/Local"),
+    ],
+)
+def test_what_can_be_computed_again_goes_where_each_system_keeps_it(monkeypatch, platform, environ, folder):
+    monkeypatch.setattr("dashboard.settings.sys.platform", platform)
+
+    assert default_cache_dir(environ) == Path(folder).expanduser() / "ai-toolkit-telemetry"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (LOG_DIRS_VARIABLE, "/a:/b"),
+        (LOG_DIRS_VARIABLE, '"/a"'),
+        (LOG_DIRS_VARIABLE, "[1]"),
+        (LOG_DIRS_VARIABLE, '["relative"]'),
+        (READ_ONLY_VARIABLE, "perhaps"),
+        (CACHE_DIR_VARIABLE, "relative"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(name, value):
+    with pytest.raises(SettingsError, match="must be") as caught:
+        DashboardSettings.from_environment({name: value})
+
+    assert value.strip('[]"') in str(caught.value)

@@ -1,0 +1,164 @@
+"""labels.json keeps what people say about a run; a broken one is refused with the reason, and hides nothing else."""
+
+import json
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runfolder.plain_data import tries, values
+from toolkit.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, read_labels, write_labels
+
+texts = st.text(st.characters(codec="utf-8"), max_size=10)
+short = texts.filter(str.strip)
+all_labels = st.builds(
+    Labels,
+    display_name=st.none() | short,
+    tags=st.none() | st.lists(short, max_size=3).map(tuple),
+    notes=texts,
+    archived=st.booleans(),
+    baseline=st.booleans(),
+    acknowledged=st.lists(texts, max_size=3).map(tuple),
+    other=st.dictionaries(
+        st.sampled_from(["colour", "later"]), texts | st.lists(texts, max_size=2), max_size=2
+    ),
+)
+
+
+def write(folder, content):
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (folder / "labels.json").write_bytes(data)
+
+
+@tries
+@given(labels=all_labels)
+def test_labels_survive_the_trip_through_the_file(tmp_path_factory, labels):
+    folder = tmp_path_factory.mktemp("run")
+
+    write_labels(folder, labels)
+
+    assert read_labels(folder) == labels
+
+
+def test_without_a_file_nobody_has_said_anything(tmp_path):
+    assert read_labels(tmp_path) == Labels()
+    assert read_labels(tmp_path / "no such folder") == Labels()
+
+
+def test_no_tags_and_unchanged_tags_are_two_things(tmp_path):
+    write_labels(tmp_path, Labels(tags=()))
+
+    assert read_labels(tmp_path).tags == ()
+    assert Labels().tags is None
+
+
+def test_what_a_later_version_wrote_is_kept(tmp_path):
+    write(tmp_path, {"notes": "x", "colour": {"of": ["line"]}})
+
+    write_labels(tmp_path, read_labels(tmp_path))
+
+    assert json.loads((tmp_path / "labels.json").read_bytes())["colour"] == {"of": ["line"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"display_name": "x" * 201}, "display_name is .* of 201 characters, not of at most 200"),
+        ({"display_name": " "}, "display_name is ' ', not a text of 1 to 200"),
+        ({"display_name": 7}, "display_name is 7, not a text"),
+        ({"display_name": "half \ud800"}, "display_name is .*, not a text of whole characters"),
+        ({"tags": ("x" * 65,)}, "a tag is .* of 65 characters, not of at most 64"),
+        ({"tags": ("",)}, "a tag is '', not a text of 1 to 64"),
+        ({"tags": tuple(map(str, range(51)))}, "tags holds 51 tags, at most 50"),
+        ({"tags": "face"}, "tags is 'face', not a list of texts"),
+        ({"notes": None}, "notes is None, not a text"),
+        ({"archived": "yes"}, "archived is 'yes', not true or false"),
+        ({"baseline": 1}, "baseline is 1, not true or false"),
+        ({"acknowledged": (1,)}, "an item of acknowledged is 1, not a text"),
+    ],
+)
+def test_a_value_that_cannot_be_kept_is_named_with_what_is_allowed(changes, said):
+    with pytest.raises(LabelsError, match=said):
+        Labels(**changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        ([], "holds a list, not an object"),
+        ({"tags": {"a": 1}}, "tags is .*not a list"),
+        ({"archived": 1}, "archived is 1"),
+        (b" " * (MAX_LABELS_BYTES + 1), "larger than"),
+    ],
+)
+def test_a_broken_file_is_refused_with_the_reason(tmp_path, content, said):
+    write(tmp_path, content)
+
+    with pytest.raises(LabelsError, match=rf"labels\.json.*{said}"):
+        read_labels(tmp_path)
+
+
+@tries
+@given(content=st.dictionaries(st.sampled_from(["display_name", "tags", "notes", "archived", "x"]), values))
+def test_whatever_the_file_holds_is_labels_or_refused(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("run")
+    write(folder, content)
+
+    try:
+        assert isinstance(read_labels(folder), Labels)
+    except LabelsError:
+        pass
+
+
+def test_a_link_or_a_fifo_is_not_read(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text('{"notes": "secret"}')
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "labels.json").symlink_to(secret)
+    (tmp_path / "b").mkdir()
+    os.mkfifo(tmp_path / "b" / "labels.json")
+
+    with pytest.raises(LabelsError, match="symbolic link"):
+        read_labels(tmp_path / "a")
+    with pytest.raises(LabelsError, match="FIFO"):
+        read_labels(tmp_path / "b")
+
+
+def test_a_link_is_replaced_not_followed(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    (tmp_path / "labels.json").symlink_to(secret)
+
+    write_labels(tmp_path, Labels(notes="x"))
+
+    assert secret.read_text() == "mine"
+    assert read_labels(tmp_path).notes == "x"
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path):
+    write_labels(tmp_path, Labels(notes="before"))
+
+    with pytest.raises(LabelsError, match=r"at most 262144; shorten the notes"):
+        write_labels(tmp_path, Labels(notes="x" * MAX_LABELS_BYTES))
+    with pytest.raises(LabelsError, match="as JSON"):
+        write_labels(tmp_path, Labels(other={"x": object()}))
+    assert read_labels(tmp_path).notes == "before"
+
+
+def test_whoever_may_read_the_manifest_may_read_the_labels(tmp_path):
+    old = os.umask(0)
+    try:
+        write_labels(tmp_path, Labels())
+        alone = stat.S_IMODE((tmp_path / "labels.json").stat().st_mode)
+        (tmp_path / "run.json").write_text("{}")
+        (tmp_path / "run.json").chmod(0o644)
+        write_labels(tmp_path, Labels())
+        beside = stat.S_IMODE((tmp_path / "labels.json").stat().st_mode)
+    finally:
+        os.umask(old)
+
+    assert (oct(alone), oct(beside)) == ("0o600", "0o644")

@@ -1,0 +1,182 @@
+"""labels.json: what people say about a run; the run itself never reads or writes it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from toolkit.runfolder.layout import LABELS, MANIFEST
+from toolkit.runfolder.safefile import open_regular, replace_file
+
+MAX_LABELS_BYTES = 256 * 1024
+MAX_NAME_LENGTH = 200
+MAX_TAG_LENGTH = 64
+MAX_TAGS = 50
+
+
+class LabelsError(ValueError):
+    """Labels that cannot be used or kept; the message names the key, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What people say about a run.
+
+    Raises:
+        LabelsError: a value is not what it may be.
+    """
+
+    display_name: str | None = None
+    """What to call the run; None for what the manifest says."""
+    tags: tuple[str, ...] | None = None
+    """None for what the manifest says; an empty tuple takes the manifest's tags away."""
+    notes: str = ""
+    archived: bool = False
+    baseline: bool = False
+    acknowledged: tuple[str, ...] = ()
+    """Ids of findings that somebody has seen."""
+    other: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of a later version, kept as they are."""
+
+    def __post_init__(self) -> None:
+        if self.display_name is not None:
+            _require_short("display_name", self.display_name, MAX_NAME_LENGTH)
+        if self.tags is not None:
+            _require_texts("tags", self.tags)
+            if len(self.tags) > MAX_TAGS:
+                raise LabelsError(f"tags holds {len(self.tags)} tags, at most {MAX_TAGS} are allowed")
+            for tag in self.tags:
+                _require_short("a tag", tag, MAX_TAG_LENGTH)
+        _require_text("notes", self.notes)
+        _require_flag("archived", self.archived)
+        _require_flag("baseline", self.baseline)
+        _require_texts("acknowledged", self.acknowledged)
+
+
+def read_labels(folder: Path) -> Labels:
+    """Return what `folder`'s labels.json says; without one, nobody has said anything.
+
+    Raises:
+        LabelsError: it cannot be read or used, with the reason.
+    """
+    path = folder / LABELS
+    try:
+        data = _read_at_most(path, MAX_LABELS_BYTES + 1)
+    except FileNotFoundError:
+        return Labels()
+    except OSError as error:
+        raise LabelsError(f"{path} cannot be read: {error}") from error
+    if len(data) > MAX_LABELS_BYTES:
+        raise LabelsError(f"{path} is larger than {MAX_LABELS_BYTES} bytes")
+    try:
+        mapping = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise LabelsError(f"{path} is not JSON: {error}") from error
+    if not isinstance(mapping, dict):
+        raise LabelsError(f"{path} holds a {type(mapping).__name__}, not an object")
+    try:
+        return _from_mapping(mapping)
+    except LabelsError as error:
+        raise LabelsError(f"{path}: {error}") from error
+
+
+def write_labels(folder: Path, labels: Labels, *, mode: int = 0o600) -> None:
+    """Put `labels` into `folder`, in one piece or not at all.
+
+    Whoever may read the run's manifest may read its labels: the file takes the manifest's permissions,
+    and `mode` only where there is no manifest.
+
+    Raises:
+        LabelsError: they are too large, or hold what JSON cannot.
+        OSError: they cannot be written; what was there before still is.
+    """
+    try:
+        data = orjson.dumps(_to_mapping(labels), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError as error:
+        raise LabelsError(f"the labels cannot be written as JSON: {error}") from error
+    if len(data) > MAX_LABELS_BYTES:
+        raise LabelsError(f"the labels take {len(data)} bytes, at most {MAX_LABELS_BYTES}; shorten the notes")
+    replace_file(folder / LABELS, data, mode=_mode_of_manifest(folder, mode))
+
+
+def _read_at_most(path: Path, limit: int) -> bytes:
+    descriptor = open_regular(path)
+    try:
+        data = b""
+        while len(data) < limit and (part := os.read(descriptor, limit - len(data))):
+            data += part
+    finally:
+        os.close(descriptor)
+    return data
+
+
+def _mode_of_manifest(folder: Path, otherwise: int) -> int:
+    try:
+        mode = os.lstat(folder / MANIFEST).st_mode
+    except OSError:
+        return otherwise
+    # A link's own permissions are always wide open, and no text file is a program.
+    return stat.S_IMODE(mode) & 0o666 if stat.S_ISREG(mode) else otherwise
+
+
+def _to_mapping(labels: Labels) -> dict[str, Any]:
+    return {
+        **labels.other,
+        "display_name": labels.display_name,
+        "tags": None if labels.tags is None else list(labels.tags),
+        "notes": labels.notes,
+        "archived": labels.archived,
+        "baseline": labels.baseline,
+        "acknowledged": list(labels.acknowledged),
+    }
+
+
+def _from_mapping(mapping: dict[str, Any]) -> Labels:
+    known = {f.name for f in fields(Labels)} - {"other"}
+    # Written by hand, an absent value may be null as well as missing; for a name or tags that is what it means.
+    given = {key: _frozen(value) for key, value in mapping.items() if key in known and value is not None}
+    return Labels(**given, other={key: value for key, value in mapping.items() if key not in known})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _require_texts(key: str, value: Any) -> None:
+    if not isinstance(value, tuple):
+        raise _wrong(key, value, "a list of texts")
+    for item in value:
+        _require_text(f"an item of {key}", item)
+
+
+def _require_short(key: str, value: Any, limit: int) -> None:
+    _require_text(key, value)
+    if not value.strip():
+        raise _wrong(key, value, f"a text of 1 to {limit} characters")
+    if len(value) > limit:
+        raise LabelsError(f"{key} is {ascii(value)[:60]}… of {len(value)} characters, not of at most {limit}")
+
+
+def _require_text(key: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise _wrong(key, value, "a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        # Half a surrogate pair has no place in a JSON file, and a page that shows one dies.
+        raise _wrong(key, value, "a text of whole characters") from None
+
+
+def _require_flag(key: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise _wrong(key, value, "true or false")
+
+
+def _wrong(key: str, value: Any, allowed: str) -> LabelsError:
+    return LabelsError(f"{key} is {ascii(value)[:60]}, not {allowed}")
