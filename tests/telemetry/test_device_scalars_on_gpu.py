@@ -189,3 +189,14 @@ def test_memory_and_utilisation_of_the_gpu_are_recorded_off_the_training_thread(
     assert steps[0]["gpu_mem_allocated"] >= 0.25
     system = [json.loads(line) for line in (log.run_folder / "metrics.jsonl").read_text().splitlines()]
     assert any("gpu/0/mem_used_gb" in record for record in system if record["event"] == "system")
+
+
+def test_the_last_values_are_waited_for_at_the_end(tmp_path):
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)
+    loss = torch.full((), 0.5, device="cuda")
+    log.log_step(1, train_loss=loss)
+    keep_the_gpu_busy(0.5)
+    log.log_step(2, train_loss=loss * 2)
+    log.close()
+
+    assert [record["train_loss"] for record in steps_of(log)] == [0.5, 1.0]

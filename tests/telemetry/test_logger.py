@@ -1007,3 +1007,41 @@ def test_every_line_of_a_busy_run_is_strict_and_short(make):
     assert max(map(len, lines)) <= 64 * 1024
     assert len(read_records(log.run_folder / "metrics.jsonl")) == len(lines)
     assert all(encode(json.loads(line)) for line in lines)
+
+
+class ComesLater:
+    """A number that a device delivers after a while; it stands in for one on a GPU, which is not here."""
+
+    def __init__(self, delay_s):
+        self._at = time.monotonic() + delay_s
+
+    def poll(self):
+        return 0.25 if time.monotonic() >= self._at else None
+
+
+def test_what_a_device_still_computes_at_the_end_is_waited_for(make):
+    log = make()
+    intake = log._live().recorder.intake
+    intake.put("eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(0.2)})
+    log.close()
+
+    assert last(log, "eval")["val_loss"] == 0.25
+    assert "unencodable" not in last(log, "eval")
+
+
+def test_flush_waits_for_a_device_too(make):
+    log = make()
+    log._live().recorder.intake.put("eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(0.2)})
+    log.flush()
+
+    assert last(log, "eval")["val_loss"] == 0.25
+    log.close()
+
+
+def test_a_device_that_is_gone_holds_up_the_end_for_part_of_its_time_only(make):
+    log = make(close_timeout=0.5)
+    log._live().recorder.intake.put("eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(3600)})
+    log.close()
+
+    assert last(log, "eval")["unencodable"] == {"val_loss": "its device did not deliver it"}
+    assert last(log, "end")["status"] == "finished"

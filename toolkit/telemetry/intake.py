@@ -141,6 +141,11 @@ class Intake:
         self.has_woken = True
         self._wake()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a record waits for a value that a device has not delivered yet."""
+        return bool(self._waiting)
+
     def settle(self, elapsed: float, *, give_up: bool = False) -> None:
         """Write out what no longer waits; with `give_up`, write the rest too and say what is missing."""
         if not self._waiting:

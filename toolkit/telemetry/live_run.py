@@ -173,6 +173,8 @@ class LiveRun:
         """Write the last records, stop the threads, and return what could not be done, in words."""
         # Each part fails alone: whatever goes wrong before it, the end is told and the files are closed.
         with self._guard.watch("closing"):
+            # Less than half of the time that close may take: the disk needs the rest, should the device be gone.
+            self.recorder.wait_for_devices(0.4 * self._options.close_timeout)
             self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
         with self._guard.watch("closing"):
             self.steps.put_rest()

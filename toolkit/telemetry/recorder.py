@@ -135,10 +135,21 @@ class Recorder:
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there."""
         deadline = time.monotonic() + timeout_s
-        done = self._writer.flush(timeout_s)
+        self.wait_for_devices(timeout_s)
+        done = self._writer.flush(max(0.0, deadline - time.monotonic()))
         for mirror in self._mirrors:
             done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
         return done
+
+    def wait_for_devices(self, timeout_s: float) -> None:
+        """Wait until values that were still being computed have arrived, at most `timeout_s`.
+
+        A loop runs ahead of its device, so at its end the last values are usually some milliseconds away.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.intake.is_waiting and time.monotonic() < deadline:
+            self.intake.settle(self.elapsed())
+            time.sleep(0.001)
 
     def sync(self) -> None:
         """Force what is in the record file onto the disk."""
