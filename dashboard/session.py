@@ -99,6 +99,25 @@ def refresh_seconds() -> float | None:
     return _SECONDS.get(str(st.session_state.get(_REFRESH, "5 s")), 5.0)
 
 
+def is_read_in_part(run: str) -> bool:
+    """Say whether the run's log has not been read to its end yet."""
+    return bool(st.session_state.get(f"_reading {run}"))
+
+
+def set_read_in_part(run: str, in_part: bool) -> bool:
+    """Remember it, and say whether it changed."""
+    changed = is_read_in_part(run) != in_part
+    st.session_state[f"_reading {run}"] = in_part
+    return changed
+
+
+def set_live(run: str, live: bool) -> bool:
+    """Remember whether the run is live, and say whether that changed since the page was drawn."""
+    changed = bool(st.session_state.get(f"_live {run}", live) != live)
+    st.session_state[f"_live {run}"] = live
+    return changed
+
+
 # ---------------------------------------------------------------- how charts are drawn
 
 

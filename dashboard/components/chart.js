@@ -143,6 +143,9 @@ export default function (component) {
     const config = {
       responsive: true,
       displaylogo: false,
+      // Plotly's own default is a button that uploads the chart to its makers.
+      showSendToCloud: false,
+      plotlyServerURL: "",
       displayModeBar: "hover",
       // Not "reset": that goes back to how the chart began, which a link may have made a zoom.
       doubleClick: "autosize",

@@ -195,9 +195,10 @@ def _answers(store: RunStore, key: str) -> None:
     for request in session.asked(key)[:3]:
         answer = answers.get(request["id"])
         if answer is None:
-            st.markdown(
-                f":gray[:material/schedule: {md(request['what'])}: pending, asked {ago(time.time() - request['at'])}]"
-            )
+            asked = ago(time.time() - request["at"])
+            card = store.card(key)
+            state = "pending" if card.live else f"no answer, and the run is {md(card.status.name)} now"
+            st.markdown(f":gray[:small[:material/schedule: {md(request['what'])}: {state}, asked {asked}]]")
         else:
             st.markdown(f":small[{_icon(answer)} {md(request['what'])}: {describe(answer)}]")
 

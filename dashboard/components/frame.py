@@ -46,6 +46,7 @@ GLYPHS: Final[dict[str, str]] = {
 """For tables, which are drawn on a canvas: text glyphs only, since not every machine has a font with more."""
 
 _STEPS_FOR_ETA: Final = 200
+_SECONDS_WHILE_READING: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ def open_run() -> RunPage | None:
         return None
     if key is None:
         # The navigation is named after the run, and was drawn before anybody knew which.
-        session.show_run(runs.cards[0].key)
+        newest = next((card for card in runs.cards if not card.archived), runs.cards[0])
+        session.show_run(newest.key)
         st.rerun()
     card = runs.find(key)
     if card is None:
@@ -81,11 +83,19 @@ def open_run() -> RunPage | None:
             faces.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
         return None
     session.show_run(key)
+    session.set_live(key, card.live)
     page = RunPage(key, store)
     with st.sidebar:
         _run_picker(page)
         faces.guarded("The control box", lambda: control_box(store, key))
-    _live_region(lambda: faces.guarded("The header", lambda: _header(page)), card)
+    title, actions = st.columns([0.66, 0.34], vertical_alignment="center")
+    with title:
+        live(page, "The header", lambda: _title(page))
+    with actions, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
+        # Outside what refreshes itself: a dialog that somebody types into would be closed by a refresh.
+        session.refresh_picker()
+        run_menu(store, card)
+    live(page, "The progress", lambda: _progress_and_trouble(page))
     if card.status.name == UNREADABLE and not store.refresh(key, wait_s=0.0).records:
         # A manifest alone that is broken leaves the records to be shown.
         _unreadable(card)
@@ -95,25 +105,17 @@ def open_run() -> RunPage | None:
 
 def live(page: RunPage, name: str, draw: Callable[[], None]) -> None:
     """Draw a region that refreshes itself while the run is live. `draw` shows no widget that somebody types into."""
-    _live_region(lambda: faces.guarded(name, draw), page.card)
-
-
-def _live_region(draw: Callable[[], None], card: RunCard) -> None:
-    seconds = session.refresh_seconds() if card.live or _is_read_in_part(card.key) else None
-    st.fragment(draw, run_every=seconds)()
-
-
-def _is_read_in_part(key: str) -> bool:
-    return bool(st.session_state.get(f"_reading {key}"))
+    seconds = session.refresh_seconds() if page.card.live else None
+    if session.is_read_in_part(page.key):
+        seconds = _SECONDS_WHILE_READING
+    st.fragment(lambda: faces.guarded(name, draw), run_every=seconds)()
 
 
 def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
     """Read what was appended, and remember whether there is more, so that the page comes back for it."""
     health = page.store.refresh(page.key, wait_s=wait_s)
-    before = _is_read_in_part(page.key)
-    st.session_state[f"_reading {page.key}"] = not health.complete
-    if not health.complete and not before:
-        # A finished run has no timer: it gets one until its log is read.
+    if session.set_read_in_part(page.key, not health.complete):
+        # The regions' timers depend on it: a finished run has one only until its log is read.
         st.rerun()
     return health
 
@@ -130,19 +132,24 @@ def footer(page: RunPage, drawn: int, total: int) -> None:
 # ---------------------------------------------------------------- header
 
 
-def _header(page: RunPage) -> None:
+def _title(page: RunPage) -> None:
+    read(page)
     card = page.card
-    health = read(page)
-    st.set_page_config(page_title=_title(card))
+    if session.set_live(page.key, card.live):
+        # A run that ended needs no timers, and nobody is there to be asked any more.
+        st.rerun()
+    st.set_page_config(page_title=_tab_title(card))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.subheader(md(card.name, 80), anchor=False, width="content")
         status_badge(card)
         for tag in card.tags[:6]:
             st.badge(md(tag, 30), color="gray")
-        st.space("stretch")
-        session.refresh_picker()
-        run_menu(page.store, card)
     st.caption(_about(card))
+
+
+def _progress_and_trouble(page: RunPage) -> None:
+    health = read(page)
+    card = page.card
     _progress(page, card)
     if not health.complete:
         faces.reading(health)
@@ -164,7 +171,7 @@ def status_badge(card: RunCard) -> None:
     st.badge(md(word), icon=icon, color=tone, help=f"{md(card.status.why)} ({how})")
 
 
-def _title(card: RunCard) -> str:
+def _tab_title(card: RunCard) -> str:
     done = f" {card.progress:.0%}" if card.progress is not None else ""
     mark = GLYPHS.get(card.status.name, "●").split(" ", 1)[0]
     return f"{mark}{done} {card.name[:60]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,17 +54,26 @@ class ColumnCache:
             if not _still_begins_with(log, cursor, about["tail_crc"]):
                 return None
             return Cached(_columns(batch, about), cursor)
-        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError):
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError, MemoryError):
             # Missing, of another version, torn or tampered with: the log is there and is read instead.
             return None
 
     def save(self, log: Path, columns: RunColumns, cursor: Cursor) -> None:
         """Keep `columns`; where that fails nothing is kept, and nothing is lost."""
-        target = self._path(log)
+        self.prepare(log, columns, cursor)()
+
+    def prepare(self, log: Path, columns: RunColumns, cursor: Cursor) -> Callable[[], None]:
+        """Return what saves `columns` as they are now, and may be called while they grow."""
+        try:
+            batch = _batch(log, columns, cursor)
+        except (OSError, pa.ArrowException, orjson.JSONEncodeError):
+            return lambda: None
+        return lambda: self._write(self._path(log), batch)
+
+    def _write(self, target: Path, batch: pa.RecordBatch) -> None:
         temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            batch = _batch(log, columns, cursor)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
                 writer.write_batch(batch)

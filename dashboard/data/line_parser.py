@@ -125,15 +125,16 @@ class LineParser:
             return
         for name, value in record.items():
             kind = _kind(value)
-            if kind == "null":
-                continue
-            known = self._fields.get(name, kind)
-            self._fields[name] = kind if known == kind else None
+            known = self._fields.get(name, "null")
+            if known == "null":
+                self._fields[name] = kind
+            elif kind not in ("null", known):
+                self._fields[name] = None
 
     def _make_schema(self) -> pa.Schema | None:
         if len(self._fields) > MAX_METRICS or None in self._fields.values():
             return None
-        types = {"number": pa.float64(), "bool": pa.bool_(), "text": pa.string()}
+        types = {"number": pa.float64(), "bool": pa.bool_(), "text": pa.string(), "null": pa.null()}
         return pa.schema([(name, types[kind]) for name, kind in self._fields.items() if kind is not None])
 
 

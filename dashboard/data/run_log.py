@@ -35,7 +35,7 @@ class RunLog:
         self._lock = threading.RLock()
         self._reading = threading.Lock()
         self._reader: threading.Thread | None = None
-        self._moved_on = threading.Condition()
+        self._saver: threading.Thread | None = None
         self._cursor = Cursor()
         self._parser = LineParser()
         self._columns = RunColumns()
@@ -61,6 +61,7 @@ class RunLog:
         if reader is not None:
             reader.join(wait_s)
         self._read_ms = (time.perf_counter() - began) * 1000
+        self._keep()
         return self.health()
 
     def _background_reader(self) -> threading.Thread | None:
@@ -88,7 +89,6 @@ class RunLog:
             self._open_cached()
         while self._read_block():
             pass
-        self._keep()
 
     def _open_cached(self) -> None:
         cached = self._cache.load(self.path) if self._cache is not None else None
@@ -131,12 +131,27 @@ class RunLog:
             return moved and block.pending_bytes > 0
 
     def _keep(self) -> None:
-        grown = self._cursor.offset - self._saved_offset
-        if self._cache is None or grown < max(_WORTH_KEEPING_BYTES, self._saved_offset // 4):
-            return
+        """Have the columns saved for the next opening, once there is enough that is new; nobody waits for the disk."""
         with self._lock:
-            self._cache.save(self.path, self._columns, self._cursor)
+            grown = self._cursor.offset - self._saved_offset
+            if self._cache is None or grown < max(_WORTH_KEEPING_BYTES, self._saved_offset // 4):
+                return
+            if self._is_busy(self._reader) or self._is_busy(self._saver):
+                return
+            save = self._cache.prepare(self.path, self._columns, self._cursor)
             self._saved_offset = self._cursor.offset
+            self._saver = threading.Thread(target=save, name=f"saving {self.path.name}", daemon=True)
+            self._saver.start()
+
+    @staticmethod
+    def _is_busy(thread: threading.Thread | None) -> bool:
+        return thread is not None and thread.is_alive()
+
+    def wait_until_saved(self, timeout_s: float) -> None:
+        """Wait for what is being saved now."""
+        saver = self._saver
+        if saver is not None:
+            saver.join(timeout_s)
 
     def health(self) -> Health:
         """Return how reading went so far."""

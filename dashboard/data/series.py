@@ -110,7 +110,7 @@ class SeriesBuilder:
             pieces=tuple(piece for piece in pieces if len(piece.x)),
             abandoned=tuple(piece for piece in pale if len(piece.x)),
             smooth=tuple(piece for piece in smoothed if len(piece.x)),
-            non_finite=self._non_finite(metric, axis, shown, window),
+            non_finite=self._non_finite(metric, axis, [*shown, *redone], window),
             drawn=drawn,
             total=total,
             low=float(numbers.min()) if len(numbers) else None,

@@ -83,15 +83,10 @@ def main() -> None:
 
 
 def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
-    if "_compared" not in st.session_state:
-        asked = [key for key in st.query_params.get("runs", "").split(",") if key in cards]
-        st.session_state["_compared"] = asked[:_MOST]
-    else:
-        st.session_state["_compared"] = [key for key in st.session_state["_compared"] if key in cards]
-    if "runs" in st.query_params and st.session_state.get("_compared_url") != st.query_params["runs"]:
-        st.session_state["_compared"] = [key for key in st.query_params["runs"].split(",") if key in cards][
-            :_MOST
-        ]
+    named = _named_in_url(cards)
+    if "_compared" not in st.session_state or (named and named != st.session_state.get("_compared_url")):
+        st.session_state["_compared"] = named
+    st.session_state["_compared"] = [key for key in st.session_state["_compared"] if key in cards]
     keys: list[str] = st.multiselect(
         "Runs",
         list(cards),
@@ -103,13 +98,19 @@ def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
         placeholder="Two to eight runs",
         persist_state="session",
     )
-    joined = ",".join(keys)
-    st.session_state["_compared_url"] = joined
-    if joined and st.query_params.get("runs") != joined:
-        st.query_params["runs"] = joined
-    elif not joined and "runs" in st.query_params:
+    st.session_state["_compared_url"] = keys
+    if keys and keys != named:
+        # One word to read and paste; a name with a comma in it needs one parameter a run.
+        st.query_params["runs"] = keys if any("," in key for key in keys) else ",".join(keys)
+    elif not keys and "runs" in st.query_params:
         del st.query_params["runs"]
     return keys
+
+
+def _named_in_url(cards: Mapping[str, RunCard]) -> list[str]:
+    words = st.query_params.get_all("runs")
+    keys = [key for word in words for key in ([word] if word in cards else word.split(",")) if key in cards]
+    return list(dict.fromkeys(keys))[:_MOST]
 
 
 def _pick_tag(cards: Sequence[RunCard]) -> str | None:

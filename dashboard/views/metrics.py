@@ -17,6 +17,9 @@ from dashboard.data.run_store import MetricInfo
 from dashboard.data.words import count, md
 
 _PER_PAGE = 24
+_MOST_REPEATS, _MOST_GROUPS = 2, 3
+_SEARCHED = 200
+"""Characters of a name that the filter looks at."""
 _SYSTEM = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
 
 
@@ -48,12 +51,22 @@ def main() -> None:
 def _matching(pattern: str) -> tuple[re.Pattern[str], str | None]:
     if len(pattern) > 200:
         return re.compile(""), "the filter is longer than 200 characters and was left out"
+    as_text = re.compile(re.escape(pattern), re.IGNORECASE)
+    if _takes_long(pattern):
+        return as_text, "too many repeats or groups for a regular expression; searched as plain text"
     try:
         return re.compile(pattern, re.IGNORECASE), None
     except re.error as error:
-        return re.compile(
-            re.escape(pattern), re.IGNORECASE
-        ), f"not a regular expression ({error}); searched as plain text"
+        return as_text, f"not a regular expression ({error}); searched as plain text"
+
+
+def _takes_long(pattern: str) -> bool:
+    # Python tries every way to share a name out among repeats, for hours if need be, and all pages wait meanwhile.
+    return (
+        sum(pattern.count(sign) for sign in "*+?{") > _MOST_REPEATS
+        or pattern.count("(") > _MOST_GROUPS
+        or re.search(r"\)\s*[*+?{]", pattern) is not None
+    )
 
 
 def _page_number(page: RunPage, pattern: re.Pattern[str]) -> int:
@@ -67,7 +80,7 @@ def _page_number(page: RunPage, pattern: re.Pattern[str]) -> int:
 
 
 def _shown(page: RunPage, pattern: re.Pattern[str]) -> list[MetricInfo]:
-    found = [info for info in page.store.metrics(page.key) if pattern.search(info.name)]
+    found = [info for info in page.store.metrics(page.key) if pattern.search(info.name[:_SEARCHED])]
     return sorted(found, key=lambda info: (_rank(_group(info)), _group(info), info.name))
 
 

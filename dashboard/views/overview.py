@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -12,6 +11,7 @@ import numpy as np
 import streamlit as st
 
 from dashboard.components import faces
+from dashboard.components.cells import cells
 from dashboard.components.control_box import describe, subject
 from dashboard.components.curve_panel import Options, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read
@@ -77,7 +77,7 @@ def _cards(page: RunPage) -> None:
     if len(cards) < 3:
         for info in [info for name, info in metrics.items() if _is_custom(name, info)][: 6 - len(cards)]:
             cards.append(Card(md(info.name, 40), short_number(info.last), info.name))
-    for card, place in zip(cards, _cells(len(cards)), strict=True):
+    for card, place in zip(cards, cells(len(cards), min_width=150, row_height=170), strict=True):
         spark = page.store.means(page.key, card.metric, _SPARK_POINTS)
         with place:
             st.metric(
@@ -92,13 +92,6 @@ def _cards(page: RunPage) -> None:
                 height="stretch",
                 chart_data=spark.tolist() if len(spark) > 1 else None,
             )
-
-
-def _cells(number: int) -> Sequence[AbstractContextManager[object]]:
-    if hasattr(st, "grid"):
-        # Two cards a row on a phone, all in one row on a desk.
-        return [st.grid(number, min_column_width=150, row_height=170)] * number
-    return st.columns(number)
 
 
 def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> Card | None:
@@ -239,11 +232,11 @@ def _charts(page: RunPage, options: Options) -> None:
     with right:
         for number, panel in enumerate(beside):
             _small(page, panel, options, tally, height=185, color=1 + number)
-    cells = st.columns(len(below) + 1, gap="medium")
-    for number, (cell, panel) in enumerate(zip(cells, below, strict=False)):
+    row = st.columns(len(below) + 1, gap="medium")
+    for number, (cell, panel) in enumerate(zip(row, below, strict=False)):
         with cell:
             _small(page, panel, options, tally, height=190, color=3 + number)
-    with cells[-1]:
+    with row[-1]:
         faces.guarded("The events", lambda: _events(page))
     for start in range(0, min(_MAX_CUSTOM, len(own)), 3):
         for cell, name in zip(
@@ -301,7 +294,12 @@ def _small(page: RunPage, panel: Panel, options: Options, tally: Tally, *, heigh
 def _events(page: RunPage) -> None:
     st.markdown("**Latest events**")
     records = page.store.events(page.key, None, limit=60)
-    shown = [line for record in records if (line := _line(record)) is not None][:7]
+    # Several prompts sampled at one step are one event to a reader.
+    different = {
+        f"sample {record.get('global_step')}" if record.get("event") == "sample" else number: record
+        for number, record in enumerate(records)
+    }
+    shown = [line for record in different.values() if (line := _line(record)) is not None][:7]
     if not shown:
         st.caption("Checkpoints, samples, epochs and answers to requests appear here.")
     for line in shown:
@@ -322,18 +320,13 @@ def _line(record: Record) -> str | None:
     if event == "epoch":
         return f":material/flag: epoch {md(str(record.get('epoch')))} ended{where}{when}"
     if event == "sample":
-        # Several prompts make one event to a reader: the first stands for all.
-        return (
-            None
-            if not str(record.get("path", "")).endswith(("_0.png", "_0.jpg"))
-            else f":material/image: samples{where}{when}"
-        )
+        return f":material/image: samples{where}{when}"
     if event == "start":
         return f":material/play_circle: session {md(str(record.get('session', 1)))} began{when}"
     if event == "end":
-        return (
-            f":material/stop_circle: {md(str(record.get('status')))}: {md(str(record.get('reason')))}{when}"
-        )
+        status, reason = str(record.get("status", "ended")), str(record.get("reason") or "")
+        why = f": {md(reason, 80)}" if reason not in ("", status) else ""
+        return f":material/stop_circle: {md(status)}{why}{when}"
     if event == "environment":
         return None
     if event == "lost":

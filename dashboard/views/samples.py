@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from dashboard.components import faces
+from dashboard.components.cells import cells
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.data.run_store import Refused
 from dashboard.data.words import clean, count, md
@@ -79,8 +80,9 @@ def _samples(page: RunPage, search: str, columns: int) -> None:
 
 def _prompt(page: RunPage, prompt: str, found: Sequence[Record], columns: int) -> None:
     st.markdown(f"**{md(prompt, 300) or 'without a prompt'}** :gray[{count(len(found))} samples]")
-    for cell, record in zip(st.columns(columns), _spread(found, columns), strict=False):
-        with cell:
+    for cell, record in zip(cells(columns, min_width=100), _spread(found, columns), strict=False):
+        # One container a sample: what is drawn for it stays together in its cell.
+        with cell, st.container():
             faces.guarded("This sample", lambda record=record: _sample(page, record))  # type: ignore[misc]  # bound now
 
 

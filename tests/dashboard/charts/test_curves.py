@@ -1,0 +1,425 @@
+"""A figure keeps every point it is given, draws what is no number, and takes nobody's text for markup."""
+
+import base64
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.charts.curves import (
+    Curve,
+    Look,
+    Mark,
+    chart_label,
+    curve_figure,
+    packed,
+    window_from_chart,
+    x_values,
+)
+from dashboard.charts.group import group_figure
+from dashboard.charts.heat import heat_figure
+from dashboard.charts.palette import DARK, DASHES, LIGHT, colors_of_runs
+from dashboard.charts.spans import Bar, bars_figure
+from dashboard.data.group import mean_and_spread
+from dashboard.data.run_store import NonFinite, Piece, Series
+from dashboard.data.series import SeriesBuilder
+from tests.dashboard.data.test_series import columns_of
+from tests.runfolder.plain_data import any_text, tries
+
+KINDS = {"i4": "<i4", "f4": "<f4", "f8": "<f8"}
+
+
+def unpacked(values):
+    """Return the numbers that a browser sees."""
+    if isinstance(values, dict):
+        return np.frombuffer(base64.b64decode(values["bdata"]), KINDS[values["dtype"]]).astype(np.float64)
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def series_of(values, *, window=None, buckets=600, smoothing=0.0, axis="step", steps=None):
+    return SeriesBuilder(columns_of(values, steps=steps)).build("loss", axis, window, buckets, smoothing)
+
+
+def figure(values, look=None, **options):
+    return curve_figure([Curve(series=series_of(values, **options), label="loss")], look or Look())
+
+
+def trace(figure, name):
+    (found,) = [trace for trace in figure["data"] if trace["name"] == name]
+    return found
+
+
+def is_json(figure):
+    """Say whether a browser can be given this: NaN and infinities are no JSON."""
+    json.dumps(figure, allow_nan=False)
+    return True
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@tries
+@given(values=st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=40).map(np.array))
+def test_packed_numbers_are_exact_to_a_millionth_of_the_range(values):
+    back = unpacked(packed(values))
+
+    room = float(values.max() - values.min())
+    assert np.abs(back - values).max() <= room * 1e-6
+
+
+@tries
+@given(values=st.lists(st.integers(-(2**31) + 1, 2**31 - 1), min_size=1, max_size=40).map(np.array))
+def test_packed_whole_numbers_are_exact(values):
+    assert unpacked(packed(values.astype(np.float64))).tolist() == values.tolist()
+
+
+@tries
+@given(values=st.lists(st.integers(-(2**53), 2**53) | st.just(math.nan), min_size=1, max_size=40))
+def test_packed_steps_beyond_single_precision_stay_within_the_range(values):
+    numbers = np.array(values, dtype=np.float64)
+    back = unpacked(packed(numbers))
+
+    finite = np.isfinite(numbers)
+    assert np.isnan(back[~finite]).all()
+    if finite.any():
+        room = float(numbers[finite].max() - numbers[finite].min())
+        assert np.abs(back[finite] - numbers[finite]).max() <= room * 1e-6
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1e-40, 2e-40] * 8,
+        [1e300, -1e300] * 8,
+        [1e9, 1e9 + 0.5] * 8,
+        [0.1] * 16,
+        [0.0, math.nan] * 8,
+        [math.nan] * 16,
+        [],
+    ],
+)
+def test_odd_ranges_survive_packing(values):
+    values = np.array(values, dtype=np.float64)
+    finite = values[np.isfinite(values)]
+    back = unpacked(packed(values))
+
+    np.testing.assert_array_equal(np.isnan(back), np.isnan(values))
+    if len(finite):
+        assert np.abs(back[np.isfinite(values)] - finite).max() <= (finite.max() - finite.min()) * 1e-6
+
+
+def test_a_short_list_stays_readable():
+    assert packed(np.array([1.0, math.nan, math.inf])) == [1.0, None, None]
+
+
+def test_wall_time_goes_to_the_browser_and_back():
+    window = (1_700_000_000.0, 1_700_003_600.0)
+
+    for axis in ("time", "step", "elapsed", "epoch"):
+        there = x_values(np.array(window), axis)
+        assert window_from_chart(there[::-1].tolist(), axis) == pytest.approx(window)
+
+
+# ---------------------------------------------------------------- what is drawn
+
+
+def test_every_point_of_a_series_is_in_the_figure():
+    values = np.random.default_rng(0).normal(size=5000)
+    values[1234] = 1e5
+    series = series_of(values)
+
+    line = trace(curve_figure([Curve(series=series, label="loss")], Look()), "loss")
+
+    x, y = unpacked(line["x"]), unpacked(line["y"])
+    assert len(x) == len(y) == series.drawn
+    assert y[x == 1234] == pytest.approx(1e5)
+
+
+def test_nan_and_infinities_are_drawn_where_they_are():
+    values = [1.0] * 50
+    values[10], values[20:23], values[30] = math.nan, [math.inf] * 3, -math.inf
+
+    found = figure(values)
+
+    assert unpacked(trace(found, "NaN")["x"]).tolist() == [10]
+    assert sorted(unpacked(trace(found, "Infinity")["x"]).tolist()) == [20, 22]
+    assert unpacked(trace(found, "-Infinity")["x"]).tolist() == [30]
+    assert trace(found, "Infinity")["text"][0] == "loss: Infinity, 3 in a row"
+    assert {trace(found, kind)["yaxis"] for kind in ("NaN", "Infinity", "-Infinity")} == {"y2"}
+    assert is_json(found)
+    assert np.isnan(unpacked(trace(found, "loss")["y"])).sum() == 5
+
+
+def test_a_curve_of_nothing_but_nan_is_still_a_figure():
+    for look in (Look(), Look(clip=True, log_y=True), Look(window=(0.0, 5.0), log_y=True)):
+        found = figure([math.nan] * 20, look, window=look.window)
+
+        assert len(unpacked(trace(found, "NaN")["x"])) >= 1
+        assert is_json(found)
+
+
+def test_one_point_is_a_dot():
+    line = trace(figure([3.0]), "loss")
+
+    assert line["mode"] == "lines+markers"
+    assert (line["x"], line["y"]) == ([0.0], [3.0])
+
+
+def test_no_points_are_no_failure():
+    for look in (Look(), Look(clip=True, log_y=True, window=(0.0, 1.0))):
+        assert is_json(figure([], look))
+    assert is_json(curve_figure([], Look()))
+
+
+def test_an_average_lies_over_the_pale_curve():
+    found = figure(np.arange(100.0), smoothing=0.9)
+
+    raw, smooth = trace(found, "loss (as logged)"), trace(found, "loss")
+    assert raw["line"]["color"].startswith("@series-0/0.")
+    assert smooth["line"]["color"] == "@series-0"
+    assert (raw["showlegend"], smooth["showlegend"]) == (False, True)
+    only = curve_figure([Curve(series=series_of([1.0, 2.0], smoothing=0.5), label="a", raw=False)], Look())
+    assert [trace["name"] for trace in only["data"]] == ["a"]
+
+
+def test_what_was_begun_again_is_pale_and_dotted():
+    old = Piece(x=np.array([5.0, 6.0]), y=np.array([1.0, 2.0]), session=1)
+    new = Piece(x=np.array([0.0, 5.0]), y=np.array([3.0, 4.0]), session=2)
+    series = Series(metric="loss", axis="step", pieces=(new,), abandoned=(old,), total=2, drawn=2)
+
+    found = curve_figure([Curve(series=series, label="loss")], Look())
+
+    pale = trace(found, "loss (session 1, begun again)")
+    assert pale["line"]["dash"] == "dot"
+    assert pale["line"]["color"].startswith("@series-0/0.")
+    assert pale["x"] == [5.0, 6.0]
+
+
+def test_a_band_is_filled_between_lowest_and_highest():
+    low, high = series_of([1.0, 1.0]), series_of([3.0, 3.0])
+    found = curve_figure([Curve(series=series_of([2.0, 2.0]), label="a", band=(low, high))], Look())
+
+    assert trace(found, "highest between records")["fill"] == "tonexty"
+    assert trace(found, "lowest between records")["y"] == [1.0, 1.0]
+
+
+# ---------------------------------------------------------------- windows
+
+
+@tries
+@given(
+    low=st.floats(0, 9000),
+    width=st.floats(1, 3000),
+    smoothing=st.sampled_from([0.0, 0.9]),
+)
+def test_inside_the_window_is_its_detail_and_around_it_the_whole_run(low, width, smoothing):
+    builder = SeriesBuilder(columns_of(np.sin(np.arange(10_000) / 7)))
+    window = (low, low + width)
+    series = builder.build("loss", "step", window, 600, smoothing)
+    around = builder.build("loss", "step", None, 50, smoothing)
+
+    found = curve_figure([Curve(series=series, around=around, label="loss")], Look(window=window))
+
+    for name, pieces in (
+        ("loss (as logged)" if smoothing else "loss", series.pieces),
+        ("loss", series.smooth),
+    ):
+        if not pieces:
+            continue
+        x = unpacked(trace(found, name)["x"])
+        assert (np.diff(x) > 0).all()
+        assert set(pieces[0].x.tolist()) <= set(x.tolist())
+        assert x[0] == 0
+        assert x[-1] == 9999
+    assert found["layout"]["xaxis"]["range"] == list(window)
+    bottom, top = found["layout"]["yaxis"]["range"]
+    assert bottom < series.low <= series.high < top
+
+
+def test_a_window_between_two_points_shows_what_is_around():
+    builder = SeriesBuilder(columns_of(np.arange(10.0)))
+    series = builder.build("loss", "step", (3.2, 3.8), 600, 0.0)
+    around = builder.build("loss", "step", None, 600, 0.0)
+
+    found = curve_figure([Curve(series=series, around=around, label="loss")], Look(window=(3.2, 3.8)))
+
+    assert unpacked(trace(found, "loss")["x"]).tolist() == list(range(10))
+
+
+# ---------------------------------------------------------------- clipping and logarithms
+
+
+def test_clipping_marks_what_lies_beyond_the_frame_with_its_true_value():
+    values = np.random.default_rng(0).normal(size=2000)
+    values[700], values[900] = 1e6, -1e6
+    found = figure(values, Look(clip=True))
+
+    low, high = found["layout"]["yaxis"]["range"]
+    beyond = [trace for trace in found["data"] if trace["name"] == "beyond the frame"]
+    by_symbol = {trace["marker"]["symbol"]: trace for trace in beyond}
+    up, down = by_symbol["triangle-up"], by_symbol["triangle-down"]
+    assert high < 10
+    assert low > -10
+    assert up["customdata"][unpacked(up["x"]).tolist().index(700)] == "1e6"
+    assert down["customdata"][unpacked(down["x"]).tolist().index(900)] == "-1e6"
+    assert set(unpacked(up["y"]).round(6).tolist()) == {round(high, 6)}
+    # The curve itself still goes there: clipping is a frame and no filter.
+    line = trace(found, "loss")
+    assert unpacked(line["y"])[unpacked(line["x"]) == 700] == pytest.approx(1e6)
+
+
+numbers = st.one_of(
+    st.sampled_from([0.0, -1.0, 1.0, math.nan, math.inf, -math.inf, 5e-324]), st.floats(-1e30, 1e30)
+)
+
+
+@tries
+@given(
+    values=st.lists(numbers, max_size=60).map(lambda values: np.array(values, dtype=np.float64)),
+    log_y=st.booleans(),
+    clip=st.booleans(),
+    window=st.none() | st.tuples(st.integers(-5, 70), st.integers(-5, 70)),
+)
+def test_any_values_make_a_figure_whose_frame_stands_upright(values, log_y, clip, window):
+    window = None if window is None else (float(min(window)), float(max(window)))
+
+    found = figure(values, Look(log_y=log_y, clip=clip, window=window), window=window)
+
+    assert is_json(found)
+    frame = found["layout"]["yaxis"].get("range")
+    if frame is not None:
+        assert frame[0] < frame[1]
+
+
+def test_a_logarithmic_frame_holds_all_that_is_positive():
+    values = np.concatenate(([-5.0, 0.0], np.geomspace(1e-8, 1e3, 200)))
+    found = figure(values, Look(log_y=True, window=(0.0, 300.0)), window=(0.0, 300.0))
+
+    bottom, top = found["layout"]["yaxis"]["range"]
+    assert bottom <= -8
+    assert top >= 3
+    assert found["layout"]["yaxis"]["type"] == "log"
+    assert figure(values[2:], Look(log_y=True))["layout"]["yaxis"]["dtick"] == 1
+
+
+# ---------------------------------------------------------------- other people's text
+
+
+NASTY = '<img src=x onerror="alert(1)"><b>&\u202e'
+
+
+def test_names_and_marks_are_text_and_no_markup():
+    series = series_of([1.0, math.nan, 1e9] + [1.0] * 60, smoothing=0.5)
+    look = Look(clip=True, unit=NASTY, marks=(Mark(x=1.0, text=NASTY),), limits=((5.0, NASTY),), legend=True)
+
+    found = curve_figure([Curve(series=series, label=NASTY)], look)
+
+    text = json.dumps(found)
+    assert "<img" not in text
+    assert "<b>" not in text
+    assert "\\u202e" not in text
+    assert "&lt;img" in text
+    assert len(found["layout"]["annotations"]) == 2
+
+
+@tries
+@given(text=any_text)
+def test_any_text_makes_a_figure(text):
+    look = Look(marks=(Mark(x=0.0, text=text),), unit=text)
+
+    found = curve_figure([Curve(series=series_of([1.0, 2.0]), label=text)], look)
+
+    json.dumps(found).encode("utf-8")
+    assert "<" not in found["data"][0]["name"]
+
+
+def test_many_marks_are_drawn_without_their_words_and_the_oldest_not_at_all():
+    marks = tuple(Mark(x=float(i), text=str(i)) for i in range(200))
+
+    few = figure([1.0], Look(marks=marks[:10]))["layout"]
+    many = figure([1.0], Look(marks=marks))["layout"]
+
+    assert (len(few["shapes"]), len(few["annotations"])) == (10, 10)
+    assert (len(many["shapes"]), len(many["annotations"])) == (60, 0)
+    assert many["shapes"][-1]["x0"] == 199.0
+
+
+def test_a_chart_says_in_words_what_it_shows():
+    said = chart_label("loss", series_of([3.0, math.nan, 1.0, 2.0]))
+
+    assert said == "loss, 4 points, last 2, from 1 to 3, 1 not finite"
+    assert chart_label("loss", series_of([])) == "loss, 0 points"
+
+
+# ---------------------------------------------------------------- colours
+
+
+@tries
+@given(names=st.lists(any_text, min_size=1, max_size=24, unique=True))
+def test_no_two_runs_of_a_chart_look_the_same(names):
+    found = colors_of_runs(names)
+
+    assert len(set(found.values())) == len(names)
+    assert colors_of_runs(names) == found
+
+
+def test_eight_runs_have_eight_looks_and_the_first_keeps_its_own():
+    names = [f"run-{i}" for i in range(8)]
+    found = colors_of_runs(names)
+
+    assert len(set(found.values())) == 8
+    assert {dash for _, dash in found.values()} <= set(DASHES)
+    assert colors_of_runs(names[:1])["run-0"] == found["run-0"]
+    assert colors_of_runs([*names, "another"])["run-5"] == found["run-5"]
+    assert len(colors_of_runs([str(i) for i in range(50)])) == 50
+
+
+def test_both_themes_know_every_colour():
+    assert set(LIGHT) == set(DARK)
+
+
+# ---------------------------------------------------------------- the other figures
+
+
+def test_a_group_has_its_mean_and_spread():
+    group = mean_and_spread([series_of([1.0, 1.0, 1.0]), series_of([3.0, 3.0, math.nan]), series_of([])])
+    found = group_figure(group, log_y=True)
+
+    assert group.mean[0] == 2.0
+    assert (group.low[0], group.high[0], group.deviation[0], group.runs[0]) == (1.0, 3.0, 1.0, 2.0)
+    assert group.runs[-1] == 1.0
+    assert unpacked(found["data"][-1]["y"])[0] == 2.0
+    assert is_json(found)
+    assert is_json(group_figure(mean_and_spread([])))
+
+
+def test_the_slowest_rank_comes_first():
+    rows = [(rank, series_of([0.1 * (rank + 1), math.nan, 0.1 * (rank + 1)])) for rank in range(8)]
+    found, slowest = heat_figure(rows)
+
+    assert [rank for rank, _ in slowest] == [7, 6, 5, 4, 3]
+    assert slowest[0][1] == pytest.approx(0.8)
+    assert is_json(found)
+    assert is_json(heat_figure([(0, series_of([1.0]))])[0])
+
+
+def test_bars_and_moments_are_drawn_on_rows_of_their_own():
+    bars = [Bar(NASTY, 10.0, 2.0, NASTY), Bar("save", 20.0, 0.0, "x"), Bar("save", 30.0, 1.0, "y")]
+    found = bars_figure(bars, "r")
+
+    assert [trace["type"] for trace in found["data"]] == ["bar", "bar", "scatter"]
+    assert "<img" not in json.dumps(found)
+    assert is_json(bars_figure([], "r"))
+
+
+def test_non_finite_points_of_several_curves_say_whose_they_are():
+    run = NonFinite(kind="NaN", first_x=1.0, last_x=1.0, count=1)
+    curves = [
+        Curve(series=Series(metric=name, axis="step", pieces=(), non_finite=(run,), total=1), label=name)
+        for name in ("a", "b")
+    ]
+
+    assert trace(curve_figure(curves, Look()), "NaN")["text"] == ["a: NaN", "b: NaN"]

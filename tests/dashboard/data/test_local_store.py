@@ -1,0 +1,697 @@
+"""Runs are listed from their small files, in whatever state they are, and nothing outside their folders is touched."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dashboard.data import local_store, run_listing
+from dashboard.data.local_store import LocalStore
+from dashboard.data.run_store import Refused, RunStore, UnknownRun
+from tests.dashboard.run_folders import BEGAN, append, dead_pid, step_record, write_run
+from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.manifest import read_manifest
+
+posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and odd names are POSIX's")
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def store(root, monkeypatch):
+    # Every call looks at the folder: a test changes it faster than twice a second.
+    monkeypatch.setattr(local_store, "_SCAN_EVERY_S", 0.0)
+    return LocalStore([root], cache_dir=None)
+
+
+@pytest.fixture
+def child():
+    """Start a process that lives as long as the test."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def keys(store):
+    return [card.key for card in store.list_runs().cards]
+
+
+def is_a_store(store: RunStore) -> RunStore:
+    return store
+
+
+# ---------------------------------------------------------------- statuses
+
+
+@pytest.mark.parametrize(
+    "status", ["starting", "running", "stalled", "finished", "stopped", "failed", "lost"]
+)
+def test_a_run_is_found_in_the_state_it_is_in(root, store, status):
+    write_run(root, "r", status=status)
+
+    card = store.card("r")
+
+    assert (card.status.name, card.status.sure, card.problem) == (status, True, None)
+    assert card.live is (status in ("starting", "running", "stalled"))
+
+
+def test_a_run_of_a_living_process_is_running_and_lost_once_it_is_gone(root, store, child):
+    write_run(root, "r", status="running", pid=child.pid)
+    alive = store.card("r").status
+    child.kill()
+    child.wait()
+
+    assert alive.name == "running"
+    assert store.card("r").status.name == "lost"
+    assert str(child.pid) in store.card("r").status.why
+
+
+@pytest.mark.parametrize(("age_s", "status"), [(1, "running"), (60, "stalled"), (4000, "lost")])
+def test_a_run_of_another_machine_is_judged_by_its_age_and_not_for_sure(root, store, age_s, status):
+    write_run(root, "r", status="running", host="elsewhere", age_s=age_s)
+
+    card = store.card("r")
+
+    assert (card.status.name, card.status.sure, card.host) == (status, False, "elsewhere")
+    assert "elsewhere" in card.status.why
+
+
+def test_a_folder_without_a_manifest_is_a_run_of_which_little_is_known(root, store):
+    folder = write_run(root, "r", status=None)
+
+    card = store.card("r")
+
+    assert (card.status.name, card.status.sure) == ("lost", False)
+    assert card.last_sign == folder.joinpath("metrics.jsonl").stat().st_mtime
+    assert store.refresh("r").records > 0
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"format":1}', b"x" * 2_000_000, b"[" * 100_000, b'{"format":"1"}']
+)
+def test_a_manifest_that_cannot_be_used_is_an_unreadable_run_and_no_failure(root, store, content):
+    folder = write_run(root, "r")
+    (folder / "run.json").write_bytes(content)
+    write_run(root, "good")
+
+    card = store.card("r")
+
+    assert card.status.name == "unreadable"
+    assert "run.json" in card.problem
+    assert card.name == "r"
+    assert store.card("good").status.name == "finished"
+    assert store.refresh("r").records > 0
+
+
+@posix
+@pytest.mark.timeout(20)
+def test_a_manifest_that_is_no_file_is_not_waited_for(root, store):
+    for name, make in (
+        ("fifo", os.mkfifo),
+        ("folder", os.mkdir),
+        ("link", lambda path: os.symlink("/etc/passwd", path)),
+    ):
+        folder = write_run(root, name)
+        (folder / "run.json").unlink()
+        make(folder / "run.json")
+
+    cards = {card.key: card for card in store.list_runs().cards}
+
+    assert {card.status.name for card in cards.values()} == {"unreadable"}
+    assert "a FIFO" in cards["fifo"].problem
+    assert "root:" not in repr(cards)
+
+
+def test_a_folder_that_may_not_be_read_is_said(root, store, monkeypatch):
+    write_run(root, "closed")
+    write_run(root, "open")
+    lstat = os.lstat
+
+    def refuse(path, **options):
+        if "closed" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", path)
+        return lstat(path, **options)
+
+    monkeypatch.setattr(run_listing.os, "lstat", refuse)
+
+    cards = {card.key: card for card in store.list_runs().cards}
+    assert cards["closed"].status.name == "unreadable"
+    assert cards["closed"].problem == "closed: Permission denied"
+    assert cards["open"].problem is None
+
+
+def test_labels_that_cannot_be_read_leave_the_run_as_it_is(root, store):
+    (write_run(root, "r") / "labels.json").write_text("{")
+
+    card = store.card("r")
+
+    assert card.status.name == "finished"
+    assert "labels.json" in card.problem
+
+
+# ---------------------------------------------------------------- what a card says
+
+
+def test_a_card_is_made_from_manifest_and_labels(root, store):
+    write_run(
+        root,
+        "r",
+        sessions=[range(100), range(60, 120)],
+        tags=["a"],
+        project="jackets",
+        summary={"max_steps": 240, "train_loss": 0.5, "lr": 1e-4, "epoch": 2, "samples_per_sec": 3},
+        labels=Labels(display_name="my run", tags=("b", "c"), archived=True),
+    )
+
+    card = store.card("r")
+
+    assert (card.name, card.tags, card.archived, card.project) == ("my run", ("b", "c"), True, "jackets")
+    assert (card.step, card.max_steps, card.progress) == (119, 240, pytest.approx(119 / 240))
+    assert (card.loss, card.lr, card.epoch, card.samples_per_sec) == (0.5, 1e-4, 2.0, 3.0)
+    assert (card.sessions, card.created) == (2, BEGAN)
+    assert card.duration_s == 80.0
+
+
+def test_odd_values_in_a_summary_are_no_values(root, store):
+    odd = {"max_steps": "many", "train_loss": None, "lr": [1], "epoch": True, "samples_per_sec": {}}
+    write_run(root, "r", summary=odd)
+
+    card = store.card("r")
+
+    assert (card.max_steps, card.loss, card.lr, card.epoch, card.samples_per_sec) == (None,) * 5
+    assert card.progress is None
+
+
+def test_a_session_that_was_killed_is_not_counted_into_the_next(root, store):
+    folder = write_run(root, "r", sessions=[range(100), range(100)])
+    manifest = json.loads((folder / "run.json").read_bytes())
+    manifest["sessions"][0].update(ended=None, status="lost")
+    (folder / "run.json").write_text(json.dumps(manifest))
+
+    assert store.card("r").duration_s == 100.0
+
+
+# ---------------------------------------------------------------- listing
+
+
+def test_listing_opens_no_log(root, store, monkeypatch):
+    for i in range(5):
+        write_run(root, f"r{i}", status=["finished", "running", "lost", None, "failed"][i])
+    opened = []
+    real = os.open
+
+    def watched(path, *args, **options):
+        opened.append(os.fspath(path))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", watched)
+    found = store.list_runs()
+    again = store.list_runs()
+
+    assert len(found.cards) == len(again.cards) == 5
+    assert opened
+    assert not [path for path in opened if not str(path).endswith("run.json")]
+    assert len(opened) == 4  # the second listing opened nothing at all
+
+
+def test_a_thousand_runs_are_listed_and_read_again_only_where_they_changed(root, store, monkeypatch):
+    for i in range(1000):
+        write_run(root, f"r{i}", [], sessions=[range(3)], began=BEGAN + i)
+    first = store.list_runs()
+    read = []
+
+    def watched(folder):
+        read.append(folder.name)
+        return read_manifest(folder)
+
+    monkeypatch.setattr(run_listing, "read_manifest", watched)
+    store.label("r7", Labels(display_name="seven"))
+    second = store.list_runs()
+
+    assert len(first.cards) == len(second.cards) == 1000
+    assert first.cards[0].key == "r999"
+    assert read == ["r7"]
+    assert second.find("r7").name == "seven"
+    assert second.find("nope") is None
+
+
+def test_the_newest_sign_of_life_comes_first_and_folders_that_are_no_runs_do_not_come(root, store):
+    write_run(root, "old", began=BEGAN)
+    write_run(root, "new", began=BEGAN + 1000)
+    write_run(root, "live", status="running")
+    write_run(root, ".hidden")
+    (root / "empty").mkdir()
+    (root / "file").write_text("x")
+
+    assert keys(store) == ["live", "new", "old"]
+    assert store.list_runs().problems == ()
+
+
+def test_a_log_directory_that_is_not_there_yet_is_said(tmp_path):
+    store = LocalStore([tmp_path / "nope"], cache_dir=None)
+
+    assert store.list_runs().cards == ()
+    assert "does not exist yet" in store.list_runs().problems[0]
+
+
+def test_a_log_directory_that_is_a_file_is_said(tmp_path):
+    (tmp_path / "file").write_text("x")
+
+    assert "cannot be listed" in LocalStore([tmp_path / "file"], cache_dir=None).list_runs().problems[0]
+
+
+def test_runs_of_several_log_directories_have_keys_of_their_own(tmp_path):
+    for part in ("a", "b", "c"):
+        write_run(tmp_path / part, "same", curves={"train_loss": lambda step, part=part: ord(part)})
+    store = LocalStore([tmp_path / part for part in ("a", "b", "c")], cache_dir=None)
+
+    assert sorted(keys(store)) == ["2~same", "3~same", "same"]
+    for key, part in (("same", "a"), ("2~same", "b"), ("3~same", "c")):
+        store.refresh(key)
+        assert store.recent(key, "train_loss", 1).tolist() == [ord(part)]
+        assert store.log_path(key) == tmp_path / part / "same" / "metrics.jsonl"
+
+
+def test_two_folders_that_go_by_one_key_are_said(tmp_path):
+    write_run(tmp_path / "a", "2~same")
+    write_run(tmp_path / "b", "same")
+    store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
+
+    assert keys(store) == ["2~same"]
+    assert store.list_runs().problems == ("two folders go by the name 2~same, and only one of them is shown",)
+
+
+@posix
+def test_a_link_to_a_run_is_not_followed_and_said(root, store, tmp_path):
+    write_run(tmp_path, "outside")
+    (root / "link").symlink_to(tmp_path / "outside")
+    (root / "nowhere").symlink_to(tmp_path / "nope")
+
+    found = store.list_runs()
+
+    assert found.cards == ()
+    assert sorted(found.problems) == [
+        "link is a link and is not followed",
+        "nowhere is a link and is not followed",
+    ]
+    with pytest.raises(UnknownRun):
+        store.refresh("link")
+
+
+@posix
+def test_names_of_any_kind_are_listed_and_opened(root, store):
+    names = [
+        "<script>alert(1)<",
+        "**bold** `x` $y$",
+        "two\nlines",
+        "a\udcff",
+        "rtl\u202egnp.exe",
+    ]
+    for name in names:
+        write_run(root, name.replace("/", "-"), display_name=f"[x](http://y) {name!a}")
+
+    found = store.list_runs()
+
+    assert len(found.cards) == len(names)
+    for card in found.cards:
+        card.key.encode()  # a page shows no half characters
+        assert "\u202e" not in card.key
+        assert store.refresh(card.key).records > 0
+
+
+def test_an_unknown_run_names_those_that_look_like_it(root, store):
+    write_run(root, "grey-jacket")
+    write_run(root, "zzz")
+
+    with pytest.raises(UnknownRun) as caught:
+        store.card("gray-jacket")
+    assert caught.value.near[0] == "grey-jacket"
+    assert caught.value.key == "gray-jacket"
+
+
+@pytest.mark.parametrize("key", ["", ".", "..", "../logs/r", "/etc", "r/", "r\0", "2~r", "~r", "\ud800"])
+def test_no_key_leads_anywhere_but_to_a_listed_run(root, store, key):
+    write_run(root, "r")
+
+    for ask in (store.card, store.meta, store.refresh, store.metrics, store.log_path, store.pending_request):
+        with pytest.raises(UnknownRun):
+            ask(key)
+
+
+# ---------------------------------------------------------------- one run
+
+
+def test_a_run_is_told_with_its_start_and_environment(root, store):
+    write_run(
+        root, "r", start={"config": {"a": 1}}, extra=[{"event": "environment", "packages": {"torch": "2"}}]
+    )
+    before = store.meta("r")
+    store.refresh("r")
+    after = store.meta("r")
+
+    assert before.start["config"] == after.start["config"] == {"a": 1}
+    assert after.environment["packages"] == {"torch": "2"}
+    assert after.writable
+    assert after.manifest.name == "r"
+
+
+def test_the_newest_start_is_the_one_that_is_told(root, store):
+    folder = write_run(root, "r", start={"lr": 1})
+    append(folder, [{"event": "start", "session": 2, "lr": 2}])
+    store.refresh("r")
+
+    assert store.meta("r").start["lr"] == 2
+
+
+def test_everything_a_page_asks_is_answered(root, store):
+    write_run(
+        root, "r", ranks={1: {"sec_per_step": lambda step: 1.0}, 12: {"sec_per_step": lambda step: 2.0}}
+    )
+    (root / "r" / "ranks" / "notes.jsonl").write_text("{}")
+    (root / "r" / "ranks" / "00003.csv").write_text("{}")
+    is_a_store(store).refresh("r")
+    store.refresh("r", rank=12)
+
+    assert [metric.name for metric in store.metrics("r")] == ["train_loss"]
+    assert store.series("r", "train_loss", buckets=0, smoothing=0.9).total == 100
+    assert len(store.means("r", "train_loss", 10)) == 10
+    assert len(store.table("r")["train_loss"]) == 100
+    assert store.present("r", ["train_loss"])["train_loss"].all()
+    assert [record["event"] for record in store.events("r")] == ["end", "start"]
+    assert store.count_events("r")["step"] == 100
+    assert store.ranks("r") == [0, 1, 12]
+    assert store.recent("r", "train_loss", 5).shape == (5,)
+    assert store.series("r", "sec_per_step", rank=12).high == 2.0
+
+
+def test_runs_that_nobody_looks_at_are_let_go_and_come_back(root, store, monkeypatch):
+    monkeypatch.setattr(local_store, "_MEMORY_BUDGET", 1)
+    for name in ("a", "b", "c"):
+        write_run(root, name)
+        store.refresh(name)
+
+    assert len(store._logs) == 1
+    assert store.refresh("a").records == 102
+
+
+def test_a_folder_that_was_deleted_and_made_again_is_read_anew(root, store):
+    folder = write_run(root, "r")
+    store.refresh("r")
+    token = store.delete("r")
+    write_run(root, "r", curves={"train_loss": lambda step: 7.0})
+
+    assert not folder.joinpath("nope").exists()
+    assert store.refresh("r").replaced_at is None
+    assert store.recent("r", "train_loss", 1).tolist() == [7.0]
+    assert store.restore(token) == "r-2"
+
+
+# ---------------------------------------------------------------- trends
+
+
+def test_trends_sample_the_losses(root, store):
+    write_run(root, "short", sessions=[range(10)], curves={"train_loss": lambda step: step})
+    write_run(root, "long", sessions=[range(5000)], curves={"train_loss": lambda step: step})
+    write_run(root, "other", sessions=[range(5)], curves={"accuracy": lambda step: step})
+    store.list_runs()
+
+    found = store.trends(["short", "long", "other", "nope"])
+
+    assert found["short"] == list(range(10))
+    assert 30 <= len(found["long"]) <= 40
+    assert found["long"] == sorted(found["long"])
+    assert found["long"][-1] > 4800
+    assert found["other"] == []
+    assert "nope" not in found
+    assert len(store.trends(["long"], points=1)["long"]) >= 1
+
+
+def test_trends_that_take_too_long_come_later(root, store, monkeypatch):
+    for i in range(5):
+        write_run(root, f"r{i}", sessions=[range(10)])
+    store.list_runs()
+    clock = iter(range(100))
+    monkeypatch.setattr(local_store.time, "perf_counter", lambda: next(clock) * 0.15)
+    first = store.trends([f"r{i}" for i in range(5)])
+    second = store.trends([f"r{i}" for i in range(5)])
+
+    assert list(first) == ["r0"]
+    assert set(first) < set(second)
+
+
+@posix
+@pytest.mark.timeout(20)
+def test_a_log_that_is_no_file_has_no_trend_and_is_not_waited_for(root, store):
+    folder = write_run(root, "r")
+    (folder / "metrics.jsonl").unlink()
+    os.mkfifo(folder / "metrics.jsonl")
+    store.list_runs()
+
+    assert store.trends(["r"]) == {}
+    assert "a FIFO" in store.refresh("r").problem
+    assert store.meta("r").start == {}
+
+
+# ---------------------------------------------------------------- asking and labelling
+
+
+def test_a_live_run_is_asked_and_what_was_asked_is_shown(root, store):
+    write_run(root, "r", status="running")
+
+    asked = store.ask("r", {"log_every": 20, "actions": ["save"], "knobs": {"lr": 0.5}})
+    pending = store.pending_request("r")
+
+    assert pending["id"] == asked
+    assert (pending["log_every"], pending["actions"], pending["knobs"]) == (20, ("save",), {"lr": 0.5})
+    assert pending["expires"] > time.time()
+
+
+@pytest.mark.parametrize("status", ["finished", "failed", "lost"])
+def test_nobody_asks_a_run_that_has_ended(root, store, status):
+    folder = write_run(root, "r", status=status)
+
+    with pytest.raises(Refused, match=f"the run is {status}"):
+        store.ask("r", {"log_every": 20})
+    assert not (folder / "control.json").exists()
+    assert store.pending_request("r") is None
+
+
+@pytest.mark.parametrize("request_", [{}, {"log_every": "often"}, {"knobs": {"bad name!": 1}}])
+def test_a_request_that_is_none_is_refused_with_its_reason(root, store, request_):
+    write_run(root, "r", status="running")
+
+    with pytest.raises(Refused, match=r"\w+ \w+"):
+        store.ask("r", request_)
+
+
+def test_labels_are_kept_and_seen_at_once(root, store):
+    write_run(root, "r", tags=["old"])
+    store.label("r", Labels(display_name="<b>x</b>", tags=(), notes="n", archived=True))
+
+    card = store.card("r")
+    assert (card.name, card.tags, card.archived) == ("<b>x</b>", (), True)
+    assert store.meta("r").labels.notes == "n"
+    with pytest.raises(Refused, match="shorten the notes"):
+        store.label("r", Labels(notes="x" * 300_000))
+
+
+def test_labels_that_cannot_be_written_are_refused(root, store, monkeypatch):
+    write_run(root, "r")
+
+    def full(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(local_store, "write_labels", full)
+
+    with pytest.raises(Refused, match="No space left on device"):
+        store.label("r", Labels())
+
+
+# ---------------------------------------------------------------- the trash
+
+
+def test_a_run_is_deleted_and_brought_back(root, store):
+    write_run(root, "r")
+    token = store.delete("r")
+    gone = keys(store)
+    (item,) = store.trash()
+
+    assert gone == []
+    assert (item.token, item.name) == (token, "r")
+    assert store.restore(token) == "r"
+    assert keys(store) == ["r"]
+    assert store.refresh("r").records == 102
+
+
+def test_a_run_of_the_second_log_directory_comes_back_to_it(tmp_path):
+    write_run(tmp_path / "a", "r")
+    write_run(tmp_path / "b", "r")
+    store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
+    token = store.delete("2~r")
+
+    assert keys(store) == ["r"]
+    assert store.restore(token) == "2~r"
+    assert sorted(keys(store)) == ["2~r", "r"]
+
+
+@posix
+def test_a_run_whose_name_is_no_text_comes_back_under_its_key(root, store):
+    write_run(root, "a\udcff")
+    (key,) = keys(store)
+
+    back = store.restore(store.delete(key))
+
+    assert keys(store) == [back]
+
+
+@pytest.mark.parametrize(
+    "token", ["", "0", "0~", "0~1-00000000", "7~1-00000000", "-1~x", "x~y", "²~1", "0~../r"]
+)
+def test_no_other_token_brings_anything_back(root, store, token):
+    write_run(root, "r")
+
+    with pytest.raises(Refused):
+        store.restore(token)
+
+
+def test_a_live_run_is_not_deleted(root, store):
+    write_run(root, "r", status="running")
+
+    with pytest.raises(Refused, match="stop it first"):
+        store.delete("r")
+    assert keys(store) == ["r"]
+
+
+def test_emptying_the_trash_is_for_good(root, store):
+    for name in ("a", "b"):
+        write_run(root, name)
+        store.delete(name)
+
+    assert store.empty_trash() == 2
+    assert store.trash() == []
+
+
+def test_a_read_only_store_changes_nothing(root, store):
+    write_run(root, "live", status="running")
+    write_run(root, "done")
+    write_run(root, "gone")
+    token = store.delete("gone")
+    before = sorted(str(path) for path in root.rglob("*"))
+    looking = LocalStore([root], cache_dir=None, read_only=True)
+
+    for change in (
+        lambda: looking.ask("live", {"log_every": 20}),
+        lambda: looking.label("done", Labels(notes="x")),
+        lambda: looking.delete("done"),
+        lambda: looking.restore(token),
+        looking.empty_trash,
+    ):
+        with pytest.raises(Refused, match="read-only"):
+            change()
+    assert sorted(str(path) for path in root.rglob("*")) == before
+    assert not looking.meta("done").writable
+    assert looking.refresh("done").records == 102
+
+
+# ---------------------------------------------------------------- files of a run
+
+
+@pytest.fixture
+def files(root, store, tmp_path):
+    folder = write_run(root, "r")
+    (folder / "samples").mkdir()
+    (folder / "samples" / "a.png").write_bytes(b"picture")
+    (tmp_path / "secret").write_bytes(b"secret")
+    return folder
+
+
+def read(store, relative, max_bytes=1000):
+    return store.read_file("r", relative, max_bytes=max_bytes)
+
+
+def test_a_file_inside_the_folder_is_read(store, files):
+    assert read(store, "samples/a.png") == b"picture"
+    assert read(store, "./samples//a.png") == b"picture"
+    assert read(store, "samples/a.png", max_bytes=7) == b"picture"
+
+
+@pytest.mark.parametrize(
+    "relative",
+    ["", ".", "/", "..", "../r/samples/a.png", "samples/../../../secret", "/etc/passwd", "//etc/passwd"],
+)
+def test_a_path_that_leads_out_is_refused(store, files, relative):
+    with pytest.raises(Refused, match="is not a path inside"):
+        read(store, relative)
+
+
+@pytest.mark.parametrize(
+    "relative", ["a\0b", "nope", "samples/nope", "samples", "samples/a.png/x", "x" * 5000]
+)
+def test_what_is_no_file_is_refused(store, files, relative):
+    with pytest.raises(Refused):
+        read(store, relative)
+
+
+@posix
+def test_a_name_that_no_file_can_have_is_refused(store, files):
+    with pytest.raises(Refused, match="cannot be the name of a file"):
+        read(store, "samples/\ud800.png")
+
+
+def test_a_file_that_is_too_large_is_refused(store, files):
+    with pytest.raises(Refused, match="7 bytes, more than the 6"):
+        read(store, "samples/a.png", max_bytes=6)
+
+
+@posix
+@pytest.mark.timeout(20)
+def test_links_and_fifos_are_refused_and_not_waited_for(store, files, tmp_path):
+    (files / "link.png").symlink_to(tmp_path / "secret")
+    (files / "inner.png").symlink_to(files / "samples" / "a.png")
+    (files / "away").symlink_to(tmp_path)
+    os.mkfifo(files / "fifo")
+
+    for relative in ("link.png", "inner.png", "away/secret", "fifo"):
+        with pytest.raises(Refused, match="link|FIFO"):
+            read(store, relative)
+
+
+@posix
+def test_ranks_through_a_link_are_no_ranks(root, store, tmp_path):
+    folder = write_run(root, "r")
+    outside = tmp_path / "outside.jsonl"
+    append(folder, [step_record(0, secret=1.0)], path=outside)
+    (folder / "ranks").mkdir()
+    (folder / "ranks" / "00001.jsonl").symlink_to(outside)
+
+    assert store.ranks("r") == [0]
+    assert "symbolic link" in store.refresh("r", rank=1).problem
+    assert store.metrics("r", rank=1) == []
+
+
+@posix
+def test_a_folder_of_ranks_that_is_a_link_is_not_followed(root, store, tmp_path):
+    folder = write_run(root, "r")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    append(folder, [step_record(0, secret=1.0)], path=outside / "00001.jsonl")
+    (folder / "ranks").symlink_to(outside)
+
+    assert store.ranks("r") == [0]
+    with pytest.raises(Refused, match="ranks is a link"):
+        store.refresh("r", rank=1)
+
+
+def test_a_dead_process_has_no_run(root, store):
+    write_run(root, "r", status="running", pid=dead_pid())
+
+    assert store.card("r").status.name == "lost"

@@ -1,0 +1,213 @@
+"""Run folders as the logger leaves them, written in a moment and with whatever content a test asks for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.labels import Labels, write_labels
+from toolkit.runfolder.layout import METRICS_JSONL, rank_file
+from toolkit.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
+from toolkit.runfolder.process import boot_id, host_name, process_started
+
+BEGAN = 1_700_000_000.0
+"""When a run that has ended began; a live one begins so that its last record is of this moment."""
+
+SECONDS_A_STEP = 0.5
+
+Curve = Sequence[float] | Callable[[int], float]
+
+_ENDED = {"finished": "finished", "stopped": "somebody asked for it", "failed": "ValueError: no such file"}
+_LIVE = ("starting", "running", "stalled")
+
+
+def write_run(
+    root: Path,
+    name: str = "run",
+    records: Iterable[Mapping[str, Any]] | None = None,
+    *,
+    curves: Mapping[str, Curve] | None = None,
+    sessions: Sequence[Sequence[int]] = (range(100),),
+    extra: Iterable[Mapping[str, Any]] = (),
+    start: Mapping[str, Any] | None = None,
+    status: str | None = "finished",
+    host: str | None = None,
+    pid: int | None = None,
+    age_s: float | None = None,
+    began: float | None = None,
+    display_name: str | None = None,
+    project: str | None = None,
+    tags: Sequence[str] = (),
+    summary: Mapping[str, Any] | None = None,
+    control: Mapping[str, Any] | None = None,
+    labels: Labels | None = None,
+    ranks: Mapping[int, Mapping[str, Curve]] | None = None,
+) -> Path:
+    """Write the run folder `root / name` and return it.
+
+    Records: `records` as they are, or else for each of `sessions` (its steps, one after the other; a later one may
+    begin again at an earlier step) a start record, a step record a step with the values of `curves` (a list along all
+    sessions, or a function of the step), and an end record. `extra` follows behind. `ranks` adds the files of others.
+
+    `status` is what the dashboard will find: finished, stopped, failed, lost, running, stalled, starting (the last
+    three in the name of this very process, or of `pid`), or None for a folder without run.json. `age_s` is how long
+    the last sign of life is ago, where that is not what the status says; `host` another machine than this one.
+    """
+    folder = root / name
+    folder.mkdir(parents=True)
+    steps = [list(part) for part in sessions]
+    length_s = sum(len(part) for part in steps) * SECONDS_A_STEP
+    if age_s is None and status in _LIVE:
+        age_s = 60.0 if status == "stalled" else 1.0
+    if began is None:
+        began = BEGAN if age_s is None else time.time() - age_s - length_s
+    if records is None:
+        records = _records(steps, curves or {"train_loss": _falling}, began, start or {}, status)
+    append(folder, [*records, *extra])
+    for rank, of_rank in (ranks or {}).items():
+        path = rank_file(folder, rank)
+        path.parent.mkdir(exist_ok=True)
+        append(folder, _records(steps, of_rank, began, {}, "running"), path=path)
+    if labels is not None:
+        write_labels(folder, labels)
+    if status is not None:
+        write_manifest(
+            folder,
+            Manifest(
+                run_id=f"{zlib.crc32(os.fsencode(name)):016x}",
+                name=name.encode("utf-8", "replace").decode(),
+                display_name=display_name or name.encode("utf-8", "replace").decode(),
+                created=began,
+                project=project,
+                tags=tuple(tags),
+                sessions=_sessions(steps, began, status, host, pid),
+                heartbeat=_heartbeat(steps, began + length_s, status),
+                control=control or {},
+                summary=_summary(steps, status) if summary is None else summary,
+            ),
+        )
+    return folder
+
+
+def append(folder: Path, records: Iterable[Mapping[str, Any]], *, path: Path | None = None) -> None:
+    """Write `records` behind what is in the folder's record file, or in `path`."""
+    with (path or folder / METRICS_JSONL).open("ab") as file:
+        file.writelines(encode(dict(record)) for record in records)
+
+
+def step_record(step: int, *, session: int = 1, began: float = BEGAN, **metrics: Any) -> dict[str, Any]:
+    """Return the record of one step."""
+    return {
+        "event": "step",
+        "seq": step,
+        "session": session,
+        "time": began + step * SECONDS_A_STEP,
+        "elapsed": step * SECONDS_A_STEP,
+        "global_step": step,
+        "nan_inf_detected": False,
+        **metrics,
+    }
+
+
+def dead_pid() -> int:
+    """Return the number of a process that has just ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def _falling(step: int) -> float:
+    return 2.0 / (1.0 + step / 50.0)
+
+
+def _records(
+    sessions: list[list[int]],
+    curves: Mapping[str, Curve],
+    began: float,
+    start: Mapping[str, Any],
+    status: str | None,
+) -> Iterator[dict[str, Any]]:
+    done = seq = 0
+    for number, steps in enumerate(sessions, 1):
+        first = done
+        envelope = {"session": number, "rank": 0}
+        yield {
+            "event": "start",
+            "time": began + done * SECONDS_A_STEP,
+            "elapsed": 0.0,
+            "seq": (seq := seq + 1),
+            **envelope,
+            **start,
+        }
+        for step in steps:
+            yield {
+                "event": "step",
+                "seq": (seq := seq + 1),
+                "session": number,
+                "time": began + done * SECONDS_A_STEP,
+                "elapsed": (done - first) * SECONDS_A_STEP,
+                "global_step": step,
+                "nan_inf_detected": False,
+                **{
+                    name: float(curve(step) if callable(curve) else curve[done])
+                    for name, curve in curves.items()
+                },
+            }
+            done += 1
+        if number < len(sessions) or status in _ENDED:
+            yield {
+                "event": "end",
+                "time": began + done * SECONDS_A_STEP,
+                "elapsed": (done - first) * SECONDS_A_STEP,
+                "seq": (seq := seq + 1),
+                **envelope,
+                "status": status if number == len(sessions) else "stopped",
+            }
+
+
+def _sessions(
+    steps: list[list[int]], began: float, status: str, host: str | None, pid: int | None
+) -> tuple[Session, ...]:
+    found, at = [], began
+    here = host is None or host == host_name()
+    for number, part in enumerate(steps, 1):
+        last = number == len(steps)
+        own = status if last else "stopped"
+        ended = at + len(part) * SECONDS_A_STEP
+        number_of_process = pid or (dead_pid() if status == "lost" and last and here else os.getpid())
+        found.append(
+            Session(
+                session=number,
+                started=at,
+                pid=number_of_process,
+                pid_started=process_started(number_of_process) if here else None,
+                host=host or host_name(),
+                boot_id=boot_id() if here else "another",
+                ended=ended if own in _ENDED else None,
+                status=own if own in _ENDED else "running",
+                reason=_ENDED.get(own),
+            )
+        )
+        at = ended
+    return tuple(found)
+
+
+def _heartbeat(steps: list[list[int]], when: float, status: str) -> Heartbeat:
+    step = steps[-1][-1] if status != "starting" and steps and steps[-1] else None
+    return Heartbeat(time=when, seq=sum(map(len, steps)), global_step=step)
+
+
+def _summary(steps: list[list[int]], status: str) -> dict[str, Any]:
+    last = steps[-1][-1] if steps and steps[-1] else 0
+    return {
+        "max_steps": last if status == "finished" else 2 * last,
+        "train_loss": _falling(last),
+        "sec_per_step": SECONDS_A_STEP,
+    }

@@ -1,0 +1,162 @@
+"""A browser tab for tests: opens a page through the app's own navigation, and says what stands on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+from streamlit.testing.v1 import AppTest
+
+import dashboard
+
+APP = Path(dashboard.__file__).with_name("app.py")
+
+OF_A_RUN = ("overview", "metrics", "system", "alerts", "timeline", "samples", "config_notes")
+EVERY_PAGE = ("runs", "compare", *OF_A_RUN, "settings_page")
+
+_UNDER_ANOTHER_PATH = ("config_notes", "settings_page")
+
+# Streamlit shows these as they are. All other texts of a page are Markdown to it.
+_PLAIN = frozenset(
+    {
+        ("text", "body"),
+        ("code", "code_text"),
+        ("code", "body"),
+        ("selectbox", "options"),
+        ("selectbox", "raw_value"),
+        ("multiselect", "options"),
+        ("multiselect", "raw_values"),
+        ("text_input", "default"),
+        ("text_input", "value"),
+        ("text_area", "default"),
+        ("text_area", "value"),
+        ("image", "alt"),
+        ("dataframe", "alt"),
+    }
+)
+_NOT_SHOWN = frozenset(
+    {"id", "form_id", "element_id", "user_key", "key", "query_param_key", "url", "data", "columns"}
+    | {"type", "icon", "tag", "format", "component_name", "js_content", "html_content", "css_content", "json"}
+)
+
+
+def open_page(page: str, run: str | None = None, /, **query: str) -> AppTest:
+    """Open a page of the dashboard as a browser with this URL would."""
+    tab = AppTest.from_file(APP, default_timeout=30)
+    for name, value in ({"run": run} if run is not None else {}).items() | query.items():
+        tab.query_params[name] = value
+    if page in _UNDER_ANOTHER_PATH:
+        # Until the app has run once, the test tab takes a page's path for the name of its file.
+        tab.run()
+    return tab.run() if page == "runs" else tab.switch_page(f"views/{page}.py").run()
+
+
+def said(tab: AppTest) -> str:
+    """Return every text of the page, as a reader sees it."""
+    return "\n".join(_without_backslashes(text) for _, _, text in texts(tab))
+
+
+def markdown_of(tab: AppTest) -> list[str]:
+    """Return every text that Streamlit takes for Markdown: bodies, labels, tooltips, captions, badges."""
+    return [text for kind, name, text in texts(tab) if (kind, name) not in _PLAIN]
+
+
+def texts(tab: AppTest) -> Iterator[tuple[str, str, str]]:
+    """Yield the kind of element, the field and the text, for every text of the page but the cells of tables."""
+    for node in _nodes(tab):
+        proto: Any = node.proto
+        if not isinstance(proto, Message):
+            continue
+        kind = node.type or proto.DESCRIPTOR.name
+        yield from _texts_in(proto, kind)
+
+
+def _nodes(tab: AppTest) -> Iterator[Any]:
+    for place in (tab.main, tab.sidebar, tab._tree.children.get(2), tab._tree.children.get(3)):
+        if place is not None:
+            yield from place
+
+
+def _texts_in(proto: Message, kind: str) -> Iterator[tuple[str, str, str]]:
+    if kind == "arrow_data_frame" or proto.DESCRIPTOR.name in ("Arrow", "Dataframe", "ArrowData"):
+        return
+    for field, value in proto.ListFields():
+        if field.name in _NOT_SHOWN:
+            continue
+        many = not isinstance(value, (str, bytes, Message, int, float))
+        for item in value if many else (value,):
+            if isinstance(item, Message):
+                yield from _texts_in(item, kind)
+            elif isinstance(item, str) and item:
+                yield kind, field.name, item
+
+
+def _without_backslashes(text: str) -> str:
+    kept, skipped = [], False
+    for character in text:
+        if character == "\\" and not skipped:
+            skipped = True
+            continue
+        skipped = False
+        kept.append(character)
+    return "".join(kept).replace("\N{WORD JOINER}", "")
+
+
+def badges(tab: AppTest) -> list[str]:
+    """Return the words on the badges of the page."""
+    return [
+        text.value.split("[", 1)[1].rstrip("]").split(": ", 1)[-1]
+        for text in tab.markdown
+        if "-badge[" in text.value
+    ]
+
+
+def button(tab: AppTest, label: str) -> Any:
+    """Return the one button that is called `label`."""
+    found = [item for item in tab.button if item.label == label]
+    assert len(found) == 1, f"{len(found)} buttons {label!r} among {[item.label for item in tab.button]}"
+    return found[0]
+
+
+def downloads(tab: AppTest) -> list[str]:
+    """Return the labels of the download buttons of the page."""
+    return [item.label for item in tab.get("download_button")]
+
+
+def choose(tab: AppTest, entry: str) -> AppTest:
+    """Choose `entry` of the run's menu."""
+    tab.get("menu_button")[0].click(entry)
+    return tab.run()
+
+
+def press_in_dialog(tab: AppTest, opener: Any, label: str) -> AppTest:
+    """Press a button of the dialog that `opener` has opened.
+
+    A browser runs a dialog alone; this test tab runs the whole page, so whatever opened it has to be pressed again.
+    """
+    opener()
+    found = [item for item in tab._tree.children[2] if item.type == "button" and item.label == label]
+    assert len(found) == 1, label
+    found[0].click()
+    return tab.run()
+
+
+def charts(tab: AppTest) -> int:
+    """Return how many charts the page draws."""
+    return len(tab.get("bidi_component"))
+
+
+def chart_data(tab: AppTest) -> list[str]:
+    """Return what is sent to the browser for each chart, as JSON."""
+    return [item.proto.json for item in tab.get("bidi_component")]
+
+
+def is_well(tab: AppTest) -> bool:
+    """Say whether the page was drawn whole: no exception, and no region that gave up."""
+    assert not tab.exception, tab.exception[0].message
+    broken = [error.value for error in tab.error if "could not be drawn" in error.value]
+    traces = [code.value for code in tab.code if "Traceback" in code.value]
+    assert not broken, (broken, traces)
+    return True

@@ -1,0 +1,265 @@
+"""Pages know the RunStore protocol and nothing else: with a store that has no folders at all they work the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("streamlit")
+
+from dashboard import session
+from dashboard.data.run_store import (
+    Health,
+    MetricInfo,
+    Piece,
+    Refused,
+    RunCard,
+    RunList,
+    RunMeta,
+    Series,
+    SessionSpan,
+    Trashed,
+    UnknownRun,
+)
+from tests.dashboard.views.pages import (
+    EVERY_PAGE,
+    OF_A_RUN,
+    badges,
+    button,
+    charts,
+    choose,
+    is_well,
+    open_page,
+    press_in_dialog,
+    said,
+)
+from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
+from toolkit.runfolder.status import Status
+
+STEPS = np.arange(50, dtype=np.float64)
+
+
+class MemoryStore:
+    """Runs that exist in memory only; each falls from 1 to 0 in fifty steps."""
+
+    def __init__(self, *names):
+        self.labels = {name: Labels() for name in names}
+        self.status = dict.fromkeys(names, "running")
+        self.asked = []
+        self.answers = []
+        self.gone = {}
+        self.health = Health(records=50, bytes_read=5_000)
+
+    def list_runs(self):
+        return RunList(cards=tuple(self.card(name) for name in self.labels), roots=(Path("/nowhere"),))
+
+    def card(self, key):
+        if key not in self.labels:
+            raise UnknownRun(key, list(self.labels)[:3])
+        labels = self.labels[key]
+        return RunCard(
+            key=key,
+            folder=Path("/nowhere") / key,
+            name=labels.display_name or key,
+            status=Status(name=self.status[key], why="the store says so", sure=True),
+            tags=labels.tags or (),
+            archived=labels.archived,
+            created=1.7e9,
+            last_sign=1.7e9 + 50,
+            step=49,
+            max_steps=100,
+            sessions=1,
+        )
+
+    def trends(self, keys, *, points=40):
+        return {key: [1.0, 0.5] for key in keys}
+
+    def meta(self, key):
+        manifest = Manifest(
+            run_id="1",
+            name=key,
+            display_name=key,
+            created=1.7e9,
+            sessions=(Session(session=1, started=1.7e9, pid=1),),
+            heartbeat=Heartbeat(time=1.7e9 + 50),
+            control={"log_every_now": 10, "actions": ["save"]},
+        )
+        start = {"event": "start", "config": {"lr": 0.1, "name": key}}
+        return RunMeta(
+            card=self.card(key),
+            manifest=manifest,
+            labels=self.labels[key],
+            start=start,
+            environment={},
+            writable=True,
+        )
+
+    def refresh(self, key, *, wait_s=2.0, rank=0):
+        self.card(key)
+        return self.health
+
+    def metrics(self, key, *, rank=0):
+        return [
+            MetricInfo(
+                name=name, event="step", count=50, last=0.02, last_step=49, low=0.02, high=1.0, non_finite=0
+            )
+            for name in ("train_loss", "sec_per_step", "cpu_percent")
+        ]
+
+    def series(self, key, metric, *, axis="step", window=None, buckets=600, smoothing=0.0, rank=0):
+        if metric not in ("train_loss", "sec_per_step", "cpu_percent"):
+            return Series(metric=metric, axis=axis, pieces=())
+        pieces = (Piece(x=STEPS, y=1 - STEPS / 50, session=1),)
+        return Series(metric=metric, axis=axis, pieces=pieces, drawn=50, total=50, low=0.02, high=1.0)
+
+    def sessions(self, key):
+        return [SessionSpan(session=1, first_step=0, first_time=1.7e9, elapsed_before=0)]
+
+    def recent(self, key, metric, count):
+        return (1 - STEPS / 50)[-count:]
+
+    def means(self, key, metric, buckets):
+        return 1 - STEPS / 50
+
+    def table(self, key, metrics=None):
+        return {"global_step": STEPS, "time": STEPS, "train_loss": STEPS}
+
+    def present(self, key, metrics):
+        return {name: np.ones(50, dtype=bool) for name in metrics}
+
+    def events(self, key, kinds=None, *, limit=200):
+        return [record for record in self.answers if kinds is None or record["event"] in kinds]
+
+    def count_events(self, key):
+        return {"step": 50}
+
+    def ranks(self, key):
+        return [0]
+
+    def read_file(self, key, relative, *, max_bytes):
+        raise Refused("there are no files here")
+
+    def log_path(self, key):
+        return Path("/nowhere") / key / "metrics.jsonl"
+
+    def ask(self, key, request):
+        self.asked.append((key, dict(request)))
+        return f"request-{len(self.asked)}"
+
+    def pending_request(self, key):
+        return None
+
+    def label(self, key, labels):
+        self.labels[key] = labels
+
+    def delete(self, key):
+        self.gone[key] = self.labels.pop(key)
+        return key
+
+    def trash(self):
+        return [Trashed(token=key, name=key, deleted=1.7e9, bytes_held=1) for key in self.gone]
+
+    def restore(self, token):
+        self.labels[token] = self.gone.pop(token)
+        return token
+
+    def empty_trash(self):
+        self.gone, number = {}, len(self.gone)
+        return number
+
+
+@pytest.fixture
+def store(logs, monkeypatch):
+    found = MemoryStore("alpha", "beta")
+    monkeypatch.setattr(session, "store", lambda: found)
+    return found
+
+
+def test_every_page_is_drawn_from_the_protocol_alone(store):
+    tab = open_page("runs", "alpha", runs="alpha,beta")
+
+    for page in EVERY_PAGE:
+        assert is_well(tab.switch_page(f"views/{page}.py").run()), page
+        if page in OF_A_RUN:
+            assert "Running" in badges(tab), page
+
+
+def test_its_runs_are_listed_and_its_curves_drawn(store):
+    assert list(open_page("runs").dataframe[0].value["Run"]) == ["alpha", "beta"]
+    assert charts(open_page("metrics", "alpha")) == 3
+
+
+def test_it_is_asked_and_its_answer_is_shown(store):
+    tab = open_page("overview", "beta")
+    tab.sidebar.number_input[0].set_value(100)
+    button(tab, "Apply").click().run()
+
+    assert store.asked == [("beta", {"log_every": 100})]
+    assert "pending" in said(tab)
+
+    store.answers = [{"event": "control_change", "id": "request-1", "status": "applied", "global_step": 7}]
+    tab.run()
+
+    assert "log every 100: applied at step 7" in said(tab)
+
+
+def test_it_keeps_labels_and_trash(store):
+    store.status["alpha"] = "finished"
+    choose(open_page("overview", "alpha"), "Archive")
+
+    assert store.labels["alpha"] == replace(Labels(), archived=True)
+
+    tab = open_page("overview", "alpha")
+    tab.session_state["_delete_name"] = "alpha"
+    choose(tab, "Delete…")
+    press_in_dialog(tab, lambda: tab.get("menu_button")[0].click("Delete…"), "Delete")
+
+    assert list(store.labels) == ["beta"]
+
+    settings = open_page("settings_page")
+    button(settings, "Bring back").click().run()
+
+    assert sorted(store.labels) == ["alpha", "beta"]
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (Health(records=9, bad_count=2), "2 lines could not be read."),
+        (Health(records=9, replaced_at=1.7e9), "The log was replaced at"),
+        (Health(records=9, lost_records=1_234, lost_reasons=("disk full",)), "lost 1,234 records: disk full"),
+        (Health(problem="metrics.jsonl: Input/output error"), "metrics.jsonl: Input/output error"),
+        (Health(records=9, bytes_read=25, bytes_pending=75), "Reading the log: 25%, 9 records so far"),
+    ],
+)
+def test_what_its_reading_showed_stands_on_the_page(store, health, words):
+    store.health = health
+
+    tab = open_page("metrics", "alpha")
+
+    assert is_well(tab)
+    assert words in said(tab)
+
+
+def test_a_store_whose_run_vanishes_says_so(store):
+    tab = open_page("overview", "alpha")
+    store.delete("alpha")
+
+    tab.run()
+
+    assert is_well(tab)
+    assert "Nothing here is called 'alpha'." in said(tab)
+
+
+def test_a_store_that_loses_all_runs_shows_the_lines_to_paste(store):
+    tab = open_page("overview", "alpha")
+    store.labels.clear()
+
+    tab.run()
+
+    assert is_well(tab)
+    assert "No runs yet" in said(tab)

@@ -1,0 +1,168 @@
+"""Runs over each other: curves, a baseline, groups, and what was configured differently."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.views.pages import chart_data, charts, is_well, open_page, said
+
+
+@pytest.fixture
+def ten(logs):
+    for number in range(10):
+        write_run(
+            logs,
+            f"r{number}",
+            curves={"train_loss": lambda step, number=number: 1.0 + number, "lr": float},
+            start={"config": {"lr": number, "batch": 4, "optimizer": {"name": "adam", "eps": number % 2}}},
+            tags=("even",) if number % 2 == 0 else ("odd", "all"),
+            sessions=(range(20),),
+        )
+    return logs
+
+
+def curve_names(tab):
+    return {trace["name"] for trace in json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]}
+
+
+def test_without_runs_picked_the_page_says_what_to_pick(ten):
+    tab = open_page("compare")
+
+    assert is_well(tab)
+    assert "Pick two to eight runs" in said(tab)
+
+
+def test_two_runs_are_drawn_over_each_other_and_compared_with_the_first(ten):
+    tab = open_page("compare", runs="r0,r1")
+
+    assert is_well(tab)
+    assert charts(tab) == 1
+    assert {"r0", "r1"} <= curve_names(tab)
+    summary = tab.dataframe[0].value.set_index("")
+    assert summary["r0"]["last"] == "1"
+    assert summary["r1"]["last"] == "2  (+100.0%)"
+
+
+def test_the_baseline_can_be_changed(ten):
+    tab = open_page("compare", runs="r0,r1")
+
+    tab.selectbox(key="base").set_value("r1").run()
+
+    summary = tab.dataframe[0].value.set_index("")
+    assert summary["r0"]["last"] == "1  (-50.0%)"
+    assert summary["r1"]["last"] == "2"
+
+
+def test_eight_runs_are_drawn_each_in_its_own_look(ten):
+    tab = open_page("compare", runs=",".join(f"r{number}" for number in range(8)))
+
+    assert is_well(tab)
+    assert {f"r{number}" for number in range(8)} <= curve_names(tab)
+    traces = json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]
+    looks = {(t["line"]["color"], t["line"].get("dash")) for t in traces if t["name"] in curve_names(tab)}
+    assert len(looks) >= 8
+
+
+def test_no_more_than_eight_are_taken_from_the_url(ten):
+    tab = open_page("compare", runs=",".join(f"r{number}" for number in range(10)))
+
+    assert is_well(tab)
+    assert len(tab.multiselect[0].value) == 8
+
+
+def test_unknown_runs_in_the_url_are_left_out(ten):
+    tab = open_page("compare", runs="r0,gone,../../etc,r1,")
+
+    assert is_well(tab)
+    assert tab.multiselect[0].value == ["r0", "r1"]
+
+    assert "Pick two to eight runs" in said(open_page("compare", runs="gone,nowhere"))
+
+
+def test_only_what_was_configured_differently_is_listed(ten):
+    tab = open_page("compare", runs="r0,r1")
+
+    config = tab.dataframe[1].value.set_index("key")
+    assert "lr" in config.index
+    assert "batch" not in config.index
+    assert any("eps" in key for key in config.index)
+    assert list(config.loc["lr"]) == ["0", "1"]
+
+
+def test_the_same_configuration_is_said_to_be_the_same(logs):
+    for name in "ab":
+        write_run(logs, name, start={"config": {"lr": 1}})
+
+    assert "The same in every respect that was logged." in said(open_page("compare", runs="a,b"))
+
+
+def test_a_tag_makes_a_group_with_mean_and_spread(ten):
+    tab = open_page("compare", tag="even")
+
+    assert is_well(tab)
+    assert "over 5 runs tagged **even**" in said(tab)
+    assert charts(tab) == 1
+    assert "one standard deviation" in said(tab)
+
+
+def test_a_group_and_single_runs_stand_under_each_other(ten):
+    tab = open_page("compare", runs="r1,r3", tag="all")
+
+    assert is_well(tab)
+    assert charts(tab) == 2
+
+
+def test_another_metric_can_be_compared(ten):
+    tab = open_page("compare", runs="r0,r1")
+
+    tab.selectbox(key="metric").set_value("lr").run()
+
+    assert is_well(tab)
+    assert "**lr**" in said(tab)
+
+
+@pytest.mark.parametrize("along", ["Step", "Relative time", "Wall time"])
+def test_runs_can_be_laid_along_steps_or_time(ten, along):
+    tab = open_page("compare", runs="r0,r1", x=along)
+
+    assert is_well(tab)
+    assert charts(tab) == 1
+
+
+def test_runs_without_anything_in_common_or_at_all_are_compared_all_the_same(logs):
+    write_run(logs, "a", curves={"x": float})
+    write_run(logs, "b", curves={"y": float})
+    write_run(logs, "c", [], status="starting")
+    write_run(logs, "d", curves={"x": lambda step: 0.0})
+
+    for runs in ("a,b", "a,c", "c,b", "d,a"):
+        assert is_well(open_page("compare", runs=runs)), runs
+
+
+def test_a_baseline_of_zero_gives_no_percentage(logs):
+    write_run(logs, "zero", curves={"train_loss": lambda step: 0.0})
+    write_run(logs, "one", curves={"train_loss": lambda step: 1.0})
+
+    summary = open_page("compare", runs="zero,one").dataframe[0].value.set_index("")
+
+    assert summary["one"]["last"] == "1"
+
+
+def test_the_difference_tab_compares_with_any_other_run(ten):
+    tab = open_page("config_notes", "r0")
+
+    tab.selectbox(key="_diff_against").set_value("r3").run()
+
+    table = next(table.value for table in tab.dataframe if "this run" in table.value.columns).set_index("key")
+    assert list(table.index) == ["config.lr", "config.optimizer.eps"] or "lr" in "".join(table.index)
+
+    tab.toggle(key="_diff_all").set_value(True).run()
+
+    assert any(
+        "batch" in key for table in tab.dataframe if "key" in table.value for key in table.value["key"]
+    )

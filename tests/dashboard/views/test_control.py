@@ -1,0 +1,275 @@
+"""Asking a run for something: off with a reason, asked, pending, and what the run itself answered."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from tests.dashboard.run_folders import append, write_run
+from tests.dashboard.views.pages import button, is_well, open_page, press_in_dialog, said
+from toolkit.runfolder.control import read_request
+from toolkit.runfolder.layout import CONTROL
+
+TAKES = {
+    "log_every_now": 20,
+    "log_every": [5, 2000],
+    "actions": ["save", "sample", "save_and_stop", "stop", "explode"],
+    "knobs": {
+        "lr_scale": {"type": "float", "low": 0.1, "high": 10.0, "value": None},
+        "depth": {"type": "int", "low": 1, "high": 9, "value": 3},
+        "frozen": {"type": "bool", "value": True},
+        "note": {"type": "text", "value": "hello"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def training():
+    """A process that lives as long as the tests of this file: the run that is asked."""
+    child = subprocess.Popen(["sleep", "600"])
+    yield child.pid
+    child.kill()
+    child.wait()
+
+
+@pytest.fixture
+def run(logs, training):
+    """A run of a live process that takes requests."""
+    return write_run(logs, "r", status="running", pid=training, control=TAKES)
+
+
+def answer(folder, request_id, status, **more):
+    """Write what the run says to a request."""
+    record = {"event": "control_change", "time": time.time(), "id": request_id, "status": status}
+    append(folder, [{**record, "setting": "log_every", **more}])
+
+
+def controls(tab):
+    return [*tab.sidebar.button, *tab.sidebar.select_slider, *tab.sidebar.number_input, *tab.sidebar.toggle]
+
+
+# ---------------------------------------------------------------- on and off
+
+
+def test_a_live_run_can_be_asked(run):
+    tab = open_page("overview", "r")
+
+    assert is_well(tab)
+    assert controls(tab)
+    assert not any(item.disabled for item in controls(tab))
+    assert "every 20 steps" in said(tab)
+
+
+def test_only_actions_that_the_run_declares_and_we_know_have_buttons(run):
+    labels = [item.label for item in open_page("overview", "r").sidebar.button]
+
+    assert [label for label in labels if label not in ("Apply", "Set")] == [
+        "Save",
+        "Sample",
+        "Save and stop",
+        "Stop",
+    ]
+
+
+@pytest.mark.parametrize("status", ["finished", "stopped", "failed", "lost"])
+def test_a_run_that_has_ended_cannot_be_asked_and_the_page_says_why(logs, status):
+    write_run(logs, "r", status=status, control=TAKES)
+
+    tab = open_page("overview", "r")
+
+    assert f"The run is {status}: there is nobody to answer." in said(tab)
+    assert controls(tab)
+    assert all(item.disabled for item in controls(tab))
+
+
+def test_a_run_that_takes_no_requests_says_so(logs):
+    write_run(logs, "r", status="running")
+
+    tab = open_page("overview", "r")
+
+    assert "This run takes no requests" in said(tab)
+    assert all(item.disabled for item in controls(tab))
+
+
+def test_a_read_only_dashboard_asks_nothing_and_changes_nothing(run, logs, look_at):
+    look_at(logs, read_only=True)
+
+    tab = open_page("overview", "r")
+
+    assert "--read-only" in said(tab)
+    assert all(item.disabled for item in controls(tab))
+
+    notes = open_page("config_notes", "r")
+
+    assert "the dashboard is read-only" in said(notes)
+    assert button(notes, "Keep").disabled
+    assert "Started with --read-only" in said(open_page("settings_page")).replace("`", "")
+
+
+def test_a_folder_that_cannot_be_written_to_is_not_asked(run, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+
+    tab = open_page("overview", "r")
+
+    assert "The run's folder cannot be written to from here." in said(tab)
+    assert all(item.disabled for item in controls(tab))
+
+
+def test_odd_declarations_break_no_more_than_the_control_box(logs):
+    odd = {
+        "log_every_now": "x",
+        "actions": 7,
+        "knobs": {"a": 7, "b": {"type": "int", "low": "x", "high": []}},
+    }
+    write_run(logs, "r", status="running", control=odd)
+
+    tab = open_page("overview", "r")
+
+    assert not tab.exception
+    assert tab.get("bidi_component")
+
+
+# ---------------------------------------------------------------- asked and answered
+
+
+def test_apply_writes_the_request_and_shows_it_as_pending(run):
+    tab = open_page("overview", "r")
+    tab.sidebar.number_input[0].set_value(50)
+
+    button(tab, "Apply").click().run()
+
+    written = json.loads((run / CONTROL).read_text())
+    assert written["log_every"] == 50
+    assert written["id"] == read_request(run).id
+    assert "log every 50: pending, asked" in said(tab)
+
+
+def test_the_slider_and_the_number_follow_each_other(run):
+    tab = open_page("overview", "r")
+
+    tab.sidebar.select_slider[0].set_value(200).run()
+
+    assert tab.sidebar.number_input[0].value == 200
+
+    tab.sidebar.number_input[0].set_value(480).run()
+
+    assert tab.sidebar.select_slider[0].value == 500
+
+
+@pytest.mark.parametrize(
+    ("status", "more", "words"),
+    [
+        (
+            "applied",
+            {"global_step": 1400, "old": 20, "new": 50},
+            "log every 50: applied at step 1,400 (20 → 50)",
+        ),
+        (
+            "clamped",
+            {"global_step": 1400, "old": 20, "new": 40, "reason": "at most 40"},
+            "log every 50: clamped at step 1,400 (20 → 40) – at most 40",  # noqa: RUF001
+        ),
+        ("refused", {"reason": "not while evaluating"}, "log every 50: refused – not while evaluating"),  # noqa: RUF001
+        ("expired", {"reason": "600 s old"}, "log every 50: expired – 600 s old"),  # noqa: RUF001
+    ],
+)
+def test_the_answer_of_the_run_takes_the_place_of_pending(run, status, more, words):
+    tab = open_page("overview", "r")
+    tab.sidebar.number_input[0].set_value(50)
+    button(tab, "Apply").click().run()
+    answer(run, read_request(run).id, status, **more)
+
+    tab.run()
+
+    assert words in said(tab)
+    assert "pending" not in said(tab)
+
+
+def test_the_answer_to_somebody_elses_request_is_not_ours(run):
+    tab = open_page("overview", "r")
+    button(tab, "Apply").click().run()
+    answer(run, "another", "applied", global_step=5, old=1, new=2)
+
+    tab.run()
+
+    assert "log every 20: pending" in said(tab)
+    assert "log_every applied at step 5" in said(tab), "it is among the latest events all the same"
+
+
+def test_saving_is_asked_without_a_question(run):
+    tab = open_page("overview", "r")
+
+    button(tab, "Save").click().run()
+
+    assert read_request(run).actions == ("save",)
+    assert "save: pending" in said(tab)
+
+
+@pytest.mark.parametrize(
+    ("label", "action", "warning"),
+    [("Stop", "stop", "without saving"), ("Save and stop", "save_and_stop", "and saves first")],
+)
+def test_stopping_is_asked_for_once_more(run, label, action, warning):
+    tab = open_page("overview", "r")
+
+    button(tab, label).click().run()
+
+    assert "Stop this run?" in said(tab)
+    assert warning in said(tab)
+    assert not (run / CONTROL).exists(), "a question is no request"
+
+    press_in_dialog(tab, tab.sidebar.button(key=f"_{action} r").click, label)
+
+    assert read_request(run).actions == (action,)
+
+
+def test_letting_it_run_asks_nothing(run):
+    tab = open_page("overview", "r")
+    button(tab, "Stop").click().run()
+
+    press_in_dialog(tab, tab.sidebar.button(key="_stop r").click, "Let it run")
+
+    assert not (run / CONTROL).exists()
+    assert "pending" not in said(tab)
+
+
+def test_a_knob_is_set_by_its_name(run):
+    tab = open_page("overview", "r")
+    tab.sidebar.number_input(key="_knob r depth").set_value(7)
+
+    tab.sidebar.button(key="_knob r depth set").click().run()
+
+    assert dict(read_request(run).knobs) == {"depth": 7}
+    assert "depth = 7: pending" in said(tab)
+
+
+def test_a_run_that_ends_before_it_is_asked_refuses_in_words(run, monkeypatch):
+    tab = open_page("overview", "r")
+
+    def refuse(self, key, request):
+        from dashboard.data.run_store import Refused
+
+        raise Refused("the run is finished: nobody is there to answer")
+
+    monkeypatch.setattr("dashboard.data.local_store.LocalStore.ask", refuse)
+
+    button(tab, "Apply").click().run()
+
+    assert not tab.exception
+    assert "the run is finished: nobody is there to answer" in said(tab)
+    assert "pending" not in said(tab)
+
+
+def test_answers_are_events_of_the_run_on_other_pages_too(run):
+    answer(run, "x", "applied", global_step=40, old=20, new=50)
+
+    assert "log_every applied at step 40 (20 → 50)" in said(open_page("overview", "r"))
+
+    table = [table.value for table in open_page("timeline", "r").dataframe][-1]
+
+    assert any("log_every: applied" in what for what in table["what"])

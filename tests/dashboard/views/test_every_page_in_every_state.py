@@ -1,0 +1,463 @@
+"""Every page in every state a log directory can be in: nothing breaks, and the state has a face."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from dashboard.data import run_listing
+from tests.dashboard.run_folders import append, step_record, write_run
+from tests.dashboard.views.pages import (
+    EVERY_PAGE,
+    OF_A_RUN,
+    badges,
+    chart_data,
+    charts,
+    is_well,
+    open_page,
+    said,
+)
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
+
+RUN = "the-run"
+
+
+# ---------------------------------------------------------------- states
+
+
+def _no_runs(root: Path) -> None:
+    root.mkdir()
+
+
+def _no_folder(root: Path) -> None:
+    """Nobody has logged anything yet, so the folder itself is not there."""
+
+
+def _no_records(root: Path) -> None:
+    write_run(root, RUN, [], status="starting", summary={})
+
+
+def _unreadable(root: Path) -> None:
+    # The tests may run as root, whom no permission keeps out: folders in the place of the files do.
+    folder = write_run(root, RUN)
+    for name in (MANIFEST, METRICS_JSONL):
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+
+def _no_manifest(root: Path) -> None:
+    write_run(root, RUN, status=None)
+
+
+def _manifest_of_nonsense(root: Path) -> None:
+    folder = write_run(root, RUN)
+    (folder / MANIFEST).write_text("this is not JSON {")
+
+
+def _bad_lines(root: Path) -> None:
+    folder = write_run(root, RUN)
+    with (folder / METRICS_JSONL).open("ab") as file:
+        file.write(b"not json\n\xff\xfe\xfd\n[1,2,3]\n")
+    append(folder, [step_record(100, train_loss=0.5)])
+
+
+def _nothing_but_garbage(root: Path) -> None:
+    folder = write_run(root, RUN, [])
+    (folder / METRICS_JSONL).write_bytes(b"\x00\xff garbage\n" * 50)
+
+
+def _one_point(root: Path) -> None:
+    write_run(root, RUN, sessions=(range(1),))
+
+
+def _cpu_only(root: Path) -> None:
+    write_run(
+        root,
+        RUN,
+        status="running",
+        curves={
+            "train_loss": lambda step: 1 / (1 + step),
+            "sec_per_step": lambda step: 0.5,
+            "cpu_mem_rss_mb": lambda step: 900.0 + step,
+        },
+        extra=[
+            {"event": "system", "time": 1.7e9, "process_cpu_percent": 95.0, "cpu_percent": 40.0},
+            {"event": "system", "time": 1.7e9 + 5, "process_cpu_percent": 97.0, "cpu_percent": 42.0},
+        ],
+    )
+
+
+def _custom_only(root: Path) -> None:
+    write_run(
+        root, RUN, curves={"reward/mean": lambda step: step, "kl": lambda step: 0.1, "my loss": lambda s: 1}
+    )
+
+
+def _nan_only(root: Path) -> None:
+    write_run(root, RUN, [step_record(step, train_loss=math.nan, lr=math.inf) for step in range(20)])
+
+
+def _large(root: Path) -> None:
+    write_run(
+        root,
+        RUN,
+        sessions=(range(20_000),),
+        curves={"train_loss": lambda step: 9.0 if step == 12_345 else 1.0, "lr": lambda step: 1e-4},
+    )
+
+
+def _resumed(root: Path) -> None:
+    write_run(root, RUN, sessions=(range(100), range(60, 160), range(150, 200)))
+
+
+def _unfinished_line(root: Path) -> None:
+    folder = write_run(root, RUN, status="running")
+    with (folder / METRICS_JSONL).open("ab") as file:
+        file.write(b'{"event":"step","global_step":100,"train_l')
+
+
+def _no_record_file(root: Path) -> None:
+    folder = write_run(root, RUN, status="running")
+    (folder / METRICS_JSONL).unlink()
+
+
+def _thousand(root: Path) -> None:
+    for number in range(1_000):
+        write_run(root, f"run-{number:04d}", [], status="finished")
+    write_run(root, RUN, status="running")
+
+
+def _odd_records(root: Path) -> None:
+    """Well-formed lines whose fields are not what anyone would expect."""
+    write_run(
+        root,
+        RUN,
+        extra=[
+            {"event": "checkpoint", "time": 1.7e9, "seconds": "long", "global_step": "7", "is_best": []},
+            {"event": "sample", "time": "now", "path": 7, "prompt": ["a"]},
+            {"event": "sample", "time": 1.7e9, "path": "", "prompt": None},
+            {
+                "event": "finding",
+                "severity": ["critical"],
+                "message": {"a": 1},
+                "causes": 7,
+                "advice": {"b": 2},
+            },
+            {"event": "finding", "severity": "critical", "evidence": [1], "start_step": 1e308, "time": 1e300},
+            {"event": "error", "message": None, "traceback": 5, "time": None},
+            {"event": "lost", "records": "many", "reason": None},
+            {"event": "control_change", "status": 5, "id": [1], "actions": 7, "old": {}, "new": []},
+            {"event": "control_change", "status": "applied", "actions": "stop", "global_step": 5},
+            {"event": "span", "name": None, "start": "x", "duration": []},
+            {"event": "span", "name": "data", "start": 1.7e9, "duration": 0.5},
+            {"event": "epoch", "epoch": "one", "time": 1.7e9},
+            {"event": "completion", "prompt": 7, "completion": None, "global_step": 1.5},
+            {"event": "environment", "accelerators": [7, {"index": "0"}], "packages": "none"},
+            {"event": "end", "status": None, "reason": 3},
+            {"event": 7, "time": 1.7e9},
+            {"event": "start", "session": "x", "config": [1, 2], "time": -1e300},
+        ],
+    )
+
+
+STATES = {
+    write.__name__.lstrip("_"): write
+    for write in (
+        _no_runs,
+        _no_folder,
+        _no_records,
+        _unreadable,
+        _no_manifest,
+        _manifest_of_nonsense,
+        _bad_lines,
+        _nothing_but_garbage,
+        _one_point,
+        _cpu_only,
+        _custom_only,
+        _nan_only,
+        _large,
+        _resumed,
+        _unfinished_line,
+        _no_record_file,
+        _thousand,
+        _odd_records,
+    )
+}
+
+
+_TAKE_LONG = ("large", "thousand")
+
+
+@pytest.fixture(scope="module")
+def root_in(tmp_path_factory):
+    """Log directories in a state, written once."""
+    written = {}
+
+    def root(state):
+        # A live run is live for some seconds only, so what is quickly written is written for each test.
+        if state not in written or state not in _TAKE_LONG:
+            written[state] = tmp_path_factory.mktemp(state) / "logs"
+            STATES[state](written[state])
+        return written[state]
+
+    return root
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_no_page_breaks_in_this_state(state, root_in, look_at):
+    look_at(root_in(state))
+    tab = open_page("runs", RUN, runs=RUN)
+    for page in EVERY_PAGE:
+        assert is_well(tab.switch_page(f"views/{page}.py").run()), page
+
+
+# ---------------------------------------------------------------- faces
+
+
+@pytest.mark.parametrize("page", [page for page in EVERY_PAGE if page != "settings_page"])
+@pytest.mark.parametrize("state", ["no_runs", "no_folder"])
+def test_without_runs_every_page_shows_the_lines_to_paste(page, state, root_in, look_at):
+    root = root_in(state)
+    look_at(root)
+
+    tab = open_page(page)
+
+    assert "No runs yet" in [heading.value for heading in tab.subheader]
+    assert str(root) in said(tab)
+    assert any("telemetry:\n  enabled: true" in code.value for code in tab.code)
+    assert any("TelemetryLogger(" in code.value for code in tab.code)
+
+
+def test_a_folder_that_is_not_there_yet_is_said_to_be_so(root_in, look_at):
+    look_at(root_in("no_folder"))
+
+    tab = open_page("runs")
+
+    assert "does not exist yet" in said(tab)
+
+
+@pytest.mark.parametrize("page", ["overview", "metrics", "system", "alerts"])
+def test_a_run_without_records_is_waited_for(page, root_in, look_at):
+    look_at(root_in("no_records"))
+
+    tab = open_page(page, RUN)
+
+    assert "Starting" in badges(tab)
+    assert "Waiting for the first record." in said(tab)
+
+
+def test_a_run_without_records_has_no_samples_and_says_how_to_log_one(root_in, look_at):
+    look_at(root_in("no_records"))
+
+    assert "log.log_sample(" in said(open_page("samples", RUN))
+
+
+@pytest.mark.parametrize("page", OF_A_RUN)
+def test_an_unreadable_folder_shows_its_path_and_why(page, root_in, look_at):
+    root = root_in("unreadable")
+    look_at(root)
+
+    tab = open_page(page, RUN)
+
+    assert "Unreadable" in badges(tab)
+    assert "This run's folder cannot be read" in [heading.value for heading in tab.subheader]
+    assert any(str(root / RUN) in code.value and MANIFEST in code.value for code in tab.code)
+
+
+def test_behind_an_unreadable_manifest_the_records_are_still_shown(root_in, look_at):
+    look_at(root_in("manifest_of_nonsense"))
+
+    tab = open_page("overview", RUN)
+
+    assert "Unreadable" in badges(tab)
+    assert "run.json is not JSON" in said(tab)
+    assert "drawn 100 of 100 points" in said(tab)
+
+
+def test_an_unreadable_folder_stays_in_the_list_with_its_fault(root_in, look_at):
+    look_at(root_in("unreadable"))
+
+    table = open_page("runs").dataframe[0].value
+
+    assert list(table["Status"]) == ["✕ Unreadable"]
+    assert MANIFEST in table["Problem"][0]
+
+
+def test_a_folder_that_may_not_be_entered_shows_what_would_open_it(logs, monkeypatch):
+    write_run(logs, "other")
+    folder = write_run(logs, RUN)
+    look = run_listing._stat
+
+    def refuse(path):
+        if path.parent == folder:
+            raise PermissionError(13, "Permission denied")
+        return look(path)
+
+    # Nothing keeps root out, as whom the tests may run.
+    monkeypatch.setattr(run_listing, "_stat", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder)
+    (folder / METRICS_JSONL).unlink()
+
+    tab = open_page("overview", RUN)
+
+    assert is_well(tab)
+    assert "Permission denied" in said(tab)
+    assert any("chmod" in code.value for code in tab.code)
+    assert sorted(open_page("runs").dataframe[0].value["Run"]) == ["other", RUN]
+
+
+@pytest.mark.parametrize("page", OF_A_RUN)
+def test_bad_lines_are_counted_where_the_data_is_shown(page, root_in, look_at):
+    look_at(root_in("bad_lines"))
+
+    tab = open_page(page, RUN)
+
+    assert any("3 lines could not be read" in warning.value for warning in tab.warning)
+    assert "Nothing was dropped from the file." in said(tab)
+
+
+def test_what_can_be_read_between_bad_lines_is_drawn(root_in, look_at):
+    look_at(root_in("bad_lines"))
+
+    assert "drawn 101 of 101 points" in said(open_page("overview", RUN))
+
+
+def test_the_sessions_tab_lists_bad_lines_with_place_and_reason(root_in, look_at):
+    look_at(root_in("bad_lines"))
+
+    tables = [table.value for table in open_page("config_notes", RUN).dataframe]
+
+    assert any(list(table.columns) == ["byte", "length", "why"] and len(table) == 3 for table in tables)
+
+
+@pytest.mark.parametrize("page", ["overview", "metrics"])
+def test_a_single_point_is_drawn_with_a_marker(page, root_in, look_at):
+    look_at(root_in("one_point"))
+
+    tab = open_page(page, RUN)
+
+    assert charts(tab) == 1
+    assert "markers" in chart_data(tab)[0]
+    assert "drawn 1 of 1 points" in said(tab)
+
+
+def test_a_run_on_the_cpu_shows_the_cpu_and_says_why_there_is_no_gpu(root_in, look_at):
+    look_at(root_in("cpu_only"))
+
+    assert "CPU of the process" in [metric.label for metric in open_page("overview", RUN).metric]
+
+    system = open_page("system", RUN)
+
+    assert "No GPU figures: the run is on the CPU" in said(system)
+    assert "**CPU** :gray[%]" in [text.value.replace("\\", "") for text in system.markdown]
+
+
+def test_a_run_with_only_metrics_of_its_own_draws_them(root_in, look_at):
+    look_at(root_in("custom_only"))
+
+    tab = open_page("overview", RUN)
+
+    assert {"reward/mean", "kl", "my loss"} <= {metric.label.replace("\\", "") for metric in tab.metric}
+    assert charts(tab) == 3
+    assert charts(open_page("metrics", RUN)) == 3
+
+
+def test_a_run_of_nothing_but_nan_says_so(root_in, look_at):
+    look_at(root_in("nan_only"))
+
+    overview = open_page("overview", RUN)
+
+    assert [metric.value for metric in overview.metric if metric.label == "Train loss"] == ["NaN"]
+    assert "20 NaN" in said(overview)
+    assert "train_loss was NaN or infinite 20 times, first at step 0" in said(open_page("alerts", RUN))
+
+
+def test_a_large_run_is_thinned_and_its_one_spike_is_still_there(root_in, look_at):
+    look_at(root_in("large"))
+
+    tab = open_page("overview", RUN)
+
+    assert "20,002 records" in said(tab)
+    assert "of 40,000 points" in said(tab)
+    assert "from 1 to 9" in chart_data(tab)[0]
+    assert len(chart_data(tab)[0]) < 150_000
+
+
+def test_a_resumed_run_is_marked_where_each_session_begins(root_in, look_at):
+    look_at(root_in("resumed"))
+
+    tab = open_page("overview", RUN)
+
+    assert "3 sessions" in said(tab)
+    assert "session 2" in chart_data(tab)[0]
+    assert len(open_page("config_notes", RUN).dataframe) > 0
+
+
+def test_the_half_of_a_line_is_no_bad_line(root_in, look_at):
+    look_at(root_in("unfinished_line"))
+
+    tab = open_page("overview", RUN)
+
+    assert "could not be read" not in said(tab)
+    assert "drawn 100 of 100 points" in said(tab)
+
+
+def test_a_missing_record_file_is_said_to_be_missing(root_in, look_at):
+    look_at(root_in("no_record_file"))
+
+    assert f"{METRICS_JSONL}: No such file" in said(open_page("overview", RUN))
+
+
+def test_a_thousand_runs_come_in_pages_of_a_hundred(root_in, look_at):
+    look_at(root_in("thousand"))
+
+    tab = open_page("runs")
+
+    assert "1,001 of 1,001 runs" in said(tab)
+    assert len(tab.dataframe[0].value) == 100
+    assert tab.dataframe[0].value["Run"][0] == RUN, "the newest sign of life comes first"
+
+    tab.number_input[0].set_value(11)
+    tab.run()
+
+    assert len(tab.dataframe[0].value) == 1
+
+
+def test_a_log_that_is_replaced_is_read_anew_and_that_is_said(logs):
+    folder = write_run(logs, RUN)
+    tab = open_page("overview", RUN)
+    (folder / METRICS_JSONL).write_bytes(b"")
+    append(folder, [step_record(step, train_loss=0.25) for step in range(3)])
+
+    tab.run()
+
+    assert is_well(tab)
+    assert any("The log was replaced at" in info.value for info in tab.info)
+    assert "drawn 3 of 3 points" in said(tab)
+
+
+def test_a_log_that_grows_is_shown_as_it_grows(logs):
+    folder = write_run(logs, RUN, status="running")
+    tab = open_page("overview", RUN)
+    append(folder, [step_record(step, train_loss=0.25) for step in range(100, 150)])
+
+    tab.run()
+
+    assert "drawn 150 of 150 points" in said(tab)
+
+
+def test_records_that_the_run_lost_are_counted_on_every_page_of_it(logs):
+    write_run(
+        logs, RUN, extra=[{"event": "lost", "time": 1.7e9, "records": 12, "reason": "the disk was full"}]
+    )
+
+    tab = open_page("metrics", RUN)
+
+    assert any(
+        "lost 12 records" in warning.value and "disk was full" in warning.value for warning in tab.warning
+    )

@@ -1,0 +1,322 @@
+"""The frame of a run's pages: its status, how far it is, which run, and regions that fail alone."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from dashboard.components import curve_panel, frame
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.views.pages import OF_A_RUN, badges, button, charts, is_well, open_page, said
+from toolkit.runfolder.labels import Labels
+
+SPEED = {"train_loss": lambda step: 1.0, "sec_per_step": lambda step: 0.5}
+
+
+# ---------------------------------------------------------------- status
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        ("starting", "Starting"),
+        ("running", "Running"),
+        ("stalled", "Stalled 1 m"),
+        ("finished", "Finished"),
+        ("stopped", "Stopped"),
+        ("failed", "Failed"),
+        ("lost", "Lost"),
+    ],
+)
+def test_the_badge_says_how_the_run_is_doing(logs, status, word):
+    write_run(logs, "r", [] if status == "starting" else None, status=status)
+
+    tab = open_page("overview", "r")
+
+    assert any(badge.startswith(word) for badge in badges(tab)), badges(tab)
+
+
+def test_a_run_on_another_machine_is_judged_by_age_and_the_page_says_so(logs):
+    write_run(logs, "r", status="running", host="elsewhere", age_s=1_000)
+
+    tab = open_page("overview", "r")
+
+    assert "Lost" in badges(tab)
+    assert "no sign of life from elsewhere" in said(tab)
+    assert "a guess by age" in said(tab)
+    assert open_page("runs").dataframe[0].value["Status"][0] == "✕ Lost ?"
+
+
+def test_a_failed_run_says_why(logs):
+    write_run(logs, "r", status="failed")
+
+    assert "ValueError: no such file" in said(open_page("overview", "r"))
+
+
+def test_an_archived_run_says_so_on_its_own_page(logs):
+    write_run(logs, "r", labels=Labels(archived=True))
+
+    assert "Finished · archived" in badges(open_page("overview", "r"))
+
+
+def test_tags_are_badges_beside_the_status(logs):
+    write_run(logs, "r", tags=("baseline", "bf16"))
+
+    assert {"baseline", "bf16"} <= set(badges(open_page("overview", "r")))
+
+
+# ---------------------------------------------------------------- how far
+
+
+def test_a_running_run_with_a_known_end_shows_when_it_ends(logs):
+    write_run(logs, "r", status="running", curves=SPEED, summary={"max_steps": 1099})
+
+    words = said(open_page("overview", "r"))
+
+    assert "step 99 / 1,099" in words
+    assert "9%" in words
+    assert "2 steps/s" in words
+    assert "ETA 8 m 20 s" in words
+
+
+def test_an_end_on_another_day_comes_with_its_date(logs):
+    write_run(logs, "r", status="running", curves=SPEED, summary={"max_steps": 99 + 2 * 86_400 * 3})
+
+    words = said(open_page("overview", "r"))
+
+    assert "ETA 3 d" in words
+    about = words.split("(about ", 1)[1].split(")", 1)[0]
+    assert len(about) == len("2026-01-01 12:00"), about
+
+
+@pytest.mark.parametrize("status", ["stalled", "finished", "failed", "lost", "stopped"])
+def test_a_run_that_is_not_running_has_no_eta(logs, status):
+    write_run(logs, "r", status=status, curves=SPEED, summary={"max_steps": 1099})
+
+    words = said(open_page("overview", "r"))
+
+    assert "step 99 / 1,099" in words
+    assert "ETA" not in words
+
+
+def test_without_a_known_end_there_is_neither_bar_nor_eta(logs):
+    write_run(logs, "r", status="running", curves=SPEED, summary={})
+
+    tab = open_page("overview", "r")
+
+    assert "step 99" in said(tab)
+    assert "ETA" not in said(tab)
+    assert not tab.get("progress")
+
+
+def test_without_a_step_time_there_is_no_eta(logs):
+    write_run(logs, "r", status="running", summary={"max_steps": 1099})
+
+    assert "ETA" not in said(open_page("overview", "r"))
+
+
+def test_a_run_beyond_its_last_step_has_no_eta_and_a_full_bar(logs):
+    write_run(logs, "r", status="running", curves=SPEED, summary={"max_steps": 50})
+
+    tab = open_page("overview", "r")
+
+    assert "ETA" not in said(tab)
+    assert [bar.value for bar in tab.get("progress")] == [100]
+
+
+# ---------------------------------------------------------------- which run
+
+
+@pytest.mark.parametrize("page", OF_A_RUN)
+def test_an_unknown_run_brings_up_the_three_names_most_like_it(logs, page):
+    for name in ("lora-1", "lora-2", "lora-3", "lora-4", "xyz"):
+        write_run(logs, name)
+
+    tab = open_page(page, "lora-5")
+
+    assert is_well(tab)
+    assert "Nothing here is called 'lora-5'." in said(tab)
+    near = [item.label.replace("\\", "") for item in tab.button]
+    assert len(near) == 3
+    assert all(name.startswith("lora-") for name in near)
+
+
+def test_an_unknown_run_like_no_other_is_said_to_be_gone(logs):
+    write_run(logs, "lora")
+
+    tab = open_page("overview", "q" * 40)
+
+    assert is_well(tab)
+    assert "It may have been deleted" in said(tab)
+
+
+def test_a_name_that_was_meant_opens_that_run(logs):
+    write_run(logs, "lora-1")
+    tab = open_page("overview", "lora-2")
+
+    button(tab, "lora\\-1").click().run()
+
+    assert tab.query_params["run"] in ("lora-1", ["lora-1"])
+    assert "Finished" in badges(tab)
+
+
+def test_without_a_run_in_the_url_the_newest_is_shown(logs):
+    write_run(logs, "old")
+    write_run(logs, "new", status="running")
+
+    tab = open_page("overview")
+
+    assert [heading.value for heading in tab.subheader] == ["new"]
+
+
+def test_the_picker_changes_the_run_and_keeps_the_page(logs):
+    write_run(logs, "a")
+    write_run(logs, "b")
+    tab = open_page("metrics", "a")
+
+    tab.sidebar.selectbox[0].set_value("b").run()
+
+    assert [heading.value for heading in tab.subheader] == ["b"]
+    assert charts(tab) == 1
+
+
+def test_the_chosen_run_stays_chosen_from_page_to_page(logs):
+    write_run(logs, "a")
+    write_run(logs, "b", status="running")
+    tab = open_page("overview", "a")
+
+    for page in OF_A_RUN:
+        tab.switch_page(f"views/{page}.py").run()
+
+        assert [heading.value for heading in tab.subheader][:1] == ["a"], page
+
+
+def test_two_log_directories_may_hold_runs_of_one_name(tmp_path, look_at):
+    write_run(tmp_path / "one", "r", display_name="first")
+    write_run(tmp_path / "two", "r", display_name="second")
+    look_at(tmp_path / "one", tmp_path / "two")
+
+    assert sorted(open_page("runs").dataframe[0].value["Run"]) == ["first", "second"]
+    assert [heading.value for heading in open_page("overview", "2~r").subheader] == ["second"]
+
+
+@pytest.mark.parametrize(
+    "window", [("5", "20"), ("20", "5"), ("nan", "x"), ("inf", "-inf"), ("-1e400", "1e400")]
+)
+def test_any_window_in_the_url_is_looked_at_or_left_out(logs, window):
+    write_run(logs, "r")
+
+    tab = open_page("overview", "r", **{"from": window[0], "to": window[1]})
+
+    assert is_well(tab)
+    assert ("Whole run" in [item.label for item in tab.button]) == (
+        window in (("5", "20"), ("-1e400", "1e400"))
+    )
+
+
+@pytest.mark.parametrize("axis", ["Step", "Time", "Epoch"])
+def test_charts_can_run_along_any_axis(logs, axis):
+    write_run(
+        logs, "r", sessions=(range(50), range(40, 90)), curves={**SPEED, "epoch": lambda step: step / 10}
+    )
+    tab = open_page("overview", "r")
+
+    tab.get("button_group")[1].set_value(axis).run()
+
+    assert is_well(tab)
+    assert charts(tab) >= 1
+
+
+# ---------------------------------------------------------------- a region that fails
+
+
+def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch):
+    write_run(logs, "r", curves={"train_loss": lambda step: 1.0, "lr": lambda step: 1e-4, "grad_norm": float})
+    real = curve_panel.curve_figure
+
+    def broken(curves, look):
+        if curves[0].series.metric == "lr":
+            raise RuntimeError("no ink <left>")
+        return real(curves, look)
+
+    monkeypatch.setattr(curve_panel, "curve_figure", broken)
+
+    tab = open_page("overview", "r")
+
+    assert not tab.exception
+    assert [error.value for error in tab.error] == [
+        "Learning rate could not be drawn; the rest of the page goes on."
+    ]
+    assert any("no ink <left>" in code.value for code in tab.code), "the traceback is there to copy"
+    assert charts(tab) == 2
+    assert "Train loss" in [metric.label for metric in tab.metric]
+    assert "points · lowest and highest" in said(tab), "the footer comes after the broken chart"
+
+
+@pytest.mark.parametrize(
+    ("page", "broken", "region", "still_there"),
+    [
+        ("overview", "store.means", "The cards", "**Loss**"),
+        ("overview", "store.events", "The charts", "Train loss"),
+        ("metrics", "store.series", "train_loss", "View data"),
+        ("alerts", "store.events", "The alerts", "Severity"),
+        ("timeline", "store.count_events", "The timeline", "**Control**"),
+        ("system", "store.ranks", "The ranks", "Along steps"),
+        ("samples", "store.events", "The samples", "search in prompts"),
+        ("config_notes", "to_yaml", "The configuration", "Sessions"),
+        ("settings_page", "store.trash", "The trash", "**About**"),
+        ("compare", "store.recent", "The summary", "**Configuration**"),
+        ("runs", "store.trends", "The list", "tag:baseline"),
+    ],
+)
+def test_a_region_that_fails_says_so_and_the_others_live_on(
+    logs, monkeypatch, page, broken, region, still_there
+):
+    def fail(*args, **kwargs):
+        raise RuntimeError("broken on purpose")
+
+    write_run(logs, "r")
+    write_run(logs, "s")
+    where = (
+        "dashboard.data.local_store.LocalStore"
+        if broken.startswith("store.")
+        else "dashboard.data.config_diff"
+    )
+    tab = open_page("runs", "r", runs="r,s") if page != "runs" else None
+    monkeypatch.setattr(f"{where}.{broken.removeprefix('store.')}", fail)
+
+    tab = open_page("runs") if tab is None else tab.switch_page(f"views/{page}.py").run()
+
+    assert not tab.exception, tab.exception[0].message
+    assert f"{region} could not be drawn; the rest of the page goes on." in said(tab)
+    assert any("broken on purpose" in code.value for code in tab.code)
+    assert still_there in said(tab)
+
+
+def test_a_control_box_that_fails_leaves_the_page(logs, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("broken on purpose")
+
+    write_run(logs, "r")
+    monkeypatch.setattr(frame, "control_box", fail)
+
+    tab = open_page("overview", "r")
+
+    assert not tab.exception
+    assert "The control box could not be drawn" in said(tab)
+    assert charts(tab) == 1
+
+
+def test_a_header_that_fails_leaves_the_page(logs, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("broken on purpose")
+
+    write_run(logs, "r")
+    monkeypatch.setattr(frame, "status_badge", fail)
+
+    tab = open_page("overview", "r")
+
+    assert not tab.exception
+    assert "The header could not be drawn" in said(tab)
+    assert charts(tab) == 1

@@ -1,0 +1,192 @@
+"""What people do with runs: names, tags, notes, the archive, the trash, downloads."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.views.pages import (
+    badges,
+    button,
+    choose,
+    downloads,
+    is_well,
+    open_page,
+    press_in_dialog,
+    said,
+)
+from toolkit.runfolder.labels import Labels, read_labels
+
+
+def names(tab):
+    return list(tab.dataframe[0].value["Run"])
+
+
+def test_a_new_name_and_tags_are_kept_in_labels_json_and_shown(logs):
+    folder = write_run(logs, "r")
+    tab = open_page("overview", "r")
+    tab.session_state["_rename_name"] = "A better name"
+    tab.session_state["_rename_tags"] = []
+    choose(tab, "Rename and tag…")
+
+    press_in_dialog(tab, lambda: tab.get("menu_button")[0].click("Rename and tag…"), "Keep")
+
+    assert read_labels(folder).display_name == "A better name"
+    assert [heading.value for heading in tab.subheader] == ["A better name"]
+    assert names(open_page("runs")) == ["A better name"]
+
+
+def test_notes_and_tags_of_the_notes_page_are_kept_and_shown(logs):
+    folder = write_run(logs, "r", tags=("old",))
+    tab = open_page("config_notes", "r")
+    tab.text_input[0].set_value("New name")
+    tab.multiselect[0].set_value([])
+    tab.text_area[0].set_value("It <b>diverged</b> at 500.")
+
+    button(tab, "Keep").click().run()
+
+    assert is_well(tab)
+    assert read_labels(folder) == Labels(display_name="New name", tags=(), notes="It <b>diverged</b> at 500.")
+
+    again = open_page("config_notes", "r")
+
+    assert again.text_area[0].value == "It <b>diverged</b> at 500."
+    assert [heading.value for heading in again.subheader] == ["New name"]
+    assert "old" not in badges(again)
+
+
+def test_labels_that_cannot_be_kept_are_refused_in_words(logs):
+    write_run(logs, "r")
+    tab = open_page("config_notes", "r")
+    tab.text_area[0].set_value("字" * 99_999)
+
+    button(tab, "Keep").click().run()
+
+    assert not tab.exception
+    assert any("shorten the notes" in error.value for error in tab.error)
+
+
+def test_archiving_hides_a_run_and_the_switch_shows_it(logs):
+    folder = write_run(logs, "r")
+    write_run(logs, "other")
+
+    choose(open_page("overview", "r"), "Archive")
+
+    assert read_labels(folder).archived
+    runs = open_page("runs")
+    assert names(runs) == ["other"]
+    assert "1 archived hidden" in said(runs)
+
+    runs.toggle(key="archived").set_value(True).run()
+
+    assert sorted(names(runs)) == ["other", "r"]
+
+
+def test_an_archived_run_can_be_taken_out_again(logs):
+    folder = write_run(logs, "r", labels=Labels(archived=True, notes="kept"))
+
+    tab = choose(open_page("overview", "r"), "Take out of the archive")
+
+    assert is_well(tab)
+    assert read_labels(folder) == Labels(archived=False, notes="kept")
+
+
+def test_the_name_has_to_be_typed_before_a_run_is_deleted(logs):
+    folder = write_run(logs, "r", display_name="My run")
+    tab = open_page("overview", "r")
+
+    choose(tab, "Delete…")
+
+    assert button(tab, "Delete").disabled
+    assert "can be brought back from" in said(tab)
+
+    tab.session_state["_delete_name"] = "my other run"
+    choose(tab, "Delete…")
+
+    assert button(tab, "Delete").disabled
+    assert folder.exists()
+
+
+def test_a_deleted_run_goes_to_the_trash_and_settings_brings_it_back(logs):
+    folder = write_run(logs, "r", display_name="My run")
+    write_run(logs, "other")
+    tab = open_page("overview", "r")
+    tab.session_state["_delete_name"] = "My run"
+    choose(tab, "Delete…")
+
+    press_in_dialog(tab, lambda: tab.get("menu_button")[0].click("Delete…"), "Delete")
+
+    assert is_well(tab)
+    assert not folder.exists()
+    assert "### Runs" in said(tab), "the list is where one ends up"
+    assert names(tab) == ["other"]
+    assert any("is in the trash" in toast.value for toast in tab.toast)
+
+    settings = open_page("settings_page")
+    assert list(settings.dataframe[0].value["run"]) == ["r"]
+    button(settings, "Bring back").click().run()
+
+    assert is_well(settings)
+    assert folder.exists()
+    assert "Empty. Deleted runs stay here" in said(settings)
+    assert sorted(names(open_page("runs"))) == ["My run", "other"]
+
+
+def test_a_live_run_is_not_deleted(logs):
+    folder = write_run(logs, "r", status="running")
+
+    tab = choose(open_page("overview", "r"), "Delete…")
+
+    assert "The run is running: stop it first." in said(tab)
+    assert "Delete" not in [item.label for item in tab.button]
+    assert folder.exists()
+
+
+def test_emptying_the_trash_is_asked_for_once_more(logs):
+    from dashboard.data.trash import list_trash, move_to_trash
+
+    write_run(logs, "r")
+    move_to_trash(logs, "r")
+    tab = open_page("settings_page")
+
+    button(tab, "Empty the trash…").click().run()
+
+    assert "This cannot be undone." in said(tab)
+    assert len(list_trash(logs)) == 1
+
+    press_in_dialog(tab, button(tab, "Empty the trash…").click, "Delete for good")
+
+    assert list_trash(logs) == []
+    assert is_well(tab)
+
+
+def test_a_read_only_dashboard_refuses_in_words(logs, look_at):
+    folder = write_run(logs, "r")
+    look_at(logs, read_only=True)
+
+    tab = choose(open_page("overview", "r"), "Archive")
+
+    assert not tab.exception
+    assert "the dashboard was started with --read-only" in said(tab)
+    assert not (folder / "labels.json").exists()
+
+
+def test_what_was_logged_can_be_downloaded(logs):
+    folder = write_run(logs, "r")
+
+    tab = choose(open_page("overview", "r"), "Export…")
+
+    labels = downloads(tab)
+    assert labels[:2] == ["CSV of every metric", "Parquet of every metric"]
+    assert labels[2].startswith("JSONL, the records as they are")
+    assert str(folder / "metrics.jsonl") in [code.value for code in tab.code]
+
+
+def test_the_link_and_the_folder_are_there_to_copy(logs):
+    folder = write_run(logs, "r")
+
+    tab = choose(open_page("overview", "r"), "Link and folder…")
+
+    assert str(folder) in [code.value for code in tab.code]

@@ -1,0 +1,276 @@
+"""Alerts, system, timeline and configuration of a run."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from tests.dashboard.run_folders import step_record, write_run
+from tests.dashboard.views.pages import badges, charts, downloads, is_well, open_page, said
+from toolkit.runfolder.labels import read_labels
+
+# ---------------------------------------------------------------- alerts
+
+
+def test_a_healthy_run_says_what_was_watched(logs):
+    write_run(logs, "r")
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert "**No alerts.**" in said(tab)
+    assert "NaN and infinities in 1 metrics" in said(tab)
+
+
+def test_nan_in_the_loss_is_critical_with_its_first_step_and_a_chart(logs):
+    write_run(
+        logs, "r", [step_record(step, train_loss=math.nan if step in (40, 41) else 1.0) for step in range(80)]
+    )
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert "1 critical" in badges(tab)
+    assert "train_loss was NaN or infinite 2 times, first at step 40" in said(tab)
+    assert charts(tab) == 1
+
+
+def test_an_infinity_elsewhere_is_a_warning(logs):
+    write_run(logs, "r", [step_record(step, train_loss=1.0, grad_norm=math.inf) for step in range(3)])
+
+    assert "1 warning" in badges(open_page("alerts", "r"))
+
+
+@pytest.fixture
+def alarmed(logs):
+    return write_run(
+        logs,
+        "r",
+        extra=[
+            {
+                "event": "finding",
+                "id": "f1",
+                "time": 1.7e9,
+                "kind": "loss spike",
+                "severity": "critical",
+                "message": "The loss jumped from 1 to 9.",
+                "metric": "train_loss",
+                "start_step": 50,
+                "causes": ["a bad batch", "too high a learning rate"],
+                "advice": ["clip gradients"],
+                "evidence": {"z-score": 12.345678},
+            },
+            {
+                "event": "finding",
+                "id": "f2",
+                "time": 1.7e9,
+                "kind": "slow",
+                "severity": "info",
+                "message": "Slow.",
+            },
+            {
+                "event": "error",
+                "time": 1.7e9,
+                "type": "ValueError",
+                "message": "no file",
+                "traceback": "Line 1\nLine 2",
+            },
+            {"event": "lost", "time": 1.7e9, "records": 5, "reason": "disk full"},
+        ],
+    )
+
+
+def test_findings_errors_and_losses_are_listed_with_evidence_and_advice(alarmed):
+    tab = open_page("alerts", "r")
+    words = said(tab)
+
+    assert is_well(tab)
+    assert {"2 critical", "1 warning", "1 info"} <= set(badges(tab))
+    for part in (
+        "The loss jumped from 1 to 9.",
+        "a bad batch",
+        "clip gradients",
+        "z-score: 12.35",
+        "no file",
+    ):
+        assert part in words
+    assert "5 records were lost: disk full" in words
+    assert any("Line 1\nLine 2" in code.value for code in tab.code)
+
+
+def test_alerts_can_be_narrowed_to_a_severity(alarmed):
+    tab = open_page("alerts", "r", severity="info")
+
+    assert "Slow." in said(tab)
+    assert "The loss jumped" not in "".join(text.value for text in tab.markdown[-5:])
+
+    tab = open_page("alerts", "r")
+    next(item for item in tab.get("button_group") if item.key == "severity").set_value(["info"]).run()
+
+    assert {"1 info"} <= set(badges(tab))
+
+
+def test_an_alert_that_was_seen_is_remembered(alarmed):
+    tab = open_page("alerts", "r")
+    seen = [item for item in tab.button if item.label == "I have seen this" and "f1" in item.key]
+
+    seen[0].click().run()
+
+    assert read_labels(alarmed).acknowledged == ("f1",)
+    assert "**loss spike** :gray[seen]" in said(tab)
+
+
+def test_the_worst_finding_stands_on_every_page_of_the_run(alarmed):
+    tab = open_page("metrics", "r")
+
+    assert "1 critical" in badges(tab)
+    assert "The loss jumped from 1 to 9." in said(tab)
+
+
+# ---------------------------------------------------------------- system
+
+
+def gpu_samples(gpus=2, **changed):
+    values = {"util": 97.0, "mem_used_gb": 79.5, "mem_total_gb": 80.0, "temp_c": 60.0, "power_w": 300.0}
+    return [
+        {
+            "event": "system",
+            "time": time.time() - 10 + second,
+            "global_step": second,
+            "cpu_percent": 50.0,
+            **{
+                f"gpu/{gpu}/{name}": value
+                for gpu in range(gpus)
+                for name, value in {**values, **changed}.items()
+            },
+        }
+        for second in range(5)
+    ]
+
+
+def test_each_gpu_has_a_row_and_a_full_one_says_so(logs):
+    environment = {"event": "environment", "time": 1.7e9, "accelerators": [{"index": 1, "name": "H200 <b>"}]}
+    write_run(logs, "r", status="running", extra=[environment, *gpu_samples()])
+
+    tab = open_page("system", "r")
+    words = said(tab)
+
+    assert is_well(tab)
+    assert "**GPU 0**" in words
+    assert "**GPU 1** H200 <b>" in words
+    assert "busy 97 %" in words
+    assert "memory 79.5 / 80 GB" in words
+    assert "full" in words
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -5.0, 0.0, 1e300])
+def test_odd_figures_of_a_gpu_break_nothing(logs, value):
+    odd = dict.fromkeys(("util", "mem_used_gb", "mem_total_gb", "temp_c", "power_w", "power_limit_w"), value)
+    write_run(logs, "r", status="running", extra=gpu_samples(1, **odd))
+
+    for span in ("5 m", "1 h", "All"):
+        assert is_well(open_page("system", "r", span=span))
+        assert is_well(open_page("system", "r", span=span, steps="true"))
+
+
+def test_the_ranks_of_a_run_are_compared(logs):
+    def slow(step):
+        return 0.5
+
+    write_run(
+        logs,
+        "r",
+        curves={"train_loss": float, "sec_per_step": lambda step: 0.1},
+        ranks={1: {"sec_per_step": slow}, 2: {"sec_per_step": lambda step: 0.1}},
+    )
+
+    tab = open_page("system", "r")
+
+    assert is_well(tab)
+    assert "3 ranks" in said(tab)
+    assert "Slowest: rank 1 (0.5 s)" in said(tab)
+
+
+# ---------------------------------------------------------------- timeline
+
+
+def test_the_timeline_shows_events_and_spans_and_exports_a_trace(logs):
+    write_run(
+        logs,
+        "r",
+        extra=[
+            {
+                "event": "checkpoint",
+                "time": 1.7e9,
+                "global_step": 50,
+                "seconds": 3.0,
+                "checkpoint_path": "c/50",
+            },
+            *(
+                {"event": "span", "name": name, "time": 1.7e9, "start": 1.7e9 + at, "duration": 0.5}
+                for at in range(20)
+                for name in ("data", "forward")
+            ),
+        ],
+    )
+
+    tab = open_page("timeline", "r")
+
+    assert is_well(tab)
+    assert charts(tab) == 2
+    assert sorted(tab.dataframe[0].value.index) == ["data", "forward"]
+    assert list(tab.dataframe[0].value["count"]) == [20, 20]
+    assert downloads(tab) == ["Chrome trace (opens in Perfetto)"]
+    assert "c/50 in 3 s" in list(tab.dataframe[1].value["what"])
+
+
+def test_a_run_without_spans_says_what_would_be_here(logs):
+    write_run(logs, "r")
+
+    assert "This run has logged no spans." in said(open_page("timeline", "r"))
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def test_the_configuration_can_be_searched_and_copied(logs):
+    write_run(
+        logs, "r", start={"config": {"optimizer": {"lr": 0.001, "name": "adam"}, "seed": 7}, "host": "box"}
+    )
+    tab = open_page("config_notes", "r")
+
+    assert is_well(tab)
+    assert any("lr: 0.001" in code.value for code in tab.code)
+
+    tab.text_input(key="_config_search").set_value("adam").run()
+
+    table = next(table.value for table in tab.dataframe if list(table.value.columns) == ["key", "value"])
+    assert list(table["value"]) == ["adam"]
+    assert "1 of 3 values" in said(tab)
+
+
+def test_a_run_without_a_start_record_says_so(logs):
+    write_run(logs, "r", [step_record(1, train_loss=1.0)])
+
+    tab = open_page("config_notes", "r")
+
+    assert is_well(tab)
+    assert "no start record" in said(tab)
+    assert "There is no other run to compare with." in said(tab)
+
+
+def test_settings_show_what_the_dashboard_looks_at_and_empty_its_cache(logs):
+    write_run(logs, "r")
+    tab = open_page("settings_page")
+
+    assert str(logs) in [code.value for code in tab.code]
+    assert "Nothing leaves this machine" in said(tab)
+
+    next(item for item in tab.button if item.label == "Empty the cache").click().run()
+
+    assert is_well(tab)
+    assert any("Freed" in toast.value for toast in tab.toast)

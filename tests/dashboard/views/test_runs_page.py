@@ -1,0 +1,162 @@
+"""The list of runs: found, filtered, sorted, picked."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.views.pages import button, is_well, open_page, press_in_dialog, said
+from toolkit.runfolder.labels import Labels, read_labels
+
+
+def names(tab):
+    return list(tab.dataframe[0].value["Run"]) if tab.dataframe else []
+
+
+@pytest.fixture
+def five(logs):
+    write_run(logs, "lora-a", tags=("baseline",), summary={"train_loss": 0.5, "max_steps": 99, "lr": 1e-3})
+    write_run(logs, "lora-b", status="failed", summary={"train_loss": 0.1, "max_steps": 990})
+    write_run(logs, "full-c", status="running", summary={"train_loss": 2.0})
+    write_run(logs, "full-d", status="lost", host="elsewhere", labels=Labels(tags=("baseline", "x y")))
+    write_run(logs, "old", labels=Labels(archived=True))
+    return logs
+
+
+def test_every_run_is_listed_with_status_and_progress(five):
+    table = open_page("runs").dataframe[0].value.set_index("Run")
+
+    assert sorted(table.index) == ["full-c", "full-d", "lora-a", "lora-b"]
+    assert table["Status"]["lora-a"] == "■ Finished"
+    assert table["Status"]["lora-b"] == "✕ Failed"
+    assert table["Status"]["full-c"] == "● Running"
+    assert table["Progress"]["lora-a"] == 1.0
+    assert table["Progress"]["lora-b"] == pytest.approx(0.1)
+    assert table["Loss"]["lora-b"] == "0.1"
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("lora", {"lora-a", "lora-b"}),
+        ("-lora", {"full-c", "full-d"}),
+        ("tag:baseline", {"lora-a", "full-d"}),
+        ('tag:"x y"', {"full-d"}),
+        ("status:failed", {"lora-b"}),
+        ("loss<0.3", {"lora-b"}),
+        ("lr>1e-4", {"lora-a"}),
+        ("host:elsewhere", {"full-d"}),
+        ("nothing-like-this", set()),
+    ],
+)
+def test_the_search_box_finds(five, query, found):
+    tab = open_page("runs", q=query)
+
+    assert is_well(tab)
+    assert set(names(tab)) == found
+    assert bool(found) != ("No run matches." in said(tab))
+
+
+@pytest.mark.parametrize("query", ["colour:red", "loss<much", '"open', "-", "<", "x" * 3000])
+def test_a_search_that_means_nothing_is_explained_and_hides_no_run(five, query):
+    tab = open_page("runs", q=query)
+
+    assert is_well(tab)
+    assert len(tab.warning) == 1
+    assert len(names(tab)) == 4
+
+
+def test_typing_into_the_search_box_filters(five):
+    tab = open_page("runs")
+
+    tab.text_input(key="q").set_value("tag:baseline").run()
+
+    assert set(names(tab)) == {"lora-a", "full-d"}
+
+
+def test_pills_filter_by_status(five):
+    tab = open_page("runs")
+    pills = next(item for item in tab.get("button_group") if item.key == "status")
+    assert "Failed 1" in said(tab)
+
+    pills.set_value(["failed"]).run()
+
+    assert names(tab) == ["lora-b"]
+
+
+@pytest.mark.parametrize(("order", "first"), [("name", "full-c"), ("loss", "lora-b"), ("status", "full-c")])
+def test_the_list_is_sorted_as_asked(five, order, first):
+    tab = open_page("runs", sort=order)
+
+    assert names(tab)[0] == first
+
+
+def test_the_last_sign_of_life_sorts_without_being_asked(five):
+    assert names(open_page("runs"))[0] == "full-c"
+
+
+def test_nothing_can_be_done_before_a_row_is_picked(five):
+    tab = open_page("runs")
+
+    assert all(button(tab, label).disabled for label in ("Open", "Compare", "Tag…", "Archive"))
+
+
+def pick(tab, *wanted):
+    """Pick rows of the table as a browser does."""
+    order = names(tab)
+    tab.session_state["_runs_table"] = {
+        "selection": {"rows": [order.index(name) for name in wanted], "columns": [], "cells": []}
+    }
+    return tab.run()
+
+
+def test_one_picked_run_can_be_opened(five):
+    tab = pick(open_page("runs"), "lora-b")
+
+    button(tab, "Open").click().run()
+
+    assert [heading.value for heading in tab.subheader] == ["lora\\-b"]
+
+
+def test_two_picked_runs_can_be_compared(five):
+    tab = pick(open_page("runs"), "lora-a", "lora-b")
+
+    button(tab, "Compare 2").click().run()
+
+    assert is_well(tab)
+    assert "### Compare" in said(tab)
+    assert sorted(tab.multiselect[0].value) == ["lora-a", "lora-b"]
+
+
+def test_picked_runs_are_archived_together(five):
+    tab = pick(open_page("runs"), "lora-a", "lora-b")
+
+    button(tab, "Archive").click().run()
+
+    assert read_labels(five / "lora-a").archived
+    assert read_labels(five / "lora-b").archived
+    assert sorted(names(open_page("runs"))) == ["full-c", "full-d"]
+
+
+def test_picked_runs_get_a_tag_besides_their_own(five):
+    tab = pick(open_page("runs"), "lora-a", "lora-b")
+    tab.session_state["_new_tags"] = ["x y"]
+    button(tab, "Tag…").click().run()
+
+    press_in_dialog(tab, button(tab, "Tag…").click, "Add")
+
+    assert read_labels(five / "lora-a").tags == ("baseline", "x y")
+    assert read_labels(five / "lora-b").tags == ("x y",)
+
+
+def test_links_and_files_beside_the_runs_are_passed_over_and_said(five, tmp_path):
+    (five / "link").symlink_to(tmp_path)
+    (five / "notes.txt").write_text("hello")
+    (five / "empty").mkdir()
+
+    tab = open_page("runs")
+
+    assert len(names(tab)) == 4
+    assert "link is a link and is not followed" in said(tab)
