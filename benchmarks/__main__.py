@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from benchmarks import cpu_per_record, gpu_loop, import_cost, kill_loss, log_cost, memory, paced
+from benchmarks import (
+    cpu_per_record,
+    dashboard,
+    gpu_loop,
+    import_cost,
+    kill_loss,
+    log_cost,
+    memory,
+    paced,
+)
 from benchmarks.command import Options, parse
 from benchmarks.report import Claim
 
-_BENCHMARKS = (log_cost, paced, cpu_per_record, import_cost, memory, kill_loss, gpu_loop)
+_BENCHMARKS = (log_cost, paced, cpu_per_record, import_cost, memory, kill_loss, dashboard, gpu_loop)
 
 
 def main(options: Options) -> None:

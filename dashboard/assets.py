@@ -33,10 +33,18 @@ def plotly_js_file() -> Path:
     raise FileNotFoundError("the installed plotly package has no package_data/plotly.min.js")
 
 
-CHART_JS_FILE = Path(__file__).with_name("components") / "chart.js"
+_SCRIPTS = Path(__file__).with_name("components")
+
+SCRIPTS = ("cards", "chart")
+"""Code of ours that runs in the browser, by name."""
+
+
+def script_file(name: str) -> Path:
+    """Return where the script of this name lies."""
+    return _SCRIPTS / f"{name}.js"
 
 
 @cache
-def chart_js_url() -> str:
-    """Return the path under which the server hands out the code that draws charts; it changes with the code."""
-    return f"/assets/chart-{zlib.crc32(CHART_JS_FILE.read_bytes()):08x}.js"
+def script_url(name: str) -> str:
+    """Return the path under which the server hands out a script of ours; it changes with the code."""
+    return f"/assets/{name}-{zlib.crc32(script_file(name).read_bytes()):08x}.js"

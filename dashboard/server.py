@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import importlib
 import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -22,9 +23,10 @@ from streamlit import config
 from streamlit.web import bootstrap
 from uvicorn.config import WS_PROTOCOLS
 
-from dashboard.assets import CHART_JS_FILE, chart_js_url, plotly_js_file, plotly_js_url
+from dashboard.assets import SCRIPTS, plotly_js_file, plotly_js_url, script_file, script_url
 from dashboard.listening import Listener
 from dashboard.network_guard import NetworkGuard
+from dashboard.preload import with_preloads
 from dashboard.theme import THEME_OPTIONS
 
 APP_SCRIPT = Path(__file__).with_name("app.py")
@@ -35,19 +37,22 @@ _SECONDS_FOR_OPEN_CONNECTIONS = 1
 class DashboardServer(uvicorn.Server):
     """Serves the pages on a socket that already listens, until `stop` is called or a signal says so."""
 
-    def __init__(self, listener: Listener, *, script: Path = APP_SCRIPT) -> None:
+    def __init__(self, listener: Listener, *, script: Path = APP_SCRIPT, preload: bool = True) -> None:
         # Streamlit reads options while the application is built, so they come first.
         bootstrap.load_config_options(_known_here(streamlit_options(listener)))
+        scripts, modules = (
+            ([plotly_js_url()], [script_url(name) for name in SCRIPTS]) if preload else ([], [])
+        )
         application = st.App(
             script,
             routes=[
                 Route(plotly_js_url(), _plotly_js, methods=["GET"]),
-                Route(chart_js_url(), _chart_js, methods=["GET"]),
+                *(Route(script_url(name), _script(name), methods=["GET"]) for name in SCRIPTS),
             ],
         )
         super().__init__(
             uvicorn.Config(
-                NetworkGuard(application, listener.doors),
+                NetworkGuard(with_preloads(application, scripts, modules), listener.doors),
                 ws="websockets-sansio" if "websockets-sansio" in WS_PROTOCOLS else "auto",
                 # Compressing what stays on this machine costs more than it saves; Streamlit leaves it off as well.
                 ws_per_message_deflate=False,
@@ -86,8 +91,8 @@ class DashboardServer(uvicorn.Server):
         """Start, and tell the one who waits for it."""
         await super().startup(sockets)
         if self.started:
-            # Begun before the first browser asks.
-            threading.Thread(target=_compressed_plotly_js, name="compressing plotly.js", daemon=True).start()
+            # Begun before the first browser asks: it needs a second to start itself.
+            threading.Thread(target=_get_ready, name="getting ready", daemon=True).start()
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -158,9 +163,12 @@ def _known_here(options: Mapping[str, object]) -> dict[str, object]:
 _FOR_GOOD = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 
-async def _chart_js(_request: Request) -> Response:
-    body = await asyncio.to_thread(CHART_JS_FILE.read_bytes)
-    return Response(body, media_type="text/javascript", headers=_FOR_GOOD)
+def _script(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(_request: Request) -> Response:
+        body = await asyncio.to_thread(script_file(name).read_bytes)
+        return Response(body, media_type="text/javascript", headers=_FOR_GOOD)
+
+    return answer
 
 
 async def _plotly_js(request: Request) -> Response:
@@ -171,6 +179,12 @@ async def _plotly_js(request: Request) -> Response:
     else:
         body = await asyncio.to_thread(plotly_js_file().read_bytes)
     return Response(body, media_type="text/javascript", headers=headers)
+
+
+def _get_ready() -> None:
+    _compressed_plotly_js()
+    # What every page needs: pandas and pyarrow alone take a second to import.
+    importlib.import_module("dashboard.components.curve_panel")
 
 
 def _compressed_plotly_js() -> bytes:

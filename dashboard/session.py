@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -27,6 +28,9 @@ _ASKED = "_asked"
 
 @st.cache_resource(show_spinner=False)
 def _store(log_dirs: tuple[str, ...], cache_dir: str, read_only: bool) -> LocalStore:
+    # Streamlit collects garbage after every region it draws, and would look at all of pandas and pyarrow each time.
+    gc.collect()
+    gc.freeze()
     return LocalStore([Path(path) for path in log_dirs], cache_dir=Path(cache_dir), read_only=read_only)
 
 

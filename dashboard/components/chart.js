@@ -3,6 +3,13 @@ function loadPlotly(src) {
   if (window.Plotly) return Promise.resolve(window.Plotly);
   if (!window.__telemetryPlotly) {
     window.__telemetryPlotly = new Promise((resolve, reject) => {
+      // The page itself may have begun to load it already; asked for twice it would run twice.
+      const begun = document.querySelector(`script[src="${src}"]`);
+      if (begun) {
+        begun.addEventListener("load", () => resolve(window.Plotly));
+        begun.addEventListener("error", () => reject(new Error("plotly.js could not be loaded from " + src)));
+        return;
+      }
       const script = document.createElement("script");
       script.src = src;
       script.onload = () => resolve(window.Plotly);
@@ -158,15 +165,39 @@ export default function (component) {
     });
   };
   div.__draw = draw;
-  loadPlotly(data.src).then(draw).catch((error) => { div.textContent = "This chart could not be drawn: " + error.message; });
-  if (!div.__theme) {
+  const wanted = () => {
+    div.__waiting = true;
+    if (div.__visible) drawInTurn(div, data.src);
+  };
+  if (!div.__watch) {
+    // What is far below the fold is drawn when somebody scrolls there, not at every refresh.
+    div.__watch = new IntersectionObserver((entries) => {
+      div.__visible = entries[entries.length - 1].isIntersecting;
+      if (div.__visible && div.__waiting) drawInTurn(div, data.src);
+    }, { rootMargin: "400px 0px" });
+    div.__watch.observe(div);
     // The theme can change without a message from the server.
-    div.__theme = new MutationObserver(() => { if (window.Plotly && div.__draw) div.__draw(window.Plotly); });
+    div.__theme = new MutationObserver(() => { if (window.Plotly) { div.__waiting = true; if (div.__visible) drawInTurn(div, data.src); } });
     div.__theme.observe(document.documentElement, { attributes: true, attributeFilter: ["class", "style", "data-theme"] });
   }
+  wanted();
   return () => {
-    if (div.__theme) { div.__theme.disconnect(); div.__theme = null; }
+    for (const name of ["__theme", "__watch"]) if (div[name]) { div[name].disconnect(); div[name] = null; }
     if (window.Plotly && div._fullLayout) window.Plotly.purge(div);
     div.__wired = false;
   };
+}
+
+// One chart after the other, with a breath in between: the first is on the screen while the last is still being made.
+let turn = Promise.resolve();
+function drawInTurn(div, src) {
+  turn = turn
+    .then(() => loadPlotly(src))
+    .then((Plotly) => {
+      if (!div.__waiting || !div.isConnected) return undefined;
+      div.__waiting = false;
+      return div.__draw(Plotly);
+    })
+    .catch((error) => { div.textContent = "This chart could not be drawn: " + error.message; })
+    .then(() => new Promise((resume) => { setTimeout(resume, 0); }));
 }

@@ -8,19 +8,11 @@ from typing import Any
 import orjson
 import streamlit as st
 
-from dashboard.assets import chart_js_url, plotly_js_url
+from dashboard.assets import plotly_js_url
 from dashboard.charts.palette import DARK, LIGHT
+from dashboard.components.script import loader
 
-# Streamlit sends this with every chart at every refresh, so the code itself is fetched once and kept by the browser.
-_SCRIPT = """\
-const code = import(window.location.origin + "__URL__");
-export default function (component) {
-  let cleanUp = null, gone = false;
-  code.then((chart) => { if (!gone) cleanUp = chart.default(component); });
-  return () => { gone = true; if (cleanUp) cleanUp(); };
-}
-"""
-_PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
+PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
 _STYLE = ".telemetry-chart { width: 100%; } .telemetry-chart .modebar { opacity: 0.85; }"
 
 
@@ -46,7 +38,7 @@ def draw_chart(
             "height": height,
             "name": name,
             "group": group,
-            "palettes": _PALETTES,
+            "palettes": PALETTES,
         },
         key=key,
         on_view_change=on_view or _nothing,
@@ -71,7 +63,7 @@ def _component() -> Any:
         "telemetry_chart",
         html='<div class="telemetry-chart" role="img"></div>',
         css=_STYLE,
-        js=_SCRIPT.replace("__URL__", chart_js_url()),
+        js=loader("chart"),
         isolate_styles=False,
     )
 

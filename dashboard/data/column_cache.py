@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,8 @@ _VERSION: Final = 1
 """Raised whenever the columns are made differently; a file of another number is read anew from the log."""
 
 _TAIL_BYTES: Final = 4096
+_HALF_DONE_S: Final = 3600.0
+"""Nobody saves for that long."""
 _ROWS: Final = ("time", "elapsed", "step", "epoch")
 _EVENTS: Final = ("event_kind", "event_start", "event_length")
 
@@ -115,6 +118,7 @@ class ColumnCache:
         return found
 
     def _make_room(self, newest: Path) -> None:
+        self._remove_half_done()
         files = sorted(self._files(), key=lambda item: item[1].st_mtime)
         held = sum(status.st_size for _, status in files)
         for path, status in files:
@@ -124,6 +128,15 @@ class ColumnCache:
                 with suppress(OSError):
                     path.unlink()
                     held -= status.st_size
+
+    def _remove_half_done(self) -> None:
+        """Remove what a process left behind that ended while it saved."""
+        with suppress(OSError):
+            for entry in os.scandir(self._folder):
+                if entry.name.endswith(".tmp") and entry.is_file(follow_symlinks=False):
+                    with suppress(OSError):
+                        if time.time() - entry.stat(follow_symlinks=False).st_mtime > _HALF_DONE_S:
+                            os.unlink(entry.path)
 
 
 def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:

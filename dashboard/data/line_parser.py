@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +81,8 @@ class LineParser:
             else []
         )
         table = self._parse_alike(lines, alike)
-        found = _Rows(self._learn)
+        # A few lines are read one by one whatever they are; what is in them need not be learnt.
+        found = _Rows(self._learn if len(lines) >= _FEW_LINES else None)
         if table is None:
             alike = []
         single = _others(len(lines), alike)
@@ -141,7 +143,7 @@ class LineParser:
 class _Rows:
     """Collects records read one by one."""
 
-    def __init__(self, learn: Any) -> None:
+    def __init__(self, learn: Callable[[Record], None] | None) -> None:
         self._learn = learn
         self.bad: list[BadLine] = []
         self._events: list[tuple[str, int, int]] = []
@@ -161,7 +163,8 @@ class _Rows:
             self.bad.append(BadLine(start, length, "it has no `event`"))
             return
         self._records += 1
-        self._learn(record)
+        if self._learn is not None:
+            self._learn(record)
         if event not in CARRIES_METRICS:
             self._events.append((event, start, length))
             if event == LOST:

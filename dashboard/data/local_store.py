@@ -169,6 +169,13 @@ class LocalStore:
         """Read what was appended, for at most about `wait_s`."""
         return self._log(key, rank).refresh(wait_s)
 
+    def wait_until_saved(self, timeout_s: float) -> None:
+        """Wait for columns that are being saved now, each for at most `timeout_s`."""
+        with self._lock:
+            logs = list(self._logs.values())
+        for log in logs:
+            log.wait_until_saved(timeout_s)
+
     def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
         """Return the metrics read so far."""
         return self._log(key, rank).metrics()

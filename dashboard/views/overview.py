@@ -11,7 +11,7 @@ import numpy as np
 import streamlit as st
 
 from dashboard.components import faces
-from dashboard.components.cells import cells
+from dashboard.components.cards import Card, draw_cards
 from dashboard.components.control_box import describe, subject
 from dashboard.components.curve_panel import Options, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read
@@ -42,17 +42,8 @@ def main() -> None:
 # ---------------------------------------------------------------- cards
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One number with its shape over the run."""
-
-    label: str
-    value: str
-    metric: str
-    delta: str | None = None
-    about: str | None = None
-    tone: Literal["off", "inverse", "normal"] = "off"
-    help: str | None = None
+Numbered = tuple[str, Card]
+"""A metric, and the card that tells of it."""
 
 
 def _cards(page: RunPage) -> None:
@@ -61,95 +52,89 @@ def _cards(page: RunPage) -> None:
     if not metrics:
         faces.no_records(page.card.status.why)
         return
-    cards = [card for card in (_loss(page, metrics), _val(metrics)) if card is not None]
+    found = [_loss(page, metrics), _validation(metrics)]
     for name, label, words in (
         ("lr", "Learning rate", learning_rate),
         ("grad_norm", "Gradient norm", short_number),
     ):
         if name in metrics:
-            cards.append(Card(label, words(metrics[name].last), name))
-    speed = next((name for name in _SPEEDS if name in metrics), None)
-    if speed is not None:
-        cards.append(_speed(page, metrics, speed))
-    hardware = _hardware(metrics)
-    if hardware is not None:
-        cards.append(hardware)
+            found.append((name, Card(label=label, value=words(metrics[name].last))))
+    found += [_speed(page, metrics), _hardware(metrics)]
+    cards = [card for card in found if card is not None]
     if len(cards) < 3:
-        for info in [info for name, info in metrics.items() if _is_custom(name, info)][: 6 - len(cards)]:
-            cards.append(Card(md(info.name, 40), short_number(info.last), info.name))
-    for card, place in zip(cards, cells(len(cards), min_width=150, row_height=170), strict=True):
-        spark = page.store.means(page.key, card.metric, _SPARK_POINTS)
-        with place:
-            st.metric(
-                card.label,
-                card.value,
-                card.delta,
-                delta_color=card.tone,
-                delta_arrow="auto" if card.tone != "off" else "off",
-                delta_description=card.about,
-                border=True,
-                help=card.help,
-                height="stretch",
-                chart_data=spark.tolist() if len(spark) > 1 else None,
-            )
+        own = [info for name, info in metrics.items() if _is_custom(name, info)][: 6 - len(cards)]
+        cards += [(info.name, Card(label=info.name[:60], value=short_number(info.last))) for info in own]
+    draw_cards(
+        [replace(card, spark=_spark(page, metric)) for metric, card in cards], key=f"_cards {page.key}"
+    )
 
 
-def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> Card | None:
+def _spark(page: RunPage, metric: str) -> list[float]:
+    means = page.store.means(page.key, metric, _SPARK_POINTS)
+    return [float(f"{value:.5g}") for value in means[np.isfinite(means)]]
+
+
+def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> Numbered | None:
     info = metrics.get("train_loss")
     if info is None:
         return None
     recent = page.store.recent(page.key, "train_loss", 100)
     finite = recent[np.isfinite(recent)]
-    if not len(finite) or not np.isfinite(info.last):
-        return Card("Train loss", short_number(info.last), "train_loss")
-    part = max(1, len(finite) // 4)
+    if len(finite) < 8 or not np.isfinite(info.last):
+        return "train_loss", Card(label="Train loss", value=short_number(info.last))
+    part = len(finite) // 4
     now, before = float(finite[-part:].mean()), float(finite[:part].mean())
-    if len(finite) < 8:
-        return Card("Train loss", short_number(info.last), "train_loss")
-    return Card(
-        "Train loss",
-        short_number(now),
-        "train_loss",
-        f"{now - before:+.2g}",
-        f"in {len(recent)} records",
-        "inverse",
-        f"The mean of the last {part} records. The last one alone was {short_number(info.last)}.",
+    arrow = "↓" if now < before else "↑"
+    return "train_loss", Card(
+        label="Train loss",
+        value=short_number(now),
+        delta=f"{arrow} {short_number(abs(now - before))}",
+        about=f"in {len(recent)} records",
+        tone="good" if now < before else "critical",
+        help=f"The mean of the last {part} records. The last one alone was {short_number(info.last)}.",
     )
 
 
-def _val(metrics: dict[str, MetricInfo]) -> Card | None:
+def _validation(metrics: dict[str, MetricInfo]) -> Numbered | None:
     name = next((name for name in _VAL if name in metrics), None)
     if name is None:
         return None
     info = metrics[name]
     best = f"best {short_number(info.low)}" if np.isfinite(info.low) else None
-    return Card("Validation loss", short_number(info.last), name, best)
+    return name, Card(label="Validation loss", value=short_number(info.last), about=best)
 
 
-def _speed(page: RunPage, metrics: dict[str, MetricInfo], name: str) -> Card:
+def _speed(page: RunPage, metrics: dict[str, MetricInfo]) -> Numbered | None:
+    name = next((name for name in _SPEEDS if name in metrics), None)
+    if name is None:
+        return None
     recent = page.store.recent(page.key, name, 200)
     recent = recent[np.isfinite(recent)]
     now = float(np.median(recent[-20:])) if len(recent) else metrics[name].last
     usual = float(np.median(recent)) if len(recent) else now
-    label = "Samples / s" if name == "samples_per_sec" else "Tokens / s"
-    if len(recent) < 40 or usual <= 0 or abs(now / usual - 1) < 0.05:
-        return Card(label, short_number(now), name, "steady" if len(recent) >= 40 else None)
-    return Card(label, short_number(now), name, f"{now / usual - 1:+.0%}", "vs usual", "normal")
+    card = Card(label="Samples / s" if name == "samples_per_sec" else "Tokens / s", value=short_number(now))
+    if len(recent) < 40 or usual <= 0:
+        return name, card
+    if abs(now / usual - 1) < 0.05:
+        return name, replace(card, about="steady")
+    tone: Literal["good", "critical"] = "good" if now > usual else "critical"
+    return name, replace(card, delta=f"{now / usual - 1:+.0%}", about="vs usual", tone=tone)
 
 
-def _hardware(metrics: dict[str, MetricInfo]) -> Card | None:
+def _hardware(metrics: dict[str, MetricInfo]) -> Numbered | None:
     for name in ("gpu_util", "gpu/0/util"):
         if name in metrics:
             memory = metrics.get("gpu_mem_reserved") or metrics.get("gpu_mem_allocated")
             about = f"{memory.last:.3g} GB held" if memory is not None else None
-            return Card("GPU busy", f"{metrics[name].last:.0f} %", name, about)
+            return name, Card(label="GPU busy", value=f"{metrics[name].last:.0f} %", about=about)
     if "gpu_mem_reserved" in metrics:
-        return Card("GPU memory", f"{metrics['gpu_mem_reserved'].last:.3g} GB", "gpu_mem_reserved")
+        held = f"{metrics['gpu_mem_reserved'].last:.3g} GB"
+        return "gpu_mem_reserved", Card(label="GPU memory", value=held)
     if "process_cpu_percent" in metrics:
         memory = metrics.get("cpu_mem_rss_mb")
         about = f"{size(memory.last * 1e6)} held" if memory is not None else None
         value = f"{metrics['process_cpu_percent'].last:.0f} %"
-        return Card("CPU of the process", value, "process_cpu_percent", about)
+        return "process_cpu_percent", Card(label="CPU of the process", value=value, about=about)
     return None
 
 
@@ -302,8 +287,7 @@ def _events(page: RunPage) -> None:
     shown = [line for record in different.values() if (line := _line(record)) is not None][:7]
     if not shown:
         st.caption("Checkpoints, samples, epochs and answers to requests appear here.")
-    for line in shown:
-        st.markdown(line)
+    st.markdown("  \n".join(shown))
 
 
 def _line(record: Record) -> str | None:

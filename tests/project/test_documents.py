@@ -109,7 +109,15 @@ def test_the_json_of_the_documents_is_strict(document):
 def checkout(tmp_path_factory):
     """A folder like a fresh clone whose set-up is done; what is made in it stays out of the real one."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("Makefile", "run.py", "run_dashboard.py", "config", "toolkit", "dashboard", "pyproject.toml"):
+    for name in (
+        "Makefile",
+        "run.py",
+        "run_dashboard.py",
+        "config",
+        "toolkit",
+        "dashboard",
+        "pyproject.toml",
+    ):
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").symlink_to(sys.prefix)
     return folder

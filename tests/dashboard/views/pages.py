@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,11 +146,21 @@ def press_in_dialog(tab: AppTest, opener: Any, label: str) -> AppTest:
 
 def charts(tab: AppTest) -> int:
     """Return how many charts the page draws."""
-    return len(tab.get("bidi_component"))
+    return len(chart_data(tab))
 
 
 def chart_data(tab: AppTest) -> list[str]:
     """Return what is sent to the browser for each chart, as JSON."""
+    return [text for text in _sent_to_components(tab) if "figure" in json.loads(text)]
+
+
+def cards(tab: AppTest) -> dict[str, str]:
+    """Return the numbers at the top of the overview, by their labels."""
+    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    return {card["label"]: card["value"] for data in sent for card in data.get("cards", ())}
+
+
+def _sent_to_components(tab: AppTest) -> list[str]:
     return [item.proto.json for item in tab.get("bidi_component")]
 
 

@@ -16,6 +16,7 @@ from tests.dashboard.views.pages import (
     EVERY_PAGE,
     OF_A_RUN,
     badges,
+    cards,
     chart_data,
     charts,
     is_well,
@@ -349,7 +350,7 @@ def test_a_single_point_is_drawn_with_a_marker(page, root_in, look_at):
 def test_a_run_on_the_cpu_shows_the_cpu_and_says_why_there_is_no_gpu(root_in, look_at):
     look_at(root_in("cpu_only"))
 
-    assert "CPU of the process" in [metric.label for metric in open_page("overview", RUN).metric]
+    assert "CPU of the process" in cards(open_page("overview", RUN))
 
     system = open_page("system", RUN)
 
@@ -362,7 +363,7 @@ def test_a_run_with_only_metrics_of_its_own_draws_them(root_in, look_at):
 
     tab = open_page("overview", RUN)
 
-    assert {"reward/mean", "kl", "my loss"} <= {metric.label.replace("\\", "") for metric in tab.metric}
+    assert {"reward/mean", "kl", "my loss"} <= set(cards(tab))
     assert charts(tab) == 3
     assert charts(open_page("metrics", RUN)) == 3
 
@@ -372,7 +373,7 @@ def test_a_run_of_nothing_but_nan_says_so(root_in, look_at):
 
     overview = open_page("overview", RUN)
 
-    assert [metric.value for metric in overview.metric if metric.label == "Train loss"] == ["NaN"]
+    assert cards(overview)["Train loss"] == "NaN"
     assert "20 NaN" in said(overview)
     assert "train_loss was NaN or infinite 20 times, first at step 0" in said(open_page("alerts", RUN))
 

@@ -8,7 +8,7 @@ pytest.importorskip("streamlit")
 
 from dashboard.components import curve_panel, frame
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.views.pages import OF_A_RUN, badges, button, charts, is_well, open_page, said
+from tests.dashboard.views.pages import OF_A_RUN, badges, button, cards, charts, is_well, open_page, said
 from toolkit.runfolder.labels import Labels
 
 SPEED = {"train_loss": lambda step: 1.0, "sec_per_step": lambda step: 0.5}
@@ -250,7 +250,7 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
     ]
     assert any("no ink <left>" in code.value for code in tab.code), "the traceback is there to copy"
     assert charts(tab) == 2
-    assert "Train loss" in [metric.label for metric in tab.metric]
+    assert "Train loss" in cards(tab)
     assert "points · lowest and highest" in said(tab), "the footer comes after the broken chart"
 
 
@@ -258,7 +258,7 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
     ("page", "broken", "region", "still_there"),
     [
         ("overview", "store.means", "The cards", "**Loss**"),
-        ("overview", "store.events", "The charts", "Train loss"),
+        ("overview", "store.events", "The charts", "Smoothing"),
         ("metrics", "store.series", "train_loss", "View data"),
         ("alerts", "store.events", "The alerts", "Severity"),
         ("timeline", "store.count_events", "The timeline", "**Control**"),

@@ -1,0 +1,127 @@
+"""A headless Chromium, and when a page in it has finished drawing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PATIENCE_S = 120.0
+_LOOK_EVERY_MS = 20
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+# Not innerText, which lays the page out anew at each look and would slow down what is measured.
+_CAPTIONS = (
+    "[...document.querySelectorAll('[data-testid=\"stCaptionContainer\"]')]"
+    ".map((caption) => caption.textContent).join(' ')"
+)
+
+# The loss is drawn up to its last step, and every point of it counted; charts below the fold wait until they are seen.
+_ALL_POINTS = """
+([records, lastStep]) => {
+  const charts = [...document.querySelectorAll(".telemetry-chart")];
+  const loss = charts.find((chart) => (chart.getAttribute("aria-label") || "").startsWith("Loss"));
+  if (!loss || !loss.dataset.drawn || !loss._fullData) return false;
+  const traces = loss._fullData.filter((trace) => trace.x && trace.x.length);
+  if (!traces.some((trace) => Number(trace.x[trace.x.length - 1]) === lastStep)) return false;
+  const said = loss.getAttribute("aria-label").match(/([\\d,]+) points/);
+  return said !== null && Number(said[1].replaceAll(",", "")) === records;
+}
+"""
+_TABLE = """
+(runs) => {
+  const canvas = document.querySelector('[data-testid="stDataFrame"] canvas');
+  if (!canvas || !canvas.width) return false;
+  return CAPTIONS.includes(`${runs} of ${runs} runs`);
+}
+""".replace("CAPTIONS", _CAPTIONS)
+
+
+def missing() -> list[str]:
+    """Return what is not installed here and no page can be measured without."""
+    packages = [
+        package for package in ("playwright", "streamlit") if importlib.util.find_spec(package) is None
+    ]
+    return packages if packages or _chromium() else ["chromium"]
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Start a Chromium; one page is opened and thrown away, so that no measurement pays for its first one."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Root, as in a container, gets no sandbox; /dev/shm may be small there.
+        browser = playwright.chromium.launch(
+            executable_path=_chromium() or None, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        try:
+            with fresh_page(browser) as page:
+                page.goto("data:text/html,<title>warm</title>")
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def fresh_page(browser: Browser) -> Iterator[Page]:
+    """Open a page with nothing in its cache."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+def seconds_until_all_points(page: Page, address: str, records: int) -> float:
+    """Return how long after asking for a run's overview all of its points are drawn."""
+    return _seconds(page, address, _ALL_POINTS, [records, records - 1])
+
+
+def seconds_until_table(page: Page, address: str, runs: int) -> float:
+    """Return how long after asking for the list of runs its table is drawn."""
+    return _seconds(page, address, _TABLE, f"{runs:,}")
+
+
+def seconds_until_title(page: Page, address: str) -> float:
+    """Return how long after asking for a page its heading is there."""
+    return _seconds(page, address, "() => document.querySelector('h1') !== null", None)
+
+
+def seconds_until_chart_of_trackio(page: Page, address: str) -> float:
+    """Return how long after asking for Trackio's page its first chart is drawn."""
+    return _seconds(page, address, "() => document.querySelector('.plot canvas, .plot svg') !== null", None)
+
+
+def wait_for_all_points(page: Page, records: int) -> None:
+    """Return once the page that is open shows every one of `records` steps."""
+    _wait(page, _ALL_POINTS, [records, records - 1])
+
+
+def _seconds(page: Page, address: str, condition: str, argument: Any) -> float:
+    began = time.perf_counter()
+    page.goto(address, wait_until="commit")
+    _wait(page, condition, argument)
+    return time.perf_counter() - began
+
+
+def _wait(page: Page, condition: str, argument: Any) -> None:
+    page.wait_for_function(condition, arg=argument, polling=_LOOK_EVERY_MS, timeout=PATIENCE_S * 1000)
+
+
+def _chromium() -> str:
+    """Return where a Chromium is: the system's, or else the one that `playwright install chromium` brought."""
+    for name in _NAMES:
+        found = shutil.which(name)
+        if found:
+            return found
+    kept = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright")
+    return next((str(path) for path in sorted(kept.glob("chromium-*/chrome-*/chrome"))), "")

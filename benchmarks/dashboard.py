@@ -1,0 +1,126 @@
+"""The dashboard in a browser: opening a large run, refreshing it, listing many, and what the peers take for theirs.
+
+`python -m benchmarks.dashboard --only open` measures one part; `--quick` takes a tenth of the records,
+`--full` 200 refreshes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import (
+    browser,
+    dashboard_open,
+    dashboard_refresh,
+    dashboard_runs,
+    dashboard_tensorboard,
+    dashboard_trackio,
+)
+from benchmarks.command import Options
+from benchmarks.contenders import OURS, TENSORBOARD, TRACKIO
+from benchmarks.dashboard_part import COLUMNS, QUICK, Openings, Part, Plan
+from benchmarks.report import Report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+_OURS = ("open", "refresh", "memory", "runs")
+_PARTS = ("open", "tensorboard", "trackio", "refresh", "memory", "runs")
+_PACKAGES = ("streamlit", "plotly", "pyarrow", "pandas", "playwright")
+_MANY_REFRESHES = 200
+
+
+def build(options: Options) -> Report:
+    """Measure every part, or those of the contenders that `options` names."""
+    asked = {OURS.name: _OURS, TENSORBOARD.name: ("tensorboard",), TRACKIO.name: ("trackio",)}
+    parts = [part for name in options.only for part in asked.get(name, ())] if options.only else _PARTS
+    return measure(QUICK if options.quick else Plan(), parts)
+
+
+def measure(plan: Plan, parts: Collection[str]) -> Report:
+    """Measure `parts` in one sitting."""
+    missing = browser.missing()
+    found: dict[str, Part] = {}
+    notes = [_load()]
+    if missing and any(part in _OURS for part in parts):
+        notes.append(f"the dashboard: not measured, {' and '.join(missing)} not installed")
+        parts = [part for part in parts if part not in _OURS]
+    with ExitStack() as stack:
+        chromium: Browser | None = None
+        if not missing and any(part != "tensorboard" for part in parts):
+            chromium = stack.enter_context(browser.open_browser())
+            notes.append(_versions(chromium))
+        openings: Openings | None = None
+        if chromium is not None and "open" in parts:
+            found["open"], openings = dashboard_open.measure(chromium, plan)
+        if "tensorboard" in parts:
+            found["tensorboard"] = dashboard_tensorboard.measure(plan, openings)
+        if "trackio" in parts:
+            found["trackio"] = dashboard_trackio.measure(chromium, plan, openings)
+        if chromium is not None and ("refresh" in parts or "memory" in parts):
+            found["refresh"] = dashboard_refresh.measure(
+                chromium, plan, costs="refresh" in parts, memory="memory" in parts
+            )
+        if chromium is not None and "runs" in parts:
+            found["runs"] = dashboard_runs.measure(chromium, plan)
+    return _report(plan, found, notes)
+
+
+def _report(plan: Plan, found: dict[str, Part], notes: Sequence[str]) -> Report:
+    figures: dict[str, Any] = {name: part.figures for name, part in found.items()}
+    return Report(
+        name="dashboard",
+        title=f"The dashboard in a headless Chromium, a run of {plan.records:,} records with ten scalars each",
+        columns=COLUMNS,
+        rows=[row for part in found.values() for row in part.rows],
+        figures={"records": plan.records, **figures},
+        claims=[claim for part in found.values() for claim in part.claims],
+        notes=[*(note for part in found.values() for note in part.notes), *notes],
+    )
+
+
+def _load() -> str:
+    # A page keeps two cores busy by itself: figures taken beside other work say little.
+    if not hasattr(os, "getloadavg"):
+        return "how busy the machine was before is not known"
+    return f"load of the machine in the minute before: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} cores"
+
+
+def _versions(chromium: Browser) -> str:
+    known = [f"Chromium {chromium.version}"]
+    for package in _PACKAGES:
+        try:
+            known.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(known)
+
+
+def main() -> None:
+    """Do what the command line asks for: print what was found and leave its JSON."""
+    parser = argparse.ArgumentParser(description="Measure the dashboard beside its peers, in one sitting.")
+    lengths = parser.add_mutually_exclusive_group()
+    lengths.add_argument("--quick", action="store_true", help="a short look, at a tenth of the records")
+    lengths.add_argument("--full", action="store_true", help=f"{_MANY_REFRESHES} refreshes, for their memory")
+    parser.add_argument("--only", nargs="+", default=(), choices=_PARTS, help="measure these parts only")
+    args = parser.parse_args()
+    # Ended from outside, it still takes its servers, its browser and its folders along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    plan = QUICK if args.quick else Plan()
+    if args.full:
+        plan = replace(plan, refreshes=_MANY_REFRESHES)
+    report = measure(plan, args.only or _PARTS)
+    report.show()
+    report.save(quotable=not args.quick and not args.only)
+
+
+if __name__ == "__main__":
+    main()

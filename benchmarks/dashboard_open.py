@@ -1,0 +1,105 @@
+"""How long a browser waits for all of a large run, the first time and the second."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import served
+from benchmarks.browser import fresh_page, seconds_until_all_points, seconds_until_title
+from benchmarks.child import measure_in_child
+from benchmarks.command import say
+from benchmarks.dashboard_part import Openings, Part, Plan
+from benchmarks.large_run import write_finished_run
+from benchmarks.report import Claim
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+_SECONDS_ON_TOP = 2.0
+_MOST_MB = 700.0
+
+
+def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
+    """Open a run of `plan.records` steps in fresh servers and fresh browser contexts, and an empty page likewise."""
+    empty: list[float] = []
+    cold: list[float] = []
+    warm: list[float] = []
+    start: list[float] = []
+    memory_mb: list[float] = []
+    read: dict[str, list[float]] = {"cold": [], "warm": []}
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        say(f"open: writing a run of {plan.records:,} records")
+        write_finished_run(folder / "logs", "run", plan.records)
+        for number in range(plan.rounds):
+            say(f"open, round {number + 1} of {plan.rounds}")
+            with served.empty_page(folder / "empty") as server, fresh_page(browser) as page:
+                empty.append(seconds_until_title(page, server.url))
+            for taken in read.values():
+                cache = folder / f"cache-{number}"
+                taken.append(measure_in_child(seconds_of_reading, str(folder / "logs"), str(cache)))
+            # A home of its own: nothing kept there yet. The second server finds what the first one left.
+            home = folder / f"home-{number}"
+            for taken in (cold, warm):
+                with served.dashboard(folder / "logs", home) as server, fresh_page(browser) as page:
+                    address = f"{server.url}/overview?run=run"
+                    taken.append(seconds_until_all_points(page, address, plan.records))
+                    start.append(server.start_s)
+                    if taken is cold:
+                        memory_mb.append(server.rss_mb)
+
+    part = Part()
+    middle = part.add("an empty Streamlit page", empty, "s")
+    cold_s = part.add(f"overview of {plan.records:,} records, cold", cold, "s")
+    warm_s = part.add(f"overview of {plan.records:,} records, columns kept", warm, "s")
+    read_cold_s = part.add("the same without a page: all curves made, cold", read["cold"], "s")
+    read_warm_s = part.add("the same without a page, columns kept", read["warm"], "s")
+    rss_mb = part.add("memory of the server after opening, cold", memory_mb, "MB")
+    part.add("the server's own start, before the page is asked for", start, "s")
+    part.figures.update(
+        {
+            "empty_s": empty,
+            "cold_s": cold,
+            "warm_s": warm,
+            "read_s": read,
+            "rss_mb": memory_mb,
+            "start_s": start,
+        }
+    )
+    allowed = middle + _SECONDS_ON_TOP
+    part.claims += [
+        Claim(
+            text="opening, cold, against 4 x (empty page + 2 s)",
+            measured=cold_s,
+            limit=4 * allowed,
+            unit=" s",
+        ),
+        Claim(
+            text="opening, columns kept, against empty page + 2 s", measured=warm_s, limit=allowed, unit=" s"
+        ),
+        Claim(text="memory of the server after opening", measured=rss_mb, limit=_MOST_MB, unit=" MB"),
+    ]
+    part.notes.append(
+        "opening: from the request until the loss is drawn with every point counted, in a fresh server process "
+        "and a browser context with an empty cache; cold means that nothing was kept of the run"
+    )
+    return part, Openings(cold_s, warm_s, read_cold_s, read_warm_s)
+
+
+def seconds_of_reading(folder: Path, logs: str, cache: str) -> float:
+    """Return how long the store behind the pages takes for every curve of the run, in a fresh process."""
+    del folder
+    from dashboard.data.local_store import LocalStore
+
+    began = time.perf_counter()
+    store = LocalStore([Path(logs)], cache_dir=Path(cache))
+    store.refresh("run", wait_s=600.0)
+    for metric in store.metrics("run"):
+        store.series("run", metric.name)
+    taken = time.perf_counter() - began
+    # The columns are being saved by now, and the next measurement is of those.
+    store.wait_until_saved(60.0)
+    return taken

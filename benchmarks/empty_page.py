@@ -1,0 +1,26 @@
+"""The least page that Streamlit can serve, behind the server and the options of the dashboard."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+_SCRIPT = 'import streamlit as st\n\nst.title("Nothing but a title")\n'
+
+
+def main() -> None:
+    """Serve it on any free port until a signal comes."""
+    from dashboard.listening import DEFAULT_HOST, listen
+    from dashboard.server import DashboardServer
+
+    listener = listen(DEFAULT_HOST, 0)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        script = Path(folder) / "empty.py"
+        script.write_text(_SCRIPT, encoding="utf-8")
+        DashboardServer(listener, script=script, preload=False).serve_until_stopped(
+            on_ready=lambda: print(f"Empty page: {listener.url}", flush=True)
+        )
+
+
+if __name__ == "__main__":
+    main()

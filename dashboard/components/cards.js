@@ -1,0 +1,72 @@
+// Numbers with their shape over the run. All text is set as text: nothing of a run becomes markup.
+function isDark(element) {
+  const probe = document.createElement("span");
+  probe.style.color = getComputedStyle(element).getPropertyValue("--st-background-color") || "#fff";
+  document.body.appendChild(probe);
+  const [r, g, b] = (getComputedStyle(probe).color.match(/[\d.]+/g) || [255, 255, 255]).map(Number);
+  probe.remove();
+  return r * 0.299 + g * 0.587 + b * 0.114 < 128;
+}
+
+function element(name, className, text) {
+  const made = document.createElement(name);
+  made.className = className;
+  if (text !== undefined && text !== null) made.textContent = text;
+  return made;
+}
+
+function sparkline(values, color) {
+  const space = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(space, "svg");
+  svg.setAttribute("viewBox", "0 0 100 30");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("aria-hidden", "true");
+  const low = Math.min(...values), high = Math.max(...values), span = high - low;
+  const points = values.map((value, i) => {
+    const x = (i / (values.length - 1)) * 100;
+    const y = span > 0 ? 28 - ((value - low) / span) * 26 : 15;
+    return `${x.toFixed(2)},${y.toFixed(2)}`;
+  });
+  const line = document.createElementNS(space, "polyline");
+  line.setAttribute("points", points.join(" "));
+  line.setAttribute("fill", "none");
+  line.setAttribute("stroke", color);
+  line.setAttribute("stroke-width", "2");
+  line.setAttribute("vector-effect", "non-scaling-stroke");
+  line.setAttribute("stroke-linejoin", "round");
+  svg.appendChild(line);
+  return svg;
+}
+
+function drawCard(card, palette) {
+  const box = element("div", "telemetry-card");
+  const label = element("div", "telemetry-card-label", card.label);
+  if (card.help) { label.title = card.help; box.title = card.help; }
+  box.appendChild(label);
+  box.appendChild(element("div", "telemetry-card-value", card.value));
+  const about = element("div", "telemetry-card-about");
+  if (card.delta) {
+    const delta = element("span", "telemetry-card-delta", card.delta);
+    delta.style.color = palette[card.tone] || palette.muted;
+    about.appendChild(delta);
+  }
+  if (card.about) about.appendChild(element("span", "", card.about));
+  box.appendChild(about);
+  if (card.spark.length > 1) box.appendChild(sparkline(card.spark, palette[card.tone] || palette.muted));
+  return box;
+}
+
+export default function (component) {
+  const { data, parentElement } = component;
+  const grid = parentElement.querySelector(".telemetry-cards");
+  if (!grid || !data) return undefined;
+  const draw = () => {
+    const palette = data.palettes[isDark(parentElement) ? "dark" : "light"];
+    grid.replaceChildren(...data.cards.map((card) => drawCard(card, palette)));
+  };
+  draw();
+  if (grid.__theme) grid.__theme.disconnect();
+  grid.__theme = new MutationObserver(draw);
+  grid.__theme.observe(document.documentElement, { attributes: true, attributeFilter: ["class", "style", "data-theme"] });
+  return () => { if (grid.__theme) { grid.__theme.disconnect(); grid.__theme = null; } };
+}

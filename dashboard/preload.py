@@ -1,0 +1,98 @@
+"""Has the browser fetch scripts as soon as it opens the page, not only when the first thing on it needs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, TypeAlias
+
+_Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+_AsgiApp: TypeAlias = Callable[[_Message, _Receive, _Send], Awaitable[None]]
+
+# The first thing sent over the WebSocket is the question; from then on everything is as it was.
+_RUN_WHEN_ASKED = """
+(() => {
+  const send = WebSocket.prototype.send;
+  WebSocket.prototype.send = function (...message) {
+    WebSocket.prototype.send = send;
+    send.apply(this, message);
+    for (const url of __URLS__) {
+      const script = document.createElement("script");
+      script.src = url;
+      document.head.appendChild(script);
+    }
+  };
+})();
+"""
+
+_MOST_BYTES = 200_000
+"""The page itself is a few kilobytes; anything larger is not it."""
+
+
+def with_preloads(application: _AsgiApp, scripts: Sequence[str], modules: Sequence[str]) -> _AsgiApp:
+    """Return `application` with hints in the head of each HTML page it serves.
+
+    Scripts are fetched at once and run when the page has asked its server for contents: while Streamlit starts they
+    would hold that up, and afterwards the browser has nothing to do until the answer comes.
+    """
+    hints = [f'<link rel="preload" as="script" href="{url}">' for url in scripts]
+    hints += [f'<link rel="modulepreload" href="{url}">' for url in modules]
+    if scripts:
+        hints.append(f"<script>{_RUN_WHEN_ASKED.replace('__URLS__', json.dumps(list(scripts)))}</script>")
+    tag = ("".join(hints) + "</head>").encode()
+
+    async def serve(scope: _Message, receive: _Receive, send: _Send) -> None:
+        if scope["type"] != "http":
+            await application(scope, receive, send)
+            return
+        # A compressed page could not be changed.
+        scope = {
+            **scope,
+            "headers": [item for item in scope["headers"] if not _asks_for_html_compressed(scope, item)],
+        }
+        page = _Page(send, tag)
+        await application(scope, receive, page.send)
+
+    return serve
+
+
+def _asks_for_html_compressed(scope: _Message, header: tuple[bytes, bytes]) -> bool:
+    if header[0].lower() != b"accept-encoding":
+        return False
+    accepted = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"")
+    return b"text/html" in accepted
+
+
+class _Page:
+    """Holds back an HTML answer until it is whole, and hands on everything else as it comes."""
+
+    def __init__(self, send: _Send, tag: bytes) -> None:
+        self._send = send
+        self._tag = tag
+        self._start: _Message | None = None
+        self._body = b""
+
+    async def send(self, message: _Message) -> None:
+        if message["type"] == "http.response.start" and _is_page(message):
+            self._start = message
+            return
+        if self._start is None or message["type"] != "http.response.body":
+            await self._send(message)
+            return
+        self._body += message.get("body", b"")
+        if message.get("more_body") and len(self._body) <= _MOST_BYTES:
+            return
+        start, self._start = self._start, None
+        body = self._body.replace(b"</head>", self._tag, 1)
+        headers = [item for item in start["headers"] if item[0].lower() != b"content-length"]
+        if not message.get("more_body"):
+            headers.append((b"content-length", str(len(body)).encode()))
+        await self._send({**start, "headers": headers})
+        await self._send({**message, "body": body})
+
+
+def _is_page(message: _Message) -> bool:
+    headers = {name.lower(): value for name, value in message["headers"]}
+    return headers.get(b"content-type", b"").startswith(b"text/html") and b"content-encoding" not in headers

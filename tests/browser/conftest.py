@@ -1,0 +1,131 @@
+"""One browser for these tests, a server where a module asks for one, and an eye on what pages say and ask for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("streamlit")
+pytest.importorskip("playwright")
+
+from playwright.sync_api import sync_playwright
+
+from tests.browser.looking import Dashboard, Watch, what_it_shows
+from tests.browser.provision import NoBrowser, chromium_file
+from tests.dashboard.serving import dashboard
+
+_HERE = Path(__file__).parent
+_ARGUMENTS = (
+    "--disable-dev-shm-usage",
+    # Should a page ask for somebody else, nobody is found; the request is seen all the same.
+    "--host-resolver-rules=MAP rebind.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
+)
+_started = []
+_none = SimpleNamespace(watches=())
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if _HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(120))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Close the browser behind the last of these tests: Playwright leaves an event loop running while it is open."""
+    result = yield
+    if nextitem is None or _HERE not in nextitem.path.parents:
+        while _started:
+            _started.pop()()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Let a failure tell what was on the screen."""
+    report = yield
+    if call.when == "call" and report.failed:
+        for page, watch in item.funcargs.get("new_page", _none).watches:
+            report.sections.append((f"page {page.url}", what_it_shows(page)))
+            report.sections.append(("what it complained about", "\n".join(watch.trouble)))
+    return report
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The browser."""
+    try:
+        file = chromium_file()
+    except NoBrowser as error:
+        pytest.skip(f"there is no browser to drive: {error}")
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    playwright = sync_playwright().start()
+    _started.append(playwright.stop)
+    browser = playwright.chromium.launch(
+        executable_path=str(file), args=[*_ARGUMENTS, *(["--no-sandbox"] if root else [])]
+    )
+    _started.append(browser.close)
+    return browser
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory):
+    """Start a dashboard over a folder of runs; it ends with the module."""
+    started = []
+
+    def serve_runs(root, *arguments):
+        folder = tmp_path_factory.mktemp("dashboard")
+        process = dashboard(folder, "--log-dir", str(root), *arguments)
+        started.append(process)
+        process.wait_until_ready()
+        return Dashboard(process, root)
+
+    yield serve_runs
+    for process in started:
+        process.__exit__()
+
+
+@pytest.fixture(scope="module")
+def contexts(chromium):
+    """Browser windows by their settings, kept for the module so that what they loaded stays cached."""
+    opened = {}
+
+    def context(**settings):
+        key = repr(sorted(settings.items()))
+        if key not in opened:
+            opened[key] = chromium.new_context(
+                **{"viewport": {"width": 1280, "height": 900}, "locale": "en-US", **settings}
+            )
+            opened[key].set_default_timeout(15_000)
+        return opened[key]
+
+    yield context
+    for one in opened.values():
+        one.close()
+
+
+@pytest.fixture
+def new_page(contexts):
+    """Open tabs, each under watch: what they ask for stays on this machine, and nothing goes wrong in them."""
+    watches = []
+
+    def open_tab(**settings):
+        page = contexts(**settings).new_page()
+        watches.append((page, Watch(page)))
+        return page
+
+    open_tab.watches = watches
+    yield open_tab
+    for page, _ in watches:
+        page.close()
+    for _, watch in watches:
+        watch.check()
+
+
+@pytest.fixture
+def page(new_page):
+    """A tab of a desk's width."""
+    return new_page()

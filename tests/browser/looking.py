@@ -1,0 +1,162 @@
+"""Looking at a page as a person does: which charts it shows, what is in them, what it says."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+from playwright.sync_api import Error
+
+_LOCAL = {"127.0.0.1", "localhost"}
+
+# On a deep link Streamlit first asks beside the page, is answered 404, and then asks at the root.
+_HARMLESS = re.compile(r"404 \(Not Found\)|Infinite extent")
+
+_FIGURE = """div => ({
+    traces: div._fullData.map(trace => ({
+        name: trace.name, mode: trace.mode, visible: trace.visible, yaxis: trace.yaxis,
+        symbol: trace.marker ? trace.marker.symbol : null,
+        x: Array.from(trace.x || []), y: Array.from(trace.y || []),
+    })),
+    range: div._fullLayout.xaxis.range.map(edge => div._fullLayout.xaxis.r2l(edge)),
+    x: div._fullLayout.xaxis.type,
+    y: div._fullLayout.yaxis.type,
+    shapes: (div._fullLayout.shapes || []).map(shape => shape.x0),
+    notes: (div._fullLayout.annotations || []).map(note => note.text),
+    text: div._fullLayout.font.color,
+    drawn: Number(div.dataset.drawn),
+    height: div.getBoundingClientRect().height,
+})"""
+
+
+class Dashboard:
+    """A started dashboard and the folder of runs it shows."""
+
+    def __init__(self, process, root):
+        self.process = process
+        self.root = root
+        self.port = process.port
+
+    def url(self, path="/", **query):
+        asked = "?" + urlencode(query, quote_via=quote) if query else ""
+        return f"http://localhost:{self.port}{path}{asked}"
+
+    def open(self, page, path="/", **query):
+        """Go there and wait until the page stands."""
+        page.goto(self.url(path, **query))
+        page.wait_for_selector('[data-testid="stAppViewContainer"]')
+        settle(page)
+        return page
+
+
+class Watch:
+    """What one tab asked for and complained about."""
+
+    def __init__(self, page):
+        self.asked = []
+        self.trouble = []
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("websocket", lambda socket: self.asked.append(socket.url))
+        page.on("pageerror", lambda error: self.trouble.append(f"script error: {error}"))
+        page.on("console", self._hear)
+
+    def _hear(self, message):
+        serious = message.type == "error" or "Content Security Policy" in message.text
+        if serious and not _HARMLESS.search(message.text):
+            self.trouble.append(f"{message.type}: {message.text}")
+
+    def check(self):
+        assert foreign(self.asked) == []
+        assert self.trouble == []
+
+
+def foreign(urls):
+    """Return those of `urls` that another machine would have to answer."""
+    return [
+        url
+        for url in urls
+        if (parts := urlsplit(url)).scheme not in ("data", "blob", "about") and parts.hostname not in _LOCAL
+    ]
+
+
+def settle(page):
+    """Wait until the server has nothing more to say about this page."""
+    page.wait_for_function(
+        """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'
+            && !document.querySelector('[data-testid="stSkeleton"]')"""
+    )
+
+
+def query(page):
+    """Return what is in the address of the page."""
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def wait_for_query(page, condition):
+    """Wait until `condition`, JavaScript about `q` (the query parameters), is true."""
+    page.wait_for_function(f"() => {{ const q = new URLSearchParams(location.search); return {condition}; }}")
+
+
+def chart(page, title):
+    """Return the chart with this title once it has been drawn."""
+    found = page.locator(f'.telemetry-chart[data-drawn][aria-label^="{title},"]')
+    found.wait_for()
+    return found
+
+
+def figure(page, title):
+    """Return what a chart shows, as plain values."""
+    return chart(page, title).evaluate(_FIGURE)
+
+
+def wait_for_chart(page, title, condition, timeout=15_000):
+    """Wait until `condition`, JavaScript about the `figure` of the chart, is true; return it."""
+    chart(page, title)
+    page.wait_for_function(
+        f"""title => {{
+            const div = document.querySelector(`.telemetry-chart[data-drawn][aria-label^="${{title}},"]`);
+            if (!div || !div._fullData) return false;
+            const figure = ({_FIGURE})(div);
+            return {condition};
+        }}""",
+        arg=title,
+        timeout=timeout,
+    )
+    return figure(page, title)
+
+
+def trace(shown, name):
+    """Return the curve with this name."""
+    return next(trace for trace in shown["traces"] if trace["name"] == name)
+
+
+def drag(page, title, start, end):
+    """Drag the mouse over a part of a chart, from one share of its width to another."""
+    place = chart(page, title).locator(".nsewdrag").first.bounding_box()
+    height = place["y"] + place["height"] / 2
+    page.mouse.move(place["x"] + place["width"] * start, height)
+    page.mouse.down()
+    page.mouse.move(place["x"] + place["width"] * (start + end) / 2, height, steps=4)
+    page.mouse.move(place["x"] + place["width"] * end, height, steps=4)
+    page.mouse.up()
+
+
+def status(page):
+    """Return the badge beside the run's name."""
+    # Each stands there twice, with its hint on hover and, for a narrow page, without.
+    return page.locator('[data-testid="stMain"] .stMarkdownBadge').filter(visible=True).first
+
+
+def pick_row(page, number):
+    """Tick a row of the first table, which is drawn on a canvas."""
+    # What takes the mouse lies over the canvas; a row is 35 pixels high, as is the line with the names.
+    grid = page.locator('[data-testid="stDataFrame"] .dvn-scroller').first
+    grid.click(position={"x": 16, "y": 35 * (number + 1) + 17})
+
+
+def what_it_shows(page):
+    """Return the text on a page, for the report of a failed test."""
+    try:
+        return page.locator("body").inner_text(timeout=2_000)
+    except Error as error:
+        return f"nothing can be read from it: {error}"

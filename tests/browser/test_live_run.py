@@ -1,0 +1,175 @@
+"""Watching a run that is being written: it moves on by itself, obeys, and leaves what a person is doing alone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.growing_run import Growing, Training
+from tests.browser.looking import (
+    chart,
+    drag,
+    figure,
+    query,
+    settle,
+    status,
+    trace,
+    wait_for_chart,
+    wait_for_query,
+)
+
+pytestmark = pytest.mark.slow
+
+# The number in the header, behind the word in bold.
+_STEP = """() => {
+    for (const part of document.querySelectorAll('[data-testid="stMain"] strong')) {
+        const found = part.innerText.match(/^step ([\\d,]+)/);
+        if (found) return Number(found[1].replaceAll(",", ""));
+    }
+    return -1;
+}"""
+
+
+@pytest.fixture(scope="module")
+def shown(serve, tmp_path_factory):
+    return serve(tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture
+def training(shown, tmp_path):
+    with Training(shown.root, "live", tmp_path) as training:
+        yield training
+
+
+@pytest.fixture(scope="module")
+def growing(shown):
+    with Growing(shown.root, "growing") as growing:
+        yield growing
+
+
+def step_shown(page):
+    return page.evaluate(f"() => ({_STEP})()")
+
+
+def refresh_every(page, choice):
+    page.locator('[data-testid="stMain"]').get_by_text(choice, exact=True).first.click()
+    settle(page)
+
+
+def sidebar(page):
+    return page.locator('[data-testid="stSidebar"]')
+
+
+def wait_until_step(page, step):
+    page.wait_for_function(f"step => ({_STEP})() >= step", arg=step, timeout=20_000)
+
+
+def test_a_training_process_is_watched_steered_and_stopped(shown, training, page):
+    shown.open(page, "/overview", run=training.folder.name)
+    expect(status(page)).to_contain_text("Running")
+    refresh_every(page, "2 s")
+    page.evaluate("window.notReloaded = true")
+
+    # It advances.
+    step, x = step_shown(page), trace(figure(page, "Loss"), "train loss")["x"][-1]
+    wait_until_step(page, step + 20)
+    wait_for_chart(page, "Loss", f"Math.max(...figure.traces[0].x) >= {x + 20}")
+
+    # It logs less often when asked to, and the moment is marked.
+    side = sidebar(page)
+    side.get_by_role("spinbutton").fill("50")
+    side.get_by_role("button", name="Apply").click()
+    expect(side.get_by_text(re.compile("log every 50: (pending|applied)")).first).to_be_visible()
+    expect(side.get_by_text(re.compile(r"log every 50: applied at step [\d,]+ \(5 → 50\)"))).to_be_visible(
+        timeout=15_000
+    )
+    wait_for_chart(page, "Loss", "figure.shapes.length === 1")
+    assert figure(page, "Loss")["notes"] == ["log_every → 50"]
+    assert len(figure(page, "Gradient norm")["shapes"]) == 1
+    expect(side.get_by_text("Logs every 50 steps now.")).to_be_visible()
+
+    # It saves and stops once that is confirmed, and then nothing more can be asked of it.
+    side.get_by_role("button", name="Save and stop").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("saves first")
+    assert training.child.process.poll() is None
+    dialog.get_by_role("button", name="Save and stop").click()
+    ended = training.child.end(20)
+    assert ended.code == 0, ended.err
+    assert (training.folder / "weights.bin").stat().st_size == 1000
+    expect(status(page)).to_contain_text("Stopped")
+    expect(page.locator('[data-testid="stMain"]').get_by_text("checkpoint at step").first).to_be_visible()
+    expect(side.get_by_text("The run is stopped: there is nobody to answer.")).to_be_visible()
+    expect(side.get_by_role("button", name="Apply")).to_be_disabled()
+    expect(dialog).to_have_count(0)
+    assert page.evaluate("window.notReloaded")
+    assert training.manifest.control["log_every_now"] == 50
+
+
+def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growing, page):
+    shown.open(page, "/overview", run="growing")
+    refresh_every(page, "2 s")
+    drag(page, "Loss", 0.2, 0.5)
+    wait_for_query(page, "q.has('from') && q.has('to')")
+    settle(page)
+    chart(page, "Loss").locator(".legendtoggle").last.click(force=True)
+    wait_for_chart(page, "Loss", "figure.traces.some(trace => trace.visible === 'legendonly')")
+    page.evaluate("""() => {
+        document.querySelector('[data-testid="stMain"]').scrollTo(0, 260);
+        const chart = document.querySelector('.telemetry-chart[aria-label^="Loss,"]');
+        chart.mine = true;
+        window.lowest = Infinity;
+        setInterval(() => {
+            const now = document.querySelector('.telemetry-chart[aria-label^="Loss,"]');
+            window.lowest = Math.min(window.lowest, now ? now.getBoundingClientRect().height : 0);
+        }, 20);
+    }""")
+    typed = sidebar(page).get_by_role("spinbutton")
+    typed.click()
+    typed.fill("77")
+    before = figure(page, "Loss")
+    scrolled = page.evaluate("""() => document.querySelector('[data-testid="stMain"]').scrollTop""")
+    assert scrolled > 100
+
+    after = wait_for_chart(page, "Loss", f"figure.drawn >= {before['drawn'] + 3}", timeout=20_000)
+
+    assert after["range"] == before["range"]
+    assert [curve["visible"] for curve in after["traces"]] == [curve["visible"] for curve in before["traces"]]
+    assert after["height"] == before["height"]
+    assert chart(page, "Loss").evaluate("chart => chart.mine")
+    assert page.evaluate("window.lowest") == before["height"]
+    assert page.evaluate("""() => document.querySelector('[data-testid="stMain"]').scrollTop""") == scrolled
+    assert typed.input_value() == "77"
+    assert typed.evaluate("input => input === document.activeElement")
+    assert query(page)["run"] == "growing"
+
+
+def test_notes_and_a_search_are_typed_in_peace(shown, growing, page):
+    shown.open(page, "/config", run="growing")
+    refresh_every(page, "2 s")
+    notes = page.get_by_role("textbox", name="Notes")
+    notes.click()
+    page.keyboard.type("half a thou")
+    for _ in range(3):
+        wait_until_step(page, step_shown(page) + 1)
+    page.keyboard.type("ght")
+
+    assert notes.input_value() == "half a thought"
+
+    sidebar(page).get_by_role("link", name="Runs").click()
+    search = page.get_by_role("textbox", name="Search")
+    search.click()
+    page.keyboard.type("grow")
+    # A table is drawn on a canvas; what it says is kept inside for screen readers.
+    listed = page.locator('[data-testid="stDataFrame"] canvas').first
+    listed.locator("td").first.wait_for(state="attached")
+    for _ in range(3):
+        page.wait_for_function(
+            "([list, before]) => list.textContent !== before",
+            arg=[listed.element_handle(), listed.text_content()],
+        )
+    page.keyboard.type("ing")
+
+    assert search.input_value() == "growing"

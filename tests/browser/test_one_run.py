@@ -1,0 +1,175 @@
+"""Reading one run: smoothing, axes, zoom, what is no number, and the one sample in a million."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.looking import (
+    chart,
+    drag,
+    figure,
+    query,
+    settle,
+    trace,
+    wait_for_chart,
+    wait_for_query,
+)
+from tests.dashboard.run_folders import write_run
+
+STEPS = 3_000
+MILLION = 1_000_000
+SPIKE_AT, SPIKE = 637_911, 91.25
+AS_LOGGED = "train loss (as logged)"
+
+
+@pytest.fixture(scope="module")
+def shown(serve, tmp_path_factory):
+    root = tmp_path_factory.mktemp("logs")
+    write_run(
+        root,
+        "finished",
+        curves={
+            "train_loss": lambda step: 2.0 / (1.0 + step / 50.0) + 0.05 * (step % 7),
+            "val_loss": lambda step: 2.3 / (1.0 + step / 50.0),
+            "lr": lambda step: 1e-4 * (1 - step / STEPS),
+            "grad_norm": lambda step: 1.0 + step % 3,
+            "epoch": lambda step: step / 1000,
+        },
+        sessions=(range(STEPS),),
+    )
+    write_run(root, "not-finite", curves={"train_loss": _not_always_finite}, sessions=(range(200),))
+    return serve(root)
+
+
+def _not_always_finite(step):
+    odd = {10: math.nan, 30: math.inf, 40: -math.inf, 50: math.nan, 51: math.nan, 52: math.nan}
+    return odd.get(step, 2.0 - step / 200)
+
+
+def slide(page, key):
+    slider = page.locator('[data-testid="stMain"]').get_by_role("slider").first
+    slider.focus()
+    page.keyboard.press(key)
+
+
+def inside(curve, low, high):
+    return [x for x in curve["x"] if low <= x <= high]
+
+
+def test_smoothing_and_axes_are_drawn_and_kept_in_the_address(shown, page):
+    shown.open(page, "/overview", run="finished")
+    before = figure(page, "Loss")
+    slide(page, "ArrowRight")
+    wait_for_query(page, "q.get('ema') === '0.95'")
+    after = wait_for_chart(page, "Loss", f"figure.drawn > {before['drawn']}")
+
+    assert trace(after, "train loss")["y"] != trace(before, "train loss")["y"]
+    assert trace(after, AS_LOGGED)["y"] == trace(before, AS_LOGGED)["y"]
+
+    page.get_by_text("Log y").click()
+    wait_for_chart(page, "Loss", "figure.y === 'log'")
+    wait_for_query(page, "q.get('log') === 'true'")
+    axis = page.locator('[data-testid="stButtonGroup"]', has_text="Epoch")
+    axis.get_by_text("Time").click()
+    assert wait_for_chart(page, "Loss", "figure.x === 'date'")["y"] == "log"
+    wait_for_query(page, "q.get('x') === 'Time'")
+    axis.get_by_text("Epoch").click()
+    along = wait_for_chart(page, "Loss", "figure.x === 'linear' && figure.range[1] < 4")
+
+    assert max(trace(along, AS_LOGGED)["x"]) == pytest.approx((STEPS - 1) / 1000, rel=1e-6)
+    assert query(page) == {"run": "finished", "ema": "0.95", "log": "true", "x": "Epoch"}
+
+
+def test_a_drag_zooms_every_chart_brings_detail_and_a_double_click_undoes_it(shown, page):
+    shown.open(page, "/overview", run="finished")
+    before = figure(page, "Loss")
+    drag(page, "Loss", 0.3, 0.5)
+    wait_for_query(page, "q.has('from') && q.has('to')")
+    zoomed = wait_for_chart(page, "Loss", f"figure.drawn > {before['drawn']}")
+    low, high = zoomed["range"]
+
+    assert 600 < low < 1200 < high < 1800
+    assert float(query(page)["from"]) == pytest.approx(low)
+    assert float(query(page)["to"]) == pytest.approx(high)
+    every = list(range(math.ceil(low), math.floor(high) + 1))
+    assert inside(trace(zoomed, AS_LOGGED), low, high) == every
+    assert len(inside(trace(before, AS_LOGGED), low, high)) < len(every)
+    assert figure(page, "Gradient norm")["range"] == pytest.approx([low, high])
+    assert figure(page, "Learning rate")["range"] == pytest.approx([low, high])
+
+    place = chart(page, "Loss").locator(".nsewdrag").first.bounding_box()
+    page.mouse.dblclick(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    wait_for_query(page, "!q.has('from') && !q.has('to')")
+    settle(page)
+
+    for title in ("Loss", "Gradient norm", "Learning rate"):
+        low, high = wait_for_chart(page, title, "figure.range[1] - figure.range[0] > 2900")["range"]
+        assert low <= 0
+        assert high >= STEPS - 1
+
+
+def test_a_zoom_that_came_with_the_address_is_undone_by_one_double_click(shown, page):
+    shown.open(page, "/overview", **{"run": "finished", "from": 1000, "to": 1200})
+    assert figure(page, "Loss")["range"] == [1000, 1200]
+
+    place = chart(page, "Loss").locator(".nsewdrag").first.bounding_box()
+    page.mouse.dblclick(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+
+    wait_for_query(page, "!q.has('from') && !q.has('to')")
+    wait_for_chart(page, "Loss", "figure.range[1] - figure.range[0] > 2900")
+
+
+def test_a_click_in_the_legend_hides_a_curve(shown, page):
+    shown.open(page, "/overview", run="finished")
+    chart(page, "Loss").locator(".legendtoggle").last.click(force=True)
+    hidden = wait_for_chart(page, "Loss", "figure.traces.some(trace => trace.visible === 'legendonly')")
+
+    assert [curve["name"] for curve in hidden["traces"] if curve["visible"] == "legendonly"] == [
+        "validation loss"
+    ]
+
+
+def test_what_is_no_number_is_drawn_where_it_was_logged(shown, page):
+    shown.open(page, "/overview", run="not-finite")
+    loss = figure(page, "Loss")
+
+    assert sorted(trace(loss, "NaN")["x"]) == [10, 50, 52]
+    assert trace(loss, "Infinity")["x"] == [30]
+    assert trace(loss, "-Infinity")["x"] == [40]
+    assert all(trace(loss, name)["mode"] == "markers" for name in ("NaN", "Infinity", "-Infinity"))
+    expect(page.get_by_text("4 NaN, 1 Infinity, 1 -Infinity")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_one_sample_in_a_million_is_seen(shown, page):
+    folder = write_run(shown.root, "million", [], sessions=(range(MILLION),))
+    with (folder / "metrics.jsonl").open("w") as file:
+        for start in range(0, MILLION, 100_000):
+            file.writelines(_lines(start, start + 100_000))
+    page.goto(shown.url("/overview", run="million"))
+    loss = wait_for_chart(page, "Loss", f"figure.traces[0].x.at(-1) === {MILLION - 1}", timeout=60_000)
+    curve = trace(loss, AS_LOGGED)
+    top = max(curve["y"])
+
+    assert top == SPIKE
+    assert curve["x"][curve["y"].index(top)] == SPIKE_AT
+    assert len(curve["x"]) < 5_000
+
+    page.goto(shown.url("/overview", **{"run": "million", "from": SPIKE_AT - 500, "to": SPIKE_AT + 500}))
+    low, high = SPIKE_AT - 500, SPIKE_AT + 500
+    curve = trace(wait_for_chart(page, "Loss", f"figure.range[0] === {low}"), AS_LOGGED)
+
+    assert inside(curve, low, high) == list(range(low, high + 1))
+    assert curve["y"][curve["x"].index(SPIKE_AT)] == SPIKE
+
+
+def _lines(start, end):
+    for step in range(start, end):
+        loss = SPIKE if step == SPIKE_AT else 1.0 + (step * 7919 % 1000) / 1000
+        yield (
+            f'{{"event":"step","time":{1_700_000_000 + step / 2},"seq":{step},"session":1,'
+            f'"global_step":{step},"train_loss":{loss}}}\n'
+        )

@@ -1,0 +1,211 @@
+"""Getting around: every page by its address, two runs over each other, a phone, and the dark."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.looking import (
+    chart,
+    figure,
+    pick_row,
+    query,
+    settle,
+    status,
+    trace,
+    wait_for_chart,
+    wait_for_query,
+)
+from tests.dashboard.run_folders import write_run
+
+PAGES = {
+    "/overview": "Train loss",
+    "/metrics": "train_loss",
+    "/system": "no sample of its machine",
+    "/alerts": "No alerts.",
+    "/timeline": "What happened",
+    "/samples": "No samples yet.",
+    "/config": "Notes",
+}
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+
+
+@pytest.fixture(scope="module")
+def shown(serve, tmp_path_factory):
+    root = tmp_path_factory.mktemp("logs")
+    for number, name in enumerate(("first", "second", "third")):
+        write_run(
+            root,
+            name,
+            curves={
+                "train_loss": lambda step, number=number: (2.0 + number) / (1.0 + step / 50.0),
+                "lr": lambda step: 1e-4,
+                "grad_norm": lambda step: 1.0 + step % 3,
+                "samples_per_sec": lambda step: 100.0,
+            },
+            start={"config": {"lr": 0.001 * (number + 1)}},
+            sessions=(range(300),),
+            tags=("sweep",) if number < 2 else (),
+        )
+    return serve(root)
+
+
+def main_of(page):
+    return page.locator('[data-testid="stMain"]')
+
+
+def cells(page, table):
+    """Return the text of a table's cells, which is drawn on a canvas and kept inside it for screen readers."""
+    grid = page.locator('[data-testid="stDataFrame"]').nth(table)
+    grid.locator("canvas td").first.wait_for(state="attached")
+    return grid.locator("canvas td").all_inner_texts()
+
+
+def brightness(color):
+    red, green, blue = (
+        [int(color[at : at + 2], 16) for at in (1, 3, 5)]
+        if color.startswith("#")
+        else [float(part) for part in re.findall(r"[\d.]+", color)[:3]]
+    )
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def background(page):
+    return page.evaluate(
+        """() => getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor"""
+    )
+
+
+def is_whole(page):
+    """Say that no part of the page failed."""
+    return (
+        page.locator('[data-testid="stException"]').count() == 0
+        and not page.get_by_text("could not be drawn").count()
+    )
+
+
+@pytest.mark.slow
+def test_every_page_opens_by_its_address_and_keeps_the_run(shown, page):
+    for path, word in PAGES.items():
+        shown.open(page, path, run="second")
+        expect(main_of(page).get_by_role("heading", name="second")).to_be_visible()
+        expect(status(page)).to_contain_text("Finished")
+        expect(main_of(page).get_by_text(word).first).to_be_visible()
+        assert is_whole(page), path
+        assert query(page)["run"] == "second"
+    for path, word in (
+        ("/", "3 of 3 runs"),
+        ("/compare", "Pick two to eight runs"),
+        ("/settings", "Settings"),
+    ):
+        shown.open(page, path)
+        expect(main_of(page).get_by_text(word).first).to_be_visible()
+        assert is_whole(page), path
+
+
+def test_the_run_stays_in_the_address_from_page_to_page(shown, page):
+    shown.open(page, "/overview", run="third")
+    for name in ("Metrics", "Config & notes", "Runs", "Overview"):
+        page.locator('[data-testid="stSidebarNav"]').get_by_role("link", name=name).click()
+        if name == "Runs":
+            expect(main_of(page).get_by_text("3 of 3 runs")).to_be_visible()
+            continue
+        wait_for_query(page, "q.get('run') === 'third'")
+        expect(main_of(page).get_by_role("heading", name="third")).to_be_visible()
+
+
+def test_a_reload_shows_the_same_view(shown, page):
+    shown.open(page, "/overview", **{"run": "first", "ema": "0.98", "log": "true", "from": 50, "to": 150})
+    before = figure(page, "Loss")
+    page.reload()
+    settle(page)
+    after = figure(page, "Loss")
+
+    assert query(page) == {"run": "first", "ema": "0.98", "log": "true", "from": "50", "to": "150"}
+    assert before["range"] == after["range"] == [50, 150]
+    assert before["y"] == after["y"] == "log"
+    assert before["traces"] == after["traces"]
+
+
+def test_a_run_that_is_not_there_is_said_to_be_so(shown, page):
+    shown.open(page, "/overview", run="secand")
+    expect(main_of(page).get_by_text("No such run")).to_be_visible()
+    main_of(page).get_by_role("button", name="second").click()
+
+    wait_for_query(page, "q.get('run') === 'second'")
+    chart(page, "Loss")
+
+
+def test_two_runs_are_compared_along_time_and_against_a_baseline(shown, page):
+    shown.open(page, "/compare", runs="first,second")
+    both = figure(page, "train_loss")
+    assert [curve["name"] for curve in both["traces"] if "as logged" not in curve["name"]] == [
+        "first",
+        "second",
+    ]
+    page.locator('[data-testid="stButtonGroup"]').get_by_text("Relative time").click()
+    along = wait_for_chart(page, "train_loss", "figure.range[1] < 200")
+
+    assert max(trace(along, "second")["x"]) == pytest.approx(299 / 2)
+    assert "(+50.0%)" in " ".join(cells(page, 0))
+    assert {"0.001", "0.002"} <= set(cells(page, 1))
+    assert query(page) == {"runs": "first,second", "x": "Relative time"}
+
+
+def test_runs_with_one_tag_are_shown_as_a_group(shown, page):
+    shown.open(page, "/compare", tag="sweep")
+    group = figure(page, "train_loss")
+
+    assert max(max(curve["x"]) for curve in group["traces"]) == 299
+    expect(main_of(page).get_by_text("over 2 runs tagged sweep")).to_be_visible()
+
+
+def test_rows_picked_in_the_list_are_compared(shown, page):
+    shown.open(page, "/")
+    pick_row(page, 0)
+    expect(main_of(page).get_by_test_id("stBaseButton-primary")).to_be_enabled()
+    pick_row(page, 1)
+    page.get_by_role("button", name="Compare 2").click()
+    page.wait_for_url("**/compare?runs=*")
+
+    assert len(query(page)["runs"].split(",")) == 2
+    chart(page, "train_loss")
+
+
+@pytest.mark.slow
+def test_a_phone_shows_the_run_without_scrolling_sideways(shown, new_page):
+    page = new_page(**PHONE)
+    shown.open(page, "/overview", run="first")
+    chart(page, "Loss")
+    for part in (status(page), main_of(page).get_by_text("step 299").first):
+        box = part.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        assert box["y"] + box["height"] <= 844
+    expect(page.locator('[data-testid="stSidebar"]')).to_have_attribute("data-collapsed", "true")
+    for path, asked in (("/overview", None), ("/", {}), ("/compare", {"runs": "first,second"})):
+        if asked is not None:
+            shown.open(page, path, **asked)
+        width = """() => Math.max(document.scrollingElement.scrollWidth,
+            document.querySelector('[data-testid="stMain"]').scrollWidth)"""
+        assert page.evaluate(width) <= 390, path
+
+
+def test_the_dark_is_dark_and_the_theme_can_change_under_an_open_page(shown, new_page):
+    page = new_page(color_scheme="dark")
+    shown.open(page, "/overview", run="first")
+
+    assert brightness(background(page)) < 60
+    assert brightness(figure(page, "Loss")["text"]) > 150
+
+    page.emulate_media(color_scheme="light")
+    page.wait_for_function(
+        """dark => getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor !== dark""",
+        arg=background(page),
+    )
+    light = wait_for_chart(page, "Loss", "figure.drawn > 1")
+
+    assert brightness(background(page)) > 200
+    assert brightness(light["text"]) < 100

@@ -1,0 +1,167 @@
+"""What is logged stays on this machine, and what strangers wrote or serve does nothing here."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.looking import chart, foreign, settle
+from tests.dashboard.run_folders import write_run
+from toolkit.runfolder.labels import Labels
+
+HOSTILE = (
+    "![a](http://evil.example/a.png) <img src=http://evil.example/b.png onerror=alert(1)> "
+    "[c](http://evil.example) :red[d] $e$ www.evil.example"
+)
+_SOCKET = """
+    const socket = new WebSocket(`ws://${host}/_stcore/stream`);
+    return new Promise(resolve => {
+        socket.onopen = () => resolve("open");
+        socket.onclose = () => resolve("refused");
+    });
+"""
+_DONE_BY_STRANGERS = 'img[src*="evil"], a[href*="evil"], [data-testid="stException"]'
+
+
+@pytest.fixture(scope="module")
+def shown(serve, tmp_path_factory):
+    root = tmp_path_factory.mktemp("logs")
+    for name in ("hostile", "hostile-too"):
+        write_run(
+            root,
+            name,
+            display_name=HOSTILE,
+            curves={"train_loss": lambda step: 1.0 / (1 + step), HOSTILE: lambda step: float(step)},
+            extra=[
+                {"event": HOSTILE, "time": 1_700_000_100.0, "seq": 900, "session": 1},
+                {
+                    "event": "finding",
+                    "kind": HOSTILE,
+                    "severity": "critical",
+                    "message": HOSTILE,
+                    "global_step": 5,
+                    "time": 1_700_000_100.0,
+                    "seq": 901,
+                    "session": 1,
+                },
+            ],
+            start={"config": {HOSTILE: HOSTILE}, "command_line": HOSTILE},
+            tags=(HOSTILE[:60],),
+            project=HOSTILE,
+            labels=Labels(notes=HOSTILE),
+        )
+    return serve(root)
+
+
+@pytest.fixture
+def stranger():
+    """A web server of somebody else's, with one empty page."""
+
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>a stranger</title>")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Empty)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def strange_page(contexts):
+    """A tab whose complaints do not matter."""
+    page = contexts().new_page()
+    yield page
+    page.close()
+
+
+@pytest.mark.slow
+def test_names_and_texts_of_a_run_are_shown_as_they_are_and_ask_for_nothing(shown, page):
+    dialogs = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    # That no request leaves and nothing is complained about, the tab's watch checks for every test.
+    shown.open(page, "/overview", run="hostile")
+    links = page.locator('[data-testid="stSidebarNav"]')
+    for name in ("Overview", "Metrics", "System", "Alerts", "Timeline", "Samples", "Config & notes"):
+        links.get_by_role("link", name=name).click()
+        settle(page)
+        heading = page.locator('[data-testid="stMain"] h3').first
+        heading.wait_for()
+        # What keeps the browser from making a link of an address is not seen.
+        assert heading.inner_text().replace("\u2060", "").startswith(HOSTILE[:60])
+        expect(page.locator(_DONE_BY_STRANGERS)).to_have_count(0)
+    links.get_by_role("link", name="Runs").click()
+    expect(page.get_by_text("2 of 2 runs")).to_be_visible()
+    expect(page.locator(_DONE_BY_STRANGERS)).to_have_count(0)
+    shown.open(page, "/compare", runs="hostile,hostile-too", tag=HOSTILE[:60])
+    chart(page, "train_loss, 100 points")
+    expect(page.locator(_DONE_BY_STRANGERS)).to_have_count(0)
+
+    assert dialogs == []
+
+
+def test_charts_offer_nothing_that_would_upload_them(shown, page):
+    shown.open(page, "/overview", run="hostile")
+    buttons = chart(page, "Loss").locator(".modebar-btn")
+
+    # Plotly brings a button "Share chart..." along, which sends the data to its makers.
+    assert buttons.evaluate_all("buttons => buttons.map(button => button.dataset.title)") == [
+        "Download plot as a PNG",
+        "Zoom",
+        "Pan",
+        "Autoscale",
+    ]
+
+
+def test_the_watch_sees_what_leaves():
+    assert foreign(["http://localhost:1/", "ws://127.0.0.1:1/", "data:,", "blob:http://localhost:1/"]) == []
+    assert foreign(["https://fonts.example/a.woff"]) == ["https://fonts.example/a.woff"]
+
+
+def test_a_page_of_another_origin_gets_no_socket_and_no_frame(shown, stranger, strange_page):
+    host = f"localhost:{shown.port}"
+    for address in (stranger, "data:text/html,<title>nobody</title>"):
+        strange_page.goto(address)
+        for name in (host, f"127.0.0.1:{shown.port}"):
+            assert strange_page.evaluate(f"host => {{ {_SOCKET} }}", name) == "refused"
+
+    strange_page.goto(stranger)
+    strange_page.evaluate(
+        """url => new Promise(resolve => {
+            const frame = document.createElement("iframe");
+            frame.src = url;
+            frame.onload = resolve;
+            document.body.appendChild(frame);
+        })""",
+        shown.url("/"),
+    )
+    assert [frame.url for frame in strange_page.frames[1:]] == ["chrome-error://chromewebdata/"]
+    read = "url => fetch(url, {mode: 'no-cors'}).then(() => 'answered', () => 'refused')"
+    assert strange_page.evaluate(read, shown.url("/_stcore/health")) == "refused"
+
+
+def test_a_name_that_somebody_points_at_us_is_not_served(shown, strange_page):
+    # The browser of these tests takes this name for 127.0.0.1, as after a change in somebody's DNS.
+    answer = strange_page.goto(f"http://rebind.example:{shown.port}/")
+
+    assert answer.status == 403
+    assert strange_page.evaluate(f"host => {{ {_SOCKET} }}", f"rebind.example:{shown.port}") == "refused"
+
+
+def test_our_own_page_gets_its_socket(shown, page):
+    shown.open(page, "/")
+    settle(page)
+
+    assert page.evaluate(f"host => {{ {_SOCKET} }}", f"localhost:{shown.port}") == "open"
