@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from benchmarks.report import LATEST, RESULTS
 GPU = RESULTS / "gpu_loop.json"
 """The loop on a GPU is usually measured on another machine than the rest, so its own file counts."""
 
+DASHBOARD = RESULTS / "dashboard.json"
+"""So is the dashboard: it needs a browser and a quiet machine for a quarter of an hour."""
+
 BEGIN = "<!-- figures: written by python -m benchmarks.figures -->"
 END = "<!-- end of the figures -->"
 
@@ -25,15 +29,19 @@ END = "<!-- end of the figures -->"
 def documents() -> dict[Path, str]:
     """Return what each document shows between its marks, worked out from the results on disk."""
     latest = json.loads(LATEST.read_text(encoding="utf-8"))
-    gpu = json.loads(GPU.read_text(encoding="utf-8")) if GPU.exists() else None
+    gpu, dashboard = (
+        json.loads(path.read_text(encoding="utf-8")) if path.exists() else None for path in (GPU, DASHBOARD)
+    )
     return {
-        ROOT / "README.md": overview(latest, gpu),
-        ROOT / "docs" / "benchmarks.md": in_full(latest, gpu),
+        ROOT / "README.md": overview(latest, gpu, dashboard),
+        ROOT / "docs" / "benchmarks.md": in_full(latest, gpu, dashboard),
     }
 
 
-def overview(latest: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> str:
-    """Return one table of everything, and a sentence on the GPU."""
+def overview(
+    latest: Mapping[str, Any], gpu: Mapping[str, Any] | None, dashboard: Mapping[str, Any] | None = None
+) -> str:
+    """Return one table of everything, and a sentence each on the GPU and on the dashboard."""
     log, paced, cpu, imports, memory, kill = (
         latest[name]["figures"]
         for name in ("log_cost", "paced", "cpu_per_record", "import_cost", "memory", "kill_loss")
@@ -79,14 +87,19 @@ def overview(latest: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> str:
         lines.append(f"A step that is not due costs {log[NOT_DUE.name]['p50_us']:.2f} µs.")
     if gpu is not None:
         lines += ["", _gpu_sentence(gpu)]
+    if dashboard is not None:
+        lines += ["", _dashboard_sentence(dashboard)]
     return "\n".join(lines)
 
 
-def in_full(latest: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> str:
+def in_full(
+    latest: Mapping[str, Any], gpu: Mapping[str, Any] | None, dashboard: Mapping[str, Any] | None = None
+) -> str:
     """Return every table as it was printed, with the figures the project sets itself."""
     parts = [f"Each table was measured in one sitting: {_machine(latest)}."]
-    reports = [report for name, report in latest.items() if name != "gpu_loop"]
-    for report in [*reports, *([gpu] if gpu is not None else [])]:
+    reports = [report for name, report in latest.items() if name not in ("gpu_loop", "dashboard")]
+    reports += [report for report in (gpu, dashboard) if report is not None]
+    for report in reports:
         parts.append(f"### {report['title']}")
         parts.append(_table(report["columns"], report["rows"]))
         if report["notes"]:
@@ -124,6 +137,26 @@ def _gpu_sentence(gpu: Mapping[str, Any]) -> str:
         f"logging loss and gradient norm as GPU tensors every step changes its time by {ours['slowdown']:+.2%}; "
         f"two equal loops without any logging differ by {low:+.2%} to {high:+.2%} (quartiles), "
         f"and `.item()` with a bare append costs {item['slowdown']:+.2%}."
+    )
+
+
+def _dashboard_sentence(dashboard: Mapping[str, Any]) -> str:
+    figures = dashboard["figures"]
+    opening = {name: statistics.median(figures["open"][f"{name}_s"]) for name in ("empty", "cold", "warm")}
+    refresh = {
+        name: statistics.median(each[name] for each in figures["refresh"]["each"])
+        for name in ("cpu_ms", "received_kb")
+    }
+    peers = (
+        figures["tensorboard"]["default"]["from_answering_s"],
+        statistics.median(figures["trackio"]["page_s"]),
+    )
+    return (
+        f"The dashboard draws the loss of {figures['records']:,} records {opening['cold']:.1f} s after it is asked, "
+        f"and {opening['warm']:.1f} s the second time, where an empty Streamlit page takes {opening['empty']:.1f} s; "
+        f"TensorBoard has read 100,000 after {peers[0]:.0f} s, and Trackio's page draws the million "
+        f"after {peers[1]:.0f} s. "
+        f"A refresh costs {refresh['cpu_ms']:.0f} ms of the server's processor and {refresh['received_kb']:.0f} kB."
     )
 
 
