@@ -16,7 +16,8 @@ def _run_section() -> str:
     if key is None:
         return "Run"
     try:
-        return md(session.store().card(key).name, 28)
+        # A run may be called like a section of ours, or like nothing at all.
+        return f"Run · {md(session.store().card(key).name, 28)}"
     except UnknownRun:
         return "Run"
 

@@ -21,6 +21,7 @@ _RUN_WHEN_ASKED = """
     for (const url of __URLS__) {
       const script = document.createElement("script");
       script.src = url;
+      script.onerror = () => script.remove();
       document.head.appendChild(script);
     }
   };

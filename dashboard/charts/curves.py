@@ -128,19 +128,26 @@ def _survives_float32(finite: Floats) -> bool:
 
 def x_values(values: Floats, axis: XAxis) -> Floats:
     """Return places on the axis as the chart counts them: wall time in milliseconds of the local clock."""
-    return (values + _local_offset()) * 1000.0 if axis == "time" else values
+    if axis != "time" or not len(values):
+        return values
+    return (values + _local_offset(float(values[0]))) * 1000.0
 
 
 def window_from_chart(view: Sequence[float], axis: XAxis) -> Window:
     """Return the part of the run that a chart shows, from what the browser said."""
     low, high = float(min(view)), float(max(view))
     if axis == "time":
-        return low / 1000.0 - _local_offset(), high / 1000.0 - _local_offset()
+        offset = _local_offset(low / 1000.0)
+        return low / 1000.0 - offset, high / 1000.0 - offset
     return low, high
 
 
-def _local_offset() -> float:
-    return float(time.localtime().tm_gmtoff)
+def _local_offset(at: float) -> float:
+    """Return how far the local clock is ahead of UTC at `at`: in summer it is another than in winter."""
+    try:
+        return float(time.localtime(at).tm_gmtoff)
+    except (OverflowError, OSError, ValueError):
+        return 0.0
 
 
 # ---------------------------------------------------------------- traces
@@ -289,9 +296,15 @@ def _trace(
 
 
 def _outside(curve: Curve, look: Look, low: float, high: float) -> list[dict[str, Any]]:
-    x, y = _joined(curve.series.pieces)
+    drawn = [*curve.series.pieces, *curve.series.abandoned]
+    lowest, highest = (series.pieces for series in curve.band) if curve.band else ((), ())
     traces = []
-    for mask, edge, symbol in ((y > high, high, "triangle-up"), (y < low, low, "triangle-down")):
+    for pieces, above, edge, symbol in (
+        ([*drawn, *highest], True, high, "triangle-up"),
+        ([*drawn, *lowest], False, low, "triangle-down"),
+    ):
+        x, y = _joined(pieces)
+        mask = y > high if above else y < low
         if not mask.any():
             continue
         traces.append(
@@ -357,14 +370,34 @@ def _y_range(curves: Sequence[Curve], look: Look) -> tuple[float | None, float |
         return low - room, high + room
     if look.window is None:
         return None, None
-    # Zoomed in along the axis, the height fits what is inside the window, spikes included.
-    lows = [curve.series.low for curve in curves if curve.series.low is not None]
-    highs = [curve.series.high for curve in curves if curve.series.high is not None]
+    # Zoomed in along the axis, the height fits what is inside the window: spikes, and what was begun again.
+    values = [value for curve in curves for value in _heights(curve, look.window)]
+    lows, highs = values, values
     if not lows or not highs:
         return None, None
     low, high = min(lows), max(highs)
     room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
     return low - room, high + room
+
+
+def _heights(curve: Curve, window: Window) -> list[float]:
+    """Return the lowest and highest of everything a curve draws inside the window."""
+    pieces = [*curve.series.abandoned, *(piece for series in curve.band or () for piece in series.pieces)]
+    found = [height for height in (curve.series.low, curve.series.high) if height is not None]
+    for piece in pieces:
+        inside = piece.y[(piece.x >= min(window)) & (piece.x <= max(window)) & np.isfinite(piece.y)]
+        if len(inside):
+            found += [float(inside.min()), float(inside.max())]
+    return found
+
+
+def _ends(curve: Curve) -> list[float]:
+    """Return where everything that a curve draws begins and ends along the axis."""
+    pieces = [*curve.series.pieces, *curve.series.abandoned]
+    ends = [
+        float(edge) for piece in pieces for edge in (np.nanmin(piece.x), np.nanmax(piece.x)) if len(piece.x)
+    ]
+    return ends + [edge for run in curve.series.non_finite for edge in (run.first_x, run.last_x)]
 
 
 def _layout(look: Look, curves: Sequence[Curve], low: float | None, high: float | None) -> dict[str, Any]:
@@ -380,7 +413,7 @@ def _layout(look: Look, curves: Sequence[Curve], low: float | None, high: float 
         "zeroline": False,
         "hoverformat": ",.0f" if look.axis == "step" else None,
     }
-    edges = [edge for curve in curves for piece in curve.series.pieces for edge in (piece.x[0], piece.x[-1])]
+    edges = [edge for curve in curves for edge in _ends(curve) if math.isfinite(edge)]
     if look.window is None and len(set(edges)) > 1:
         # Dots on a curve would make the chart add room at both ends.
         low_x, high_x = x_values(np.asarray([min(edges), max(edges)]), look.axis).tolist()

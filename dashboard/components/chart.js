@@ -7,7 +7,10 @@ function loadPlotly(src) {
       const begun = document.querySelector(`script[src="${src}"]`);
       if (begun) {
         begun.addEventListener("load", () => resolve(window.Plotly));
-        begun.addEventListener("error", () => reject(new Error("plotly.js could not be loaded from " + src)));
+        begun.addEventListener("error", () => {
+          window.__telemetryPlotly = null;
+          reject(new Error("plotly.js could not be loaded from " + src));
+        });
         return;
       }
       const script = document.createElement("script");
@@ -43,7 +46,9 @@ function paint(value, palette) {
   if (typeof value === "string") {
     if (value[0] !== "@") return value;
     const [name, opacity] = value.slice(1).split("/");
-    const hex = palette[name] || palette.muted;
+    const hex = palette[name];
+    // A name in the legend may begin with the same sign.
+    if (!hex) return value;
     if (opacity === undefined) return hex;
     const n = parseInt(hex.slice(1), 16);
     return `rgba(${n >> 16},${(n >> 8) & 255},${n & 255},${opacity})`;
@@ -87,8 +92,8 @@ function sameRange(a, b) {
 function wire(div, Plotly, say) {
   let timer = null;
   const numbers = (range) => range.map((edge) => div._fullLayout.xaxis.r2l(edge));
-  const siblings = () => [...document.querySelectorAll(`.telemetry-chart[data-group="${div.dataset.group}"]`)]
-    .filter((other) => other !== div && other._fullLayout);
+  const siblings = () => [...document.querySelectorAll(".telemetry-chart")]
+    .filter((other) => other !== div && other._fullLayout && other.dataset.group === div.dataset.group);
 
   div.on("plotly_relayout", (event) => {
     if (div.__following) return;

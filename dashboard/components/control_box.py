@@ -9,6 +9,7 @@ from typing import Any, Final
 import streamlit as st
 
 from dashboard import session
+from dashboard.components import faces
 from dashboard.data.run_store import Refused, RunStore
 from dashboard.data.words import ago, md, short_number
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
@@ -38,7 +39,10 @@ def control_box(store: RunStore, key: str) -> None:
     _knobs(store, key, control, off)
     if control:
         # The answer comes within the run's next look at its control file, so this looks a little more often.
-        st.fragment(lambda: _answers(store, key), run_every=2.0 if not off else None)()
+        st.fragment(
+            lambda: faces.guarded("The answers", lambda: _answers(store, key)),
+            run_every=2.0 if not off else None,
+        )()
 
 
 def _why_not(store: RunStore, key: str, control: Mapping[str, Any], writable: bool) -> str | None:
@@ -122,8 +126,9 @@ def _confirm_stop(store: RunStore, key: str, action: str) -> None:
     )
     st.caption("A checkpoint that was written before stays. A stopped run can be resumed if its script can.")
     with st.container(horizontal=True):
-        if st.button(_ACTIONS[action][0], type="primary", key="_yes_stop"):
-            _ask(store, key, {"actions": (action,)}, _ACTIONS[action][0].lower())
+        asked = st.button(_ACTIONS[action][0], type="primary", key="_yes_stop")
+        # A refusal stays in sight.
+        if asked and _ask(store, key, {"actions": (action,)}, _ACTIONS[action][0].lower()):
             st.rerun()
         if st.button("Let it run", key="_no_stop"):
             st.rerun()
@@ -174,13 +179,14 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: b
             _ask(store, key, {"knobs": {name: new}}, f"{name} = {new}")
 
 
-def _ask(store: RunStore, key: str, request: Mapping[str, Any], what: str) -> None:
+def _ask(store: RunStore, key: str, request: Mapping[str, Any], what: str) -> bool:
     try:
         request_id = store.ask(key, request)
     except Refused as error:
         st.error(md(str(error)))
-        return
+        return False
     session.remember_asked(key, request_id, what, time.time())
+    return True
 
 
 # ---------------------------------------------------------------- what was answered

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import streamlit as st
 
 from dashboard import session
@@ -61,8 +62,8 @@ def chart_switches() -> Options:
         )
         with st.container(width=230):
             smoothing = session.smoothing_picker()
-        if session.window() is not None:
-            st.button("Whole run", icon=":material/zoom_out_map:", on_click=session.set_window, args=(None,))
+        # Always there: a drag in a chart does not draw this row again.
+        st.button("Whole run", icon=":material/zoom_out_map:", on_click=session.set_window, args=(None,))
     return Options(axis=axis, smoothing=smoothing, log_y=log_y, clip=clip)
 
 
@@ -122,7 +123,11 @@ def curve_panel(
         )
     if not curves:
         return False
-    name = key or f"chart {page.key} {title}"
+    name = key or f"chart {page.key} {title} {metrics[0][0]}"
+    if options.axis == "epoch" and not any(_has_place(curve.series) for curve in curves):
+        st.markdown(f"**{md(title)}**")
+        st.caption("This run has logged no epochs.")
+        return True
     look = Look(
         axis=options.axis,
         window=window,
@@ -137,15 +142,21 @@ def curve_panel(
         revision=f"{page.key} {options.axis}",
         marks=options.marks,
     )
-    st.markdown(f"**{md(title)}**" + (f" :gray[{md(unit)}]" if unit else "") + _not_finite(curves))
+    st.markdown(
+        f"**{md(title)}**"
+        + (f" :gray[{md(unit)}]" if unit else "")
+        + _not_finite(curves)
+        + _not_on_log_axis(curves, options)
+    )
     draw_chart(
         curve_figure(curves, look),
         key=name,
         label=chart_label(title, curves[0].series),
         height=height,
         name=f"{page.card.name} {title}",
-        group=page.key,
-        on_view=lambda: _zoomed(name, options.axis),
+        # A chart with a window of its own follows nobody, and nobody follows it.
+        group=page.key if options.fixed_window is None else name,
+        on_view=(lambda: _zoomed(name, options.axis)) if options.fixed_window is None else None,
     )
     return True
 
@@ -158,6 +169,17 @@ def _not_finite(curves: Sequence[Curve]) -> str:
     if not kinds:
         return ""
     return " :red[" + ", ".join(f"{count(number)} {md(kind)}" for kind, number in kinds.items()) + "]"
+
+
+def _not_on_log_axis(curves: Sequence[Curve], options: Options) -> str:
+    if not options.log_y:
+        return ""
+    hidden = sum(int((piece.y <= 0).sum()) for curve in curves for piece in curve.series.pieces)
+    return f" :orange[{count(hidden)} at or below zero, which a log axis does not have]" if hidden else ""
+
+
+def _has_place(series: Series) -> bool:
+    return any(np.isfinite(piece.x).any() for piece in series.pieces)
 
 
 def _zoomed(key: str, axis: XAxis) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -16,9 +17,9 @@ from dashboard import session
 from dashboard.components import faces
 from dashboard.components.control_box import control_box
 from dashboard.components.run_menu import run_menu
+from dashboard.data.alerts import alerts_of
 from dashboard.data.run_store import STARTING, UNREADABLE, Health, RunCard, RunStore, UnknownRun
 from dashboard.data.words import ago, clean, clock, count, duration, md, short_number, size
-from toolkit.runfolder.records import FINDING
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
 Tone = Literal["green", "orange", "red", "blue", "gray"]
@@ -47,6 +48,8 @@ GLYPHS: Final[dict[str, str]] = {
 
 _STEPS_FOR_ETA: Final = 200
 _SECONDS_WHILE_READING: Final = 1.0
+_SECONDS_WHEN_NOT_LIVE: Final = 30.0
+_HEADER: Final = "The header"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ def open_run() -> RunPage | None:
             faces.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
         return None
     session.show_run(key)
+    # As far as its records have been read, like the header: two opinions would chase each other.
+    card = store.card(key)
     session.set_live(key, card.live)
     page = RunPage(key, store)
     with st.sidebar:
@@ -90,7 +95,7 @@ def open_run() -> RunPage | None:
         faces.guarded("The control box", lambda: control_box(store, key))
     title, actions = st.columns([0.66, 0.34], vertical_alignment="center")
     with title:
-        live(page, "The header", lambda: _title(page))
+        live(page, _HEADER, lambda: _title(page))
     with actions, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         # Outside what refreshes itself: a dialog that somebody types into would be closed by a refresh.
         session.refresh_picker()
@@ -105,7 +110,10 @@ def open_run() -> RunPage | None:
 
 def live(page: RunPage, name: str, draw: Callable[[], None]) -> None:
     """Draw a region that refreshes itself while the run is live. `draw` shows no widget that somebody types into."""
-    seconds = session.refresh_seconds() if page.card.live else None
+    seconds = session.refresh_seconds()
+    if seconds is not None and not page.card.live:
+        # Somebody may resume it: the header keeps an eye on that, and the rest follows.
+        seconds = _SECONDS_WHEN_NOT_LIVE if name == _HEADER else None
     if session.is_read_in_part(page.key):
         seconds = _SECONDS_WHILE_READING
     st.fragment(lambda: faces.guarded(name, draw), run_every=seconds)()
@@ -124,7 +132,7 @@ def footer(page: RunPage, drawn: int, total: int) -> None:
     """Say how much there is, how much of it is drawn, and how long reading took."""
     health = page.store.refresh(page.key, wait_s=0.0)
     st.caption(
-        f"{count(health.records)} records · {size(health.bytes_read)} · read in {health.read_ms:.0f} ms · "
+        f"{count(health.records)} records · {size(health.bytes_read)} · "
         f"drawn {count(drawn)} of {count(total)} points · lowest and highest of every bucket kept"
     )
 
@@ -225,21 +233,17 @@ def step_seconds(page: RunPage) -> float | None:
 
 
 def _alert_strip(page: RunPage) -> None:
-    findings = page.store.events(page.key, (FINDING,), limit=50)
-    # Severity words are ours; a record can hold any text.
-    by_severity = {
-        word: [found for found in findings if found.get("severity") == word]
-        for word in ("critical", "warning")
-    }
-    if not any(by_severity.values()):
+    seen = page.store.meta(page.key).labels.acknowledged
+    alerts = [alert for alert in alerts_of(page.store, page.key) if alert.id not in seen]
+    counts = Counter(alert.severity for alert in alerts)
+    if not counts["critical"] and not counts["warning"]:
         return
-    worst = (by_severity["critical"] or by_severity["warning"])[0]
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
-        if by_severity["critical"]:
-            st.badge(f"{len(by_severity['critical'])} critical", icon=":material/error:", color="red")
-        if by_severity["warning"]:
-            st.badge(f"{len(by_severity['warning'])} warnings", icon=":material/warning:", color="orange")
-        st.markdown(md(str(worst.get("message", worst.get("kind", ""))), 200))
+        if counts["critical"]:
+            st.badge(f"{counts['critical']} critical", icon=":material/error:", color="red")
+        if counts["warning"]:
+            st.badge(f"{counts['warning']} warnings", icon=":material/warning:", color="orange")
+        st.markdown(md(alerts[0].message, 200), width="content")
 
 
 # ---------------------------------------------------------------- sidebar and faults

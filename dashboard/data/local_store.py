@@ -33,12 +33,14 @@ from dashboard.data.run_store import (
     XAxis,
 )
 from toolkit.runfolder.control import ControlRefused, read_request, write_request
-from toolkit.runfolder.labels import Labels, LabelsError, write_labels
+from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.records import START, Record
 
 _SCAN_EVERY_S: Final = 0.5
 _TREND_BUDGET_S: Final = 0.2
+_IN_USE_S: Final = 60.0
+"""What somebody looked at within this time is not let go, whatever it takes."""
 _MEMORY_BUDGET: Final = 400_000_000
 """Columns of runs that nobody looked at lately are let go beyond this; the cache brings them back."""
 
@@ -74,7 +76,9 @@ class LocalStore:
 
     def _scan(self, *, again: bool = False) -> None:
         began = time.perf_counter()
-        if not again and time.monotonic() - self._scanned_at < _SCAN_EVERY_S:
+        # A slow file system is not asked all the time: at most a tenth of it goes into listing.
+        pause_s = max(_SCAN_EVERY_S, self._scan_ms / 100)
+        if not again and time.monotonic() - self._scanned_at < pause_s:
             return
         runs: dict[str, Found] = {}
         problems: list[str] = []
@@ -161,7 +165,7 @@ class LocalStore:
         for name, log in by_age:
             if held <= _MEMORY_BUDGET:
                 return
-            if log is not kept:
+            if log is not kept and time.monotonic() - log.used_at > _IN_USE_S:
                 held -= log.nbytes
                 del self._logs[name]
 
@@ -256,8 +260,7 @@ class LocalStore:
     def ask(self, key: str, request: Mapping[str, Any]) -> str:
         """Write a request for the run and return its id."""
         self._require_writing()
-        found = self._find(key)
-        card = card_of(found, now())
+        found, card = self._find(key), self.card(key)
         if not card.live:
             raise Refused(f"the run is {card.status.name}: nobody is there to answer")
         try:
@@ -294,8 +297,11 @@ class LocalStore:
     def label(self, key: str, labels: Labels) -> None:
         """Keep what people say about a run."""
         self._require_writing()
+        folder = self._find(key).folder
         try:
-            write_labels(self._find(key).folder, labels)
+            # What cannot be read may be somebody's notes with a comma too many: it is not written over.
+            read_labels(folder)
+            write_labels(folder, labels)
         except LabelsError as error:
             raise Refused(str(error)) from error
         except OSError as error:
@@ -305,8 +311,7 @@ class LocalStore:
     def delete(self, key: str) -> str:
         """Move a run to the trash and return the token that brings it back."""
         self._require_writing()
-        found = self._find(key)
-        card = card_of(found, now())
+        found, card = self._find(key), self.card(key)
         if card.live:
             raise Refused(f"the run is {card.status.name}: stop it first")
         number = next(i for i, root in enumerate(self.roots) if root == found.folder.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -169,7 +170,8 @@ def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None
         step=step,
         max_steps=_whole(summary.get("max_steps")),
         epoch=_number(summary.get("epoch")),
-        loss=_number(summary.get("train_loss")),
+        # JSON has no NaN: a loss that is there and is nothing was one.
+        loss=math.nan if summary.get("train_loss", 0) is None else _number(summary.get("train_loss")),
         lr=_number(summary.get("lr")),
         samples_per_sec=_number(summary.get("samples_per_sec")),
         host=clean(latest.host) if latest else "",

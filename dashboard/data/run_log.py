@@ -85,10 +85,17 @@ class RunLog:
             return True
 
     def _read_all(self) -> None:
-        if not self._opened:
-            self._open_cached()
-        while self._read_block():
-            pass
+        done = False
+        try:
+            if not self._opened:
+                self._open_cached()
+            while self._read_block():
+                pass
+            done = True
+        finally:
+            if not done:
+                with self._lock:
+                    self._problem = "reading the log failed; what was read before is shown"
 
     def _open_cached(self) -> None:
         cached = self._cache.load(self.path) if self._cache is not None else None
@@ -165,7 +172,8 @@ class RunLog:
             return Health(
                 records=columns.records,
                 bytes_read=self._cursor.offset,
-                bytes_pending=self._pending if reading else 0,
+                # Until the first block has been parsed nobody knows how much there is, but something there is.
+                bytes_pending=max(1, self._pending) if reading else 0,
                 bad_count=columns.bad_count,
                 bad_lines=tuple(columns.bad_lines),
                 replaced_at=self._replaced_at,

@@ -278,10 +278,16 @@ class SeriesBuilder:
                 firsts = self._x(metric, axis, span, edges[:, 0])
                 lasts = self._x(metric, axis, span, edges[:, 1])
                 for (first, last), first_x, last_x in zip(runs, firsts.tolist(), lasts.tolist(), strict=True):
-                    if window is not None and (last_x < min(window) or first_x > max(window)):
-                        continue
+                    count = last - first + 1
+                    if window is not None:
+                        # What is drawn and counted is what can be seen: a stretch may begin before the window.
+                        x = self._x(metric, axis, span, np.arange(first, last + 1) + span.start)
+                        inside = x[(x >= min(window)) & (x <= max(window))]
+                        if not len(inside):
+                            continue
+                        first_x, last_x, count = float(inside[0]), float(inside[-1]), len(inside)
                     found.append(
-                        NonFinite(kind=kind, first_x=first_x, last_x=last_x, count=last - first + 1)  # type: ignore[arg-type]  # one of the three above
+                        NonFinite(kind=kind, first_x=first_x, last_x=last_x, count=count)  # type: ignore[arg-type]  # one of the three above
                     )
         return _merged(sorted(found, key=lambda run: run.first_x))
 

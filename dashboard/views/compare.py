@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from dashboard.data.run_store import RunCard, RunStore, Series, XAxis
 from dashboard.data.words import clean, count, md, short_number
 
 _MOST: Final = 8
+_MOST_IN_GROUP: Final = 50
 _ALONG: Final[dict[str, XAxis]] = {"Step": "step", "Relative time": "elapsed", "Wall time": "time"}
 _LIKELY: Final = ("train_loss", "val_loss", "lr", "grad_norm", "samples_per_sec")
 
@@ -41,8 +43,7 @@ def main() -> None:
     if len(keys) < 2 and not tag:
         st.info("Pick two to eight runs, or a tag whose runs make a group.", icon=":material/compare_arrows:")
         return
-    for key in keys:
-        store.refresh(key, wait_s=1.0)
+    in_part = _read(store, keys)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         along = st.segmented_control(
             "Along",
@@ -61,6 +62,8 @@ def main() -> None:
     axis = _ALONG[str(along or "Step")]
     live = any(cards[key].live for key in keys)
     seconds = session.refresh_seconds() if live else None
+    if in_part:
+        seconds = 1.0
     if keys:
         st.fragment(
             lambda: faces.guarded(
@@ -69,7 +72,7 @@ def main() -> None:
             run_every=seconds,
         )()
     if tag:
-        faces.guarded("The group", lambda: _group(store, tag, runs.cards, metric, log_y))
+        faces.guarded("The group", lambda: _group(store, tag, runs.cards, metric, smoothing, log_y))
     if len(keys) >= 2:
         base = _pick_baseline(keys, cards)
         left, right = st.columns(2, gap="large")
@@ -77,6 +80,22 @@ def main() -> None:
             faces.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
         with right:
             faces.guarded("The configurations", lambda: _configs(store, keys, cards))
+
+
+def _read(store: RunStore, keys: Sequence[str]) -> bool:
+    """Read the runs, say how far that is, and return whether there is more to read."""
+    healths = [store.refresh(key, wait_s=1.0) for key in keys]
+    # Not `any`: each has to be remembered.
+    changed = [
+        session.set_read_in_part(key, not health.complete) for key, health in zip(keys, healths, strict=True)
+    ]
+    unfinished = [health for health in healths if not health.complete]
+    if unfinished:
+        faces.reading(min(unfinished, key=lambda health: health.part_read))
+    elif any(changed):
+        # What was drawn from the first part of a log is drawn anew.
+        st.rerun()
+    return bool(unfinished)
 
 
 # ---------------------------------------------------------------- what is compared
@@ -177,8 +196,8 @@ def _charts(
     window = session.window()
     looks = colors_of_runs(keys)
     curves: list[Curve] = []
+    _read(store, keys)
     for key in keys:
-        store.refresh(key, wait_s=0.3)
         series = store.series(key, metric, axis=axis, window=window, buckets=300, smoothing=smoothing)
         around = store.series(key, metric, axis=axis, buckets=100, smoothing=smoothing) if window else None
         if series.empty and (around is None or around.empty):
@@ -225,14 +244,18 @@ def _zoomed(key: str, axis: XAxis) -> None:
     session.set_window(None if view is None else window_from_chart(view, axis))
 
 
-def _group(store: RunStore, tag: str, cards: Sequence[RunCard], metric: str, log_y: bool) -> None:
-    members = [card for card in cards if tag in card.tags][:50]
+def _group(
+    store: RunStore, tag: str, cards: Sequence[RunCard], metric: str, smoothing: float, log_y: bool
+) -> None:
+    tagged = [card for card in cards if tag in card.tags]
+    members = tagged[:_MOST_IN_GROUP]
+    _read(store, [card.key for card in members])
     series: list[Series] = []
     for card in members:
-        store.refresh(card.key, wait_s=0.5)
-        found = store.series(card.key, metric, buckets=400)
+        # The average of each run, not its extremes: those would make the mean jump between them.
+        found = store.series(card.key, metric, buckets=400, smoothing=smoothing or 0.5)
         if not found.empty:
-            series.append(found)
+            series.append(replace(found, pieces=found.smooth))
     st.markdown(f"**{md(metric)}** over {count(len(series))} runs tagged **{md(tag)}**")
     if not series:
         st.caption("None of them has logged it.")
@@ -245,9 +268,12 @@ def _group(store: RunStore, tag: str, cards: Sequence[RunCard], metric: str, log
         height=320,
         group="group",
     )
+    left_out = (
+        f" {count(len(tagged) - len(members))} more runs are left out." if len(tagged) > len(members) else ""
+    )
     st.caption(
-        "Line: mean. Dark band: one standard deviation. Pale band: lowest to highest. "
-        "Each run counts from its first to its last step."
+        "Of the smoothed curves: line, their mean; dark band, one standard deviation; pale band, lowest to highest. "
+        f"Each run counts from its first to its last step; values that are no number are left out.{left_out}"
     )
 
 
@@ -273,7 +299,7 @@ def _summary(
                 and np.isfinite(against)
                 and name != "not finite"
             ):
-                text += f"  ({value / against - 1:+.1%})"
+                text += f"  ({(value - against) / abs(against):+.1%})"
             row[_column(cards, keys, key)] = text
         rows.append(row)
     for name, pick in (("steps", lambda card: count(card.step)), ("status", lambda card: card.status.name)):
@@ -282,7 +308,9 @@ def _summary(
 
 
 def _figures(store: RunStore, key: str, metric: str) -> dict[str, float]:
-    values = store.recent(key, metric, 10_000_000)
+    # Every point that counts: what a later session did again is left out.
+    pieces = store.series(key, metric, buckets=2**40).pieces
+    values = np.concatenate([piece.y for piece in pieces]) if pieces else np.empty(0)
     finite = values[np.isfinite(values)]
     if not len(finite):
         return {"not finite": float(len(values))} if len(values) else {}

@@ -18,8 +18,8 @@ from dashboard.data.words import count, md
 
 _PER_PAGE = 24
 _MOST_REPEATS, _MOST_GROUPS = 2, 3
+# Characters of a name that the filter looks at.
 _SEARCHED = 200
-"""Characters of a name that the filter looks at."""
 _SYSTEM = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
 
 

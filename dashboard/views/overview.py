@@ -42,8 +42,8 @@ def main() -> None:
 # ---------------------------------------------------------------- cards
 
 
+# A metric, and the card that tells of it.
 Numbered = tuple[str, Card]
-"""A metric, and the card that tells of it."""
 
 
 def _cards(page: RunPage) -> None:

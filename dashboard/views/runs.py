@@ -22,7 +22,7 @@ from toolkit.runfolder.labels import LabelsError
 _PER_PAGE: Final = 100
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
 _MOST_COMPARED: Final = 8
-_TABLE, _OPENED, _SHOWN = "_runs_table", "_runs_opened", "_runs_shown"
+_OPENED, _SHOWN, _VERSION = "_runs_opened", "_runs_shown", "_runs_table_version"
 
 
 def main() -> None:
@@ -123,12 +123,14 @@ def _visible(shown: Sequence[RunCard]) -> Sequence[RunCard]:
 
 
 def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
-    cards = _in_the_order_shown(cards)
+    before: list[str] = list(st.session_state.get(_SHOWN, ()))
+    _open_clicked(cards, before)
+    cards = _with_selection_kept(cards, before)
     trends = store.trends([card.key for card in cards])
     frame = pd.DataFrame([_row(card, trends) for card in cards])
     picked: Any = st.dataframe(
         frame,
-        key=_TABLE,
+        key=_table_key(),
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
@@ -151,21 +153,39 @@ def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
             "Tags": st.column_config.ListColumn(width="small"),
         },
     )
-    opened = st.session_state.get(_OPENED)
-    if opened and opened["row"] < len(cards):
-        _open(cards[opened["row"]])
     rows = picked["selection"]["rows"] if picked else []
     return [cards[row] for row in rows if row < len(cards)]
 
 
-def _in_the_order_shown(cards: Sequence[RunCard]) -> list[RunCard]:
-    """Keep rows where they are while some are picked: a selection counts rows, and must not slip to another run."""
-    state = st.session_state.get(_TABLE)
-    picked = bool(state and state["selection"]["rows"]) or bool(st.session_state.get(_OPENED))
+def _table_key() -> str:
+    return f"_runs_table {st.session_state.setdefault(_VERSION, 0)}"
+
+
+def _open_clicked(cards: Sequence[RunCard], before: Sequence[str]) -> None:
+    opened = st.session_state.get(_OPENED)
+    if opened and opened["row"] < len(before):
+        card = next((card for card in cards if card.key == before[opened["row"]]), None)
+        if card is not None:
+            _open(card)
+
+
+def _with_selection_kept(cards: Sequence[RunCard], before: Sequence[str]) -> list[RunCard]:
+    """Return the rows to show. A selection counts rows: it must not slip to another run when some move or vanish."""
+    state = st.session_state.get(_table_key())
+    rows = list(state["selection"]["rows"]) if state else []
+    picked = [before[row] for row in rows if row < len(before)]
     by_key = {card.key: card for card in cards}
-    kept = [by_key.pop(key) for key in st.session_state.get(_SHOWN, ()) if key in by_key] if picked else []
+    # While something is picked, rows stay where they are.
+    kept = [by_key.pop(key) for key in before if key in by_key] if picked else []
     ordered = [*kept, *by_key.values()]
-    st.session_state[_SHOWN] = [card.key for card in ordered]
+    keys = [card.key for card in ordered]
+    moved = [keys.index(key) for key in picked if key in keys]
+    if moved != rows:
+        # A new table: the browser would go on showing the old one's rows as picked.
+        st.session_state[_VERSION] = st.session_state.get(_VERSION, 0) + 1
+        if moved:
+            st.session_state[_table_key()] = {"selection": {"rows": moved, "columns": [], "cells": []}}
+    st.session_state[_SHOWN] = keys
     return ordered
 
 

@@ -20,6 +20,7 @@ _IMAGES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 _AUDIO: Final = (".wav", ".mp3", ".ogg", ".flac")
 _MAX_FILE: Final = 20_000_000
 _MOST_RECORDS: Final = 4_000
+_SMALL: Final = 256
 _SIGNATURES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8")
 
 
@@ -123,16 +124,18 @@ def _image(data: bytes, caption: str, prompt: str) -> None:
             if image.width * image.height > 40_000_000:
                 st.caption(f"{caption}: {image.width:,} x {image.height:,} pixels are too many to show")
                 return
-            small = image.width < 256
-            shown = image.convert("RGB")
-            if small:
-                # Enlarged without blur: a small image is looked at pixel by pixel.
-                factor = max(1, 256 // image.width)
-                shown = shown.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+            shown: bytes | Image.Image = data
+            if image.width < _SMALL:
+                # Enlarged without blur: a small image is looked at pixel by pixel. A large one goes as it is.
+                factor = max(1, _SMALL // image.width)
+                size = (image.width * factor, image.height * factor)
+                shown = image.convert("RGB").resize(size, Image.Resampling.NEAREST)
+            else:
+                image.verify()
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         st.caption(f"{caption}: not an image ({md(str(error), 80)})")
         return
-    st.image(shown, caption=caption, width="stretch", output_format="PNG", alt=f"{prompt[:100]}, {caption}")
+    st.image(shown, caption=caption, width="stretch", alt=f"{prompt[:100]}, {caption}")
 
 
 def _completions(texts: Sequence[Record]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import streamlit as st
 
+from dashboard import session
 from dashboard.charts.heat import heat_figure
 from dashboard.components import faces
 from dashboard.components.chart import draw_chart
@@ -52,7 +53,9 @@ def main() -> None:
             bind="query-params",
             label_visibility="collapsed",
         )
-        steps = st.toggle("Along steps", key="steps", bind="query-params")
+        steps = st.toggle(
+            "Along steps", key="steps", bind="query-params", on_change=session.set_window, args=(None,)
+        )
     live(page, "The system", lambda: _system(page, str(span or "All"), "step" if steps else "time"))
     faces.guarded("The ranks", lambda: _ranks(page))
 

@@ -423,3 +423,49 @@ def test_non_finite_points_of_several_curves_say_whose_they_are():
     ]
 
     assert trace(curve_figure(curves, Look()), "NaN")["text"] == ["a: NaN", "b: NaN"]
+
+
+def _plain(x, y, **more):
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    piece = Piece(x=x, y=y, session=1)
+    return Series(
+        metric="m",
+        axis="step",
+        pieces=(piece,),
+        drawn=len(x),
+        total=len(x),
+        low=float(y.min()),
+        high=float(y.max()),
+        percentiles=(float(np.percentile(y, 1)), float(np.percentile(y, 99))),
+        **more,
+    )
+
+
+def test_a_spike_between_two_records_is_inside_the_frame_of_a_zoom():
+    x = np.arange(400, 601)
+    low, high = _plain(x, np.ones(201)), _plain(x, np.where(x == 500, 50.0, 1.1))
+    curve = Curve(series=_plain(x, np.linspace(1.0, 1.1, 201)), label="loss", band=(low, high))
+
+    figure = curve_figure([curve], Look(window=(400.0, 600.0)))
+
+    assert figure["layout"]["yaxis"]["range"][1] > 50
+
+
+def test_a_spike_between_two_records_is_marked_when_outliers_are_clipped():
+    x = np.arange(400, 601)
+    low, high = _plain(x, np.ones(201)), _plain(x, np.where(x == 500, 50.0, 1.1))
+    curve = Curve(series=_plain(x, np.linspace(1.0, 1.1, 201)), label="loss", band=(low, high))
+
+    figure = curve_figure([curve], Look(clip=True))
+
+    beyond = [trace for trace in figure["data"] if trace["name"] == "beyond the frame"]
+    assert "50" in [text for trace in beyond for text in trace["customdata"]]
+
+
+def test_what_was_begun_again_is_not_cut_off_at_the_end():
+    again = Piece(x=np.arange(1000.0, 1991.0), y=np.ones(991), session=1)
+    series = _plain(np.arange(1101), np.ones(1101), abandoned=(again,))
+
+    figure = curve_figure([Curve(series=series, label="loss")], Look())
+
+    assert figure["layout"]["xaxis"]["autorangeoptions"]["clipmax"] == 1990

@@ -1,6 +1,7 @@
 """Runs are listed from their small files, in whatever state they are, and nothing outside their folders is touched."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -187,7 +188,8 @@ def test_odd_values_in_a_summary_are_no_values(root, store):
 
     card = store.card("r")
 
-    assert (card.max_steps, card.loss, card.lr, card.epoch, card.samples_per_sec) == (None,) * 5
+    assert (card.max_steps, card.lr, card.epoch, card.samples_per_sec) == (None,) * 4
+    assert math.isnan(card.loss), "what is there and is nothing was no number"
     assert card.progress is None
 
 
@@ -395,12 +397,32 @@ def test_everything_a_page_asks_is_answered(root, store):
 
 def test_runs_that_nobody_looks_at_are_let_go_and_come_back(root, store, monkeypatch):
     monkeypatch.setattr(local_store, "_MEMORY_BUDGET", 1)
+    monkeypatch.setattr(local_store, "_IN_USE_S", -1.0)
     for name in ("a", "b", "c"):
         write_run(root, name)
         store.refresh(name)
 
     assert len(store._logs) == 1
     assert store.refresh("a").records == 102
+
+
+def test_runs_that_somebody_looks_at_are_kept_whatever_they_take(root, store, monkeypatch):
+    monkeypatch.setattr(local_store, "_MEMORY_BUDGET", 1)
+    for name in ("a", "b", "c"):
+        write_run(root, name)
+        store.refresh(name)
+
+    assert len(store.recent("a", "train_loss", 5)) == 5
+
+
+def test_labels_that_cannot_be_read_are_not_written_over(root, store):
+    folder = write_run(root, "r")
+    (folder / "labels.json").write_text('{"notes": "a week of work",}')
+
+    with pytest.raises(Refused, match="not JSON"):
+        store.label("r", Labels(archived=True))
+
+    assert "a week of work" in (folder / "labels.json").read_text()
 
 
 def test_a_folder_that_was_deleted_and_made_again_is_read_anew(root, store):
@@ -695,3 +717,17 @@ def test_a_dead_process_has_no_run(root, store):
     write_run(root, "r", status="running", pid=dead_pid())
 
     assert store.card("r").status.name == "lost"
+
+
+def test_a_zoom_inside_of_a_stretch_of_nan_shows_and_counts_what_is_inside(root, store):
+    write_run(
+        root,
+        "r",
+        sessions=[range(1000)],
+        curves={"train_loss": lambda step: math.nan if step >= 500 else 1.0},
+    )
+    store.refresh("r")
+
+    (run,) = store.series("r", "train_loss", window=(655.0, 755.0)).non_finite
+
+    assert (run.kind, run.first_x, run.last_x, run.count) == ("NaN", 655.0, 755.0, 101)

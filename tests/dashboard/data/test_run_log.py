@@ -397,3 +397,25 @@ def test_a_refresh_that_takes_too_long_goes_on_behind(log, folder, monkeypatch):
     assert took < 5
     assert first.records == 0
     assert second.records == 10
+
+
+def test_a_log_that_is_still_being_opened_is_not_complete(folder, monkeypatch):
+    opened = threading.Event()
+    monkeypatch.setattr(RunLog, "_open_cached", lambda self: opened.wait(30))
+    log = RunLog(folder / "metrics.jsonl", None)
+
+    assert not log.refresh(0.05).complete
+
+    opened.set()
+    assert log.refresh(WAIT_S).complete
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_reader_that_fails_says_so(folder, monkeypatch):
+    def fail(self):
+        raise SystemExit
+
+    monkeypatch.setattr(RunLog, "_open_cached", fail)
+    health = RunLog(folder / "metrics.jsonl", None).refresh(WAIT_S)
+
+    assert health.problem == "reading the log failed; what was read before is shown"

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("streamlit")
 
 from dashboard.components import curve_panel, frame
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.views.pages import OF_A_RUN, badges, button, cards, charts, is_well, open_page, said
+from tests.dashboard.views.pages import (
+    OF_A_RUN,
+    badges,
+    button,
+    cards,
+    chart_data,
+    charts,
+    is_well,
+    open_page,
+    said,
+)
 from toolkit.runfolder.labels import Labels
 
 SPEED = {"train_loss": lambda step: 1.0, "sec_per_step": lambda step: 0.5}
@@ -210,9 +222,9 @@ def test_any_window_in_the_url_is_looked_at_or_left_out(logs, window):
     tab = open_page("overview", "r", **{"from": window[0], "to": window[1]})
 
     assert is_well(tab)
-    assert ("Whole run" in [item.label for item in tab.button]) == (
-        window in (("5", "20"), ("-1e400", "1e400"))
-    )
+    zoomed = '"range":[5.0,20.0]' in json.loads(chart_data(tab)[0])["figure"]
+    assert zoomed == (window == ("5", "20"))
+    assert "Whole run" in [item.label for item in tab.button]
 
 
 @pytest.mark.parametrize("axis", ["Step", "Time", "Epoch"])
@@ -266,7 +278,7 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
         ("samples", "store.events", "The samples", "search in prompts"),
         ("config_notes", "to_yaml", "The configuration", "Sessions"),
         ("settings_page", "store.trash", "The trash", "**About**"),
-        ("compare", "store.recent", "The summary", "**Configuration**"),
+        ("compare", "short_number", "The summary", "**Configuration**"),
         ("runs", "store.trends", "The list", "tag:baseline"),
     ],
 )
@@ -278,10 +290,8 @@ def test_a_region_that_fails_says_so_and_the_others_live_on(
 
     write_run(logs, "r")
     write_run(logs, "s")
-    where = (
-        "dashboard.data.local_store.LocalStore"
-        if broken.startswith("store.")
-        else "dashboard.data.config_diff"
+    where = {"to_yaml": "dashboard.data.config_diff", "short_number": "dashboard.data.words"}.get(
+        broken, "dashboard.data.local_store.LocalStore"
     )
     tab = open_page("runs", "r", runs="r,s") if page != "runs" else None
     monkeypatch.setattr(f"{where}.{broken.removeprefix('store.')}", fail)

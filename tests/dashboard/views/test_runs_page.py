@@ -6,9 +6,10 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+from dashboard.data import local_store
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import button, is_well, open_page, press_in_dialog, said
-from toolkit.runfolder.labels import Labels, read_labels
+from toolkit.runfolder.labels import Labels, read_labels, write_labels
 
 
 def names(tab):
@@ -103,10 +104,14 @@ def test_nothing_can_be_done_before_a_row_is_picked(five):
     assert all(button(tab, label).disabled for label in ("Open", "Compare", "Tag…", "Archive"))
 
 
+def table_key(tab):
+    return f"_runs_table {tab.session_state['_runs_table_version']}"
+
+
 def pick(tab, *wanted):
     """Pick rows of the table as a browser does."""
     order = names(tab)
-    tab.session_state["_runs_table"] = {
+    tab.session_state[table_key(tab)] = {
         "selection": {"rows": [order.index(name) for name in wanted], "columns": [], "cells": []}
     }
     return tab.run()
@@ -160,3 +165,32 @@ def test_links_and_files_beside_the_runs_are_passed_over_and_said(five, tmp_path
 
     assert len(names(tab)) == 4
     assert "link is a link and is not followed" in said(tab)
+
+
+def test_a_selection_stays_with_its_run_when_rows_above_it_vanish(logs, monkeypatch):
+    monkeypatch.setattr(local_store, "_SCAN_EVERY_S", 0.0)
+    for name in ("a", "b", "c"):
+        write_run(logs, name)
+    tab = open_page("runs")
+    shown = list(tab.session_state["_runs_shown"])
+    pick(tab, shown[1])
+    write_labels(logs / shown[0], Labels(archived=True))
+
+    tab.run()
+
+    (row,) = tab.session_state[table_key(tab)]["selection"]["rows"]
+    assert tab.session_state["_runs_shown"][row] == shown[1]
+
+
+def test_a_picked_run_that_vanishes_is_not_replaced_by_another(logs, monkeypatch):
+    monkeypatch.setattr(local_store, "_SCAN_EVERY_S", 0.0)
+    for name in ("a", "b", "c"):
+        write_run(logs, name)
+    tab = open_page("runs")
+    shown = list(tab.session_state["_runs_shown"])
+    pick(tab, shown[1])
+    write_labels(logs / shown[1], Labels(archived=True))
+
+    tab.run()
+
+    assert list(tab.session_state[table_key(tab)]["selection"]["rows"]) == []

@@ -169,8 +169,16 @@ def test_a_hostile_name_is_text_in_the_navigation_too(logs, monkeypatch):
 
     open_page("overview", "r")
 
-    assert md(HOSTILE[0], 28) in sections
+    assert f"Run · {md(HOSTILE[0], 28)}" in sections
     assert not any(_MARKUP.search(_ESCAPED.sub("", section)) for section in sections)
+
+
+@pytest.mark.parametrize("name", ["Dashboard", "  ", "Run"])
+def test_a_run_called_like_a_part_of_the_navigation_takes_no_page_away(logs, name):
+    write_run(logs, "r", display_name=name)
+
+    for page in ("overview", "runs", "settings_page"):
+        assert is_well(open_page(page, "r"))
 
 
 @pytest.mark.filterwarnings("ignore:Possible nested set")
