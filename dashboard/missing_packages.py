@@ -12,7 +12,7 @@ from pathlib import Path
 _NEEDED = ("streamlit", "pandas", "plotly", "pyarrow", "orjson", "yaml")
 _INSTALLED_AS = {"yaml": "PyYAML"}
 
-_OLDEST_STREAMLIT = (1, 61)
+_OLDEST_STREAMLIT = (1, 65)
 
 _REQUIREMENTS = Path(__file__).resolve().parent.parent / "dashboard_requirements.txt"
 

@@ -340,7 +340,7 @@ def test_a_streamlit_that_is_too_old_is_said(tmp_path):
     finished = run(environ={"PYTHONPATH": str(tmp_path)})
 
     assert finished.returncode == 1
-    assert "streamlit 1.60.2 is too old, 1.61 or newer is needed" in finished.stderr
+    assert "streamlit 1.60.2 is too old, 1.65 or newer is needed" in finished.stderr
     assert f"-r {ROOT / 'dashboard_requirements.txt'}" in finished.stderr
 
 
