@@ -38,6 +38,8 @@ class DashboardServer(uvicorn.Server):
     """Serves the pages on a socket that already listens, until `stop` is called or a signal says so."""
 
     def __init__(self, listener: Listener, *, script: Path = APP_SCRIPT, preload: bool = True) -> None:
+        # Nobody at the terminal can do anything about a stranger's odd request, which is a warning to uvicorn.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         # Streamlit reads options while the application is built, so they come first.
         bootstrap.load_config_options(_known_here(streamlit_options(listener)))
         scripts, modules = (

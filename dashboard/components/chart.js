@@ -179,7 +179,7 @@ export default function (component) {
     div.__watch = new IntersectionObserver((entries) => {
       div.__visible = entries[entries.length - 1].isIntersecting;
       if (div.__visible && div.__waiting) drawInTurn(div, data.src);
-    }, { rootMargin: "400px 0px" });
+    }, { rootMargin: "1000px 0px" });
     div.__watch.observe(div);
     // The theme can change without a message from the server.
     div.__theme = new MutationObserver(() => { if (window.Plotly) { div.__waiting = true; if (div.__visible) drawInTurn(div, data.src); } });

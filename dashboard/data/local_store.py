@@ -97,6 +97,10 @@ class LocalStore:
             self._scan()
             found = self._runs.get(key)
             if found is None:
+                # It may have begun since the last look.
+                self._scan(again=True)
+                found = self._runs.get(key)
+            if found is None:
                 raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
             return found
 
