@@ -38,8 +38,6 @@ class DashboardServer(uvicorn.Server):
     """Serves the pages on a socket that already listens, until `stop` is called or a signal says so."""
 
     def __init__(self, listener: Listener, *, script: Path = APP_SCRIPT, preload: bool = True) -> None:
-        # Nobody at the terminal can do anything about a stranger's odd request, which is a warning to uvicorn.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         # Streamlit reads options while the application is built, so they come first.
         bootstrap.load_config_options(_known_here(streamlit_options(listener)))
         scripts, modules = (
@@ -92,6 +90,9 @@ class DashboardServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and tell the one who waits for it."""
         await super().startup(sockets)
+        # Nobody at the terminal can do anything about a stranger's odd request, which is a warning to uvicorn. Said here,
+        # because Streamlit sets the levels of its own liking while it starts.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         if self.started:
             # Begun before the first browser asks: it needs a second to start itself.
             threading.Thread(target=_get_ready, name="getting ready", daemon=True).start()

@@ -175,11 +175,12 @@ export default function (component) {
     if (div.__visible) drawInTurn(div, data.src);
   };
   if (!div.__watch) {
-    // What is far below the fold is drawn when somebody scrolls there, not at every refresh.
+    // What is far below the fold is drawn when somebody scrolls there, not at every refresh. The page scrolls inside of
+    // a box of its own, which only scrollMargin reaches beyond; an older browser draws what has come into sight.
     div.__watch = new IntersectionObserver((entries) => {
       div.__visible = entries[entries.length - 1].isIntersecting;
       if (div.__visible && div.__waiting) drawInTurn(div, data.src);
-    }, { rootMargin: "1000px 0px" });
+    }, { rootMargin: "1000px 0px", scrollMargin: "1000px 0px" });
     div.__watch.observe(div);
     // The theme can change without a message from the server.
     div.__theme = new MutationObserver(() => { if (window.Plotly) { div.__waiting = true; if (div.__visible) drawInTurn(div, data.src); } });
