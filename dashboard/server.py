@@ -90,8 +90,8 @@ class DashboardServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and tell the one who waits for it."""
         await super().startup(sockets)
-        # Nobody at the terminal can do anything about a stranger's odd request, which is a warning to uvicorn. Said here,
-        # because Streamlit sets the levels of its own liking while it starts.
+        # Nobody at the terminal can do anything about a stranger's odd request, which is a warning to uvicorn.
+        # Said here, because Streamlit sets the levels of its own liking while it starts.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         if self.started:
             # Begun before the first browser asks: it needs a second to start itself.
