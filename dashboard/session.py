@@ -13,7 +13,6 @@ from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import RunStore, XAxis
 from dashboard.settings import DashboardSettings
 
-REFRESH_CHOICES: Final = ("Off", "2 s", "5 s", "30 s")
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
 SMOOTHINGS: Final = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 DEFAULT_SMOOTHING: Final = 0.9
@@ -24,6 +23,7 @@ _RUN_KEPT = "_run"
 _FROM, _TO = "from", "to"
 _REFRESH = "refresh"
 _ASKED = "_asked"
+_DELETED = "_deleted"
 
 
 @st.cache_resource(show_spinner=False)
@@ -76,6 +76,19 @@ def show_run(key: str) -> None:
         st.query_params[_RUN] = key
 
 
+def forget_run(*, deleted: str) -> None:
+    """Show no run any more, since the one called `deleted` is gone; `take_deleted` tells of it once."""
+    st.session_state.pop(_RUN_KEPT, None)
+    st.session_state[_DELETED] = deleted
+    st.query_params.clear()
+
+
+def take_deleted() -> str | None:
+    """Return what was deleted since somebody asked last."""
+    name = st.session_state.pop(_DELETED, None)
+    return str(name) if name else None
+
+
 # ---------------------------------------------------------------- how often
 
 
@@ -84,7 +97,7 @@ def refresh_picker() -> None:
     before = st.session_state.get("_refresh_before", "5 s")
     chosen = st.segmented_control(
         "Refresh",
-        REFRESH_CHOICES,
+        tuple(_SECONDS),
         default="5 s",
         required=True,
         key=_REFRESH,

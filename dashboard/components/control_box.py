@@ -12,9 +12,9 @@ from dashboard import session
 from dashboard.components import faces
 from dashboard.data.run_store import Refused, RunStore
 from dashboard.data.words import ago, md, short_number
+from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
-LOW, HIGH = 5, 2000
 _NOTCHES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 _ACTIONS: Final[dict[str, tuple[str, str]]] = {
     "save": ("Save", ":material/save:"),
@@ -66,7 +66,7 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
     now = now if isinstance(now, int) and not isinstance(now, bool) else 10
     number_key, slider_key = f"_log_every {key}", f"_log_every_slider {key}"
     if number_key not in st.session_state:
-        st.session_state[number_key] = min(HIGH, max(LOW, now))
+        st.session_state[number_key] = min(LOG_EVERY_HIGH, max(LOG_EVERY_LOW, now))
         st.session_state[slider_key] = _nearest(now)
 
     def from_slider() -> None:
@@ -81,13 +81,13 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
         key=slider_key,
         on_change=from_slider,
         disabled=off,
-        help=f"The run takes {LOW} to {HIGH}, and changes at most every 30 s.",
+        help=f"The run takes {LOG_EVERY_LOW} to {LOG_EVERY_HIGH}, and changes at most every 30 s.",
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
         st.number_input(
             "steps",
-            min_value=LOW,
-            max_value=HIGH,
+            min_value=LOG_EVERY_LOW,
+            max_value=LOG_EVERY_HIGH,
             step=5,
             key=number_key,
             on_change=from_number,

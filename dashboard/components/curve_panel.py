@@ -10,9 +10,10 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.charts.curves import Curve, Look, Mark, Window, chart_label, curve_figure, window_from_chart
+from dashboard.charts.palette import DASHES, SERIES
 from dashboard.components.chart import draw_chart, view_of
 from dashboard.components.frame import RunPage
-from dashboard.data.run_store import Series, SessionSpan, XAxis
+from dashboard.data.run_store import Series, XAxis
 from dashboard.data.words import count, md
 from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
 
@@ -116,7 +117,7 @@ def curve_panel(
                 around=around,
                 label=label,
                 number=first_color + number,
-                dash=("solid", "dash", "dot", "dashdot")[(number // 6) % 4],
+                dash=DASHES[(number // SERIES) % len(DASHES)],
                 band=edges,
                 digits=digits,
             )
@@ -145,8 +146,7 @@ def curve_panel(
     st.markdown(
         f"**{md(title)}**"
         + (f" :gray[{md(unit)}]" if unit else "")
-        + _not_finite(curves)
-        + _not_on_log_axis(curves, options)
+        + not_drawn_as_points(curves, log_y=options.log_y)
     )
     draw_chart(
         curve_figure(curves, look),
@@ -156,9 +156,14 @@ def curve_panel(
         name=f"{page.card.name} {title}",
         # A chart with a window of its own follows nobody, and nobody follows it.
         group=page.key if options.fixed_window is None else name,
-        on_view=(lambda: _zoomed(name, options.axis)) if options.fixed_window is None else None,
+        on_view=(lambda: follow_zoom(name, options.axis)) if options.fixed_window is None else None,
     )
     return True
+
+
+def not_drawn_as_points(curves: Sequence[Curve], *, log_y: bool) -> str:
+    """Return, for a chart's title, how many values are NaN or infinite or have no place on a log axis."""
+    return _not_finite(curves) + (_not_on_log_axis(curves) if log_y else "")
 
 
 def _not_finite(curves: Sequence[Curve]) -> str:
@@ -171,9 +176,7 @@ def _not_finite(curves: Sequence[Curve]) -> str:
     return " :red[" + ", ".join(f"{count(number)} {md(kind)}" for kind, number in kinds.items()) + "]"
 
 
-def _not_on_log_axis(curves: Sequence[Curve], options: Options) -> str:
-    if not options.log_y:
-        return ""
+def _not_on_log_axis(curves: Sequence[Curve]) -> str:
     hidden = sum(int((piece.y <= 0).sum()) for curve in curves for piece in curve.series.pieces)
     return f" :orange[{count(hidden)} at or below zero, which a log axis does not have]" if hidden else ""
 
@@ -182,17 +185,20 @@ def _has_place(series: Series) -> bool:
     return any(np.isfinite(piece.x).any() for piece in series.pieces)
 
 
-def _zoomed(key: str, axis: XAxis) -> None:
+def follow_zoom(key: str, axis: XAxis) -> None:
+    """Look, in every chart of the page, at the part of the axis that the chart with this key was zoomed to."""
     view = view_of(key)
     session.set_window(None if view is None else window_from_chart(view, axis))
 
 
 def marks_of(page: RunPage, axis: XAxis) -> tuple[Mark, ...]:
     """Return what happened to the run, as marks on a chart: changes asked for, sessions, findings."""
+    if axis not in ("step", "time"):
+        # What happened to a run is recorded with its step and its time.
+        return ()
     marks = [
-        Mark(x=_beginning(span, axis), text=f"session {span.session}")
+        Mark(x=span.first_step if axis == "step" else span.first_time, text=f"session {span.session}")
         for span in page.store.sessions(page.key)[1:]
-        if axis != "epoch"
     ]
     for record in reversed(page.store.events(page.key, (CONTROL_CHANGE, FINDING), limit=200)):
         x = _place(record, axis)
@@ -200,12 +206,6 @@ def marks_of(page: RunPage, axis: XAxis) -> tuple[Mark, ...]:
         if mark is not None:
             marks.append(mark)
     return tuple(sorted(marks, key=lambda mark: mark.x))
-
-
-def _beginning(span: SessionSpan, axis: XAxis) -> float:
-    if axis == "step":
-        return span.first_step
-    return span.first_time if axis == "time" else span.elapsed_before
 
 
 def _mark(record: Record, x: float) -> Mark | None:
@@ -222,8 +222,5 @@ def _mark(record: Record, x: float) -> Mark | None:
 
 
 def _place(record: Record, axis: XAxis) -> float | None:
-    name = {"step": "global_step", "time": "time", "elapsed": "elapsed", "epoch": "epoch"}[axis]
-    value = record.get(name)
-    if value is None and axis == "step":
-        value = record.get("start_step")
+    value = record.get("time") if axis == "time" else record.get("global_step", record.get("start_step"))
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -54,11 +54,6 @@ def unknown_run(error: UnknownRun, link: Callable[[str], None]) -> None:
             st.markdown("It may have been deleted, renamed on disk, or lie in another log directory.")
 
 
-def no_run_chosen() -> None:
-    """Show that a page of a run was opened without one."""
-    st.info("Choose a run in the list of runs, or in the picker on the left.", icon=":material/list:")
-
-
 def no_records(why: str) -> None:
     """Show that a run has begun and logged nothing yet."""
     with st.container(border=True):

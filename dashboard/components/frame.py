@@ -18,7 +18,7 @@ from dashboard.components import faces
 from dashboard.components.control_box import control_box
 from dashboard.components.run_menu import run_menu
 from dashboard.data.alerts import alerts_of
-from dashboard.data.run_store import STARTING, UNREADABLE, Health, RunCard, RunStore, UnknownRun
+from dashboard.data.run_store import STARTING, UNREADABLE, Health, RunCard, RunList, RunStore, UnknownRun
 from dashboard.data.words import ago, clean, clock, count, duration, md, short_number, size
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
@@ -49,7 +49,6 @@ GLYPHS: Final[dict[str, str]] = {
 _STEPS_FOR_ETA: Final = 200
 _SECONDS_WHILE_READING: Final = 1.0
 _SECONDS_WHEN_NOT_LIVE: Final = 30.0
-_HEADER: Final = "The header"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +77,22 @@ def open_run() -> RunPage | None:
         newest = next((card for card in runs.cards if not card.archived), runs.cards[0])
         session.show_run(newest.key)
         st.rerun()
-    card = runs.find(key)
-    if card is None:
-        try:
-            store.card(key)
-        except UnknownRun as error:
-            faces.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
+    try:
+        # As far as its records have been read, like the header: two opinions would chase each other.
+        card = store.card(key)
+    except UnknownRun as error:
+        faces.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
         return None
     session.show_run(key)
-    # As far as its records have been read, like the header: two opinions would chase each other.
-    card = store.card(key)
     session.set_live(key, card.live)
     page = RunPage(key, store)
     with st.sidebar:
-        _run_picker(page)
+        _run_picker(page, runs)
         faces.guarded("The control box", lambda: control_box(store, key))
     title, actions = st.columns([0.66, 0.34], vertical_alignment="center")
     with title:
-        live(page, _HEADER, lambda: _title(page))
+        # Somebody may resume a run that ended: the header keeps an eye on that, and the rest follows.
+        live(page, "The header", lambda: _title(page), idle_s=_SECONDS_WHEN_NOT_LIVE)
     with actions, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         # Outside what refreshes itself: a dialog that somebody types into would be closed by a refresh.
         session.refresh_picker()
@@ -108,12 +105,14 @@ def open_run() -> RunPage | None:
     return page
 
 
-def live(page: RunPage, name: str, draw: Callable[[], None]) -> None:
-    """Draw a region that refreshes itself while the run is live. `draw` shows no widget that somebody types into."""
+def live(page: RunPage, name: str, draw: Callable[[], None], *, idle_s: float | None = None) -> None:
+    """Draw a region that refreshes itself while the run is live, and every `idle_s` seconds while it is not.
+
+    `draw` shows no widget that somebody types into.
+    """
     seconds = session.refresh_seconds()
     if seconds is not None and not page.card.live:
-        # Somebody may resume it: the header keeps an eye on that, and the rest follows.
-        seconds = _SECONDS_WHEN_NOT_LIVE if name == _HEADER else None
+        seconds = idle_s
     if session.is_read_in_part(page.key):
         seconds = _SECONDS_WHILE_READING
     st.fragment(lambda: faces.guarded(name, draw), run_every=seconds)()
@@ -129,7 +128,7 @@ def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
 
 
 def footer(page: RunPage, drawn: int, total: int) -> None:
-    """Say how much there is, how much of it is drawn, and how long reading took."""
+    """Say how much there is, and how much of it is drawn."""
     health = page.store.refresh(page.key, wait_s=0.0)
     st.caption(
         f"{count(health.records)} records · {size(health.bytes_read)} · "
@@ -149,7 +148,7 @@ def _title(page: RunPage) -> None:
     st.set_page_config(page_title=_tab_title(card))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.subheader(md(card.name, 80), anchor=False, width="content")
-        status_badge(card)
+        _status_badge(card)
         for tag in card.tags[:6]:
             st.badge(md(tag, 30), color="gray")
     st.caption(_about(card))
@@ -168,7 +167,7 @@ def _progress_and_trouble(page: RunPage) -> None:
     _alert_strip(page)
 
 
-def status_badge(card: RunCard) -> None:
+def _status_badge(card: RunCard) -> None:
     """Show how a run is doing: icon, word and colour, and on hover how that is known."""
     word, icon, tone = BADGES.get(card.status.name, (card.status.name, ":material/help:", "gray"))
     if card.status.name == STALLED and card.last_sign is not None:
@@ -249,11 +248,10 @@ def _alert_strip(page: RunPage) -> None:
 # ---------------------------------------------------------------- sidebar and faults
 
 
-def _run_picker(page: RunPage) -> None:
-    cards = page.store.list_runs().cards
+def _run_picker(page: RunPage, runs: RunList) -> None:
     names = {
         card.key: f"{card.name}  ·  {card.status.name}"
-        for card in cards
+        for card in runs.cards
         if not card.archived or card.key == page.key
     }
     keys = list(names)

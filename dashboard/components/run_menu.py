@@ -85,9 +85,7 @@ def delete(store: RunStore, key: str) -> None:
         except Refused as error:
             st.error(md(str(error)))
         else:
-            st.session_state["_deleted"] = card.name
-            st.query_params.clear()
-            st.session_state.pop("_run", None)
+            session.forget_run(deleted=card.name)
             st.switch_page("views/runs.py")
 
 

@@ -240,7 +240,6 @@ class RunLog:
                     session=segment.session,
                     first_step=segment.first_step,
                     first_time=float(times[segment.start]),
-                    elapsed_before=self._builder.elapsed_before(segment),
                 )
                 for segment in self._columns.segments
                 if segment.first_step is not None

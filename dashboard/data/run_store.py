@@ -206,8 +206,6 @@ class SessionSpan:
     session: int
     first_step: float
     first_time: float
-    elapsed_before: float
-    """How long the sessions before it ran, as far as they count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,12 +91,11 @@ class SeriesBuilder:
             positions = self._positions(line)
             for span in shown:
                 offset = positions[id(span.segment)]
-                part = _Span(span.segment, span.start, span.stop)
                 chosen = self._select_smooth(
                     name,
                     smoothing,
                     averages,
-                    part,
+                    span,
                     offset,
                     bucket_size(total, max(1, buckets // 2)),
                     keep=window is None,
@@ -215,10 +214,10 @@ class SeriesBuilder:
         if axis == "time":
             return self._columns.time.values[rows]
         if axis == "elapsed":
-            return self._columns.elapsed.values[rows] + self.elapsed_before(span.segment)
+            return self._columns.elapsed.values[rows] + self._elapsed_before(span.segment)
         return self._epochs(rows.astype(np.int64))
 
-    def elapsed_before(self, segment: Segment) -> float:
+    def _elapsed_before(self, segment: Segment) -> float:
         """Return how long earlier sessions ran: time between sessions is nobody's training time."""
         before = 0.0
         elapsed = self._columns.elapsed.values

@@ -11,11 +11,12 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curves import Curve, Look, chart_label, curve_figure, window_from_chart
+from dashboard.charts.curves import Curve, Look, chart_label, curve_figure
 from dashboard.charts.group import group_figure
 from dashboard.charts.palette import colors_of_runs
 from dashboard.components import faces
-from dashboard.components.chart import draw_chart, view_of
+from dashboard.components.chart import draw_chart
+from dashboard.components.curve_panel import follow_zoom, not_drawn_as_points
 from dashboard.components.frame import GLYPHS
 from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.group import Group, mean_and_spread
@@ -216,7 +217,7 @@ def _charts(
     if not curves:
         st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
         return
-    st.markdown(f"**{md(metric)}**")
+    st.markdown(f"**{md(metric)}**" + not_drawn_as_points(curves, log_y=log_y))
     look = Look(
         axis=axis, window=window, log_y=log_y, legend=True, revision=f"{metric} {axis} {','.join(keys)}"
     )
@@ -228,7 +229,7 @@ def _charts(
         height=420,
         name=f"compare {metric}",
         group="compare",
-        on_view=lambda: _zoomed(name, axis),
+        on_view=lambda: follow_zoom(name, axis),
     )
     drawn, total = sum(curve.series.drawn for curve in curves), sum(curve.series.total for curve in curves)
     hidden = (
@@ -237,11 +238,6 @@ def _charts(
         else " · only the averages are drawn; smoothing off shows every extreme"
     )
     st.caption(f"drawn {count(drawn)} of {count(total)} points{hidden}")
-
-
-def _zoomed(key: str, axis: XAxis) -> None:
-    view = view_of(key)
-    session.set_window(None if view is None else window_from_chart(view, axis))
 
 
 def _group(

@@ -278,9 +278,9 @@ def _problems(runs: RunList) -> None:
 
 
 def _say_deleted() -> None:
-    name = st.session_state.pop("_deleted", None)
+    name = session.take_deleted()
     if name:
-        st.toast(f"{md(str(name), 60)} is in the trash. Settings brings it back.")
+        st.toast(f"{md(name, 60)} is in the trash. Settings brings it back.")
 
 
 main()

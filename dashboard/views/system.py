@@ -14,8 +14,8 @@ from dashboard import session
 from dashboard.charts.heat import heat_figure
 from dashboard.components import faces
 from dashboard.components.chart import draw_chart
-from dashboard.components.curve_panel import Options, Tally, curve_panel
-from dashboard.components.frame import RunPage, footer, live, open_run, read
+from dashboard.components.curve_panel import Options, Tally, curve_panel, marks_of
+from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
 from dashboard.data.run_store import MetricInfo, XAxis
 from dashboard.data.words import count, md
 
@@ -72,7 +72,7 @@ def _system(page: RunPage, span: str, axis: XAxis) -> None:
         _gpu_row(gpu)
     if not gpus:
         st.caption(_why_no_gpu(metrics))
-    options = Options(axis=axis, fixed_window=_window(page, axis, span))
+    options = Options(axis=axis, marks=marks_of(page, axis), fixed_window=_window(page, axis, span))
     tally = Tally()
     panels = _panels(system, gpus)
     for start in range(0, len(panels), 2):
@@ -225,11 +225,10 @@ def _window(page: RunPage, axis: XAxis, span: str) -> tuple[float, float] | None
         return None
     if axis == "time":
         return card.last_sign - seconds, card.last_sign
-    recent = page.store.recent(page.key, "sec_per_step", 200)
-    recent = recent[np.isfinite(recent) & (recent > 0)]
-    if card.step is None or not len(recent):
+    step_s = step_seconds(page)
+    if card.step is None or step_s is None:
         return None
-    return card.step - seconds / float(np.median(recent)), float(card.step)
+    return card.step - seconds / step_s, float(card.step)
 
 
 # ---------------------------------------------------------------- ranks

@@ -117,7 +117,7 @@ class MemoryStore:
         return Series(metric=metric, axis=axis, pieces=pieces, drawn=50, total=50, low=0.02, high=1.0)
 
     def sessions(self, key):
-        return [SessionSpan(session=1, first_step=0, first_time=1.7e9, elapsed_before=0)]
+        return [SessionSpan(session=1, first_step=0, first_time=1.7e9)]
 
     def recent(self, key, metric, count):
         return (1 - STEPS / 50)[-count:]

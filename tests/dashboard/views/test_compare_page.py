@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -166,3 +167,10 @@ def test_the_difference_tab_compares_with_any_other_run(ten):
     assert any(
         "batch" in key for table in tab.dataframe if "key" in table.value for key in table.value["key"]
     )
+
+
+def test_the_title_counts_what_is_no_number(logs):
+    write_run(logs, "r", curves={"train_loss": lambda step: math.nan if step == 7 else 1.0})
+    write_run(logs, "s")
+
+    assert "1 NaN" in said(open_page("compare", runs="r,s"))

@@ -323,7 +323,7 @@ def test_a_header_that_fails_leaves_the_page(logs, monkeypatch):
         raise RuntimeError("broken on purpose")
 
     write_run(logs, "r")
-    monkeypatch.setattr(frame, "status_badge", fail)
+    monkeypatch.setattr(frame, "_status_badge", fail)
 
     tab = open_page("overview", "r")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 
@@ -12,7 +13,7 @@ pytest.importorskip("streamlit")
 from dashboard.data.alerts import alerts_of
 from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import step_record, write_run
-from tests.dashboard.views.pages import badges, charts, downloads, is_well, open_page, said
+from tests.dashboard.views.pages import badges, chart_data, charts, downloads, is_well, open_page, said
 from toolkit.runfolder.labels import Labels, read_labels
 
 # ---------------------------------------------------------------- alerts
@@ -285,3 +286,15 @@ def test_settings_show_what_the_dashboard_looks_at_and_empty_its_cache(logs):
 
     assert is_well(tab)
     assert any("Freed" in toast.value for toast in tab.toast)
+
+
+def test_a_change_that_was_asked_for_is_marked_on_the_system_charts_too(logs):
+    change = {"event": "control_change", "status": "applied", "setting": "log_every", "old": 5, "new": 50}
+    write_run(logs, "r", extra=[*gpu_samples(gpus=1), {**change, "time": time.time(), "global_step": 3}])
+
+    figures = [json.loads(json.loads(text)["figure"]) for text in chart_data(open_page("system", "r"))]
+
+    assert figures
+    assert all(
+        any(shape["line"]["dash"] == "dot" for shape in figure["layout"]["shapes"]) for figure in figures
+    )
