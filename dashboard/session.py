@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import streamlit as st
 
-from dashboard.charts.curves import Window
+from dashboard.charts.packing import Window
 from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import RunStore, XAxis
 from dashboard.settings import DashboardSettings

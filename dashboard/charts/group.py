@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dashboard.charts.curves import Figure, packed
+from dashboard.charts.curves import Figure
+from dashboard.charts.packing import packed
 from dashboard.charts.palette import series_color
 from dashboard.data.group import Group
 from dashboard.data.run_store import Floats

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dashboard.charts.curves import Figure, x_values
+from dashboard.charts.curves import Figure
+from dashboard.charts.packing import x_values
 from dashboard.charts.palette import series_color
 from dashboard.data.words import duration, html_text
 

@@ -9,7 +9,8 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curves import Curve, Look, Mark, Window, chart_label, curve_figure, window_from_chart
+from dashboard.charts.curves import Curve, Look, Mark, chart_label, curve_figure
+from dashboard.charts.packing import Window, window_from_chart
 from dashboard.charts.palette import DASHES, SERIES
 from dashboard.components.chart import draw_chart, view_of
 from dashboard.components.frame import RunPage

@@ -9,18 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.charts.curves import (
-    Curve,
-    Look,
-    Mark,
-    chart_label,
-    curve_figure,
-    packed,
-    window_from_chart,
-    x_values,
-)
+from dashboard.charts.curves import Curve, Look, Mark, chart_label, curve_figure
 from dashboard.charts.group import group_figure
 from dashboard.charts.heat import heat_figure
+from dashboard.charts.packing import packed, window_from_chart, x_values
 from dashboard.charts.palette import DARK, DASHES, LIGHT, colors_of_runs
 from dashboard.charts.spans import Bar, bars_figure
 from dashboard.data.group import mean_and_spread
