@@ -63,6 +63,8 @@ class Manifest:
     heartbeat: Heartbeat | None = None
     control: Mapping[str, Any] = field(default_factory=dict)
     """What may be asked of the run: the bounds of `log_every`, declared actions and knobs, the interval in force."""
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    """The severity that the run's own YAML gave a kind of finding, or `off`: who examines the run later keeps to it."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Latest values, so that a list of runs needs no records."""
     other: Mapping[str, Any] = field(default_factory=dict)
@@ -142,6 +144,7 @@ def _to_mapping(manifest: Manifest) -> dict[str, Any]:
         "status": latest.status if latest else None,
         "heartbeat": _plain(manifest.heartbeat) if manifest.heartbeat else None,
         "control": dict(manifest.control),
+        **({"diagnostics": dict(manifest.diagnostics)} if manifest.diagnostics else {}),
         "summary": dict(manifest.summary),
         "sessions": [_plain(session) for session in manifest.sessions],
     }
@@ -170,6 +173,7 @@ def _from_mapping(mapping: dict[str, Any]) -> Manifest:
         sessions=tuple(_session(item) for item in sessions or ()),
         heartbeat=_heartbeat(heartbeat) if heartbeat is not None else None,
         control=_mapping(mapping.get("control")),
+        diagnostics=_mapping(mapping.get("diagnostics")),
         summary=_mapping(mapping.get("summary")),
         other={key: value for key, value in mapping.items() if key not in known},
     )

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import math
+import random
+import string
+
+import pytest
+
+from tests.diagnostics.made_runs import added, changed, clean_run, curve, evaluated, paused, run_of
+from toolkit.diagnostics import examiner as examiner_module
+from toolkit.diagnostics.catalogue import CATALOGUE, describe, short
+from toolkit.diagnostics.examiner import DETECTORS, Examiner
+from toolkit.diagnostics.finding import SEVERITIES
+from toolkit.diagnostics.incident import IncidentBook
+
+KINDS = {
+    *("nan", "spike", "divergence", "plateau", "overfit", "exploding_grad", "vanishing_grad", "val_spike"),
+    *("throughput_drop", "data_starvation", "low_gpu_util", "memory_growth", "stalled", "lr_problem"),
+    *("loss_scale", "straggler"),
+}
+OF_EVERY_INCIDENT = {"metric", "start", "noticed", "end", "count", "times", "now_times"}
+
+
+def _from(step, value):
+    return lambda at, old: value if at >= step else old
+
+
+def _between(first, last, factor):
+    return lambda at, old: old * factor if first <= at < last else old
+
+
+def _with(losses, begin, values):
+    return [*losses[:begin], *values, *losses[begin + len(values) :]]
+
+
+def _leaking(records, name, per_step):
+    return changed(records, name, lambda step, value: value + per_step * max(0, step - 500))
+
+
+def _of_ranks(slow):
+    return [
+        {"event": "step", "global_step": step, "rank": rank, "sec_per_step": 1.5 if rank == slow else 1.0}
+        for step in range(1, 120)
+        for rank in (0, 1, 2, 3)
+    ]
+
+
+def _faulty_runs():
+    """Make at least one run for every sentence of the catalogue."""
+    run = clean_run(1)
+    losses = curve(1)
+    nan, inf = math.nan, math.inf
+    yield run_of(_with(losses, 200, [nan] * 100))
+    yield run_of([nan] * 20)
+    yield run_of(_with(losses, 200, [0.0] * 100), grad_norm=_with([1.0] * 300, 200, [nan] * 100))
+    yield run_of(losses, grad_norm=_with([1.0] * 300, 200, [inf]))
+    yield [{**record, "mine": None, "non_finite": {"mine": "NaN"}} for record in run_of(losses)]
+    yield run_of(_with(losses, 200, [6.0] * 5))
+    yield run_of(_with(losses, 200, [6.0] * 100))
+    yield run_of(_with(losses, 295, [6.0] * 5))
+    yield run_of(_with(losses, 100, [6.0] * 150))
+    yield [*run_of(_with(losses, 200, [6.0] * 100)), {"event": "start", "session": 2}, *run_of(losses)]
+    yield run_of(
+        [loss * 1.002 ** max(0, place - 300) for place, loss in enumerate(curve(1, records=600, last=1.0))]
+    )
+    yield run_of(_with(curve(1, noise=0.02, first=1.0, last=1.0), 200, [1.151] * 100))
+    yield run_of([-5.0 + loss for loss in _with(losses, 200, [9.0] * 100)])
+    yield run_of(_with(losses, 250, [2.0] * 20), lr=[1e-5 if place < 250 else 3e-4 for place in range(300)])
+    yield run_of(_with(losses, 250, [2.0] * 50), lr=[1e-5 if place < 250 else 3e-4 for place in range(300)])
+    yield run_of(curve(1, records=900, first=1.0, last=1.0))
+    yield run_of([2.3] * 100)
+    vals = [1.0, 0.8, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4]
+    yield evaluated(run_of(losses), vals, each=20)
+    yield evaluated(run_of(losses), vals[2:], each=20)
+    yield evaluated(run_of(losses), [1.0, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2], each=20)
+    yield evaluated(run_of(losses), [1.0, 0.9, 0.9, 0.8, 0.8, 5.0, 0.8, 0.8], each=20)
+    yield evaluated(run_of(losses), [1.0, 0.9, 0.9, 0.8, 0.8, 5.0], each=20)
+    yield run_of(losses, grad_norm=_with([1.0] * 300, 200, [50.0] * 9))
+    for first in (0, 2000):
+        yield changed(changed(run, "grad_norm", _from(first, 0.0)), "train_loss", _from(first, 1.7))
+    yield changed(run, "samples_per_sec", _between(2000, 1 << 60, 0.4))
+    yield changed(clean_run(1, with_rate=False), "sec_per_step", _between(2000, 1 << 60, 2.5))
+    yield added(run, "data_time_s", lambda step: 0.3)
+    yield changed(run, "gpu_util", _between(1000, 1 << 60, 0.3))
+    yield _leaking(clean_run(1, records=900), "cpu_mem_rss_mb", 1.0)
+    yield _leaking(clean_run(1, records=900), "gpu_mem_allocated", 0.01)
+    yield paused(run, 2000, 900.0)
+    yield [record for record in paused(run, 2000, 900.0) if record["global_step"] <= 2000]
+    yield changed(changed(run, "lr", _from(1000, 0.0)), "train_loss", _from(1000, 1.5))
+    lr = [1e-3 * min(1.0, place / 150) for place in range(300)]
+    yield run_of([2.0 if place < 40 else 2.0 + place / 50 for place in range(300)], lr=lr)
+    yield added(run, "loss_scale", lambda step: 65536.0 / 2 ** min(5, max(0, (step - 2000) // 50 + 1)))
+    yield added(run, "loss_scale", lambda step: 65536.0 / 2 ** min(16, max(0, (step - 2000) // 10 + 1)))
+    dice = random.Random(1)
+    yield changed(run, "grad_norm", lambda step, norm: inf if step > 2000 and dice.random() < 0.3 else norm)
+    yield _of_ranks(slow=2)
+
+
+RUNS = list(_faulty_runs())
+
+
+def _names_in(text):
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+
+
+@pytest.fixture
+def described(monkeypatch):
+    """What was said of which incident: (kind, variant, sentence), and the evidence that each kind had."""
+    said = []
+
+    def describe_and_note(incident):
+        said.append((incident.kind, incident.variant, describe(incident), frozenset(incident.evidence)))
+        return describe(incident)
+
+    monkeypatch.setattr(examiner_module, "describe", describe_and_note)
+    return said
+
+
+def _take_one_by_one(records):
+    examiner = Examiner()
+    for record in records:
+        yield from examiner.take([record])
+    yield from examiner.findings()
+
+
+def test_every_kind_of_the_issue_is_there():
+    assert set(CATALOGUE) == KINDS
+
+
+def test_every_sentence_of_the_catalogue_is_said_of_an_incident_that_detectors_make_and_has_no_gap(described):
+    gaps = []
+    for records in RUNS:
+        for finding in _take_one_by_one(records):
+            gaps += [text for text in (finding.message, *finding.advice) if "?" in text or "{" in text]
+
+    assert gaps == []
+    said = {(kind, variant) for kind, variant, *_ in described}
+    assert {kind for kind, _ in said} == KINDS
+    assert [
+        (kind, variant)
+        for kind, about in CATALOGUE.items()
+        for variant in about.variants
+        if (kind, variant) not in said
+    ] == []
+
+
+def test_a_name_in_braces_is_evidence_that_incidents_of_its_kind_have(described):
+    for records in RUNS:
+        list(_take_one_by_one(records))
+    evidence = {kind: set() for kind in CATALOGUE}
+    for kind, _, _, names in described:
+        evidence[kind] |= names
+
+    for kind, about in CATALOGUE.items():
+        for text in (about.message, *about.variants.values(), *about.advice):
+            assert _names_in(text) <= OF_EVERY_INCIDENT | evidence[kind], (kind, text)
+
+
+@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.__name__)
+def test_every_detector_speaks_of_kinds_that_are_in_the_catalogue(detector, monkeypatch):
+    monkeypatch.setattr(examiner_module, "DETECTORS", (detector,))
+    kinds = set()
+    for records in RUNS:
+        examiner = Examiner()
+        examiner.take(records)
+        kinds |= {finding.kind for finding in examiner.findings()}
+
+    assert kinds
+    assert kinds <= set(CATALOGUE)
+
+
+@pytest.mark.parametrize("kind", CATALOGUE)
+def test_every_kind_says_what_causes_it_and_what_to_try(kind):
+    about = CATALOGUE[kind]
+
+    assert about.severity in SEVERITIES
+    assert about.title
+    assert len(about.causes) >= 2
+    assert len(about.advice) >= 2
+    for sentence in (about.message, *about.variants.values(), *about.causes, *about.advice):
+        assert sentence.endswith(".")
+        assert "  " not in sentence
+    assert all(_names_in(cause) == set() for cause in about.causes)
+
+
+def test_a_level_without_ratios_is_told_without_one():
+    (finding,) = [each for each in _take_one_by_one(run_of([-5.0] * 20 + [4.0] * 3)) if each.kind == "spike"][
+        :1
+    ]
+
+    assert finding.message == "train_loss jumped from -5 to 4 at step 21."
+
+
+def test_a_variant_that_a_kind_does_not_have_is_told_in_its_usual_sentence():
+    incident = IncidentBook().open(
+        "spike", "loss", start_step=1000, noticed_step=1000, level=1.0, peak=2.0, ratio=2.0
+    )
+    incident.variant = "unheard of"
+
+    assert describe(incident) == "loss jumped from 1 to 2 (2 times) at step 1,000."
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (3, "3"),
+        (3.0, "3"),
+        (1234567, "1,234,567"),
+        (0.123456, "0.1235"),
+        (1234.56, "1,234.6"),
+        (1.5e9, "1.5e+09"),
+        (3e-9, "3e-09"),
+        (-2.5, "-2.5"),
+        (math.inf, "inf"),
+        (math.nan, "nan"),
+    ],
+)
+def test_a_number_in_a_sentence_has_four_digits_that_count(number, text):
+    assert short(number) == text

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.diagnostics.finding import OPEN, RESOLVED, SEVERITIES, Finding, finding_from
+
+_steps = st.integers(min_value=0, max_value=2**53)
+_texts = st.lists(st.text(max_size=20), max_size=3).map(tuple)
+_findings = st.builds(
+    Finding,
+    id=st.text(max_size=20),
+    kind=st.text(max_size=20),
+    severity=st.sampled_from(SEVERITIES),
+    metric=st.text(max_size=20),
+    start_step=_steps,
+    end_step=st.none() | _steps,
+    noticed_step=_steps,
+    session=st.integers(min_value=1, max_value=99),
+    state=st.sampled_from((OPEN, RESOLVED)),
+    resolved_step=st.none() | _steps,
+    count=st.integers(min_value=1, max_value=10**9),
+    repeats=st.integers(min_value=0, max_value=10**9),
+    evidence=st.dictionaries(st.text(max_size=8), st.floats(allow_nan=False), max_size=4),
+    message=st.text(max_size=40),
+    causes=_texts,
+    advice=_texts,
+    remedies=_texts,
+)
+
+OURS = Finding(
+    id="1-nan-loss-5",
+    kind="nan",
+    severity="critical",
+    metric="loss",
+    start_step=5,
+    end_step=None,
+    noticed_step=5,
+).to_fields()
+
+
+@given(finding=_findings)
+def test_a_finding_survives_the_trip_through_a_record(finding):
+    record = json.loads(json.dumps(finding.to_fields()))
+
+    assert finding_from(record) == finding
+
+
+def test_the_session_in_which_it_began_counts_and_not_that_of_the_record():
+    record = {**OURS, "session": 7, "began_in_session": 2}
+
+    found = finding_from(record)
+
+    assert found is not None
+    assert found.session == 2
+
+
+def test_fields_that_may_be_absent_have_their_usual_values():
+    needed = ("id", "kind", "severity", "metric", "start_step", "noticed_step", "message", "state")
+
+    found = finding_from({name: OURS[name] for name in needed})
+
+    assert found is not None
+    assert (found.count, found.repeats, found.session, found.end_step) == (1, 0, 1, None)
+    assert (found.evidence, found.causes, found.advice, found.remedies) == ({}, (), (), ())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": 3},
+        {"kind": None},
+        {"severity": "loud"},
+        {"severity": None},
+        {"severity": ["critical"]},
+        {"state": "closed"},
+        {"message": None},
+        {"start_step": None},
+        {"start_step": True},
+        {"start_step": 5.0},
+        {"noticed_step": "5"},
+    ],
+)
+def test_a_record_that_is_none_of_ours_gives_none(change):
+    assert finding_from({**OURS, **change}) is None
+
+
+@pytest.mark.parametrize("record", [{}, {"event": "finding"}, {"event": "step", "train_loss": 1.0}])
+def test_a_foreign_record_gives_none(record):
+    assert finding_from(record) is None
+
+
+def test_evidence_that_is_no_number_is_left_out():
+    found = finding_from({**OURS, "evidence": {"level": 2, "peak": "high", "now": None, "ratio": True}})
+
+    assert found is not None
+    assert found.evidence == {"level": 2}
+
+
+@pytest.mark.parametrize("odd", [None, 3, "text", {"a": 1}])
+def test_odd_lists_and_evidence_become_empty(odd):
+    found = finding_from({**OURS, "causes": odd, "advice": odd, "remedies": odd, "evidence": [odd]})
+
+    assert found is not None
+    assert (found.causes, found.advice, found.remedies, found.evidence) == ((), (), (), {})
+
+
+def test_a_finding_is_open_until_it_is_resolved():
+    opened, closed = finding_from(OURS), finding_from({**OURS, "state": RESOLVED})
+
+    assert [found is not None and found.is_open for found in (opened, closed)] == [True, False]

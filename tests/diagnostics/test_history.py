@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import tracemalloc
+
+import pytest
+
+from tests.diagnostics.made_runs import changed, clean_run
+from toolkit.diagnostics.bare_file import NoRecordsError
+from toolkit.diagnostics.examiner import examine
+from toolkit.diagnostics.history import diagnose, find_runs
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.records import MAX_LINE_BYTES
+from toolkit.telemetry import TelemetryLogger
+
+
+def broken_run(seed=1, **about):
+    """The records of a run whose loss is NaN for ten records and jumps later."""
+    records = clean_run(seed, **about)
+    records = changed(records, "train_loss", lambda step, loss: math.nan if 1000 <= step < 1100 else loss)
+    return changed(records, "train_loss", lambda step, loss: loss * (40.0 if 3000 <= step < 3040 else 1.0))
+
+
+def write_run(folder, records):
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_bytes(b"".join(encode(record) for record in records))
+    return folder
+
+
+def kinds_of(diagnosis):
+    return [finding.kind for finding in diagnosis.findings]
+
+
+@pytest.fixture
+def logged(tmp_path):
+    """The folder of a run with a NaN, written by the real logger."""
+    with TelemetryLogger("greyjacket", log_dir=tmp_path / "logs", log_every=1, system=False) as log:
+        for step in range(1, 61):
+            log.log_step(step, train_loss=math.nan if step in (30, 31) else 1.0 / step, lr=1e-4)
+    return tmp_path / "logs" / "greyjacket"
+
+
+# ------------------------------------------------------------ run folders
+
+
+def test_a_run_of_the_loggers_is_read_from_its_folder(logged):
+    found = diagnose(logged)
+
+    assert (found.name, found.bad_lines, found.notes) == ("greyjacket", 0, ())
+    assert found.records == len((logged / "metrics.jsonl").read_bytes().splitlines())
+    assert found.manifest.name == "greyjacket"
+    (finding,) = found.findings
+    assert (finding.kind, finding.start_step, finding.end_step) == ("nan", 30, 31)
+
+
+def test_what_is_read_from_disk_gives_the_findings_that_the_records_give(tmp_path):
+    records = broken_run(eval_every=20, checkpoint_every=50)
+    folder = write_run(tmp_path / "run", records)
+
+    found = diagnose(folder)
+
+    assert kinds_of(found) == ["nan", "spike"]
+    assert found.findings == examine(records)
+    assert found.records == len(records)
+
+
+def test_a_run_longer_than_a_block_is_read_whole(tmp_path):
+    records = broken_run(records=6000)
+    folder = write_run(tmp_path / "run", records)
+    assert (folder / "metrics.jsonl").stat().st_size > 2 * MAX_LINE_BYTES
+    progress = []
+
+    found = diagnose(folder, on_records=progress.append)
+
+    assert found.findings == examine(records)
+    assert progress == sorted(set(progress))
+    assert progress[-1] == found.records == len(records)
+
+
+def test_a_line_that_is_still_being_written_is_left_out(logged):
+    whole = diagnose(logged)
+    with (logged / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"event":"step","global_step":61,"train_lo')
+
+    assert diagnose(logged) == whole
+
+
+def test_lines_that_are_no_record_are_counted(logged):
+    whole = diagnose(logged)
+    path = logged / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[20:20] = [
+        b"\x00\xff nonsense\n",
+        b"[1, 2]\n",
+        b'"text"\n',
+        b'{"x":"' + b"x" * MAX_LINE_BYTES + b'"}\n',
+    ]
+    path.write_bytes(b"".join(lines))
+
+    found = diagnose(logged)
+
+    assert found.bad_lines == 4
+    assert (found.records, found.findings) == (whole.records, whole.findings)
+
+
+@pytest.mark.parametrize(
+    "line", [b'"{"', b"5", b"null", b"{", b'{"step":1},{"step":2}', b"{}}", b'{"a":{"b":1}}x']
+)
+def test_one_bad_line_among_plain_ones_is_one_bad_line(tmp_path, line):
+    records = [{"event": "step", "global_step": step, "train_loss": 1.0} for step in range(20)]
+    folder = write_run(tmp_path / "run", records)
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+    lines.insert(10, line)
+    (folder / "metrics.jsonl").write_bytes(b"\n".join([*lines, b""]))
+
+    found = diagnose(folder)
+
+    assert (found.records, found.bad_lines) == (20, 1)
+
+
+def test_a_run_that_goes_on_is_read_as_far_as_it_has_come(tmp_path):
+    with TelemetryLogger("live", log_dir=tmp_path, log_every=1, system=False) as log:
+        for step in range(1, 31):
+            log.log_step(step, train_loss=1.0 / step)
+        log.flush()
+        before = diagnose(tmp_path / "live")
+        for step in range(31, 34):
+            log.log_step(step, train_loss=math.inf)
+        log.flush()
+        after = diagnose(tmp_path / "live")
+
+    assert kinds_of(before) == []
+    assert kinds_of(after) == ["nan"]
+    assert after.findings[0].is_open
+
+
+def test_a_folder_without_manifest_is_read_and_says_so(tmp_path):
+    found = diagnose(write_run(tmp_path / "run", broken_run()))
+
+    assert found.manifest is None
+    assert found.notes == ("there is no run.json",)
+    assert kinds_of(found) == ["nan", "spike"]
+
+
+def test_a_manifest_that_cannot_be_used_is_no_reason_to_say_nothing(logged):
+    (logged / "run.json").write_text("{")
+
+    found = diagnose(logged)
+
+    assert kinds_of(found) == ["nan"]
+    assert "is not JSON" in found.notes[0]
+
+
+@pytest.mark.parametrize("make", ["link", "fifo", "folder"])
+def test_a_record_file_that_is_no_regular_file_is_refused(logged, make):
+    path = logged / "metrics.jsonl"
+    path.rename(logged / "elsewhere")
+    if make == "link":
+        path.symlink_to(logged / "elsewhere")
+    elif make == "fifo":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+
+    with pytest.raises(OSError, match="not a regular file"):
+        diagnose(logged)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_run(tmp_path):
+    def peak(records):
+        folder = write_run(tmp_path / str(records), clean_run(records=records, with_system=False))
+        tracemalloc.start()
+        diagnose(folder)
+        taken = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return taken
+
+    # Both are longer than the blocks in which they are read.
+    assert peak(30_000) < 1.1 * peak(10_000)
+
+
+# ------------------------------------------------------------ ranks
+
+
+def slow_rank(folder, *, slow_from, skew_s=0.0, ranks=3):
+    """A run in whose folder rank 2 becomes half as fast."""
+    dice = random.Random(1)
+    records = clean_run(1, with_rate=False, with_system=False)
+    write_run(folder, records)
+    (folder / "ranks").mkdir()
+    for rank in range(1, ranks + 1):
+        lines = []
+        for record in records:
+            took = 0.4 * dice.lognormvariate(0.0, 0.05)
+            if rank == 2 and record["global_step"] >= slow_from:
+                took *= 2.0
+            lines.append(
+                encode({**record, "rank": rank, "time": record["time"] + skew_s, "sec_per_step": took})
+            )
+        (folder / "ranks" / f"{rank:05d}.jsonl").write_bytes(b"".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize("skew_s", [0.0, -3.0, 2.0])
+def test_other_ranks_are_read_beside_the_first(tmp_path, skew_s):
+    found = diagnose(slow_rank(tmp_path / "run", slow_from=2000, skew_s=skew_s))
+
+    (finding,) = found.findings
+    assert finding.kind == "straggler"
+    assert finding.evidence["rank"] == 2
+    assert abs(finding.start_step - 2000) <= 100
+    assert finding.noticed_step < 2500
+
+
+def test_ranks_that_keep_up_change_nothing(tmp_path):
+    found = diagnose(slow_rank(tmp_path / "run", slow_from=10**9))
+
+    assert found.findings == []
+    assert found.notes == ("there is no run.json",)
+
+
+def test_only_files_of_ranks_are_read_in_the_ranks_folder(tmp_path):
+    folder = slow_rank(tmp_path / "run", slow_from=10**9)
+    records = diagnose(folder).records
+    (folder / "ranks" / "notes.txt").write_text("x")
+    (folder / "ranks" / "12345.jsonl.bak").write_text("x")
+    (folder / "ranks" / "00009.jsonl").symlink_to(folder / "metrics.jsonl")
+
+    found = diagnose(folder)
+
+    assert (found.records, found.bad_lines) == (records, 0)
+
+
+def test_bad_lines_of_other_ranks_are_counted_too(tmp_path):
+    folder = slow_rank(tmp_path / "run", slow_from=10**9)
+    with (folder / "ranks" / "00001.jsonl").open("ab") as file:
+        file.write(b"nonsense\n")
+
+    assert diagnose(folder).bad_lines == 1
+
+
+# ------------------------------------------------------------ which runs there are
+
+
+def test_a_folder_of_runs_means_each_run_in_it_by_name(tmp_path):
+    for name in ("b", "a"):
+        write_run(tmp_path / name, clean_run(records=10))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "run.json").write_text("{}")
+    (tmp_path / "no run").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "metrics.jsonl").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "table.csv").write_text("step,loss\n")
+
+    assert [path.name for path in find_runs(tmp_path)] == ["a", "b", "c"]
+
+
+def test_a_folder_of_bare_files_means_each_of_them(tmp_path):
+    for name in ("b.jsonl", "a.csv", "notes.md"):
+        (tmp_path / name).write_text(json.dumps({"step": 1, "loss": 1.0}) + "\n")
+
+    assert [path.name for path in find_runs(tmp_path)] == ["a.csv", "b.jsonl"]
+
+
+def test_a_run_folder_and_a_file_mean_themselves(logged):
+    assert find_runs(logged) == [logged]
+    assert find_runs(logged / "metrics.csv") == [logged / "metrics.csv"]
+
+
+def test_a_link_to_a_run_that_was_asked_for_is_followed(logged, tmp_path):
+    link = tmp_path / "latest"
+    link.symlink_to(logged)
+
+    assert find_runs(link) == [link]
+    assert diagnose(link).name == "latest"
+
+
+def test_a_folder_that_holds_nothing_is_said_in_words(tmp_path):
+    with pytest.raises(NoRecordsError, match="is no run folder and holds none"):
+        find_runs(tmp_path)
+
+
+def test_the_folder_that_one_stands_in_has_a_name(logged, monkeypatch):
+    monkeypatch.chdir(logged)
+
+    assert diagnose(find_runs(type(logged)("."))[0]).name == "greyjacket"

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.diagnostics.made_runs import curve, run_of
+from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.examiner import examine
+from toolkit.diagnostics.finding import SEVERITIES
+from toolkit.diagnostics.policy import ACTIONS, OFF, Policy, PolicyError, policy_from
+
+
+def _severity(policy, kind="spike", found=None):
+    return policy.severity(kind, usual=CATALOGUE[kind].severity, found=found)
+
+
+@pytest.mark.parametrize("kind", CATALOGUE)
+def test_without_a_word_a_kind_is_as_severe_as_it_usually_is(kind):
+    assert _severity(Policy(), kind) == CATALOGUE[kind].severity
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_the_yaml_chooses_the_severity_of_a_kind(severity):
+    policy = policy_from({"spike": severity})
+
+    assert _severity(policy) == severity
+    assert _severity(policy, "plateau") == "warning"
+
+
+def test_what_the_detector_found_counts_where_nothing_was_chosen():
+    assert _severity(Policy(), "loss_scale", found="critical") == "critical"
+    assert _severity(policy_from({"loss_scale": "warning"}), "loss_scale", found="critical") == "warning"
+
+
+def test_what_the_detector_calls_harmless_is_not_made_louder():
+    assert _severity(policy_from({"nan": "critical"}), "nan", found="info") == "info"
+
+
+@pytest.mark.parametrize("off", [OFF, False])
+def test_off_silences_a_kind_as_text_and_as_yaml_reads_it(off):
+    losses = [*curve(1, records=40), *[math.nan] * 10]
+
+    kinds = [finding.kind for finding in examine(run_of(losses), policy_from({"nan": off}))]
+
+    assert _severity(policy_from({"nan": off}), "nan") is None
+    assert _severity(policy_from({"nan": off}), "nan", found="info") is None
+    assert kinds == []
+    assert [finding.kind for finding in examine(run_of(losses))] == ["nan"]
+
+
+def test_on_leaves_a_kind_as_it_is():
+    assert policy_from({"nan": True, "spike": True}) == Policy()
+
+
+@pytest.mark.parametrize("diagnostics", [True, False, {}])
+def test_all_kinds_are_as_usual_where_none_is_named(diagnostics):
+    assert policy_from(diagnostics) == Policy()
+
+
+@pytest.mark.parametrize("diagnostics", [None, "off", 3, ["nan"]])
+def test_diagnostics_that_are_neither_a_switch_nor_a_mapping_are_refused(diagnostics):
+    with pytest.raises(PolicyError, match=r"^diagnostics is .*; it must be true, false, or kinds"):
+        policy_from(diagnostics)
+
+
+@pytest.mark.parametrize("value", ["loud", 3, None, ["warning"], {}])
+def test_a_severity_that_does_not_exist_is_refused_with_those_that_do(value):
+    with pytest.raises(
+        PolicyError, match=r"diagnostics\.spike is .*; it must be info, warning, critical or off"
+    ):
+        policy_from({"spike": value})
+
+
+@pytest.mark.parametrize("value", ["warning", True, False])
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("platoe", "plateau"), ("spikes", "spike"), ("over_fit", "overfit")]
+)
+def test_a_kind_that_is_written_wrongly_is_refused_with_the_one_that_was_meant(wrong, meant, value):
+    with pytest.raises(
+        PolicyError, match=rf"diagnostics\.{wrong}: .* did you mean '{meant}'\?.*Known: nan, spike"
+    ):
+        policy_from({wrong: value})
+
+
+@pytest.mark.parametrize("wrong", ["zzzzzz", 3, None, ("nan",)])
+def test_a_kind_like_none_is_refused_without_a_guess(wrong):
+    with pytest.raises(PolicyError, match="is no kind of finding") as error:
+        policy_from({wrong: "off"})
+
+    assert "did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_critical_kind_may_ask_for_an_action(action):
+    assert policy_from(True, {"nan": action}).actions == {"nan": action}
+
+
+def test_nothing_acts_by_itself():
+    assert policy_from(True).actions == {}
+    assert policy_from(True, {"nan": False}).actions == {}
+
+
+@pytest.mark.parametrize("action", ["explode", True, None, 3, ["stop"]])
+def test_an_action_that_does_not_exist_is_refused_with_those_that_do(action):
+    with pytest.raises(
+        PolicyError, match=r"on_finding\.nan is .*; it must be one of save, stop, save_and_stop"
+    ):
+        policy_from(True, {"nan": action})
+
+
+@pytest.mark.parametrize("action", ["stop", False])
+def test_an_action_on_a_kind_that_does_not_exist_is_refused(action):
+    with pytest.raises(PolicyError, match=r"on_finding\.nann: .* did you mean 'nan'\?"):
+        policy_from(True, {"nann": action})
+
+
+def test_only_critical_kinds_act_and_the_message_says_how_to_make_one_so():
+    with pytest.raises(PolicyError, match=r"only critical.*diagnostics: \{plateau: critical\}"):
+        policy_from(True, {"plateau": "stop"})
+
+    assert policy_from({"plateau": "critical"}, {"plateau": "stop"}).actions == {"plateau": "stop"}
+
+
+@pytest.mark.parametrize("severity", ["warning", False])
+def test_a_kind_that_was_made_quieter_does_not_act(severity):
+    with pytest.raises(PolicyError, match="only critical"):
+        policy_from({"nan": severity}, {"nan": "stop"})
+
+
+@pytest.mark.parametrize("on_finding", ["stop", True, ["nan"], 3])
+def test_on_finding_that_is_no_mapping_is_refused(on_finding):
+    with pytest.raises(PolicyError, match=r"on_finding is .*; it must be kinds with an action"):
+        policy_from(True, on_finding)
+
+
+def test_a_long_value_does_not_fill_the_message():
+    with pytest.raises(PolicyError) as error:
+        policy_from({"spike": "x" * 10_000})
+
+    assert len(str(error.value)) < 300

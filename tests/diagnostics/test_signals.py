@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from toolkit.diagnostics import signals
+from toolkit.diagnostics.signals import Row, name_of, number_in, signal_of
+
+
+def _row(last_step=0, **record):
+    row = Row()
+    row.read(record, last_step)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("name", "signal"),
+    [
+        ("train_loss", signals.LOSS),
+        ("loss", signals.LOSS),
+        ("eval_loss", signals.VAL_LOSS),
+        ("eval/loss", signals.VAL_LOSS),
+        ("grad_norm", signals.GRAD_NORM),
+        ("learning_rate", signals.LR),
+        ("sec_per_step", signals.STEP_TIME),
+        ("tokens_per_sec", signals.RATE),
+        ("gpu_util", signals.GPU_UTIL),
+        ("cpu_mem_rss_mb", signals.RSS),
+        ("grad_scale", signals.LOSS_SCALE),
+    ],
+)
+def test_a_signal_is_known_by_the_names_that_writers_give_it(name, signal):
+    row = _row(**{"event": "step", "mine": 1.0, name: 2.0})
+
+    assert row.values == {signal: 2.0}
+    assert name_of(signal, row.record) == name
+    assert signal_of(name) == signal
+
+
+def test_a_metric_of_the_callers_own_is_no_signal():
+    assert signal_of("accuracy") is None
+    assert _row(event="step", accuracy=0.5).values == {}
+
+
+def test_of_two_names_the_first_that_carries_a_number_counts():
+    row = _row(event="step", loss=None, train_loss=2.0, training_loss=3.0)
+
+    assert row.values == {signals.LOSS: 2.0}
+    assert name_of(signals.LOSS, row.record) == "train_loss"
+
+
+def test_a_signal_that_the_record_does_not_have_goes_by_its_own_name():
+    assert name_of(signals.LOSS, {"loss": "high"}) == "loss"
+    assert name_of(signals.GPU_UTIL, {}) == "gpu_util_pct"
+
+
+def test_gpu_memory_in_gib_is_told_in_mib():
+    assert _row(event="system", gpu_mem_allocated=2.0).values == {signals.GPU_MEMORY: 2048.0}
+    assert _row(event="system", gpu_mem_mib=2.0).values == {signals.GPU_MEMORY: 2.0}
+
+
+@pytest.mark.parametrize("event", ["eval", "epoch"])
+def test_the_training_loss_of_an_evaluation_or_epoch_is_not_the_loops(event):
+    row = _row(event=event, train_loss=1.0, val_loss=2.0)
+
+    assert row.values == {signals.VAL_LOSS: 2.0}
+
+
+@pytest.mark.parametrize("value", [None, "2.0", True, [2.0], {"a": 2.0}, 10**400, -(10**400)])
+def test_what_is_no_number_that_a_float_can_hold_is_no_value(value):
+    row = _row(event="step", train_loss=value)
+
+    assert row.values == {}
+    assert number_in(row.record, "train_loss") is None
+
+
+@pytest.mark.parametrize("value", [3, 2**70, 0.5, 1e308, -1])
+def test_whole_numbers_are_numbers(value):
+    assert _row(train_loss=value).values == {signals.LOSS: float(value)}
+    assert type(_row(train_loss=value).values[signals.LOSS]) is float
+
+
+def test_numbers_that_json_could_not_carry_are_put_back():
+    row = _row(train_loss=None, grad_norm=None, non_finite={"train_loss": "NaN", "grad_norm": "-Infinity"})
+
+    assert math.isnan(row.values[signals.LOSS])
+    assert row.values[signals.GRAD_NORM] == -math.inf
+
+
+@pytest.mark.parametrize("step", [None, "7", True, math.nan, math.inf, 1e300, 10**400, [7]])
+def test_a_record_without_a_step_belongs_to_the_last_one(step):
+    assert _row(last_step=42, global_step=step).step == 42
+
+
+@pytest.mark.parametrize(("step", "read"), [(7, 7), (7.0, 7), (0, 0), (-3, -3)])
+def test_a_step_is_a_whole_number(step, read):
+    assert _row(last_step=42, global_step=step).step == read
+
+
+@pytest.mark.parametrize(("rank", "read"), [(3, 3), (0, 0), (None, 0), ("1", 0), (True, 0), (10**400, 0)])
+def test_what_names_no_rank_is_of_rank_0(rank, read):
+    assert _row(rank=rank).rank == read
+
+
+@pytest.mark.parametrize(
+    ("record", "time"),
+    [
+        ({"time": 5.0, "elapsed": 1.0}, 5.0),
+        ({"time": 5}, 5.0),
+        ({"time": "noon", "elapsed": 1.5}, 1.5),
+        ({"elapsed_s": 2}, 2.0),
+        ({"time": 10**400}, None),
+        ({}, None),
+    ],
+)
+def test_the_time_is_the_first_clock_that_tells_one(record, time):
+    assert _row(**record).time == time
+
+
+def test_a_row_that_is_read_again_remembers_nothing():
+    row = _row(event="step", global_step=7, train_loss=1.0, time=3.0, rank=2)
+    row.read({}, 9)
+
+    assert (row.event, row.step, row.values, row.time, row.rank) == ("", 9, {}, None, 0)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.diagnostics.made_runs import changed, clean_run, paused, told
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("log_every", [1, 10, 100])
+def test_steps_that_stop_are_told_while_they_do_not_come(seed, log_every):
+    records = paused(clean_run(seed, log_every=log_every), 200 * log_every, 2000.0)
+    during = [record for record in records if record["elapsed"] <= _time_of(records, 200 * log_every) + 900.0]
+
+    (finding,) = told(during, "stalled")
+
+    assert finding.is_open
+    assert finding.start_step == finding.noticed_step == 200 * log_every
+    assert finding.severity == "warning"
+
+
+def test_the_next_step_ends_it():
+    (finding,) = told(paused(clean_run(1), 2000, 2000.0), "stalled")
+
+    assert finding.state == "resolved"
+    assert 2001 <= finding.resolved_step <= 2010
+    assert finding.evidence["seconds"] >= 1995
+    assert "It went on at step" in finding.message
+
+
+def test_a_gap_between_two_steps_is_told_where_nothing_else_is_written():
+    records = paused(clean_run(1, with_system=False), 2000, 120.0, heartbeats=False)
+
+    (finding,) = told(records, "stalled")
+
+    assert (finding.start_step, finding.end_step, finding.state) == (2000, 2010, "resolved")
+    assert finding.severity == "info"
+
+
+def test_a_run_that_hangs_becomes_loud_after_five_minutes():
+    quiet = paused(clean_run(1, eval_every=20, eval_s=10.0), 2010, 150.0)
+    loud = paused(clean_run(1, eval_every=20, eval_s=10.0), 2010, 400.0)
+
+    assert [finding.severity for finding in told(quiet, "stalled")] == ["info"]
+    assert [finding.severity for finding in told(loud, "stalled")] == ["warning"]
+
+
+def test_a_long_evaluation_is_explained_by_its_record():
+    assert told(clean_run(1, eval_every=25, eval_s=280.0), "stalled") == []
+
+
+def test_once_long_evaluations_are_known_longer_ones_are_waited_for():
+    records = paused(clean_run(1, eval_every=25, eval_s=280.0), 2010, 600.0)
+    during = [record for record in records if record["elapsed"] <= _time_of(records, 2010) + 600.0]
+
+    assert told(during, "stalled") == []
+    assert len(told(records, "stalled")) == 1
+
+
+def test_the_time_between_two_sessions_is_no_stall():
+    assert told(clean_run(1, sessions=4), "stalled") == []
+
+
+def test_a_longer_interval_between_records_is_no_stall():
+    assert told(clean_run(1, then_log_every=2000, records=100, with_system=False), "stalled") == []
+
+
+def test_a_wall_clock_that_is_put_right_is_no_stall():
+    assert (
+        told(changed(clean_run(1), "time", lambda step, time: time + (7200 if step > 2000 else 0)), "stalled")
+        == []
+    )
+
+
+def test_what_comes_behind_the_last_step_is_no_stall():
+    assert told(paused(clean_run(1), 4000, 3000.0), "stalled") == []
+
+
+def _time_of(records, step):
+    return next(
+        record["elapsed"] for record in records if record["global_step"] == step and record["event"] == "step"
+    )

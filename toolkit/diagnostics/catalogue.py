@@ -1,0 +1,369 @@
+"""Every kind of finding, in words: how severe it usually is, what it says, what causes it, what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from toolkit.diagnostics.finding import CRITICAL, WARNING
+from toolkit.diagnostics.incident import Incident
+
+LOWER_LR: Final = ("lr_scale", "lr", "learning_rate", "lr_multiplier")
+"""Names under which scripts declare a knob for the learning rate; the catalogue's remedies are tried in their order."""
+SAVE: Final = "save"
+STOP: Final = "stop"
+SAVE_AND_STOP: Final = "save_and_stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of finding."""
+
+    title: str
+    severity: str
+    message: str
+    """One sentence; names in braces are the incident's evidence, `metric`, `start`, `noticed`, `end` and `count`.
+
+    `times` and `now_times` are " (3 times)" where there is such a ratio: a loss below 0 has none.
+    """
+    variants: Mapping[str, str] = field(default_factory=dict)
+    """Another sentence for an incident that says which variant it is."""
+    causes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+
+
+CATALOGUE: Final[Mapping[str, Kind]] = {
+    "nan": Kind(
+        title="Not a number",
+        severity=CRITICAL,
+        message="{metric} is NaN or infinite from step {start} on ({count} records); it was {last_good} before.",
+        variants={
+            "from the start": "{metric} is NaN or infinite from the first record on ({count} records).",
+            "hidden": "{metric} reads exactly 0 while the gradient norm is no number: the trainer hides a NaN loss.",
+            "of another metric": "{metric} is NaN or infinite from step {start} on ({count} records).",
+            "probe": "{metric} was infinite at {count} records: usual while an fp16 loss scale finds its range.",
+        },
+        causes=(
+            "The learning rate is too high, or its warm-up too short.",
+            "fp16 overflows: a value beyond 65,504 becomes infinite, and the next step NaN.",
+            "A batch holds NaN, is empty after masking, or makes the loss divide by or take the log of zero.",
+        ),
+        advice=(
+            "Go back to the last checkpoint before step {start}; weights that took a NaN do not recover.",
+            "Train in bf16, or keep the loss and norms in fp32.",
+            "Halve the learning rate, warm up longer, clip the gradient norm at 1.0.",
+            "Run the batch of step {start} alone under torch.autograd.set_detect_anomaly(True).",
+        ),
+        remedies=(STOP,),
+    ),
+    "spike": Kind(
+        title="Loss spike",
+        severity=WARNING,
+        message="{metric} jumped from {level} to {peak}{times} at step {start}.",
+        variants={
+            "recovered": "{metric} jumped from {level} to {peak}{times} at step {start} and was back after step {end}.",
+            "after a restart": "{metric} rose from {level} to {peak} at step {start}, right after the learning rate was raised.",
+        },
+        causes=(
+            "A batch unlike the others: a long or corrupt sample, a duplicate, wrong labels.",
+            "The learning rate is close to the largest that this model bears.",
+            "The optimizer's second moment is stale (beta2 too close to 1) after a quiet stretch.",
+        ),
+        advice=(
+            "One spike that recovers by itself needs nothing; look at the batches of step {start} where they come back.",
+            "Clip the gradient norm, or lower the clipping value.",
+            "Lower the learning rate, or beta2 to 0.95.",
+        ),
+        remedies=(*LOWER_LR, SAVE),
+    ),
+    "divergence": Kind(
+        title="Divergence",
+        severity=CRITICAL,
+        message="{metric} left its level of {level} at step {start} and has not come back: it is {now} now{now_times}.",
+        variants={
+            "recovered": "{metric} left its level of {level} at step {start}, went up to {peak}, and was back after step {end}.",
+            "left behind": "{metric} left its level of {level} at step {start} and was at {now} when the run went on from another state.",
+            "slow": "{metric} has been climbing since step {start}: from its best level of {level} to {now}.",
+            "collapse": "{metric} jumped from {level} to {now} at step {start} and does not move any more.",
+        },
+        causes=(
+            "The learning rate is too high for this stage of the training.",
+            "The weights went through a bad update (a spike, an overflow) and left the good region.",
+            "The data changed: another stage, another mixture, shuffling that ended.",
+        ),
+        advice=(
+            "Go back to the checkpoint before step {start} and go on with half the learning rate.",
+            "Clip the gradient norm at 1.0; warm up longer.",
+            "Waiting seldom helps: what diverged for this long rarely returns.",
+        ),
+        remedies=(*LOWER_LR, SAVE_AND_STOP, STOP),
+    ),
+    "plateau": Kind(
+        title="Plateau",
+        severity=WARNING,
+        message="{metric} has not improved since step {start}: it stays at {level}, with noise of {noise}.",
+        variants={
+            "constant": "{metric} stands still at {level} since step {start}: nothing is being learnt.",
+        },
+        causes=(
+            "The learning rate is too low to move, or too high to settle.",
+            "The weights that should learn are frozen, or the optimizer does not have them.",
+            "The model has learnt what this data can teach it.",
+        ),
+        advice=(
+            "Check that the parameters of the optimizer are the ones that require a gradient.",
+            "Try the learning rate three times higher and three times lower for a few hundred steps.",
+            "If the result is good, stop here: more steps cost time and may overfit.",
+        ),
+        remedies=(*LOWER_LR, SAVE_AND_STOP),
+    ),
+    "overfit": Kind(
+        title="Overfitting",
+        severity=WARNING,
+        message="{metric} was best at step {best_step} ({best}) and is {rise_pct} % higher now ({now}), while the training loss does not rise.",
+        variants={
+            "never": "{metric} has only risen since step {best_step}: from {best} to {now}, while the training loss does not rise.",
+        },
+        causes=(
+            "The model learns its training data by heart: many epochs over little data.",
+            "The adapter is larger than the task needs (rank, number of targets).",
+            "The validation data is unlike the training data.",
+        ),
+        advice=(
+            "Use the checkpoint nearest to step {best_step}; what came after is worse on data it has not seen.",
+            "Stop here, or train for fewer epochs.",
+            "Add data, dropout or weight decay; lower the LoRA rank.",
+        ),
+        remedies=(SAVE_AND_STOP, STOP),
+    ),
+    "exploding_grad": Kind(
+        title="Exploding gradients",
+        severity=WARNING,
+        message="{metric} went from about {level} to {peak}{times} at step {start}.",
+        causes=(
+            "The learning rate is too high, or the warm-up too short.",
+            "A batch unlike the others.",
+            "No clipping, or an unstable layer (attention logits, a norm without epsilon).",
+        ),
+        advice=(
+            "Clip the gradient norm at 1.0; the norm shown here is then the one before clipping.",
+            "Lower the learning rate or warm up longer.",
+            "Look at the batches from step {start} on.",
+        ),
+        remedies=(*LOWER_LR, SAVE),
+    ),
+    "vanishing_grad": Kind(
+        title="Vanishing gradients",
+        severity=WARNING,
+        message="{metric} fell from about {level} to {now} at step {start}, while the loss stands still at {loss}.",
+        variants={
+            "from the start": "{metric} is {now} from step {start} on, and the loss stands still at {loss}.",
+        },
+        causes=(
+            "Parameters are frozen, detached, or missing from the optimizer.",
+            "A mask leaves no token or pixel that counts towards the loss.",
+            "Saturated activations, or fp16 gradients that round to zero.",
+        ),
+        advice=(
+            "Print the gradient norm of each group of parameters at one step.",
+            "Check the loss mask and what requires a gradient.",
+            "Use a loss scale or bf16.",
+        ),
+    ),
+    "val_spike": Kind(
+        title="Validation spike",
+        severity=WARNING,
+        message="{metric} jumped from {level} to {peak}{times} at step {start}, while the training loss did not.",
+        variants={
+            "recovered": "{metric} jumped from {level} to {peak}{times} at step {start}, while the training loss did not; it was back after step {end}.",
+        },
+        causes=(
+            "Statistics of normalisation layers or an EMA of the weights are off in evaluation mode.",
+            "The learning rate is high: the weights of this step are a poor sample of those around it.",
+            "The validation set is small, or was drawn anew.",
+        ),
+        advice=(
+            "Do not keep the checkpoint of step {start}.",
+            "Evaluate an average of the weights, or lower the learning rate.",
+            "Use the same validation data each time, and more of it.",
+        ),
+        remedies=LOWER_LR,
+    ),
+    "throughput_drop": Kind(
+        title="Slower than before",
+        severity=WARNING,
+        message="Since step {start} the run does {lost_pct} % less work a second than before: {usual} then, {now} now ({metric}).",
+        causes=(
+            "Another process uses the same GPU, processor or disk.",
+            "The GPU is throttled: too hot, or at its power limit.",
+            "Data comes from a slower place, or a loader's workers have died.",
+        ),
+        advice=(
+            "Look at temperature, power and clocks on the System page from step {start} on.",
+            "Look for other processes (nvidia-smi, top).",
+            "Restart from a checkpoint if it stays.",
+        ),
+        remedies=(SAVE,),
+    ),
+    "data_starvation": Kind(
+        title="Waiting for data",
+        severity=WARNING,
+        message="{share_pct} % of each step is spent waiting for data since step {start}.",
+        causes=(
+            "Too few loader workers, or none.",
+            "Decoding or augmenting on the processor is slower than the training step.",
+            "The data lies on a slow or distant disk.",
+        ),
+        advice=(
+            "Raise num_workers, set persistent_workers and pin_memory, prefetch more.",
+            "Cache latents or tokenised data once instead of computing them each epoch.",
+            "Copy the data to a local disk.",
+        ),
+    ),
+    "low_gpu_util": Kind(
+        title="GPU mostly idle",
+        severity=WARNING,
+        message="The GPU was busy only {mean_pct} % of the time since step {start}.",
+        causes=(
+            "The input pipeline is slower than the GPU.",
+            "The batch is small, or the loop waits for the GPU at each step (.item(), printing a loss).",
+            "Python or the processor is the limit.",
+        ),
+        advice=(
+            "Look at the time spent waiting for data first.",
+            "Raise the batch size; use gradient accumulation less.",
+            "Avoid .item() and .cpu() inside the loop; the logger takes tensors as they are.",
+        ),
+    ),
+    "memory_growth": Kind(
+        title="Memory grows",
+        severity=WARNING,
+        message="{metric} grows by {mib_per_1k_steps} MiB in 1,000 steps since step {start}, {grown_mib} MiB so far.",
+        variants={
+            "limit": "{metric} grows by {mib_per_1k_steps} MiB in 1,000 steps since step {start}, {grown_mib} MiB so far; {free_mib} MiB are left.",
+        },
+        causes=(
+            "Tensors are kept with their graph: a list of losses without .detach() or .item().",
+            "A cache without a limit; loader workers that copy a large Python object.",
+            "Shapes that change at each step fragment the allocator or recompile.",
+        ),
+        advice=(
+            "Look for lists and dictionaries that grow in the loop.",
+            "Keep numbers, not tensors.",
+            "Save before it runs out.",
+        ),
+        remedies=(SAVE,),
+    ),
+    "stalled": Kind(
+        title="Stalled",
+        severity=WARNING,
+        message="No step for {seconds} s after step {start}; {usual_s} s were usual.",
+        variants={
+            "resumed": "No step for {seconds} s after step {start}; {usual_s} s were usual. It went on at step {end}.",
+        },
+        causes=(
+            "A collective operation waits for a rank that has failed.",
+            "A loader's worker hangs, or the disk does not answer.",
+            "An evaluation, a checkpoint or a compilation that takes its time.",
+        ),
+        advice=(
+            "`py-spy dump --pid PID` shows where it stands; the pid is on the run's page.",
+            "Look at the other ranks.",
+            "If an evaluation or checkpoint was due, wait.",
+        ),
+    ),
+    "lr_problem": Kind(
+        title="Learning rate",
+        severity=WARNING,
+        message="{metric} is {lr} since step {start}.",
+        variants={
+            "too high": "The loss climbs with the learning rate: from {level} to {now} while {metric} warmed up to {lr}.",
+            "zero": "{metric} is 0 since step {start} and the run goes on: nothing is being learnt.",
+        },
+        causes=(
+            "The warm-up aims at a learning rate that this model does not bear.",
+            "The scheduler was made for fewer steps than the run has, or is stepped in the wrong place.",
+            "A resumed run did not load its scheduler.",
+        ),
+        advice=(
+            "Lower the peak learning rate by three to ten.",
+            "Check the number of steps that the scheduler was told, with accumulation and ranks counted in.",
+            "Check that scheduler.step() is called once for each optimizer step.",
+        ),
+        remedies=(*LOWER_LR, STOP),
+    ),
+    "loss_scale": Kind(
+        title="fp16 overflows",
+        severity=WARNING,
+        message="The fp16 loss scale fell from {level} to {now} since step {start}: steps overflow and are skipped.",
+        variants={
+            "at the bottom": "The fp16 loss scale is down at {now} and cannot fall any further: the gradients overflow by themselves.",
+            "skipping": "{count} of {of} gradient norms since step {start} are infinite: these steps were skipped.",
+        },
+        causes=(
+            "Gradients or activations exceed what fp16 can hold.",
+            "The training is diverging; the scale only shows it first.",
+        ),
+        advice=(
+            "Use bf16 where the GPU has it.",
+            "Clip gradients after unscaling them; lower the learning rate.",
+            "Keep norms, softmax and the loss in fp32.",
+        ),
+        remedies=LOWER_LR,
+    ),
+    "straggler": Kind(
+        title="One rank is slower",
+        severity=WARNING,
+        message="Rank {rank} takes {ratio} times as long as the others for a step since step {start}.",
+        causes=(
+            "Its GPU is throttled, or of another kind.",
+            "It gets longer samples, or its disk or network is slower.",
+            "Another process runs beside it.",
+        ),
+        advice=(
+            "Compare temperature, clocks and processes of that machine with the others'.",
+            "Balance the batches by length.",
+            "Leave that machine out.",
+        ),
+    ),
+}
+
+
+def describe(incident: Incident) -> str:
+    """Return the incident in one sentence."""
+    kind = CATALOGUE[incident.kind]
+    template = kind.variants.get(incident.variant, kind.message)
+    return template.format_map(_shown(incident))
+
+
+def advise(incident: Incident) -> tuple[str, ...]:
+    """Return what to try, with the incident's steps filled in."""
+    shown = _shown(incident)
+    return tuple(line.format_map(shown) for line in CATALOGUE[incident.kind].advice)
+
+
+def short(number: float) -> str:
+    """Return `number` with four digits that count, for a sentence."""
+    if isinstance(number, int) or (number == int(number) if abs(number) < 1e6 else False):
+        return f"{int(number):,}"
+    return f"{number:,.1f}" if 1000 <= abs(number) < 1e6 else f"{number:.4g}"
+
+
+class _Shown(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _shown(incident: Incident) -> _Shown:
+    shown = _Shown({name: short(value) for name, value in incident.evidence.items()})
+    shown["metric"] = incident.metric
+    shown["start"] = f"{incident.start_step:,}"
+    shown["noticed"] = f"{incident.noticed_step:,}"
+    shown["end"] = f"{incident.end_step:,}"
+    shown["count"] = f"{incident.count:,}"
+    for name, ratio in (("times", "ratio"), ("now_times", "now_ratio")):
+        value = incident.evidence.get(ratio, 0.0)
+        shown[name] = f" ({short(value)} times)" if value > 0.0 else ""
+    return shown

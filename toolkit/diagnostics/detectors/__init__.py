@@ -1,0 +1,1 @@
+"""One file a detector. No detector knows another; `toolkit.diagnostics.examiner` has the list."""

@@ -1,0 +1,83 @@
+"""Steps that mostly wait for their data."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import Window, first_of_stretch
+from toolkit.diagnostics.signals import DATA_TIME, STEP_TIME, Row, name_of
+from toolkit.diagnostics.thresholds import DATA_FEWEST, DATA_SHARE, DATA_SHARE_OVER, DATA_WINDOW
+
+_KIND = "data_starvation"
+_TOLD_AGAIN = 0.15
+
+
+class DataStarvation:
+    """Speaks when the usual step waits for its data for a large share of its time.
+
+    It is a warning however large the share: what is lost is time, not the training.
+    """
+
+    signals: tuple[str, ...] = (DATA_TIME,)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._incident: Incident | None = None
+        self._told = 0.0
+        self._shares = Window(DATA_WINDOW)
+        self._steps: deque[int] = deque(maxlen=DATA_WINDOW)
+
+    def restart(self, step: int) -> None:
+        """Judge by the records that follow."""
+        if self._incident is not None:
+            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._incident = None
+        self._shares.clear()
+        self._steps.clear()
+
+    def take(self, row: Row) -> None:
+        """Look at one step's time and the part of it that was waiting."""
+        waited, took = row.values[DATA_TIME], row.values.get(STEP_TIME)
+        if took is None or not (0.0 <= waited < math.inf and 0.0 < took < math.inf):
+            return
+        # Some loops count the waiting into the step's time and some beside it.
+        of_step = waited / took if waited <= took else waited / (waited + took)
+        self._shares.push(of_step)
+        self._steps.append(row.step)
+        if len(self._shares) < DATA_FEWEST:
+            return
+        share = self._shares.median
+        incident = self._incident
+        if incident is None:
+            if share > DATA_SHARE:
+                self._open(row, share)
+        elif share < DATA_SHARE_OVER:
+            self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+            self._incident = None
+        else:
+            self._follow(incident, row.step, of_step, share)
+
+    def _open(self, row: Row, share: float) -> None:
+        shares = self._shares.values()
+        first = first_of_stretch([value > DATA_SHARE for value in shares])
+        self._told = share
+        self._incident = self._book.open(
+            _KIND,
+            name_of(DATA_TIME, row.record),
+            start_step=self._steps[first],
+            noticed_step=row.step,
+            count=len(shares) - first,
+            share_pct=float(round(100 * share)),
+        )
+
+    def _follow(self, incident: Incident, step: int, of_step: float, share: float) -> None:
+        if of_step > DATA_SHARE:
+            incident.count += 1
+            incident.end_step = step
+        if share >= self._told + _TOLD_AGAIN:
+            self._told = share
+            incident.evidence["share_pct"] = float(round(100 * share))
+            self._book.tell(incident)

@@ -1,0 +1,123 @@
+"""Gradient norms far above their usual size."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import Window, change_sigma, median
+from toolkit.diagnostics.signals import GRAD_NORM, LOSS, Row, name_of
+
+
+class ExplodingGradients:
+    """Compares each norm with the median of those before it: only ratios count, because norms have any size.
+
+    One large norm that the loss does not feel is nothing: it was clipped, and is gone.
+    """
+
+    signals: tuple[str, ...] = (GRAD_NORM,)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._usual = Window(at.NORM_WINDOW)
+        self._first = Window(at.NORM_FIRST_RECORDS)
+        self._losses: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
+        self._rows = 0
+        self._usual_level = 0.0
+        self._high: list[tuple[int, float]] = []
+        self._waiting = 0
+        self._open: Incident | None = None
+        self._level = 0.0
+        self._calm = 0
+
+    def take(self, row: Row) -> None:
+        """Look at one norm."""
+        loss = row.values.get(LOSS)
+        if loss is not None:
+            self._losses.append(loss)
+        norm = row.values[GRAD_NORM]
+        if norm - norm != 0.0 or norm <= 0.0:
+            return
+        if len(self._first) < at.NORM_FIRST_RECORDS:
+            self._first.push(norm)
+            self._usual.push(norm)
+            return
+        if self._open is not None:
+            self._follow(norm, row)
+            return
+        if not self._rows % at.NORM_LEVEL_EVERY:
+            self._usual_level = self._usual.median
+        self._rows += 1
+        level = self._usual_level
+        # Norms fall by decades while a model learns; one that is no larger than at the start explodes nothing.
+        if norm > at.NORM_RATIO * level and norm > at.NORM_OF_FIRST * self._first.median:
+            self._high.append((row.step, norm))
+            self._waiting = at.NORM_LOSS_WITHIN
+        elif self._waiting:
+            self._waiting -= 1
+            self._usual.push(norm)
+            if not self._waiting:
+                self._high.clear()
+        else:
+            self._usual.push(norm)
+        if self._high and (
+            len(self._high) >= at.NORM_CONFIRM
+            or self._high[-1][1] > at.NORM_RATIO_AT_ONCE * level
+            or self._loss_reacts()
+        ):
+            self._begin(level, row)
+
+    def restart(self, step: int) -> None:
+        """The first norms after a restart are larger than usual."""
+        if self._open is not None:
+            self._book.close(self._open, end_step=self._open.end_step, resolved_step=step)
+        self._open = None
+        self._high.clear()
+        self._waiting = self._rows = 0
+        self._usual.clear()
+        self._first.clear()
+
+    def _loss_reacts(self) -> bool:
+        *before, loss = self._losses or [0.0]
+        if loss - loss != 0.0:
+            return True
+        before = [value for value in before if value - value == 0.0]
+        if len(before) < at.SHORT_WINDOW:
+            return False
+        level = median(before[-at.SHORT_WINDOW :])
+        return loss - level > max(at.NORM_LOSS_SIGMAS * change_sigma(before), at.LEAST_RISE * abs(level))
+
+    def _begin(self, level: float, row: Row) -> None:
+        self._level = level
+        peak = max(norm for _, norm in self._high)
+        self._open = self._book.open(
+            "exploding_grad",
+            name_of(GRAD_NORM, row.record),
+            start_step=self._high[0][0],
+            noticed_step=row.step,
+            count=len(self._high),
+            level=level,
+            peak=peak,
+            ratio=peak / level,
+        )
+        self._high.clear()
+        self._waiting = self._calm = 0
+
+    def _follow(self, norm: float, row: Row) -> None:
+        incident = self._open
+        assert incident is not None
+        if norm > math.sqrt(at.NORM_RATIO) * self._level:
+            self._calm = 0
+            incident.end_step = row.step
+            incident.count += 1
+            if norm > incident.evidence["peak"]:
+                incident.evidence["peak"] = norm
+                incident.evidence["ratio"] = norm / incident.evidence["level"]
+            return
+        self._calm += 1
+        if self._calm >= at.NORM_CALM:
+            self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+            self._open = None

@@ -1,0 +1,150 @@
+"""A GPU that mostly waits."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import Window
+from toolkit.diagnostics.signals import GPU_UTIL, Row, name_of
+from toolkit.diagnostics.thresholds import (
+    GPU_BUSY_AGAIN_PCT,
+    GPU_BUSY_PCT,
+    GPU_LOOKS,
+    GPU_NOTHING_PCT,
+    GPU_PAUSE,
+    GPU_WORKING_LOOKS,
+    GPU_WORKING_PCT,
+)
+from toolkit.runfolder.records import SYSTEM
+
+_KIND = "low_gpu_util"
+_HALF = GPU_LOOKS // 2
+_TOLD_AGAIN_PCT = 10.0
+_STEPS_FOR_USUAL = 5
+
+
+class IdleGpu:
+    """Speaks when the GPU is busy less than half of the time while steps advance.
+
+    All samples of one step are one look. A step that takes unusually many samples is a pause and is passed over, as
+    are the start-up, and a GPU that does nothing at all until it works again.
+    """
+
+    signals: tuple[str, ...] = (GPU_UTIL,)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._incident: Incident | None = None
+        self._told_pct = 0.0
+        self._total_pct = 0.0
+        self._total_looks = 0
+        self._metric = ""
+        self._by_system = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._step: int = -1
+        self._samples: int = 0
+        self._sum: float = 0.0
+        self._usual_samples = Window(GPU_LOOKS)
+        self._looks: deque[tuple[int, float]] = deque(maxlen=GPU_LOOKS)
+        self._idle: deque[tuple[int, float]] = deque(maxlen=GPU_LOOKS)
+        self._works: bool = False
+
+    def restart(self, step: int) -> None:
+        """Another start-up follows."""
+        if self._incident is not None:
+            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._incident = None
+        self._forget()
+
+    def take(self, row: Row) -> None:
+        """Add a sample to those of its step."""
+        util = row.values[GPU_UTIL]
+        if not 0.0 <= util <= 100.0:
+            return
+        if row.event == SYSTEM:
+            if not self._by_system:
+                self._by_system = True
+                self._forget()
+        elif self._by_system:
+            # The logger puts a sample on the next step record too.
+            return
+        if row.step != self._step:
+            if self._samples:
+                self._metric = self._metric or name_of(GPU_UTIL, row.record)
+                self._end_step(self._step, row.step)
+            self._step, self._samples, self._sum = row.step, 0, 0.0
+        self._samples += 1
+        self._sum += util
+
+    def _end_step(self, step: int, noticed_step: int) -> None:
+        usual = self._usual_samples
+        is_pause = len(usual) >= _STEPS_FOR_USUAL and self._samples > GPU_PAUSE * usual.median
+        usual.push(self._samples)
+        if is_pause:
+            return
+        look = (step, self._sum / self._samples)
+        if look[1] <= GPU_NOTHING_PCT:
+            self._idle.append(look)
+            return
+        for idle in self._idle:
+            self._add(idle, noticed_step)
+        self._idle.clear()
+        self._add(look, noticed_step)
+
+    def _add(self, look: tuple[int, float], noticed_step: int) -> None:
+        looks = self._looks
+        looks.append(look)
+        if not self._works:
+            lately = list(looks)[-GPU_WORKING_LOOKS:]
+            if len(lately) == GPU_WORKING_LOOKS and (
+                _mean(lately) >= GPU_WORKING_PCT or len(looks) == GPU_LOOKS
+            ):
+                self._works = True
+                looks.clear()
+        elif self._incident is not None:
+            self._follow(self._incident, look, noticed_step)
+        elif len(looks) == GPU_LOOKS:
+            ordered = list(looks)
+            # Both halves: one long pause in a trace that knows no steps is not a GPU that mostly waits.
+            if _mean(ordered[:_HALF]) < GPU_BUSY_PCT and _mean(ordered[_HALF:]) < GPU_BUSY_PCT:
+                self._open(ordered, noticed_step)
+
+    def _open(self, looks: list[tuple[int, float]], noticed_step: int) -> None:
+        mean = _mean(looks)
+        self._told_pct = mean
+        self._total_pct, self._total_looks = sum(look[1] for look in looks), len(looks)
+        self._incident = self._book.open(
+            _KIND,
+            self._metric,
+            start_step=looks[0][0],
+            noticed_step=noticed_step,
+            count=len(looks),
+            mean_pct=float(round(mean)),
+        )
+
+    def _follow(self, incident: Incident, look: tuple[int, float], noticed_step: int) -> None:
+        lately = list(self._looks)[-_HALF:]
+        if len(lately) == _HALF and _mean(lately) >= GPU_BUSY_AGAIN_PCT:
+            self._book.close(
+                incident, end_step=max(incident.start_step, lately[0][0]), resolved_step=noticed_step
+            )
+            self._incident = None
+            self._looks.clear()
+            return
+        incident.count += 1
+        incident.end_step = look[0]
+        self._total_pct += look[1]
+        self._total_looks += 1
+        mean = self._total_pct / self._total_looks
+        incident.evidence["mean_pct"] = float(round(mean))
+        if abs(mean - self._told_pct) >= _TOLD_AGAIN_PCT:
+            self._told_pct = mean
+            self._book.tell(incident)
+
+
+def _mean(looks: list[tuple[int, float]]) -> float:
+    return sum(look[1] for look in looks) / len(looks)

@@ -1,0 +1,285 @@
+"""Spikes and divergence of the training loss: it leaves its level upwards, and comes back or does not."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.finding import INFO
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.loss_axis import LossAxis
+from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
+from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
+
+_SPIKE = "spike"
+_DIVERGENCE = "divergence"
+
+
+class Instability:
+    """Adds up how far the loss stands above its recent level; enough of it is a spike, one that lasts a divergence.
+
+    Distances are ratios (the axis is logarithmic) while the loss is positive, so that a jump from 0.003 to 0.02 at the
+    end of a run counts like one from 3 to 20 at its beginning.
+    """
+
+    signals: tuple[str, ...] = (LOSS,)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._axis = LossAxis()
+        self._rows = 0
+        # What is usual: the level of the last few records and of more of them, and how much one differs from the next.
+        self._recent: deque[float] = deque(maxlen=at.SHORT_WINDOW)
+        self._longer = Window(at.LEVEL_WINDOW)
+        self._changes = Window(at.LEVEL_WINDOW)
+        self._above: deque[float] = deque(maxlen=at.TAIL_WINDOW)
+        self._previous = 0.0
+        self._highest = 0.0
+        # What may become an incident.
+        self._allowed = 0.0
+        self._sum = 0.0
+        self._high = 0
+        self._began = 0
+        self._top = 0.0
+        self._same = 0
+        self._same_since = 0
+        self._level_before = 0.0
+        self._best = 0.0
+        self._best_step = 0
+        self._best_of = 0
+        self._has_best = False
+        self._risen = 0
+        self._lr = 0.0
+        self._lr_raised_at = 0
+        # The incident that is open: its level and noise stay what they were when it began.
+        self._open: Incident | None = None
+        self._opened_as = _SPIKE
+        self._opened_with: str | None = None
+        self._level = 0.0
+        self._sigma = 0.0
+        self._since = 0
+
+    def take(self, row: Row) -> None:
+        """Look at one loss."""
+        values = row.values
+        loss = values[LOSS]
+        if not loss and not self._rows:
+            # Until a buffer is full or a first batch counts, some trainers log zeros: that is no level.
+            return
+        if loss - loss != 0.0:
+            if self._open is not None:
+                # It went up and then beyond all numbers.
+                self._say_diverged(self._open)
+            return
+        self._rows = rows = self._rows + 1
+        lr = values.get(LR)
+        if lr is not None:
+            if lr > at.LR_RAISED * self._lr and rows > at.FIRST_RECORDS:
+                self._lr_raised_at = rows
+            self._lr = lr
+        y = self._axis.place(loss)
+        if self._axis.has_changed:
+            self._change_axis(y, row)
+        longer = self._longer
+        if self._open is not None:
+            self._follow(self._open, loss, y, row)
+        elif len(longer) >= at.FIRST_RECORDS:
+            level = min(median(self._recent), longer.median)
+            above = y - level
+            self._above.append(above)
+            if above > self._allowed or self._sum:
+                self._watch(loss, y, level, row)
+            if self._same or abs(y - self._previous) <= self._axis.gap(y, at.NO_CHANGE):
+                self._watch_for_a_collapse(loss, y, row)
+            if rows % at.CLIMB_LOOK_EVERY == 0:
+                self._watch_the_level(loss, row)
+        elif len(longer) >= at.FIRST_RECORDS_FOR_A_BLOW_UP and not self._axis.is_plain:
+            self._watch_for_a_blow_up(loss, y, row)
+        self._recent.append(y)
+        if self._open is None:
+            # What happens during an incident is no measure of what is usual.
+            longer.push(y)
+            # Noise changes slowly: once there is a measure of it, every other record keeps it up to date.
+            if rows & 1 or len(self._changes) < at.LEVEL_WINDOW:
+                self._changes.push(abs(y - self._previous) if rows > 1 else 0.0)
+                # Less than this above the level adds nothing: most records need no further look.
+                self._allowed = at.ALLOWANCE * CHANGE_TO_SIGMA * self._changes.median
+        self._previous = y
+        if y > self._highest or rows == 1:
+            self._highest = y
+
+    def restart(self, step: int) -> None:
+        """Another state of the model has another level."""
+        if self._open is not None:
+            self._open.variant = "left behind"
+            self._book.close(self._open, end_step=self._open.end_step, resolved_step=step)
+            self._open = None
+        self._forget()
+
+    def _change_axis(self, y: float, row: Row) -> None:
+        """A loss below 0 is below every level that there was, and no distance from before means anything now."""
+        if self._open is not None:
+            self._end(self._open, row)
+        self._forget()
+        self._highest = y
+
+    def _forget(self) -> None:
+        self._sum = 0.0
+        self._same = 0
+        self._has_best = False
+        self._recent.clear()
+        self._longer.clear()
+        self._changes.clear()
+        self._above.clear()
+
+    def _noise(self, level: float) -> float:
+        return max(CHANGE_TO_SIGMA * self._changes.median, self._axis.floor(level))
+
+    def _watch(self, loss: float, y: float, level: float, row: Row) -> None:
+        sigma = self._noise(level)
+        total = self._sum + min((y - level) / sigma, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE
+        if total <= 0.0:
+            self._sum = 0.0
+            return
+        if self._sum == 0.0:
+            self._began = row.step
+            self._high = 0
+            self._top = loss
+        self._sum = total
+        self._top = max(self._top, loss)
+        self._high += 1
+        least = at.RISES[min(self._high, len(at.RISES)) - 1]
+        if total > at.ENOUGH and y - level > self._axis.gap(level, least) and self._is_beyond_its_tail(sigma):
+            incident = self._begin(self._began, level, sigma, self._top, row)
+            incident.count += self._high - 1
+            self._note(incident, loss)
+
+    def _is_beyond_its_tail(self, sigma: float) -> bool:
+        """Whether it is enough for a loss whose noise has a long tail upwards, as that of a diffusion model has.
+
+        Its quartiles say nothing of the batches that are hard by chance; how high those stand is seen from the highest
+        of the last records.
+        """
+        records = list(self._above)
+        before, now = sorted(records[: -self._high]), records[-self._high :]
+        if not before:
+            return True
+        tail = before[min(len(before) - 1, int(at.TAIL_SHARE * len(before)))]
+        sigma = max(sigma, tail / at.TAIL_SIGMAS)
+        total = 0.0
+        for above in now:
+            total = max(0.0, total + min(above / sigma, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE)
+        return total > at.ENOUGH
+
+    def _watch_for_a_blow_up(self, loss: float, y: float, row: Row) -> None:
+        spread = self._longer.quantile(1.0) - self._longer.quantile(0.0)
+        if y - self._highest > max(self._axis.gap(self._highest, at.BLOW_UP), at.BLOW_UP_SPREADS * spread):
+            self._begin(row.step, self._longer.median, self._axis.floor(self._highest), loss, row)
+
+    def _watch_for_a_collapse(self, loss: float, y: float, row: Row) -> None:
+        """A loss that repeats itself, above where it was, comes from a model that gives one answer to everything."""
+        if self._open is not None or abs(y - self._previous) > self._axis.gap(y, at.NO_CHANGE):
+            self._same = 0
+            return
+        if self._same == 0:
+            self._same_since = row.step
+            self._level_before = min(median(self._recent), self._longer.median)
+        self._same += 1
+        level = self._level_before
+        if self._same == at.SAME_RECORDS and y - level > self._axis.gap(level, at.COLLAPSE_RISE):
+            incident = self._begin(self._same_since, level, self._axis.floor(level), loss, row)
+            incident.variant = "collapse"
+            self._opened_as = _DIVERGENCE
+            self._book.escalate(incident, _DIVERGENCE)
+
+    def _watch_the_level(self, loss: float, row: Row) -> None:
+        """A climb that is too slow to be seen against the recent level is seen against the best one."""
+        if self._open is not None:
+            return
+        level = self._longer.median
+        if level < self._best or not self._has_best:
+            self._best, self._best_step, self._has_best = level, row.step, True
+            self._best_of = len(self._longer)
+            self._risen = 0
+            return
+        sigma = self._noise(level)
+        # The middle of a window that is not full yet is less certain, and the lowest of several such is low by luck.
+        luck = math.sqrt(at.LEVEL_WINDOW * (0.5 / self._best_of + 0.5 / len(self._longer)))
+        if level - self._best < max(self._axis.gap(self._best, at.CLIMB), at.CLIMB_SIGMAS * sigma * luck):
+            self._risen = 0
+            return
+        self._risen += at.CLIMB_LOOK_EVERY
+        if self._risen >= max(at.CLIMB_RECORDS, at.CLIMB_SHARE * self._rows):
+            incident = self._begin(self._best_step, self._best, sigma, loss, row)
+            incident.variant = "slow"
+            self._opened_as = _DIVERGENCE
+            self._book.escalate(incident, _DIVERGENCE)
+
+    def _begin(self, start: int, level: float, sigma: float, loss: float, row: Row) -> Incident:
+        self._sum = 0.0
+        self._same = 0
+        self._level, self._sigma, self._since = level, sigma, self._rows
+        usual = self._axis.value(level)
+        self._open = incident = self._book.open(
+            _SPIKE,
+            name_of(LOSS, row.record),
+            start_step=start,
+            noticed_step=row.step,
+            level=usual,
+            peak=loss,
+            ratio=loss / usual if usual > 0.0 else 0.0,
+        )
+        self._opened_as = incident.kind
+        incident.variant = ""
+        was_mild = incident.repeats == 0 or incident.severity == INFO
+        incident.severity = None
+        if was_mild and self._lr_raised_at and self._rows - self._lr_raised_at <= at.LR_RAISED_WITHIN:
+            # A schedule that starts again kicks the model out of its place: that is its purpose.
+            incident.variant = "after a restart"
+            incident.severity = INFO
+        self._opened_with = incident.severity
+        self._note(incident, loss)
+        return incident
+
+    def _note(self, incident: Incident, loss: float) -> None:
+        evidence = incident.evidence
+        evidence["now"] = loss
+        if loss > evidence["peak"]:
+            evidence["peak"] = loss
+        level = evidence["level"]
+        if level > 0.0:
+            evidence["ratio"] = evidence["peak"] / level
+            evidence["now_ratio"] = loss / level
+
+    def _follow(self, incident: Incident, loss: float, y: float, row: Row) -> None:
+        self._note(incident, loss)
+        lasted = self._rows - self._since
+        near = max(at.BACK_SIGMAS * self._sigma, self._axis.gap(self._level, at.BACK_RISE))
+        if y - self._level > near:
+            incident.end_step = row.step
+            incident.count += 1
+        recent = median(self._recent)
+        if lasted < at.CALM_RECORDS or recent - self._level > near:
+            if lasted >= max(at.LASTING_RECORDS, at.LASTING_SHARE * self._rows):
+                self._say_diverged(incident)
+            return
+        self._end(incident, row)
+
+    def _say_diverged(self, incident: Incident) -> None:
+        if incident.severity is not None:
+            incident.severity = None
+            self._book.tell(incident)
+        if incident.variant == "after a restart":
+            incident.variant = ""
+        self._book.escalate(incident, _DIVERGENCE)
+
+    def _end(self, incident: Incident, row: Row) -> None:
+        if self._rows - self._since < at.LONG_SHARE * self._rows:
+            self._book.escalate(incident, self._opened_as)
+            incident.severity = self._opened_with
+        incident.variant = "recovered"
+        self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+        self._open = None
+        self._has_best = False

@@ -1,0 +1,227 @@
+"""A learning rate that teaches nothing, or too much."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import IQR_TO_SIGMA, median
+from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
+from toolkit.diagnostics.thresholds import (
+    LR_ABOVE_START,
+    LR_BLOCK,
+    LR_CLIMB,
+    LR_CLIMB_BLOCKS,
+    LR_CLIMB_NOISE,
+    LR_DECAYED,
+    LR_RISE,
+    LR_ZERO_AFTER_DECAY,
+    LR_ZERO_AFTER_DECAY_RECORDS,
+    LR_ZERO_RECORDS,
+    NOT_FALLEN,
+)
+
+_KIND = "lr_problem"
+
+
+class LearningRate:
+    """Speaks when the learning rate is 0 and the run goes on, and when the loss climbs with it during a warm-up.
+
+    A constant rate is as good as any, and so are decays to 0 at a run's end and restarts.
+    """
+
+    signals: tuple[str, ...] = (LR,)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._zero: Incident | None = None
+        self._warm_up: _WarmUp | None = _WarmUp(book)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._records: int = 0
+        self._last: float = 0.0
+        self._peak: float = 0.0
+        self._zeros: int = 0
+        self._first_zero: int = 0
+        self._last_zero: int = 0
+        self._first_losses: list[float] = []
+        self._last_losses: list[float] = []
+
+    def restart(self, step: int) -> None:
+        """The schedule goes on elsewhere, or anew."""
+        self._end_zeros(step)
+        self._forget()
+        if self._warm_up is not None:
+            self._warm_up.close(step)
+        self._warm_up = _WarmUp(self._book)
+
+    def take(self, row: Row) -> None:
+        """Look at the learning rate, and during a warm-up at the loss beside it."""
+        lr = row.values[LR]
+        if lr > 0.0:
+            self._records += 1
+            self._last = lr
+            if lr > self._peak:
+                self._peak = lr
+            if self._zeros:
+                self._end_zeros(row.step)
+        elif lr == 0.0:
+            self._take_zero(row)
+        if self._warm_up is not None and not self._warm_up.take(lr, row):
+            self._warm_up = None
+
+    def _take_zero(self, row: Row) -> None:
+        if not self._zeros:
+            self._first_zero = row.step
+        elif row.step <= self._last_zero:
+            return
+        self._zeros += 1
+        self._last_zero = row.step
+        if self._zero is not None:
+            self._zero.count += 1
+            self._zero.end_step = row.step
+            return
+        loss = row.values.get(LOSS)
+        if loss is not None and math.isfinite(loss):
+            if len(self._first_losses) < LR_BLOCK:
+                self._first_losses.append(loss)
+            self._last_losses.append(loss)
+            if len(self._last_losses) > LR_BLOCK:
+                del self._last_losses[0]
+        if self._zeros >= self._zeros_needed() and not self._is_learning():
+            self._zero = self._book.open(
+                _KIND,
+                name_of(LR, row.record),
+                start_step=self._first_zero,
+                noticed_step=row.step,
+                count=self._zeros,
+                lr=0.0,
+                before=self._last,
+            )
+            self._zero.variant = "zero"
+
+    def _zeros_needed(self) -> float:
+        if self._records and self._last <= LR_DECAYED * self._peak:
+            return max(LR_ZERO_AFTER_DECAY_RECORDS, LR_ZERO_AFTER_DECAY * self._records)
+        return LR_ZERO_RECORDS
+
+    def _is_learning(self) -> bool:
+        first, last = self._first_losses, self._last_losses
+        return len(last) == LR_BLOCK and median(last) < NOT_FALLEN * median(first)
+
+    def _end_zeros(self, step: int) -> None:
+        self._zeros = 0
+        self._first_losses.clear()
+        self._last_losses.clear()
+        if self._zero is not None:
+            self._book.close(self._zero, end_step=self._last_zero, resolved_step=step)
+            self._zero = None
+
+
+class _WarmUp:
+    """The loss while the learning rate rises from the first record on."""
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._incident: Incident | None = None
+        self._lr = -1.0
+        self._losses: list[float] = []
+        self._first_step_of_block = 0
+        self._first: float | None = None
+        self._best = _Block(0, 0.0, 0.0, 0.0)
+        self._climbing: list[_Block] = []
+        self._blocks_at_peak = 0
+
+    def close(self, step: int) -> None:
+        if self._incident is not None:
+            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._incident = None
+
+    def take(self, lr: float, row: Row) -> bool:
+        """Look at a record; return False where there is no warm-up, or it is over and done with."""
+        loss = row.values.get(LOSS)
+        if loss is None:
+            return True
+        if not (loss > 0.0 and loss < math.inf and lr >= 0.0):
+            # What goes below 0, or is no number, climbs by another measure than this one.
+            self.close(row.step)
+            return False
+        if not self._losses:
+            self._first_step_of_block = row.step
+        self._losses.append(loss)
+        if len(self._losses) < LR_BLOCK:
+            return True
+        ordered = sorted(self._losses)
+        self._losses.clear()
+        sigma = 1.25 * (ordered[-3] - ordered[2]) * IQR_TO_SIGMA / math.sqrt(LR_BLOCK)
+        return self._take_block(_Block(self._first_step_of_block, lr, median(ordered), sigma), row)
+
+    def _take_block(self, block: _Block, row: Row) -> bool:
+        rises, self._lr = block.lr > self._lr, block.lr
+        if self._first is None:
+            self._first = block.level
+            self._best = block
+            return True
+        if not rises:
+            # The harm may show only when the peak has been reached.
+            self._blocks_at_peak += 1
+        if self._blocks_at_peak > LR_CLIMB_BLOCKS and self._incident is None:
+            return False
+        if self._incident is not None:
+            return self._follow(self._incident, block, row.step)
+        if block.level <= self._best.level:
+            self._best = block
+            self._climbing.clear()
+            return True
+        if self._has_climbed(block):
+            self._climbing.append(block)
+            if len(self._climbing) == LR_CLIMB_BLOCKS:
+                self._open(row)
+        else:
+            self._climbing.clear()
+        return True
+
+    def _follow(self, incident: Incident, block: _Block, step: int) -> bool:
+        if block.level <= LR_ABOVE_START * self._best.level:
+            self.close(step)
+            return False
+        incident.count += LR_BLOCK
+        incident.end_step = step
+        return True
+
+    def _has_climbed(self, block: _Block) -> bool:
+        best = self._best
+        assert self._first is not None
+        return (
+            block.level >= max(LR_CLIMB * best.level, LR_ABOVE_START * self._first)
+            and block.level - best.level >= LR_CLIMB_NOISE * max(best.sigma, block.sigma)
+            and block.lr >= LR_RISE * best.lr
+        )
+
+    def _open(self, row: Row) -> None:
+        now = self._climbing[-1]
+        self._incident = self._book.open(
+            _KIND,
+            name_of(LR, row.record),
+            start_step=self._climbing[0].step,
+            noticed_step=row.step,
+            count=LR_BLOCK * LR_CLIMB_BLOCKS,
+            level=self._best.level,
+            now=now.level,
+            lr=now.lr,
+        )
+        self._incident.variant = "too high"
+
+
+class _Block(NamedTuple):
+    step: int
+    """Of its first record."""
+    lr: float
+    """At its last record."""
+    level: float
+    """The median of its losses."""
+    sigma: float
+    """The standard deviation of such a median."""

@@ -1,0 +1,226 @@
+"""Memory that grows and does not stop."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+from toolkit.diagnostics.finding import CRITICAL
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import trend
+from toolkit.diagnostics.signals import GPU_MEMORY, RSS, Row, name_of, number_in
+from toolkit.diagnostics.thresholds import (
+    GPU_GROWTH_MIB,
+    MEMORY_BLOCK,
+    MEMORY_BLOCKS,
+    MEMORY_COARSER,
+    MEMORY_GROWTH_SHARE,
+    MEMORY_SCALES,
+    MEMORY_STEADY,
+    MEMORY_STOPPED,
+    MEMORY_TREND,
+    MEMORY_WARM_UP,
+    RSS_GROWTH_MIB,
+)
+from toolkit.runfolder.records import SYSTEM, Record
+
+_KIND = "memory_growth"
+_HALF = MEMORY_BLOCKS // 2
+_FLAT_SHARE = 0.05
+_FREED_SHARE = 0.5
+_ABSURD_MIB = 1e9
+
+
+class MemoryGrowth:
+    """Speaks when the memory of the process, or of its GPU, grows steadily.
+
+    What counts is the lowest value of each block of samples: what a step needs for a moment comes and goes. It is
+    critical where what the machine has left is less than what has been lost already.
+    """
+
+    signals: tuple[str, ...] = (RSS, GPU_MEMORY)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._curves = (_Curve(book, RSS, RSS_GROWTH_MIB), _Curve(book, GPU_MEMORY, GPU_GROWTH_MIB))
+
+    def restart(self, step: int) -> None:
+        """Another process, or another state of it: nothing it holds is known."""
+        for curve in self._curves:
+            curve.restart(step)
+
+    def take(self, row: Row) -> None:
+        """Look at both memories."""
+        values = row.values
+        for curve in self._curves:
+            value = values.get(curve.signal)
+            if value is not None and 0.0 < value < _ABSURD_MIB:
+                curve.take(value, row)
+
+
+class _Curve:
+    """The lowest values of one memory, over blocks of several sizes."""
+
+    def __init__(self, book: IncidentBook, signal: str, fewest_mib: float) -> None:
+        self.signal = signal
+        self._book = book
+        self._fewest_mib = fewest_mib
+        self._incident: Incident | None = None
+        self._free_mib: float | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._samples: int = 0
+        self._first_step: int = 0
+        self._in_block: int = 0
+        self._block_step: int = 0
+        self._lowest: float = math.inf
+        self._settled: _Block | None = None
+        self._free_mib = None
+        self._blocks: list[deque[_Block]] = [deque() for _ in range(MEMORY_SCALES)]
+        self._made = [0] * MEMORY_SCALES
+        self._highest = [0.0] * MEMORY_SCALES
+        # About the incident: its blocks' size, where it began, how fast it grew, and what was told last.
+        self._scale: int = 0
+        self._base = _Block(0, 0, 0.0)
+        self._mib_per_sample: float = 0.0
+        self._told_mib: float = 0.0
+        self._most_mib: float = 0.0
+
+    def restart(self, step: int) -> None:
+        if self._incident is not None:
+            # The process that held it is gone, or has gone back to an earlier state.
+            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._incident = None
+        self._forget()
+
+    def take(self, value: float, row: Row) -> None:
+        if not self._samples:
+            self._first_step = row.step
+        if not self._in_block:
+            self._block_step = row.step
+        self._samples += 1
+        self._in_block += 1
+        if value < self._lowest:
+            self._lowest = value
+        if row.event == SYSTEM:
+            self._free_mib = _free_mib(self.signal, value, row.record)
+        if self._in_block == MEMORY_BLOCK:
+            block = _Block(self._block_step, self._samples - MEMORY_BLOCK, self._lowest)
+            self._in_block, self._lowest = 0, math.inf
+            self._end_block(block, row)
+
+    def _end_block(self, block: _Block, row: Row) -> None:
+        if self._samples < MEMORY_WARM_UP or row.step - self._first_step < MEMORY_WARM_UP:
+            return
+        if self._settled is None:
+            self._settled = block
+        for scale, blocks in enumerate(self._blocks):
+            if len(blocks) == MEMORY_BLOCKS:
+                self._highest[scale] = max(self._highest[scale], blocks.popleft().lowest)
+            blocks.append(block)
+            self._made[scale] += 1
+            if self._incident is not None:
+                if scale == self._scale:
+                    self._follow(self._incident, blocks, row)
+            elif len(blocks) == MEMORY_BLOCKS and self._is_leak(scale, blocks):
+                self._open(scale, blocks, row)
+            if self._made[scale] % MEMORY_COARSER:
+                break
+            joined = list(blocks)[-MEMORY_COARSER:]
+            block = _Block(joined[0].step, joined[0].sample, min(each.lowest for each in joined))
+
+    def _is_leak(self, scale: int, blocks: deque[_Block]) -> bool:
+        first, last = blocks[0], blocks[-1]
+        if last.lowest - first.lowest < max(self._fewest_mib, MEMORY_GROWTH_SHARE * first.lowest):
+            return False
+        # A curve that has been this high before goes up and down.
+        if last.lowest <= self._highest[scale]:
+            return False
+        values = [block.lowest for block in blocks]
+        early, early_z = trend(values[:_HALF])
+        late, late_z = trend(values[_HALF:])
+        if min(early_z, late_z) < MEMORY_TREND or late < MEMORY_STEADY * early:
+            return False
+        assert self._settled is not None
+        since_settled = (last.lowest - self._settled.lowest) / (last.sample - self._settled.sample)
+        return late / _samples_in_block(scale) >= MEMORY_STEADY * since_settled
+
+    def _open(self, scale: int, blocks: deque[_Block], row: Row) -> None:
+        last = blocks[-1]
+        grown = last.lowest - blocks[0].lowest
+        # It began behind the last block that was still as low as the first.
+        base = next(
+            each for each in reversed(blocks) if each.lowest <= blocks[0].lowest + _FLAT_SHARE * grown
+        )
+        self._scale, self._base = scale, base
+        self._mib_per_sample = grown / (last.sample - blocks[0].sample)
+        self._told_mib = self._most_mib = last.lowest - base.lowest
+        self._incident = self._book.open(
+            _KIND,
+            name_of(self.signal, row.record),
+            start_step=base.step,
+            noticed_step=row.step,
+            count=self._samples - base.sample,
+            **self._evidence(last, row),
+        )
+        self._judge_limit(self._incident)
+
+    def _follow(self, incident: Incident, blocks: deque[_Block], row: Row) -> None:
+        last = blocks[-1]
+        grown = last.lowest - self._base.lowest
+        lately = (last.lowest - blocks[0].lowest) / (last.sample - blocks[0].sample)
+        freed = grown <= _FREED_SHARE * self._most_mib
+        if freed or (len(blocks) == MEMORY_BLOCKS and lately < MEMORY_STOPPED * self._mib_per_sample):
+            self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+            self._incident = None
+            self._highest[self._scale] = max(self._highest[self._scale], self._base.lowest + self._most_mib)
+            return
+        if grown > self._most_mib:
+            self._most_mib = grown
+            incident.end_step = row.step
+        incident.count = self._samples - self._base.sample
+        incident.evidence.update(self._evidence(last, row))
+        if grown >= 2 * self._told_mib:
+            self._told_mib = grown
+            self._book.tell(incident)
+        self._judge_limit(incident)
+
+    def _evidence(self, last: _Block, row: Row) -> dict[str, float]:
+        grown = last.lowest - self._base.lowest
+        steps = max(row.step - self._base.step, 1)
+        return {"grown_mib": float(round(grown)), "mib_per_1k_steps": float(round(1000.0 * grown / steps))}
+
+    def _judge_limit(self, incident: Incident) -> None:
+        free = self._free_mib
+        if free is not None and free < self._most_mib and incident.severity != CRITICAL:
+            incident.severity = CRITICAL
+            incident.variant = "limit"
+            incident.evidence["free_mib"] = float(round(free))
+            self._book.tell(incident)
+
+
+class _Block(NamedTuple):
+    step: int
+    """Of its first sample."""
+    sample: int
+    """How many samples came before it."""
+    lowest: float
+
+
+def _samples_in_block(scale: int) -> int:
+    return int(MEMORY_BLOCK * MEMORY_COARSER**scale)
+
+
+def _free_mib(signal: str, value: float, record: Record) -> float | None:
+    """Return what a system record says is left for `signal`, of which `value` is in use."""
+    if signal == RSS:
+        used, percent = number_in(record, "ram_used_mb"), number_in(record, "ram_percent")
+        if used is None or percent is None or not (0.0 < used < _ABSURD_MIB and 0.0 < percent <= 100.0):
+            return None
+        return used / percent * (100.0 - percent)
+    total_gib = number_in(record, "gpu/0/mem_total_gb")
+    # Not the driver's idea of what is free: torch keeps what it has freed.
+    return total_gib * 1024.0 - value if total_gib is not None and 0.0 < total_gib < _ABSURD_MIB else None

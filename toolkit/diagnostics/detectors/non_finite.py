@@ -1,0 +1,141 @@
+"""NaN and infinities in a loss, a gradient norm or any other metric that the run logged."""
+
+from __future__ import annotations
+
+import math
+
+from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.signals import GRAD_NORM, LOSS, LR, VAL_LOSS, Row, name_of, signal_of
+from toolkit.runfolder.records import EPOCH, NON_FINITE
+
+_KIND = "nan"
+_WATCHED = (LOSS, VAL_LOSS, GRAD_NORM)
+
+
+class NonFinite:
+    """One incident from the first value that is no number until the numbers are back."""
+
+    signals: tuple[str, ...] = ("*",)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._open: Incident | None = None
+        self._bad: dict[str, int] = {}
+        """Signals that are no number now, and how many finite values each has had since."""
+        self._last_good: dict[str, float] = {}
+        self._infinite_norms = 0
+        self._others: dict[str, _Other] = {}
+
+    def take(self, row: Row) -> None:
+        """Look at one record."""
+        values = row.values
+        for signal in _WATCHED:
+            value = values.get(signal)
+            if value is not None:
+                if value - value == 0.0:
+                    if self._bad:
+                        self._is_good(signal, row)
+                    self._last_good[signal] = value
+                else:
+                    self._is_bad(signal, value, row)
+        if self._others:
+            self._see_whether_others_are_back(row)
+        # What else is no number while the loss is none comes from the same fault.
+        if self._open is None and NON_FINITE in row.record:
+            self._look_at_others(row)
+
+    def restart(self, step: int) -> None:
+        """Weights from before the NaN may have been loaded: what follows is another incident, if it is one."""
+        if self._open is not None:
+            self._book.close(self._open, end_step=self._open.end_step, resolved_step=step)
+        self._open = None
+        self._bad.clear()
+        self._infinite_norms = 0
+        for other in self._others.values():
+            if other.incident.is_open:
+                self._book.close(other.incident, end_step=other.incident.end_step, resolved_step=step)
+
+    def _is_bad(self, signal: str, value: float, row: Row) -> None:
+        self._bad[signal] = 0
+        incident = self._open
+        if incident is None:
+            incident = self._open = self._book.open(
+                _KIND, name_of(signal, row.record), start_step=row.step, noticed_step=row.step
+            )
+            incident.variant = "" if signal in self._last_good else "from the start"
+            if signal in self._last_good:
+                incident.evidence["last_good"] = self._last_good[signal]
+            incident.evidence.update({name: row.values[name] for name in (LR,) if name in row.values})
+        elif incident.end_step != row.step:
+            incident.count += 1
+        incident.end_step = row.step
+        is_probe = signal == GRAD_NORM and math.isinf(value) and len(self._bad) == 1
+        self._infinite_norms = self._infinite_norms + 1 if is_probe else 0
+        # A loss scale that is being found overflows now and then, and the step is skipped: nothing is lost.
+        severity = INFO if 0 < self._infinite_norms < at.INFINITE_NORMS_IN_A_ROW else CRITICAL
+        if incident.severity != severity and incident.severity != CRITICAL:
+            incident.severity = severity
+            self._book.tell(incident)
+        if incident.severity == INFO:
+            incident.variant = "probe"
+        elif incident.variant == "probe":
+            incident.variant = ""
+        if row.values.get(LOSS) == 0.0 and signal == GRAD_NORM:
+            incident.metric, incident.variant = name_of(LOSS, row.record), "hidden"
+
+    def _is_good(self, signal: str, row: Row) -> None:
+        if signal not in self._bad or self._open is None:
+            return
+        self._bad[signal] += 1
+        calm = 1 if signal == VAL_LOSS or self._open.severity == INFO else at.FINITE_AGAIN
+        if self._bad[signal] >= calm:
+            del self._bad[signal]
+        if not self._bad:
+            self._book.close(self._open, end_step=self._open.end_step, resolved_step=row.step)
+            self._open = None
+            self._infinite_norms = 0
+
+    def _look_at_others(self, row: Row) -> None:
+        named = row.record[NON_FINITE]
+        for name in named if isinstance(named, dict) else ():
+            # Speed and machine are other detectors', and an epoch's mean repeats what its steps have told.
+            signal = signal_of(name)
+            is_told = signal is not None and signal != LR and (signal in row.values or row.event == EPOCH)
+            value = row.record.get(name)
+            if is_told or type(value) is not float or value - value == 0.0:
+                continue
+            other = self._others.get(name)
+            if other is None:
+                if len(self._others) >= at.METRICS_WATCHED_FOR_NAN:
+                    continue
+                other = self._others[name] = _Other(self._book, name, row)
+            elif other.incident.is_open:
+                other.incident.count += 1
+            else:
+                self._book.reopen(other.incident, noticed_step=row.step)
+            other.finite = 0
+            other.incident.end_step = row.step
+
+    def _see_whether_others_are_back(self, row: Row) -> None:
+        for name, other in self._others.items():
+            value = row.record.get(name)
+            is_number = type(value) is int or (type(value) is float and value - value == 0.0)
+            if is_number and other.incident.is_open:
+                other.finite += 1
+                if other.finite >= at.FINITE_AGAIN:
+                    incident = other.incident
+                    self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+
+
+class _Other:
+    """A metric of the caller's own that was no number: one incident for the whole run, which may come and go."""
+
+    def __init__(self, book: IncidentBook, name: str, row: Row) -> None:
+        self.finite = 0
+        """Finite values since the last that was none."""
+        self.incident = book.open(_KIND, name, start_step=row.step, noticed_step=row.step)
+        self.incident.severity = WARNING
+        self.incident.variant = "of another metric"

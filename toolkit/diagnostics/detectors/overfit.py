@@ -1,0 +1,139 @@
+"""A validation loss that rises from its best while the training loss does not."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+
+from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, change_sigma, median
+from toolkit.diagnostics.signals import LOSS, VAL_LOSS, Row, name_of
+
+
+class Overfit:
+    """Keeps the best validation loss, and asks whether the middle of those since then stands clearly above it.
+
+    The best of many noisy values is low by luck. So the rise has to be clear of the noise as well when it is measured
+    from the best three in a row, which luck moves far less.
+    """
+
+    signals: tuple[str, ...] = (VAL_LOSS, LOSS)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._train: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
+        self._vals: deque[float] = deque(maxlen=at.OVERFIT_NOISE_WINDOW)
+        self._evals = 0
+        self._first = 0.0
+        self._best = 0.0
+        self._best_step = 0
+        self._best_eval = 0
+        self._best_around = 0.0
+        self._train_at_best: float | None = None
+        self._since: deque[float] = deque(maxlen=at.OVERFIT_MIDDLE_OF)
+        self._open: Incident | None = None
+        self._last: tuple[int, float] | None = None
+
+    def take(self, row: Row) -> None:
+        """Look at one loss of either kind."""
+        loss = row.values.get(LOSS)
+        if loss is not None and loss - loss == 0.0:
+            self._train.append(loss)
+            if self._train_at_best is None and self._evals and len(self._train) == at.SHORT_WINDOW:
+                # The best evaluation came before the first step: the first losses stand for it.
+                self._train_at_best = self._train_now()
+        val = row.values.get(VAL_LOSS)
+        # An evaluation may be told of twice, in a record of its own and in the epoch's.
+        if val is not None and val - val == 0.0 and self._last != (row.step, val):
+            self._last = (row.step, val)
+            # Zeros at the very beginning are no losses yet.
+            if val or self._evals:
+                self._look(val, row)
+
+    def restart(self, step: int) -> None:
+        """The best validation loss stays the best one: the data is the same."""
+
+    def _look(self, val: float, row: Row) -> None:
+        self._evals += 1
+        self._vals.append(val)
+        around = median(list(self._vals)[-at.OVERFIT_AROUND :])
+        if self._evals == 1:
+            self._first = self._best_around = val
+        self._best_around = min(self._best_around, around)
+        if self._evals == 1 or val < self._best:
+            self._is_best(val, row)
+            return
+        self._since.append(val)
+        noise = self._noise()
+        middle = median(self._since)
+        enough = max(at.OVERFIT_RISE * abs(self._best), at.NOTHING_LEFT_OF_VAL * abs(self._first))
+        rise = middle - self._best
+        if self._open is not None:
+            self._follow(self._open, val, rise < at.OVERFIT_BACK * enough, row)
+            return
+        evals_since = self._evals - self._best_eval
+        if evals_since < max(at.OVERFIT_CONFIRM, at.OVERFIT_CONFIRM_SHARE * self._best_eval):
+            return
+        # Few values say little about their noise: then only a steady climb counts.
+        if evals_since < at.OVERFIT_CONFIRM_UNSTEADY and not self._climbs(rise):
+            return
+        is_no_luck = middle - self._best_around > at.OVERFIT_SIGMAS * noise
+        if rise > enough and is_no_luck and val - self._best > 0.5 * enough and not self._train_rises():
+            self._open = self._book.open(
+                "overfit",
+                name_of(VAL_LOSS, row.record),
+                start_step=self._best_step,
+                noticed_step=row.step,
+                count=evals_since,
+            )
+            # Nothing is a number of percent above 0.
+            self._open.variant = "never" if self._best_eval == 1 or not self._best else ""
+            self._note(self._open, val)
+
+    def _climbs(self, rise: float) -> bool:
+        since = [self._best, *self._since]
+        return all(later > earlier - at.OVERFIT_DIP * rise for earlier, later in pairwise(since))
+
+    def _is_best(self, val: float, row: Row) -> None:
+        self._best, self._best_step, self._best_eval = val, row.step, self._evals
+        self._train_at_best = self._train_now()
+        self._since.clear()
+        if self._open is not None:
+            self._book.close(self._open, end_step=self._open.end_step, resolved_step=row.step)
+            self._open = None
+
+    def _follow(self, incident: Incident, val: float, is_back: bool, row: Row) -> None:
+        if is_back:
+            self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+            self._open = None
+            return
+        incident.end_step = row.step
+        incident.count += 1
+        self._note(incident, val)
+
+    def _note(self, incident: Incident, val: float) -> None:
+        evidence = incident.evidence
+        evidence["best"], evidence["best_step"], evidence["now"] = self._best, self._best_step, val
+        if self._best:
+            evidence["rise_pct"] = round(100.0 * (val - self._best) / abs(self._best), 1)
+
+    def _train_now(self) -> float | None:
+        return median(list(self._train)[-at.SHORT_WINDOW :]) if self._train else None
+
+    def _train_rises(self) -> bool:
+        """Whether the training loss went up as well: then the run is unstable, and does not learn by heart."""
+        before, now = self._train_at_best, self._train_now()
+        if before is None or now is None:
+            return False
+        return now > before + max(at.OVERFIT_TRAIN_SLACK * abs(before), change_sigma(self._train))
+
+    def _noise(self) -> float:
+        """The noise of the validation loss around its trend."""
+        vals = list(self._vals)
+        changes = [later - earlier for earlier, later in pairwise(vals)]
+        if len(changes) < 2:
+            return 0.0
+        usual = median(changes)
+        return CHANGE_TO_SIGMA * median([abs(change - usual) for change in changes])

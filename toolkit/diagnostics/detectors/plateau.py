@@ -1,0 +1,148 @@
+"""A training loss that has stopped falling."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.finding import INFO, WARNING
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, median, trend
+from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
+
+
+class Plateau:
+    """Keeps the whole curve as 24 to 48 medians of equal stretches, and asks whether most of it no longer falls.
+
+    A plateau is a matter of most of the run: a curve that rests for a while is learning. A learning rate that has
+    decayed to nothing, a loss that has, and one that changes its sign say nothing about learning.
+    """
+
+    signals: tuple[str, ...] = (LOSS,)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._rows = 0
+        self._stretch = 1
+        """Records that make a block."""
+        self._every = 1
+        self._filling: list[float] = []
+        self._blocks: list[float] = []
+        self._steps: list[int] = []
+        self._flat = 0
+        self._moving = 0
+        self._start_level = 0.0
+        self._top_lr = 0.0
+        self._lr = 0.0
+        self._anchor = 0.0
+        self._anchor_step = 0
+        self._constant = 0
+        self._open: Incident | None = None
+
+    def take(self, row: Row) -> None:
+        """Look at one loss."""
+        loss = row.values[LOSS]
+        # Zeros at the very beginning are no losses yet.
+        if loss - loss != 0.0 or (not loss and not self._rows):
+            return
+        self._rows += 1
+        lr = row.values.get(LR)
+        if lr is not None:
+            self._lr = lr
+            if lr > self._top_lr:
+                self._top_lr = lr
+        self._look_for_a_constant(loss, row)
+        # Of a long stretch every so many records are enough for its median, and need no more memory than of a short.
+        if self._rows % self._every == 0:
+            self._filling.append(loss)
+            if len(self._filling) * self._every >= self._stretch:
+                self._end_stretch(row)
+
+    def restart(self, step: int) -> None:
+        """The curve goes on."""
+
+    def _look_for_a_constant(self, loss: float, row: Row) -> None:
+        incident = self._open
+        is_told = incident is not None and incident.variant == "constant"
+        if abs(loss - self._anchor) > at.CONSTANT_WITHIN * abs(self._anchor) or self._rows == 1:
+            self._anchor, self._anchor_step, self._constant = loss, row.step, 0
+            if incident is not None and is_told:
+                self._close(incident, row)
+            return
+        self._constant += 1
+        if incident is not None and is_told:
+            incident.count += 1
+            incident.end_step = row.step
+        elif (
+            self._constant >= at.CONSTANT_RECORDS
+            and incident is None
+            and self._constant >= at.CONSTANT_SHARE * self._rows
+            and self._could_learn(loss)
+        ):
+            self._begin(self._anchor_step, self._constant + 1, loss, 0.0, "constant", row)
+
+    def _end_stretch(self, row: Row) -> None:
+        self._blocks.append(median(self._filling))
+        self._steps.append(row.step)
+        self._filling.clear()
+        if len(self._blocks) == 3:
+            self._start_level = abs(median(self._blocks))
+        if len(self._blocks) == at.PLATEAU_BLOCKS:
+            self._blocks = [0.5 * (a + b) for a, b in zip(self._blocks[::2], self._blocks[1::2], strict=True)]
+            self._steps = self._steps[1::2]
+            self._stretch *= 2
+            self._every = max(1, self._stretch // at.PLATEAU_MOST_OF_A_BLOCK)
+        if self._rows >= at.PLATEAU_FIRST_RECORDS and len(self._blocks) >= at.PLATEAU_BLOCKS // 2:
+            self._judge(row)
+
+    def _judge(self, row: Row) -> None:
+        begin = int((1.0 - at.PLATEAU_SHARE) * len(self._blocks))
+        later = self._blocks[begin:]
+        level = median(later)
+        slope, z = trend(later)
+        gain = -slope * (len(later) - 1)
+        is_flat = abs(gain) < at.PLATEAU_GAIN * abs(level) and z > at.PLATEAU_Z and self._could_learn(level)
+        self._flat = self._flat + 1 if is_flat else 0
+        incident = self._open
+        if incident is None:
+            if self._flat >= at.PLATEAU_CONFIRM:
+                noise = CHANGE_TO_SIGMA * median([abs(b - a) for a, b in pairwise(later)])
+                self._begin(self._steps[begin], len(later) * self._stretch, level, noise, "", row)
+        elif incident.variant != "constant":
+            incident.end_step = row.step
+            incident.count += self._stretch
+            self._moving = 0 if is_flat else self._moving + 1
+            if self._moving >= at.PLATEAU_CONFIRM // 2:
+                self._close(incident, row)
+            elif incident.severity == INFO and self._is_sure(row):
+                incident.severity = WARNING
+                incident.noticed_step = row.step
+                self._book.tell(incident)
+
+    def _is_sure(self, row: Row) -> bool:
+        """Whether it will probably stay flat: not where most of the planned run is still to come."""
+        planned = self._book.planned_steps
+        return self._rows >= at.PLATEAU_SURE_RECORDS and row.step >= at.PLATEAU_SURE_OF_PLAN * planned
+
+    def _could_learn(self, level: float) -> bool:
+        if abs(level) < at.SOLVED * self._start_level or level == 0.0:
+            return False
+        return self._lr >= at.DECAYED * self._top_lr
+
+    def _begin(self, start: int, count: int, level: float, noise: float, variant: str, row: Row) -> None:
+        self._open = self._book.open(
+            "plateau",
+            name_of(LOSS, row.record),
+            start_step=start,
+            noticed_step=row.step,
+            count=count,
+            level=level,
+            noise=noise,
+        )
+        self._open.variant = variant
+        self._open.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
+
+    def _close(self, incident: Incident, row: Row) -> None:
+        self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+        self._open = None

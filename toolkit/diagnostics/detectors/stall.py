@@ -1,0 +1,197 @@
+"""A run whose steps have stopped."""
+
+from __future__ import annotations
+
+from toolkit.diagnostics.finding import INFO
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import median
+from toolkit.diagnostics.signals import Row, number_in
+from toolkit.diagnostics.thresholds import (
+    STALL_BEFORE_FIRST_PAUSE_S,
+    STALL_INTERVALS,
+    STALL_LOUD_S,
+    STALL_PAUSES,
+    STALL_S,
+    STALL_TIMES,
+)
+from toolkit.runfolder.records import (
+    CHECKPOINT,
+    COMPLETION,
+    END,
+    EPOCH,
+    ERROR,
+    EVAL,
+    SAMPLE,
+    SPAN,
+    START,
+    STEP,
+    SYSTEM,
+)
+
+_KIND = "stalled"
+_METRIC = "global_step"
+_EXPLAINS = frozenset({EVAL, EPOCH, CHECKPOINT, SAMPLE, SPAN, COMPLETION})
+"""Records of something that a loop does between two steps; each comes when that is over."""
+_NO_TIME_S = 1e12
+"""Thirty thousand years: what is beyond is no time."""
+_IS_OVER = frozenset({END, ERROR})
+
+
+class Stall:
+    """Speaks when no step has come for far longer than usual, by the time that the records themselves tell.
+
+    A record that comes without a step (the system's, every few seconds) shows it while it lasts, the next step shows
+    it afterwards. What an evaluation, a checkpoint or a sample explains is none, and neither is the time between two
+    sessions.
+    """
+
+    signals: tuple[str, ...] = ("*",)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._incident: Incident | None = None
+        self._usual_s = 0.0
+        """Seconds for one step; 0 while that is not known."""
+        self._stride = 1.0
+        """Steps between two step records."""
+        self._longest_pause_s: float | None = None
+        self._max_steps: int | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._by_elapsed: bool | None = None
+        self._step: int | None = None
+        self._time: float = 0.0
+        self._furthest: int = -1
+        """The furthest step that any record knew of, and when something was last heard of the loop."""
+        self._alive: float = 0.0
+        self._heartbeat_tells: bool = False
+        self._explained: bool = False
+        self._is_over: bool = False
+        self._intervals: list[float] = []
+        self._first_of_intervals: int = 0
+
+    def restart(self, step: int) -> None:
+        """The time since the last record was not spent in the loop."""
+        if self._incident is not None:
+            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._incident = None
+        self._begin()
+
+    def take(self, row: Row) -> None:
+        """Look at when this record came, and whether the step has moved on."""
+        now = self._clock(row)
+        if now is None:
+            return
+        if row.event == STEP or not row.event:
+            self._take_step(row.step, now)
+        elif row.event == SYSTEM:
+            self._take_heartbeat(row.step, now)
+        else:
+            self._take_other(row, now)
+
+    def _clock(self, row: Row) -> float | None:
+        """Return the record's time by the clock that the session's first record had."""
+        # The monotonic one, if it had that: a wall clock that is put right is no stall.
+        elapsed = number_in(row.record, "elapsed")
+        if self._by_elapsed is None:
+            self._by_elapsed = elapsed is not None
+        now = elapsed if self._by_elapsed else row.time
+        return now if now is not None and abs(now) < _NO_TIME_S else None
+
+    def _take_step(self, step: int, now: float) -> None:
+        before = self._step
+        if before is not None and step > before:
+            seconds, steps = now - self._time, step - before
+            if seconds > STALL_S and self._usual_s:
+                self._judge_gap(before, step, seconds)
+            if self._explained:
+                self._explained = False
+                self._longest_pause_s = max(self._longest_pause_s or 0.0, seconds)
+            if not self._intervals:
+                self._first_of_intervals = before
+            self._intervals.append(seconds / steps)
+            if len(self._intervals) == STALL_INTERVALS:
+                self._usual_s = median(self._intervals)
+                self._stride = (step - self._first_of_intervals) / STALL_INTERVALS
+                self._intervals = []
+        if self._incident is not None:
+            self._end(self._incident, step, now)
+        self._step = step
+        self._time = self._alive = now
+        if step > self._furthest:
+            self._furthest = step
+
+    def _take_heartbeat(self, step: int, now: float) -> None:
+        if step > self._furthest:
+            # A live run tells of steps that were folded and have no record of their own.
+            if self._incident is not None:
+                self._end(self._incident, step, now)
+            self._furthest, self._alive, self._heartbeat_tells = step, now, True
+            return
+        if self._step is None or not self._usual_s or self._is_over:
+            return
+        seconds = now - self._alive
+        if self._incident is not None:
+            self._grow(self._incident, seconds)
+        elif seconds > STALL_S and seconds > self._limit(1.0 if self._heartbeat_tells else self._stride):
+            self._open(
+                self._furthest, self._furthest, seconds, 1.0 if self._heartbeat_tells else self._stride
+            )
+
+    def _take_other(self, row: Row, now: float) -> None:
+        if row.event in _EXPLAINS:
+            if self._incident is not None:
+                self._longest_pause_s = max(self._longest_pause_s or 0.0, now - self._alive)
+                self._end(self._incident, self._furthest, now)
+            self._explained = True
+            self._alive = now
+        elif row.event in _IS_OVER:
+            self._is_over = True
+        elif row.event == START:
+            max_steps = row.record.get("max_steps")
+            self._max_steps = max_steps if type(max_steps) is int else None
+
+    def _limit(self, steps: float) -> float:
+        if self._max_steps is not None and self._furthest >= self._max_steps:
+            # The last step is done; saving and uploading take what they take.
+            return float("inf")
+        pauses = STALL_BEFORE_FIRST_PAUSE_S
+        if self._longest_pause_s is not None:
+            pauses = STALL_PAUSES * self._longest_pause_s
+        return max(STALL_S, STALL_TIMES * self._usual_s * steps, pauses)
+
+    def _judge_gap(self, before: int, step: int, seconds: float) -> None:
+        if self._incident is not None or self._explained:
+            return
+        steps = step - before
+        if seconds > STALL_TIMES * self._usual_s * steps:
+            self._open(before, step, seconds, steps)
+
+    def _open(self, start_step: int, noticed_step: int, seconds: float, steps: float) -> None:
+        self._incident = self._book.open(
+            _KIND,
+            _METRIC,
+            start_step=start_step,
+            noticed_step=noticed_step,
+            seconds=float(round(seconds)),
+            usual_s=self._usual_s * steps,
+        )
+        self._incident.variant = ""
+        self._incident.severity = None if seconds >= STALL_LOUD_S else INFO
+
+    def _grow(self, incident: Incident, seconds: float) -> None:
+        incident.count += 1
+        incident.evidence["seconds"] = float(round(seconds))
+        if incident.severity == INFO and seconds >= STALL_LOUD_S:
+            incident.severity = None
+            self._book.tell(incident)
+
+    def _end(self, incident: Incident, step: int, now: float) -> None:
+        seconds = now - self._alive
+        if seconds > incident.evidence["seconds"]:
+            self._grow(incident, seconds)
+        incident.variant = "resumed"
+        self._book.close(incident, end_step=step, resolved_step=step)
+        self._incident = None

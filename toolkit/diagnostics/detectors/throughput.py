@@ -1,0 +1,243 @@
+"""A run that does less work a second than it did."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, first_of_stretch, median
+from toolkit.diagnostics.signals import RATE, STEP_TIME, Row, name_of, number_in
+from toolkit.diagnostics.thresholds import (
+    SPEED_BACK,
+    SPEED_BEFORE_DROP,
+    SPEED_BLOCK,
+    SPEED_BLOCKS,
+    SPEED_DROP,
+    SPEED_FEWEST_BLOCKS,
+    SPEED_LASTING_BLOCKS,
+    SPEED_LASTING_DROP,
+    SPEED_LASTING_STEADY,
+    SPEED_LOOKS,
+    SPEED_LOOKS_IF_NOISY,
+    SPEED_NOISE,
+    SPEED_SHORTEST_STEP_S,
+    SPEED_STRIDE,
+    SPEED_WARM_UP_BLOCKS,
+)
+from toolkit.runfolder.records import STEP
+
+_KIND = "throughput_drop"
+_TOKENS = "tokens_per_sec"
+_TOLD_AGAIN_PCT = 10.0
+
+
+class ThroughputDrop:
+    """Speaks when the speed falls by a quarter, suddenly, and stays there.
+
+    The speed is the rate that is logged, and where there is none it is what the step time makes of it: a step that
+    grows with its batch takes longer and is no slower. Of two rates it is the tokens, which do not mind their length.
+    The time of steps that are over within a millisecond is not judged.
+    """
+
+    signals: tuple[str, ...] = (RATE, STEP_TIME)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._incident: Incident | None = None
+        self._told_pct = 0.0
+        self._level = self._back = 0.0
+        """What the speed was before the drop, and what it is when it is back."""
+        self._calm = self._calm_needed = 0
+        self._lately: deque[float] = deque(maxlen=SPEED_LOOKS_IF_NOISY)
+        self._signal = ""
+        self._name = ""
+        # (median, standard deviation) of each look
+        self._usual: deque[tuple[float, float]] = deque(maxlen=SPEED_BLOCKS)
+        # (median, standard deviation, first step) of each look
+        self._history: deque[tuple[float, float, int]] = deque(maxlen=2 * SPEED_LASTING_BLOCKS)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._speeds: list[float] = []
+        self._steps: list[int] = []
+        self._before: tuple[list[float], list[int]] = ([], [])
+        self._low: list[tuple[list[float], list[int]]] = []
+        self._stride: float = 0.0
+        self._to_skip = SPEED_WARM_UP_BLOCKS
+        self._usual.clear()
+        self._history.clear()
+
+    def restart(self, step: int) -> None:
+        """Learn the usual speed anew: it may be another machine."""
+        if self._incident is not None:
+            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._incident = None
+        self._forget()
+
+    def take(self, row: Row) -> None:
+        """Look at the speed of a step record."""
+        if row.event != STEP and row.event:
+            return
+        speed = row.values.get(RATE)
+        if self._signal != RATE:
+            speed = self._speed_without_rate(speed, row)
+        elif self._name == _TOKENS:
+            speed = number_in(row.record, _TOKENS)
+        if speed is None or not 0.0 < speed < math.inf:
+            return
+        self._speeds.append(speed)
+        self._steps.append(row.step)
+        if len(self._speeds) == SPEED_BLOCK:
+            speeds, steps, self._speeds, self._steps = self._speeds, self._steps, [], []
+            self._look(speeds, steps)
+            self._before = speeds, steps
+
+    def _speed_without_rate(self, rate: float | None, row: Row) -> float | None:
+        if rate is not None:
+            if self._signal and self._incident is None:
+                self._forget()
+            self._signal = RATE
+            self._name = _TOKENS if _TOKENS in row.record else name_of(RATE, row.record)
+            return rate
+        if not self._signal:
+            self._signal, self._name = STEP_TIME, name_of(STEP_TIME, row.record)
+        seconds = row.values[STEP_TIME]
+        return 1.0 / seconds if seconds > 0.0 else None
+
+    def _look(self, speeds: list[float], steps: list[int]) -> None:
+        stride = (steps[-1] - steps[0]) / (SPEED_BLOCK - 1)
+        if stride > 0 and not self._stride / SPEED_STRIDE <= stride <= self._stride * SPEED_STRIDE:
+            if self._stride and self._incident is None:
+                self._usual.clear()
+                self._history.clear()
+                self._low.clear()
+            self._stride = stride
+        if self._to_skip:
+            self._to_skip -= 1
+            return
+        ordered = sorted(speeds)
+        now = median(ordered)
+        spread = (ordered[-3] - ordered[2]) * IQR_TO_SIGMA
+        if self._incident is not None:
+            self._follow(self._incident, now, steps[-1])
+            return
+        if len(self._usual) >= SPEED_FEWEST_BLOCKS:
+            level = median([block[0] for block in self._usual])
+            if (
+                now < SPEED_DROP * level
+                and (self._low or self._was_usual(level))
+                and not self._is_too_short(level)
+            ):
+                if not self._low:
+                    self._low.append(self._before)
+                self._low.append((speeds, steps))
+                if len(self._low) > self._looks_needed(level):
+                    self._judge_sudden(level, steps[-1])
+                return
+        self._low.clear()
+        self._usual.append((now, spread))
+        self._history.append((now, spread, steps[0]))
+        if len(self._history) == 2 * SPEED_LASTING_BLOCKS:
+            self._judge_lasting(steps[-1])
+
+    def _was_usual(self, level: float) -> bool:
+        return max(self._usual[-1][0], self._usual[-2][0]) >= SPEED_BEFORE_DROP * level
+
+    def _is_too_short(self, level: float) -> bool:
+        """Whether the steps are too short for their time to say anything."""
+        return self._signal == STEP_TIME and level * SPEED_SHORTEST_STEP_S > 1.0
+
+    def _looks_needed(self, level: float) -> int:
+        blocks = self._usual
+        fell = level - max(median(low[0]) for low in self._low[1:])
+        between = _sigma([block[0] for block in blocks])
+        within = _of_median([block[1] for block in blocks])
+        noisy = SPEED_NOISE * max(between, within) > fell
+        return SPEED_LOOKS_IF_NOISY if noisy else SPEED_LOOKS
+
+    def _judge_sudden(self, level: float, noticed_step: int) -> None:
+        # The drop began in the first low block, or at the end of the one before it.
+        before, low = self._low[0], self._low[1]
+        speeds, steps = before[0] + low[0], before[1] + low[1]
+        first = first_of_stretch([speed < SPEED_BACK * level for speed in speeds])
+        now = median([speed for block in self._low[1:] for speed in block[0]])
+        count = len(speeds) - first + SPEED_BLOCK * (len(self._low) - 2)
+        if count < SPEED_LOOKS * SPEED_BLOCK:
+            return
+        self._open(level, now, steps[first], noticed_step, count)
+        self._calm_needed = len(self._low) - 1
+        self._low.clear()
+
+    def _judge_lasting(self, noticed_step: int) -> None:
+        looks = list(self._history)
+        speeds = [look[0] for look in looks]
+        older, newer = speeds[:SPEED_LASTING_BLOCKS], speeds[SPEED_LASTING_BLOCKS:]
+        level, now = median(older), median(newer)
+        if now >= SPEED_LASTING_DROP * level or self._is_too_short(level):
+            return
+        # The standard deviation of the difference between two medians.
+        of_look = max(_sigma(older), _sigma(newer), _of_median([look[1] for look in looks]))
+        sigma = 1.25 * of_look * math.sqrt(2.0 / SPEED_LASTING_BLOCKS)
+        if level - now < SPEED_NOISE * sigma or not (_is_steady(older) and _is_steady(newer)):
+            return
+        first = first_of_stretch([speed < 0.5 * (level + now) for speed in speeds])
+        self._open(level, now, looks[first][2], noticed_step, SPEED_BLOCK * (len(looks) - first))
+        self._calm_needed = SPEED_LOOKS_IF_NOISY
+
+    def _open(self, level: float, now: float, start_step: int, noticed_step: int, count: int) -> None:
+        self._level = level
+        self._back = max(SPEED_BACK * level, 0.5 * (level + now))
+        self._calm = 0
+        self._lately.clear()
+        self._incident = self._book.open(
+            _KIND,
+            self._name,
+            start_step=start_step,
+            noticed_step=noticed_step,
+            count=count,
+            **self._evidence(now),
+        )
+        self._told_pct = self._incident.evidence["lost_pct"]
+
+    def _evidence(self, now: float) -> dict[str, float]:
+        level = self._level
+        shown = (level, now) if self._signal == RATE else (1.0 / level, 1.0 / now)
+        return {"lost_pct": float(round(100.0 * (1.0 - now / level))), "usual": shown[0], "now": shown[1]}
+
+    def _follow(self, incident: Incident, now: float, step: int) -> None:
+        if now >= self._back:
+            self._calm += 1
+            if self._calm >= self._calm_needed:
+                self._book.close(incident, end_step=incident.end_step, resolved_step=step)
+                self._incident = None
+                self._history.clear()
+            return
+        self._calm = 0
+        incident.count += SPEED_BLOCK
+        incident.end_step = step
+        self._lately.append(now)
+        evidence = self._evidence(median(self._lately))
+        if (
+            len(self._lately) == SPEED_LOOKS_IF_NOISY
+            and evidence["lost_pct"] >= self._told_pct + _TOLD_AGAIN_PCT
+        ):
+            incident.evidence.update(evidence)
+            self._told_pct = evidence["lost_pct"]
+            self._book.tell(incident)
+
+
+def _sigma(speeds: list[float]) -> float:
+    level = median(speeds)
+    return MAD_TO_SIGMA * median([abs(speed - level) for speed in speeds])
+
+
+def _of_median(spreads: list[float]) -> float:
+    """Return the standard deviation of a look, whose records have `spreads`."""
+    return 1.25 * median(spreads) / math.sqrt(SPEED_BLOCK)
+
+
+def _is_steady(speeds: list[float]) -> bool:
+    half = len(speeds) // 2
+    return abs(median(speeds[:half]) - median(speeds[half:])) <= SPEED_LASTING_STEADY * median(speeds)

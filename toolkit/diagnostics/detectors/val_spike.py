@@ -1,0 +1,122 @@
+"""Validation losses that jump for an evaluation or a few, while the training loss does not."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.loss_axis import LossAxis
+from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
+from toolkit.diagnostics.signals import LOSS, VAL_LOSS, Row, name_of
+
+
+class ValidationSpike:
+    """Compares each validation loss with the few before it, on the scale of their own ups and downs."""
+
+    signals: tuple[str, ...] = (VAL_LOSS, LOSS)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._axis = LossAxis()
+        self._recent = Window(at.VAL_WINDOW)
+        self._changes = Window(at.VAL_NOISE_WINDOW)
+        self._previous = 0.0
+        self._train: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
+        self._open: Incident | None = None
+        self._level = 0.0
+        self._peak = 0.0
+        self._length = 0
+        self._last: tuple[int, float] | None = None
+        self._has_begun = False
+
+    def take(self, row: Row) -> None:
+        """Look at one loss of either kind."""
+        loss = row.values.get(LOSS)
+        if loss is not None and loss - loss == 0.0:
+            self._train.append(loss)
+        val = row.values.get(VAL_LOSS)
+        # An evaluation may be told of twice, in a record of its own and in the epoch's.
+        if val is not None and val - val == 0.0 and self._last != (row.step, val):
+            self._last = (row.step, val)
+            # Zeros at the very beginning are no losses yet.
+            self._has_begun = self._has_begun or val != 0.0
+            if self._has_begun:
+                self._look(val, row)
+
+    def restart(self, step: int) -> None:
+        """Nothing learnt about the level is lost: the validation data stays the same."""
+
+    def _look(self, val: float, row: Row) -> None:
+        y = self._axis.place(val)
+        if self._axis.has_changed:
+            if self._open is not None:
+                # A loss below 0 is below every level that there was.
+                self._end(self._open, "recovered", row)
+            self._recent.clear()
+            self._changes.clear()
+        if self._open is not None:
+            if self._goes_on(self._open, val, y, row):
+                return
+        elif self._is_jump(y) and not self._train_jumps():
+            self._peak, self._length = y, 1
+            level = self._axis.value(self._level)
+            self._open = self._book.open(
+                "val_spike",
+                name_of(VAL_LOSS, row.record),
+                start_step=row.step,
+                noticed_step=row.step,
+                level=level,
+                peak=val,
+                ratio=val / level if level > 0 else 0.0,
+            )
+            self._open.variant = ""
+            return
+        if len(self._recent):
+            self._changes.push(abs(y - self._previous))
+        self._recent.push(y)
+        self._previous = y
+
+    def _goes_on(self, incident: Incident, val: float, y: float, row: Row) -> bool:
+        if y > self._level + at.VAL_BACK_SHARE * (self._peak - self._level):
+            incident.end_step = row.step
+            incident.count += 1
+            self._length += 1
+            if y > self._peak:
+                self._peak = y
+                incident.evidence["peak"] = val
+                if incident.evidence["level"] > 0:
+                    incident.evidence["ratio"] = val / incident.evidence["level"]
+            if self._length <= at.VAL_SPIKE_LONGEST:
+                return True
+            # A level that stays is no spike: it is the new level, and other detectors look at that.
+            self._recent.clear()
+            self._end(incident, "", row)
+        else:
+            self._end(incident, "recovered", row)
+        return False
+
+    def _end(self, incident: Incident, variant: str, row: Row) -> None:
+        incident.variant = variant
+        self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+        self._open = None
+
+    def _is_jump(self, y: float) -> bool:
+        count = len(self._recent)
+        if not count:
+            return False
+        self._level = level = self._recent.median
+        share = at.VAL_RISE if count >= at.VAL_FIRST else at.VAL_RISE_EARLY
+        noise = CHANGE_TO_SIGMA * self._changes.median if len(self._changes) else 0.0
+        if y - level < max(self._axis.gap(level, share), at.VAL_SIGMAS * noise):
+            return False
+        highest = self._recent.quantile(1.0)
+        return y - highest > self._axis.gap(highest, at.VAL_ABOVE_ALL)
+
+    def _train_jumps(self) -> bool:
+        if len(self._train) < at.FIRST_RECORDS:
+            return False
+        losses = list(self._train)
+        level = median(losses)
+        return median(losses[-at.TRAIN_NOW :]) - level > at.LEAST_RISE * abs(level)

@@ -1,0 +1,129 @@
+"""Gradients that have vanished while there is still something to learn."""
+
+from __future__ import annotations
+
+import math
+
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.robust import median
+from toolkit.diagnostics.signals import GRAD_NORM, LOSS, Row, name_of
+from toolkit.diagnostics.thresholds import (
+    NOT_FALLEN,
+    SOLVED_SHARE,
+    VANISHED,
+    VANISHED_EARLY,
+    VANISHED_RECORDS,
+    VANISHED_SHARE,
+)
+
+_KIND = "vanishing_grad"
+_BACK_RECORDS = 5
+_LOSS_LEVEL_FLOOR = 1e-3
+
+
+class VanishingGradients:
+    """Speaks when the gradient norm is next to nothing for many records in a row and the loss neither is nor falls."""
+
+    signals: tuple[str, ...] = (GRAD_NORM,)
+    all_ranks = False
+
+    def __init__(self, book: IncidentBook) -> None:
+        self._book = book
+        self._incident: Incident | None = None
+        self._back = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._early_norms: list[float] = []
+        self._early_losses: list[float] = []
+        self._low: int = 0
+        self._low_since: int = 0
+        self._losses: list[float] = []
+
+    def restart(self, step: int) -> None:
+        """Learn the usual norm anew."""
+        if self._incident is not None:
+            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._incident = None
+        self._forget()
+
+    def take(self, row: Row) -> None:
+        """Look at the gradient norm."""
+        norm = row.values[GRAD_NORM]
+        if norm >= VANISHED:
+            if self._low:
+                self._low = 0
+                self._losses.clear()
+            if self._incident is not None:
+                self._end_if_back(row)
+            if len(self._early_norms) < VANISHED_EARLY:
+                self._learn(norm, row)
+            return
+        # NaN is neither; it is another detector's.
+        if 0.0 <= norm < VANISHED:
+            self._take_low(norm, row)
+
+    def _learn(self, norm: float, row: Row) -> None:
+        if norm < math.inf:
+            self._early_norms.append(norm)
+            self._learn_loss(row.values.get(LOSS))
+
+    def _learn_loss(self, loss: float | None) -> None:
+        if loss is not None and math.isfinite(loss) and len(self._early_losses) < VANISHED_EARLY:
+            self._early_losses.append(loss)
+
+    def _take_low(self, norm: float, row: Row) -> None:
+        self._back = 0
+        if not self._low:
+            self._low_since = row.step
+        self._low += 1
+        if self._incident is not None:
+            self._incident.count += 1
+            self._incident.end_step = row.step
+            return
+        loss = row.values.get(LOSS)
+        if loss is None or not math.isfinite(loss):
+            return
+        if not self._early_norms:
+            self._learn_loss(loss)
+        if len(self._losses) == 2 * VANISHED_RECORDS:
+            # The newest half makes room by taking the place of the middle: what it was at first is kept.
+            del self._losses[VANISHED_RECORDS]
+        self._losses.append(loss)
+        if self._low >= VANISHED_RECORDS and self._is_wrong(norm):
+            self._incident = self._book.open(
+                _KIND,
+                name_of(GRAD_NORM, row.record),
+                start_step=self._low_since,
+                noticed_step=row.step,
+                count=self._low,
+                level=median(self._early_norms) if self._early_norms else 0.0,
+                now=norm,
+                loss=self._losses[-1],
+            )
+            if not self._early_norms:
+                self._incident.variant = "from the start"
+
+    def _is_wrong(self, norm: float) -> bool:
+        losses = self._losses
+        if len(losses) < VANISHED_RECORDS or len(self._early_losses) < VANISHED_RECORDS // 2:
+            return False
+        half = VANISHED_RECORDS // 2
+        first, now = median(losses[:half]), median(losses[-half:])
+        if (
+            now <= max(SOLVED_SHARE * abs(median(self._early_losses)), _LOSS_LEVEL_FLOOR)
+            or now < NOT_FALLEN * first
+        ):
+            return False
+        if self._early_norms:
+            return norm <= VANISHED_SHARE * median(self._early_norms)
+        # Nothing to compare with: only zeros that go on for long, and a loss that has not moved, are certain.
+        return norm == 0.0 and self._low >= 3 * VANISHED_RECORDS
+
+    def _end_if_back(self, row: Row) -> None:
+        assert self._incident is not None
+        self._back += 1
+        if self._back >= _BACK_RECORDS:
+            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=row.step)
+            self._incident = None
+            self._back = 0

@@ -1,0 +1,169 @@
+"""Every detector over the records of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from toolkit.diagnostics.catalogue import CATALOGUE, advise, describe
+from toolkit.diagnostics.detector import Detector
+from toolkit.diagnostics.detectors.data_starvation import DataStarvation
+from toolkit.diagnostics.detectors.exploding_grad import ExplodingGradients
+from toolkit.diagnostics.detectors.gpu_idle import IdleGpu
+from toolkit.diagnostics.detectors.instability import Instability
+from toolkit.diagnostics.detectors.learning_rate import LearningRate
+from toolkit.diagnostics.detectors.loss_scale import LossScale
+from toolkit.diagnostics.detectors.memory_growth import MemoryGrowth
+from toolkit.diagnostics.detectors.non_finite import NonFinite
+from toolkit.diagnostics.detectors.overfit import Overfit
+from toolkit.diagnostics.detectors.plateau import Plateau
+from toolkit.diagnostics.detectors.stall import Stall
+from toolkit.diagnostics.detectors.straggler import Straggler
+from toolkit.diagnostics.detectors.throughput import ThroughputDrop
+from toolkit.diagnostics.detectors.val_spike import ValidationSpike
+from toolkit.diagnostics.detectors.vanishing_grad import VanishingGradients
+from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding
+from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.policy import Policy
+from toolkit.diagnostics.signals import FARTHEST, Row
+from toolkit.runfolder.records import FINDING, START, STEP, Record
+
+DETECTORS: Final[tuple[Callable[[IncidentBook], Detector], ...]] = (
+    NonFinite,
+    Instability,
+    ExplodingGradients,
+    Plateau,
+    Overfit,
+    ValidationSpike,
+    VanishingGradients,
+    ThroughputDrop,
+    DataStarvation,
+    IdleGpu,
+    MemoryGrowth,
+    Stall,
+    LearningRate,
+    LossScale,
+    Straggler,
+)
+"""Adding a detector is one file and one line here."""
+
+_OF_THE_LOOP: Final = (STEP, "")
+"""Records whose steps only go back where the run does.
+
+An evaluation may be told of a little late, and other records may count by another measure.
+"""
+_MOST_PLANS: Final = 256
+
+
+class Examiner:
+    """Takes a run's records in their order, in chunks of any size, and says what is wrong.
+
+    What it remembers is bounded, however long the run. The same records give the same findings, whether they come one
+    by one from a live run or all at once from its file.
+    """
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._policy = policy or Policy()
+        self._book = IncidentBook()
+        self._row = Row()
+        self._last_step = 0
+        self._loop_step: int | None = None
+        detectors: list[Detector] = [make(self._book) for make in DETECTORS]
+        self._detectors = detectors
+        self._plans: dict[tuple[bool, tuple[str, ...]], list[Callable[[Row], None]]] = {}
+
+    def take(self, records: Iterable[Record]) -> list[Finding]:
+        """Look at `records`; return the findings that are new, worse, better or over since the last call."""
+        row, book, plans = self._row, self._book, self._plans
+        for record in records:
+            row.read(record, self._last_step)
+            if row.event == FINDING:
+                continue
+            is_rank_0 = row.rank == 0
+            if is_rank_0:
+                # Only these: whoever looks at a run without the files of its other ranks says the same of it.
+                book.rows += 1
+            if row.event == START:
+                self._begin_session(record)
+            elif is_rank_0 and row.values:
+                self._follow_steps(row)
+            key = (is_rank_0, tuple(row.values))
+            plan = plans.get(key)
+            for take in self._plan(key) if plan is None else plan:
+                take(row)
+        return self._told(book.take_changed())
+
+    def findings(self) -> list[Finding]:
+        """Return every incident so far, in the order in which they were noticed."""
+        return self._told(self._book.incidents.values())
+
+    def _plan(self, key: tuple[bool, tuple[str, ...]]) -> list[Callable[[Row], None]]:
+        """Return who looks at a record with these signals: each detector once, in the order of the list."""
+        is_rank_0, signals = key
+        plan: list[Callable[[Row], None]] = [
+            detector.take
+            for detector in self._detectors
+            if (is_rank_0 or detector.all_ranks) and not {"*", *signals}.isdisjoint(detector.signals)
+        ]
+        if len(self._plans) < _MOST_PLANS:
+            self._plans[key] = plan
+        return plan
+
+    def _begin_session(self, record: Record) -> None:
+        planned = record.get("max_steps")
+        if type(planned) is int and 0 <= planned < FARTHEST:
+            self._book.planned_steps = planned
+        session = record.get("session")
+        if type(session) is int and self._book.session < session < FARTHEST:
+            self._book.session = session
+            self._restart()
+
+    def _follow_steps(self, row: Row) -> None:
+        step = row.step
+        if row.event in _OF_THE_LOOP:
+            before, self._loop_step = self._loop_step, step
+            if before is not None and step < before:
+                self._last_step = step
+                self._restart()
+                return
+        if step > self._last_step:
+            self._last_step = step
+
+    def _restart(self) -> None:
+        for detector in self._detectors:
+            detector.restart(self._last_step)
+
+    def _told(self, incidents: Iterable[Incident]) -> list[Finding]:
+        return [finding for incident in incidents if (finding := self._finding(incident)) is not None]
+
+    def _finding(self, incident: Incident) -> Finding | None:
+        about = CATALOGUE[incident.kind]
+        severity = self._policy.severity(incident.kind, usual=about.severity, found=incident.severity)
+        if severity is None:
+            return None
+        return Finding(
+            id=incident.id,
+            kind=incident.kind,
+            severity=severity,
+            metric=incident.metric,
+            start_step=incident.start_step,
+            end_step=None if incident.is_open else incident.end_step,
+            noticed_step=incident.noticed_step,
+            session=incident.session,
+            state=OPEN if incident.is_open else RESOLVED,
+            resolved_step=incident.resolved_step,
+            count=incident.count,
+            repeats=incident.repeats,
+            evidence=dict(incident.evidence),
+            message=describe(incident),
+            causes=about.causes,
+            advice=advise(incident),
+            remedies=about.remedies,
+        )
+
+
+def examine(records: Iterable[Record], policy: Policy | None = None) -> Sequence[Finding]:
+    """Return what is wrong with a run whose records these are."""
+    examiner = Examiner(policy)
+    examiner.take(records)
+    return examiner.findings()

@@ -1,0 +1,114 @@
+"""A finding: what is wrong, from which step on, how that is known, what usually causes it and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toolkit.runfolder.records import Record
+
+INFO: Final = "info"
+WARNING: Final = "warning"
+CRITICAL: Final = "critical"
+SEVERITIES: Final = (INFO, WARNING, CRITICAL)
+"""Mildest first."""
+
+OPEN: Final = "open"
+RESOLVED: Final = "resolved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One incident of a run, as far as it has come.
+
+    The same incident keeps its `id` while it grows, becomes worse and heals; the newest word on an id counts.
+    """
+
+    id: str
+    kind: str
+    severity: str
+    metric: str
+    """The metric that shows it."""
+    start_step: int
+    end_step: int | None
+    """The last step that it touched; None while it goes on."""
+    noticed_step: int
+    """The step whose record made it certain: nobody could have been told earlier."""
+    session: int = 1
+    """The session in which it began."""
+    state: str = OPEN
+    resolved_step: int | None = None
+    """The step at which it was seen to be over."""
+    count: int = 1
+    """Records that it touched."""
+    repeats: int = 0
+    """How often it came back after a short calm."""
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    message: str = ""
+    causes: tuple[str, ...] = ()
+    """Likely ones, the likeliest first."""
+    advice: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+    """Knobs and actions that would help, best first, where the run declares one of that name."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it goes on."""
+        return self.state == OPEN
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the finding as the fields of a `finding` record, and as `telemetry doctor --json` prints it."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields["evidence"] = dict(self.evidence)
+        for name in ("causes", "advice", "remedies"):
+            fields[name] = list(fields[name])
+        return fields
+
+
+def finding_from(record: Record) -> Finding | None:
+    """Return the finding that a `finding` record of ours holds; None where it holds something else."""
+    texts = [record.get(name) for name in ("id", "kind", "severity", "metric", "message", "state")]
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    if record["severity"] not in SEVERITIES or record["state"] not in (OPEN, RESOLVED):
+        return None
+    if not _is_whole(record.get("start_step")) or not _is_whole(record.get("noticed_step")):
+        return None
+    return Finding(
+        id=record["id"],
+        kind=record["kind"],
+        severity=record["severity"],
+        metric=record["metric"],
+        start_step=record["start_step"],
+        end_step=_whole_or_none(record.get("end_step")),
+        noticed_step=record["noticed_step"],
+        session=_whole_or_none(record.get("began_in_session", record.get("session"))) or 1,
+        state=record["state"],
+        resolved_step=_whole_or_none(record.get("resolved_step")),
+        count=_whole_or_none(record.get("count")) or 1,
+        repeats=_whole_or_none(record.get("repeats")) or 0,
+        evidence=_numbers(record.get("evidence")),
+        message=record["message"],
+        causes=_texts(record.get("causes")),
+        advice=_texts(record.get("advice")),
+        remedies=_texts(record.get("remedies")),
+    )
+
+
+def _whole_or_none(value: Any) -> int | None:
+    return value if _is_whole(value) else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _numbers(value: object) -> dict[str, float]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(name): number for name, number in value.items() if type(number) in (int, float)}
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(str(item) for item in value) if isinstance(value, (list, tuple)) else ()

@@ -1,0 +1,230 @@
+"""What is wrong with runs that are on disk: run folders, and bare files of other programs'."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from toolkit.diagnostics.bare_file import BareFile, NoRecordsError
+from toolkit.diagnostics.blocks import blocks_of, records_in
+from toolkit.diagnostics.examiner import Examiner
+from toolkit.diagnostics.finding import Finding
+from toolkit.diagnostics.policy import Policy, policy_of_run
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, rank_file
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.reader import BadLine, lines_of, parse_line
+from toolkit.runfolder.records import STEP, Record
+
+MAX_RANKS: Final = 128
+"""Ranks that are read beside rank 0: each has a block of its file in memory."""
+
+_MAX_RUNS: Final = 20_000
+_CHUNK: Final = 2_000
+_BARE_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".csv"})
+
+OnRecords = Callable[[int], None]
+"""Is told how many records were looked at so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What is wrong with one run, as far as its records could be read."""
+
+    name: str
+    path: Path
+    findings: Sequence[Finding] = ()
+    """In the order in which they were noticed."""
+    records: int = 0
+    bad_lines: int = 0
+    """Lines that are no record."""
+    manifest: Manifest | None = None
+    notes: Sequence[str] = ()
+    """What else is to be known about how it was read."""
+
+
+def find_runs(path: Path) -> list[Path]:
+    """Return the runs that `path` means: itself, or the run folders directly below it, by name.
+
+    A folder without run folders means the bare JSONL and CSV files in it. Links below `path` are not followed.
+
+    Raises:
+        OSError: nothing is there, or it cannot be listed.
+        NoRecordsError: it is a folder that holds neither.
+    """
+    if not path.is_dir():
+        os.lstat(path)
+        return [path]
+    if is_run_folder(path):
+        return [path]
+    folders, files = [], []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(path / entry.name)
+            elif entry.is_file(follow_symlinks=False) and Path(entry.name).suffix.lower() in _BARE_ENDINGS:
+                files.append(path / entry.name)
+    found = sorted(folder for folder in folders if is_run_folder(folder)) or sorted(files)
+    if not found:
+        raise NoRecordsError(
+            f"{path} is no run folder and holds none: no {METRICS_JSONL} in it or directly below, "
+            "and no other JSONL or CSV file"
+        )
+    return found[:_MAX_RUNS]
+
+
+def is_run_folder(path: Path) -> bool:
+    """Say whether `path` is a folder that a run wrote, or has begun to write."""
+    return any(os.path.lexists(path / name) for name in (METRICS_JSONL, MANIFEST))
+
+
+def diagnose(path: Path, *, policy: Policy | None = None, on_records: OnRecords | None = None) -> Diagnosis:
+    """Return what is wrong with the run folder or bare file at `path`, read as far as it goes now.
+
+    Without a `policy`, a run folder is examined by the one that its manifest carries.
+    What is held in memory does not depend on the length of the run, which may still be going on.
+
+    Raises:
+        OSError: the record file is missing, unreadable, no regular file, or was replaced meanwhile.
+        NoRecordsError: a bare file holds nothing that can be read.
+    """
+    return _Reading(path, policy, on_records).diagnosis()
+
+
+class _Reading:
+    """One run on its way through the detectors."""
+
+    def __init__(self, path: Path, policy: Policy | None, on_records: OnRecords | None) -> None:
+        self._path = path
+        self._has_policy = policy is not None
+        self._examiner = Examiner(policy)
+        self._on_records = on_records
+        self._records = 0
+        self._bad_lines = 0
+        self._notes: list[str] = []
+
+    def diagnosis(self) -> Diagnosis:
+        # "." has no name of its own, and what a link is called says more than where it leads.
+        absolute = Path(os.path.abspath(self._path))
+        if not self._path.is_dir():
+            self._take_bare_file()
+            return self._result(absolute.stem, None)
+        manifest = None
+        try:
+            manifest = read_manifest(self._path)
+        except FileNotFoundError:
+            self._notes.append(f"there is no {MANIFEST}")
+        except (OSError, ManifestError) as error:
+            self._notes.append(str(error))
+        if manifest is not None and not self._has_policy:
+            self._examiner = Examiner(policy_of_run(manifest.diagnostics))
+        self._take_run_folder()
+        return self._result(absolute.name, manifest)
+
+    def _result(self, name: str, manifest: Manifest | None) -> Diagnosis:
+        return Diagnosis(
+            name=name,
+            path=self._path,
+            findings=self._examiner.findings(),
+            records=self._records,
+            bad_lines=self._bad_lines,
+            manifest=manifest,
+            notes=tuple(self._notes),
+        )
+
+    def _take(self, records: Sequence[Record]) -> None:
+        self._examiner.take(records)
+        self._records += len(records)
+        if self._on_records is not None:
+            self._on_records(self._records)
+
+    def _take_bare_file(self) -> None:
+        bare = BareFile(self._path)
+        for chunk in bare.chunks():
+            self._take(chunk)
+        self._bad_lines = bare.bad_lines
+        self._notes += bare.notes
+        if not self._records:
+            what = "it is empty"
+            if self._bad_lines:
+                what = (
+                    "its one line is none"
+                    if self._bad_lines == 1
+                    else f"none of its {self._bad_lines:,} lines is one"
+                )
+            raise NoRecordsError(f"{self._path.name} holds no records: {what}")
+
+    def _take_run_folder(self) -> None:
+        ranks = self._other_ranks()
+        chunks = self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0))
+        for chunk in chunks:
+            self._take(chunk)
+
+    def _chunks(self, path: Path) -> Iterator[list[Record]]:
+        for block in blocks_of(path):
+            records, bad_lines = records_in(block)
+            self._bad_lines += bad_lines
+            yield records
+
+    # ------------------------------------------------------------ ranks
+
+    def _other_ranks(self) -> list[int]:
+        folder = self._path / RANKS
+        if folder.is_symlink():
+            self._notes.append(f"{RANKS} is a link and is not followed")
+            return []
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self._notes.append(f"{RANKS} cannot be read: {error.strerror}")
+            return []
+        found = [int(name[:5]) for name in names if len(name) == 11 and name[:5].isdecimal()]
+        ranks = [rank for rank in found if rank and rank_file(self._path, rank).name in names]
+        if len(ranks) > MAX_RANKS:
+            self._notes.append(f"only the first {MAX_RANKS} of {len(ranks):,} other ranks were read")
+        return ranks[:MAX_RANKS]
+
+    def _chunks_with(self, ranks: Sequence[int]) -> Iterator[list[Record]]:
+        """Yield the run's records with the steps of the other ranks between them, by the time at which they came."""
+        streams = [_timed(self._of_rank_0()), *(_timed(self._steps_of(rank)) for rank in ranks)]
+        merged = heapq.merge(*streams, key=lambda timed: timed[0])
+        while chunk := [record for _, record in itertools.islice(merged, _CHUNK)]:
+            yield chunk
+
+    def _of_rank_0(self) -> Iterator[Record]:
+        for chunk in self._chunks(rank_file(self._path, 0)):
+            yield from chunk
+
+    def _steps_of(self, rank: int) -> Iterator[Record]:
+        path = rank_file(self._path, rank)
+        try:
+            for block in blocks_of(path):
+                self._bad_lines += block.long_line is not None
+                # Line by line: a hundred ranks' blocks would be much more memory parsed than as they stand.
+                for position, line in lines_of(block):
+                    record = parse_line(position, line)
+                    if isinstance(record, BadLine):
+                        self._bad_lines += 1
+                    elif record.get("event") == STEP:
+                        record["rank"] = rank
+                        yield record
+        except OSError as error:
+            self._notes.append(f"rank {rank} could not be read to its end: {error.strerror or error}")
+
+
+def _timed(records: Iterator[Record]) -> Iterator[tuple[float, Record]]:
+    last = 0.0
+    for record in records:
+        moment = record.get("time")
+        if type(moment) is float or type(moment) is int:
+            last = moment
+        yield last, record

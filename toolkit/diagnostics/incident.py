@@ -1,0 +1,160 @@
+"""Incidents as detectors see them: opened, growing, closed; one that comes back soon is the same one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOST_INCIDENTS: Final = 20
+"""Incidents at one place that are told apart; what comes after them is counted on the last one."""
+
+_SAME_WITHIN_ROWS: Final = 10
+_SAME_WITHIN_SHARE: Final = 0.02
+"""One that comes back within so many records, or this share of all seen so far, has not been over."""
+
+
+_Place = tuple[str, str, float]
+"""Kind, metric, and which of these."""
+
+_WORSE_IF_MORE: Final = frozenset({"peak", "ratio", "seconds"})
+
+
+class Incident:
+    """One thing going wrong, while it goes wrong."""
+
+    __slots__ = (
+        "closed_at_row",
+        "count",
+        "end_step",
+        "evidence",
+        "id",
+        "kind",
+        "metric",
+        "noticed_step",
+        "repeats",
+        "resolved_step",
+        "session",
+        "severity",
+        "start_step",
+        "variant",
+    )
+
+    def __init__(
+        self, *, incident_id: str, kind: str, metric: str, start_step: int, noticed_step: int, session: int
+    ) -> None:
+        self.id = incident_id
+        self.session = session
+        self.kind = kind
+        self.metric = metric
+        self.start_step = start_step
+        self.noticed_step = noticed_step
+        self.end_step = noticed_step
+        self.resolved_step: int | None = None
+        self.severity: str | None = None
+        """None for the usual one of its kind."""
+        self.variant = ""
+        """Which of its kind's sentences says it best; empty for the usual one."""
+        self.count = 1
+        self.repeats = 0
+        self.evidence: dict[str, float] = {}
+        self.closed_at_row = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it goes on."""
+        return self.resolved_step is None
+
+
+class IncidentBook:
+    """Every incident of a run, and which of them have changed since somebody last asked."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        """Records looked at so far."""
+        self.session = 1
+        self.planned_steps = 0
+        """How many steps the run is to have, where it said so."""
+        self.incidents: dict[str, Incident] = {}
+        self._newest: dict[_Place, Incident] = {}
+        self._counts: dict[_Place, int] = {}
+        self._changed: dict[str, Incident] = {}
+
+    def open(
+        self,
+        kind: str,
+        metric: str,
+        *,
+        start_step: int,
+        noticed_step: int,
+        count: int = 1,
+        which: float = 0.0,
+        **evidence: float,
+    ) -> Incident:
+        """Return the incident that begins here: the newest of its kind once more, where that ended only just now.
+
+        `which` tells those apart that are not each other's return though kind and metric are the same.
+        """
+        place = (kind, metric, which)
+        newest = self._newest.get(place)
+        if newest is not None and not newest.is_open and self._is_the_same_again(place, newest):
+            # The level from which it left the first time stays the measure; only what got worse is news.
+            for name, value in evidence.items():
+                known = newest.evidence.setdefault(name, value)
+                if name in _WORSE_IF_MORE and value > known:
+                    newest.evidence[name] = value
+            self.reopen(newest, noticed_step=noticed_step, count=count)
+            return newest
+        incident_id = f"{self.session}-{kind}-{metric}-{start_step}"
+        while incident_id in self.incidents:
+            incident_id += "+"
+        incident = Incident(
+            incident_id=incident_id,
+            kind=kind,
+            metric=metric,
+            start_step=start_step,
+            noticed_step=noticed_step,
+            session=self.session,
+        )
+        incident.count = count
+        incident.evidence.update(evidence)
+        self.incidents[incident_id] = incident
+        self._newest[place] = incident
+        self._counts[place] = self._counts.get(place, 0) + 1
+        self.tell(incident)
+        return incident
+
+    def reopen(self, incident: Incident, *, noticed_step: int, count: int = 1) -> None:
+        """Have `incident`, which was over, go on: it touches `count` records more, up to `noticed_step`."""
+        incident.resolved_step = None
+        incident.repeats += 1
+        incident.count += count
+        incident.end_step = noticed_step
+        self.tell(incident)
+
+    def tell(self, incident: Incident) -> None:
+        """Have it told that `incident` has changed in a way that matters."""
+        self._changed[incident.id] = incident
+
+    def escalate(self, incident: Incident, kind: str) -> None:
+        """Make `incident` one of a worse kind; it stays the same incident."""
+        if incident.kind != kind:
+            incident.kind = kind
+            self.tell(incident)
+
+    def close(self, incident: Incident, *, end_step: int, resolved_step: int) -> None:
+        """End `incident`: it touched `end_step` last, and was seen to be over at `resolved_step`."""
+        incident.end_step = end_step
+        incident.resolved_step = resolved_step
+        incident.closed_at_row = self.rows
+        self.tell(incident)
+
+    def take_changed(self) -> list[Incident]:
+        """Return the incidents that changed since the last call, in the order in which they did."""
+        changed = list(self._changed.values())
+        self._changed.clear()
+        return changed
+
+    def _is_the_same_again(self, place: _Place, newest: Incident) -> bool:
+        calm = self.rows - newest.closed_at_row
+        if calm <= max(_SAME_WITHIN_ROWS, _SAME_WITHIN_SHARE * self.rows):
+            return True
+        return self._counts[place] >= MOST_INCIDENTS

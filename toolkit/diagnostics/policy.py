@@ -1,0 +1,120 @@
+"""How loud each kind of finding is, and what the run does by itself: what the YAML says about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toolkit.diagnostics.catalogue import CATALOGUE, SAVE, SAVE_AND_STOP, STOP
+from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES
+
+OFF: Final = "off"
+ACTIONS: Final = (SAVE, STOP, SAVE_AND_STOP)
+"""What a run may do by itself when something critical is found."""
+
+
+class PolicyError(ValueError):
+    """A kind, severity or action that does not exist; the message names it and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Which severity each kind has (`off` silences it), and what a critical finding of a kind asks of the run.
+
+    Raises:
+        PolicyError: a kind, severity or action does not exist, or acts on what is not critical.
+    """
+
+    severities: Mapping[str, str] = field(default_factory=dict)
+    actions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for kind, severity in self.severities.items():
+            require_kind(f"diagnostics.{str(kind)[:60]}", kind)
+            if severity not in (*SEVERITIES, OFF):
+                raise PolicyError(
+                    f"diagnostics.{kind} is {severity!r:.60}; it must be {', '.join(SEVERITIES)} or {OFF}"
+                )
+        for kind, action in self.actions.items():
+            require_kind(f"on_finding.{str(kind)[:60]}", kind)
+            if action not in ACTIONS:
+                raise PolicyError(
+                    f"on_finding.{kind} is {action!r:.60}; it must be one of {', '.join(ACTIONS)}"
+                )
+            severity = self.severities.get(kind, CATALOGUE[kind].severity)
+            if severity != CRITICAL:
+                raise PolicyError(
+                    f"on_finding.{kind} is {action!r}, but a finding of this kind is {severity!r} and only critical "
+                    f"ones act; say `diagnostics: {{{kind}: critical}}` as well if you mean it"
+                )
+
+    def severity(self, kind: str, *, usual: str, found: str | None) -> str | None:
+        """Return how severe a finding of `kind` is; None where it is silenced.
+
+        `usual` is what the kind is by itself, and `found` what the detector made of this one, if anything.
+        """
+        chosen = self.severities.get(kind)
+        if chosen == OFF:
+            return None
+        # What the detector itself calls harmless stays so: it is another thing than what was made louder.
+        if found == INFO:
+            return INFO
+        return chosen or found or usual
+
+
+def policy_from(diagnostics: Any, on_finding: Any = None) -> Policy:
+    """Return the policy that the `diagnostics:` and `on_finding:` keys of a YAML state.
+
+    `diagnostics` is true, or a mapping of kinds to a severity or `off`; YAML's own `off` and `on` are understood.
+
+    Raises:
+        PolicyError: a kind or value is wrong; the message names it and what is allowed.
+    """
+    severities = {}
+    if isinstance(diagnostics, Mapping):
+        for kind, severity in diagnostics.items():
+            if severity is True:
+                require_kind(f"diagnostics.{str(kind)[:60]}", kind)
+            else:
+                severities[kind] = OFF if severity is False else severity
+    elif not isinstance(diagnostics, bool):
+        raise PolicyError(
+            f"diagnostics is {diagnostics!r:.60}; it must be true, false, or kinds with their severity, "
+            f"such as {{plateau: off}}"
+        )
+    if on_finding is not None and not isinstance(on_finding, Mapping):
+        raise PolicyError(
+            f"on_finding is {on_finding!r:.60}; it must be kinds with an action, such as {{nan: stop}}"
+        )
+    actions = {}
+    for kind, action in (on_finding or {}).items():
+        if action is False:
+            require_kind(f"on_finding.{str(kind)[:60]}", kind)
+        else:
+            actions[kind] = action
+    return Policy(severities=severities, actions=actions)
+
+
+def policy_of_run(diagnostics: Mapping[str, Any]) -> Policy:
+    """Return the policy that a run's manifest carries; what a later version put there is left out."""
+    return Policy(
+        severities={
+            kind: severity
+            for kind, severity in diagnostics.items()
+            if kind in CATALOGUE and isinstance(severity, str) and severity in (*SEVERITIES, OFF)
+        }
+    )
+
+
+def require_kind(where: str, kind: Any) -> None:
+    """Raise unless `kind` is a kind of finding; `where` is the name of the key for the message.
+
+    Raises:
+        PolicyError: it is not; the message names the kinds.
+    """
+    if not isinstance(kind, str) or kind not in CATALOGUE:
+        close = difflib.get_close_matches(str(kind), CATALOGUE, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        raise PolicyError(f"{where}: {kind!r:.60} is no kind of finding{hint} Known: {', '.join(CATALOGUE)}")

@@ -1,0 +1,116 @@
+"""Levels and spreads that a single wild value cannot move, kept over a sliding window."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+MAD_TO_SIGMA: Final = 1.4826
+"""The median distance from the median of a normal distribution, times this, is its standard deviation."""
+IQR_TO_SIGMA: Final = 1.0 / 1.349
+
+
+CHANGE_TO_SIGMA: Final = MAD_TO_SIGMA / math.sqrt(2.0)
+"""The same from one value to the next: their difference has twice the variance."""
+
+
+class Window:
+    """The last `size` values, in their order and in order of size."""
+
+    __slots__ = ("_newest", "_sorted", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._newest: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def push(self, value: float) -> None:
+        """Take `value`, which is finite, and let go of the oldest where there are too many."""
+        newest, ordered = self._newest, self._sorted
+        if len(newest) == self.size:
+            oldest = newest.popleft()
+            del ordered[bisect_left(ordered, oldest)]
+        newest.append(value)
+        insort(ordered, value)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._newest.clear()
+        self._sorted.clear()
+
+    @property
+    def median(self) -> float:
+        """The middle value; there is at least one."""
+        ordered = self._sorted
+        middle = len(ordered) >> 1
+        if len(ordered) & 1:
+            return ordered[middle]
+        return 0.5 * (ordered[middle - 1] + ordered[middle])
+
+    def quantile(self, share: float) -> float:
+        """The value that `share` of the values do not exceed; there is at least one."""
+        ordered = self._sorted
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation, from the distance between the quartiles."""
+        ordered = self._sorted
+        quarter = len(ordered) >> 2
+        return (ordered[-1 - quarter] - ordered[quarter]) * IQR_TO_SIGMA
+
+    def values(self) -> list[float]:
+        """The values, oldest first."""
+        return list(self._newest)
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the middle of `values`, of which there is at least one."""
+    ordered = sorted(values)
+    middle = len(ordered) >> 1
+    return ordered[middle] if len(ordered) & 1 else 0.5 * (ordered[middle - 1] + ordered[middle])
+
+
+def change_sigma(values: Iterable[float]) -> float:
+    """Return the standard deviation of `values` from one to the next: a slow trend does not count as noise."""
+    in_order = list(values)
+    changes = [abs(later - earlier) for earlier, later in pairwise(in_order)]
+    return CHANGE_TO_SIGMA * median(changes) if changes else 0.0
+
+
+def trend(values: Sequence[float]) -> tuple[float, float]:
+    """Return the Theil-Sen slope of equally spaced `values`, and Mann-Kendall's z for its sign.
+
+    z is about normal where there is no trend: -1.64 is a fall that chance gives once in twenty.
+    """
+    count = len(values)
+    slopes = []
+    signs = 0
+    for j in range(1, count):
+        later = values[j]
+        for i in range(j):
+            rise = later - values[i]
+            signs += (rise > 0) - (rise < 0)
+            slopes.append(rise / (j - i))
+    if not slopes:
+        return 0.0, 0.0
+    # The variance under ties is smaller; a constant curve has no sign to judge, and its z is 0 either way.
+    variance = count * (count - 1) * (2 * count + 5) / 18
+    return median(slopes), signs / math.sqrt(variance)
+
+
+def first_of_stretch(flags: Sequence[bool]) -> int:
+    """Return where the stretch that lasts to the end begins in which four of five `flags` are up."""
+    first, up = len(flags) - 1, 0
+    for place in range(len(flags) - 1, -1, -1):
+        up += flags[place]
+        if flags[place] and up >= 0.8 * (len(flags) - place):
+            first = place
+    return first

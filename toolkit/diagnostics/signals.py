@@ -1,0 +1,146 @@
+"""What detectors look at in a record, whatever its writer called it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeGuard
+
+from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.records import EPOCH, EVAL, NON_FINITE, Record
+
+LOSS: Final = "loss"
+VAL_LOSS: Final = "val_loss"
+GRAD_NORM: Final = "grad_norm"
+LR: Final = "lr"
+PROGRESS: Final = "epoch"
+STEP_TIME: Final = "step_time_s"
+DATA_TIME: Final = "data_time_s"
+RATE: Final = "rate"
+"""Samples, tokens or iterations a second: only compared with itself."""
+GPU_UTIL: Final = "gpu_util_pct"
+RSS: Final = "rss_mib"
+GPU_MEMORY: Final = "gpu_memory_mib"
+LOSS_SCALE: Final = "loss_scale"
+
+# What writers call a signal. Where a record has several names of one, the first that it carries counts.
+_SIGNAL_OF: Final[dict[str, str]] = {
+    "train_loss": LOSS,
+    "loss": LOSS,
+    "train/loss": LOSS,
+    "loss/train": LOSS,
+    "training_loss": LOSS,
+    "val_loss": VAL_LOSS,
+    "eval_loss": VAL_LOSS,
+    "eval/loss": VAL_LOSS,
+    "val/loss": VAL_LOSS,
+    "loss/val": VAL_LOSS,
+    "validation_loss": VAL_LOSS,
+    "grad_norm": GRAD_NORM,
+    "train/grad_norm": GRAD_NORM,
+    "gradient_norm": GRAD_NORM,
+    "lr": LR,
+    "learning_rate": LR,
+    "train/learning_rate": LR,
+    "epoch": PROGRESS,
+    "sec_per_step": STEP_TIME,
+    "step_time_s": STEP_TIME,
+    "step_time": STEP_TIME,
+    "data_time_s": DATA_TIME,
+    "data_time": DATA_TIME,
+    "data_wait_s": DATA_TIME,
+    "samples_per_sec": RATE,
+    "tokens_per_sec": RATE,
+    "iters_per_sec": RATE,
+    "gpu_util": GPU_UTIL,
+    "gpu_util_pct": GPU_UTIL,
+    "cpu_mem_rss_mb": RSS,
+    "rss_mib": RSS,
+    "gpu_mem_allocated": GPU_MEMORY,
+    "gpu_mem_mib": GPU_MEMORY,
+    "gpu_mem_gib": GPU_MEMORY,
+    "loss_scale": LOSS_SCALE,
+    "grad_scale": LOSS_SCALE,
+}
+
+_IN_GIB: Final = frozenset({"gpu_mem_allocated", "gpu_mem_gib"})
+
+_NOT_THE_LOOPS_LOSS: Final = frozenset({EVAL, EPOCH})
+"""Records whose loss is a mean over an epoch or over other data: no point of the loop's own curve."""
+
+_signal_of = _SIGNAL_OF.get
+
+FARTHEST: Final = 2**53
+"""A step, session or rank beyond it is none of anybody's."""
+_LARGEST: Final = 1e308
+"""Python's whole numbers go further than its floats, in which detectors reckon."""
+
+
+class Row:
+    """One record, as detectors see it."""
+
+    __slots__ = ("event", "rank", "record", "step", "time", "values")
+
+    def __init__(self) -> None:
+        self.event = ""
+        self.step = 0
+        self.time: float | None = None
+        self.rank = 0
+        self.values: dict[str, float] = {}
+        self.record: Record = {}
+
+    def read(self, record: Record, last_step: int) -> None:
+        """Become what `record` says; without a step of its own it belongs to `last_step`."""
+        if NON_FINITE in record:
+            record = with_non_finite(record)
+        self.record = record
+        event = record.get("event")
+        self.event = event if type(event) is str else ""
+        step = record.get("global_step")
+        if (type(step) is int or type(step) is float) and -FARTHEST < step < FARTHEST:
+            self.step = int(step)
+        else:
+            self.step = last_step
+        moment = record.get("time")
+        self.time = moment if type(moment) is float else _time_of(record)
+        rank = record.get("rank")
+        self.rank = rank if type(rank) is int and -FARTHEST < rank < FARTHEST else 0
+        values: dict[str, float] = {}
+        for name, value in record.items():
+            signal = _signal_of(name)
+            if signal is not None and signal not in values:
+                if type(value) is int and -_LARGEST < value < _LARGEST:
+                    value = float(value)
+                if type(value) is float:
+                    values[signal] = value * 1024.0 if name in _IN_GIB else value
+        if self.event in _NOT_THE_LOOPS_LOSS:
+            values.pop(LOSS, None)
+        self.values = values
+
+
+def name_of(signal: str, record: Record) -> str:
+    """Return what `record` calls `signal`, for people; the signal's own name where it has no number for it."""
+    return next(
+        (name for name in record if _SIGNAL_OF.get(name) == signal and _is_number(record[name])), signal
+    )
+
+
+def signal_of(name: str) -> str | None:
+    """Return the signal that a field of this name is; None where it is a metric of the caller's own."""
+    return _SIGNAL_OF.get(name)
+
+
+def number_in(record: Record, name: str) -> float | None:
+    """Return the number that `record` has under `name`; None where it has none that a float can hold."""
+    value = record.get(name)
+    return float(value) if _is_number(value) else None
+
+
+def _time_of(record: Record) -> float | None:
+    for name in ("time", "elapsed", "elapsed_s"):
+        value = number_in(record, name)
+        if value is not None:
+            return value
+    return None
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return type(value) is float or (type(value) is int and -_LARGEST < value < _LARGEST)

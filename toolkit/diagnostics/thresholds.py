@@ -1,0 +1,327 @@
+"""Every threshold of the detectors, with its reason.
+
+They are ratios, counts of records and robust deviations: nothing here knows the unit of a loss or the length of a run.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# ---------------------------------------------------------------- the training loss: spikes and divergence
+
+LEVEL_WINDOW: Final = 50
+"""Records that make the level of a curve: enough for a median and quartiles, few enough to follow a falling loss."""
+SHORT_WINDOW: Final = 7
+"""The same for a curve that falls fast, where the longer window lies far above it; the lower of both levels counts."""
+FIRST_RECORDS: Final = 12
+"""Below a dozen records a level and its noise are guesses."""
+FIRST_RECORDS_FOR_A_BLOW_UP: Final = 3
+BLOW_UP: Final = 4.0
+BLOW_UP_SPREADS: Final = 1.5
+"""Five times the highest loss so far, and far beyond their spread, is enough even for a run of a few records."""
+NOTHING_LEFT: Final = 1e-4
+"""Below this share of the first losses all losses are equal: what a solved problem does down there matters to none."""
+LEAST_NOISE: Final = 0.01
+"""Logs are rounded and averaged, so that noise may read as zero; a hundredth of the level is always assumed."""
+ALLOWANCE: Final = 2.0
+"""Deviations that are taken off each record before they are added up: noise alone then adds up to nothing."""
+MOST_OF_ONE_RECORD: Final = 20.0
+"""What one record may add: a wild value must not decide by itself what several mild ones would."""
+ENOUGH: Final = 8.0
+"""The sum at which it is a spike. From 7 to 10 the figures on real curves hardly change: this is the middle."""
+TAIL_WINDOW: Final = 200
+TAIL_SHARE: Final = 0.95
+TAIL_SIGMAS: Final = 1.9
+"""Normal noise puts one record in twenty 1.9 deviations above these levels; one with a long tail puts it higher."""
+LEAST_RISE: Final = 0.2
+"""Nobody calls a rise of less than a fifth a spike, however quiet the curve."""
+RISES: Final = (4.0, 1.0, LEAST_RISE)
+"""By how much of its level the loss has to rise in one record, in two, in more: one odd batch is back at once."""
+BACK_SIGMAS: Final = 1.0
+BACK_RISE: Final = 0.1
+"""It is over when the middle of the last records is within a tenth, or the noise, of the level it left."""
+CALM_RECORDS: Final = 4
+"""More than half of the short window: before that its median still tells of the time before the spike."""
+LASTING_RECORDS: Final = 10
+LASTING_SHARE: Final = 0.1
+"""A spike that lasts this long, and a tenth of the run, is called a divergence while it lasts…"""
+LONG_SHARE: Final = 0.25
+"""…and stays one after its recovery only where it took a quarter of the run: shorter ones were spikes after all."""
+NO_CHANGE: Final = 1e-4
+SAME_RECORDS: Final = 4
+COLLAPSE_RISE: Final = 0.05
+"""A loss that stands still to four digits, above where it was, comes from a model that gives one answer to all."""
+CLIMB: Final = 0.25
+CLIMB_SIGMAS: Final = 1.0
+CLIMB_RECORDS: Final = 15
+CLIMB_SHARE: Final = 0.05
+"""A climb too slow for the windows: the level stands a quarter above its best for a twentieth of the run."""
+CLIMB_LOOK_EVERY: Final = 8
+"""Slow things need no look at every record."""
+LR_RAISED: Final = 3.0
+LR_RAISED_WITHIN: Final = 50
+"""A rise soon after the learning rate was tripled in one go belongs to a schedule that starts again."""
+
+# ---------------------------------------------------------------- plateau
+
+PLATEAU_BLOCKS: Final = 48
+"""The whole curve is kept as at most so many medians; then pairs are merged, so that memory does not grow."""
+PLATEAU_MOST_OF_A_BLOCK: Final = 256
+"""Records of a stretch that make its median: more of them hardly move it, and their number would grow with the run."""
+PLATEAU_SHARE: Final = 0.7
+"""A plateau is most of a run. Half of it is what every healthy curve shows after its steep beginning."""
+PLATEAU_GAIN: Final = 0.04
+"""Healthy runs gain at least this much over the later 70 %, most of them several times as much."""
+PLATEAU_Z: Final = -2.33
+"""A fall that chance would give once in a hundred is a fall, however small."""
+PLATEAU_CONFIRM: Final = 6
+"""Looks in a row, a fifth of the run together: a curve that rests is not a curve that stopped."""
+PLATEAU_FIRST_RECORDS: Final = 100
+PLATEAU_SURE_RECORDS: Final = 400
+"""Noise hides a slow gain for hundreds of records. Before that a plateau is worth an info, not a warning."""
+PLATEAU_SURE_OF_PLAN: Final = 0.25
+"""And where the run says how many steps are planned, the first quarter of them is too early for a warning."""
+CONSTANT_WITHIN: Final = 2e-3
+CONSTANT_RECORDS: Final = 10
+CONSTANT_SHARE: Final = 0.3
+"""A loss without any noise is stuck: no two batches are that alike."""
+SOLVED: Final = 1e-3
+"""A loss that has fallen to a thousandth has little left to learn."""
+DECAYED: Final = 0.05
+"""Where the schedule has taken the learning rate to its end, standing still is what it was made for."""
+
+# ---------------------------------------------------------------- gradient norms
+
+NORM_WINDOW: Final = 100
+NORM_FIRST_RECORDS: Final = 8
+"""The first norms of a run are large; they are the measure of what is large later."""
+NORM_OF_FIRST: Final = 0.5
+"""Norms fall by decades while a model learns: one of half the first ones' size or less explodes nothing."""
+NORM_LEVEL_EVERY: Final = 4
+"""Records for which one level is good enough: a ratio of ten does not hang on the last few norms."""
+NORM_RATIO: Final = 10.0
+"""Norms vary by a factor of two or three from batch to batch; ten is outside of that on every curve we have seen."""
+NORM_RATIO_AT_ONCE: Final = 20.0
+NORM_CONFIRM: Final = 2
+"""One large norm is clipped and gone. It counts if it is huge, comes twice, or the loss feels it."""
+NORM_LOSS_WITHIN: Final = 5
+NORM_LOSS_SIGMAS: Final = 5.0
+"""The loss feels it where it leaves its noise within a few records."""
+NORM_CALM: Final = 5
+
+# ---------------------------------------------------------------- validation losses
+
+VAL_WINDOW: Final = 7
+VAL_FIRST: Final = 4
+VAL_RISE: Final = 0.5
+VAL_RISE_EARLY: Final = 2.0
+"""Half as much again is a jump; three times as much while only a few evaluations say what is usual."""
+VAL_SIGMAS: Final = 8.0
+VAL_ABOVE_ALL: Final = 0.25
+"""Some validation losses jump all the time: then a jump has to be far outside of that, and above the recent ones."""
+VAL_BACK_SHARE: Final = 0.3
+VAL_SPIKE_LONGEST: Final = 5
+"""What stays up for longer is a new level, not a spike."""
+TRAIN_NOW: Final = 3
+VAL_NOISE_WINDOW: Final = 20
+OVERFIT_RISE: Final = 0.08
+"""Less than this is within what one choice of validation data or another would make."""
+OVERFIT_AROUND: Final = 3
+OVERFIT_SIGMAS: Final = 2.5
+"""The lowest of many noisy values is low by luck; the middle of three in a row is so by one deviation or two."""
+OVERFIT_NOISE_WINDOW: Final = 60
+OVERFIT_MIDDLE_OF: Final = 7
+OVERFIT_CONFIRM: Final = 4
+OVERFIT_CONFIRM_UNSTEADY: Final = 6
+OVERFIT_DIP: Final = 0.1
+"""Four evaluations that climb steadily, or six that do not: a validation loss wanders most when it is young."""
+OVERFIT_CONFIRM_SHARE: Final = 0.3
+"""And a third of the evaluations that it took to the best one: long runs have long bad patches that heal."""
+OVERFIT_BACK: Final = 0.3
+OVERFIT_TRAIN_SLACK: Final = 0.02
+"""Where the training loss has risen too, the run is unstable, which is another finding."""
+NOTHING_LEFT_OF_VAL: Final = 1e-3
+
+# ---------------------------------------------------------------- values that are no number
+
+INFINITE_NORMS_IN_A_ROW: Final = 3
+"""An fp16 loss scale that is being found gives an infinite norm now and then; three in a row are no search any more."""
+FINITE_AGAIN: Final = 3
+"""Records with a number again before a NaN counts as over."""
+METRICS_WATCHED_FOR_NAN: Final = 20
+"""Metrics of the caller's whose NaN is an incident of its own; beyond it the first ones tell enough."""
+
+# ---------------------------------------------------------------- speed, machine, learning rate, ranks
+
+SPEED_BLOCK: Final = 10
+"""Records that make one look at the speed: their median passes over the long steps of evaluations and checkpoints."""
+
+SPEED_WARM_UP_BLOCKS: Final = 2
+"""Looks left out at the start: compilation, caches and loader workers make the first records slow, or fast."""
+
+SPEED_BLOCKS: Final = 12
+SPEED_FEWEST_BLOCKS: Final = 5
+"""Looks that make the usual speed, and how many there must be: a boost of the first forty records is outvoted."""
+
+SPEED_DROP: Final = 0.75
+"""A speed below this share of the usual one is a drop: what people notice, and beyond what a busy machine varies by."""
+
+SPEED_BACK: Final = 0.85
+"""A speed above this share is the usual one again: between the two, nothing opens and nothing closes."""
+
+SPEED_BEFORE_DROP: Final = 0.9
+"""One of the two looks before a drop is at least this share of the usual speed: what sinks slowly has a schedule."""
+
+SPEED_LOOKS: Final = 2
+SPEED_LOOKS_IF_NOISY: Final = 6
+"""Looks in a row that confirm a drop: twenty records, or sixty where the speed varies so much that chance gives two."""
+
+SPEED_NOISE: Final = 4.0
+"""Chance gives a look that many deviations below the level once in thirty thousand."""
+
+SPEED_LASTING_BLOCKS: Final = 12
+SPEED_LASTING_DROP: Final = 0.85
+"""A smaller drop is one too where 120 records before and 120 after it leave no doubt: it adds up all the same."""
+
+SPEED_LASTING_STEADY: Final = 0.05
+"""How far the level may move within either of them; what moves further is on its way, as by a schedule."""
+
+SPEED_SHORTEST_STEP_S: Final = 1e-3
+"""Where only the step time is logged and the usual one is below this, it is the machine's timers and scheduler that
+vary: a loop that does next to nothing is a test or a toy, and loses nothing that anybody waits for."""
+
+SPEED_STRIDE: Final = 1.5
+"""Records so many times further apart, or closer, are other records: pauses between steps weigh differently in them."""
+
+DATA_WINDOW: Final = 50
+DATA_FEWEST: Final = 20
+"""Records whose median is the share of waiting: the slow first batches of an epoch do not move it."""
+
+DATA_SHARE: Final = 0.3
+DATA_SHARE_OVER: Final = 0.2
+"""Waiting for this share of a step makes a run 40 % longer; below the second share it is not worth the trouble."""
+
+GPU_LOOKS: Final = 60
+"""Looks at the GPU, one for each time that the step moved on: five minutes of a live run, a minute of a GPU trace."""
+
+GPU_BUSY_PCT: Final = 50.0
+GPU_BUSY_AGAIN_PCT: Final = 60.0
+"""Below the first, a GPU costs twice what it does; above the second it does so no longer."""
+
+GPU_WORKING_PCT: Final = 10.0
+GPU_WORKING_LOOKS: Final = 10
+"""The start-up is over when the mean of that many looks is above this: single kernels run while a model is loaded."""
+
+GPU_NOTHING_PCT: Final = 1.0
+"""A GPU this idle has not begun, has ended, is not in use, or is logged as a fraction: it counts once work follows."""
+
+GPU_PAUSE: Final = 3.0
+"""A step that takes that many times the usual number of samples is an evaluation, a checkpoint or a stall."""
+
+MEMORY_BLOCK: Final = 10
+MEMORY_BLOCKS: Final = 24
+"""Samples in the smallest block, whose lowest value counts, and how many blocks in a row are judged, in two halves."""
+
+MEMORY_SCALES: Final = 4
+MEMORY_COARSER: Final = 4
+"""Blocks are also joined four by four, three times: a leak shows in 240 samples, or in 960, 3,840 or 15,360."""
+
+MEMORY_WARM_UP: Final = 100
+"""Samples and steps left out: caches, loader workers and allocators fill up; 90 steps for 12 GB were published once."""
+
+MEMORY_TREND: Final = 3.6
+"""Mann-Kendall's z of both halves of the blocks: nearly each one above all before it, which a few jumps do not give."""
+
+MEMORY_STEADY: Final = 0.9
+"""The later half grows at least this share as fast as the earlier one, and as everything since the warm-up:
+what fills up slows down, a leak does not."""
+
+RSS_GROWTH_MIB: Final = 1024.0
+GPU_GROWTH_MIB: Final = 256.0
+MEMORY_GROWTH_SHARE: Final = 0.05
+"""Growth in MiB, and as a share of the level, below which nobody needs to know: mapped data and caches make as much."""
+
+MEMORY_STOPPED: Final = 0.2
+"""Growth below this share of what it was when it was noticed: it has stopped."""
+
+STALL_S: Final = 60.0
+STALL_TIMES: Final = 20.0
+"""No step for a minute, and for twenty times as long as usual: longer than a slow batch, a retry or a busy disk."""
+
+STALL_BEFORE_FIRST_PAUSE_S: Final = 300.0
+"""So long where no evaluation, checkpoint or sample has been seen yet: the record of one comes when it is over."""
+
+STALL_PAUSES: Final = 3.0
+"""So many times as long as the longest pause that such a record explained."""
+
+STALL_LOUD_S: Final = 300.0
+"""A shorter one is worth an entry in the list, but nobody's sleep."""
+
+STALL_INTERVALS: Final = 10
+"""Intervals between step records that make the usual one."""
+
+LR_ZERO_RECORDS: Final = 20
+"""Records with a learning rate of exactly 0: restarts and the first step of a warm-up are 0 at one record."""
+
+LR_DECAYED: Final = 0.05
+"""A learning rate below this share of its peak before it became 0 has decayed: the schedule's end, as it should be."""
+
+LR_ZERO_AFTER_DECAY: Final = 0.5
+LR_ZERO_AFTER_DECAY_RECORDS: Final = 100
+"""Records at 0 after a decay, as a share of those before and in number: the schedule was made for a shorter run."""
+
+NOT_FALLEN: Final = 0.98
+"""A loss that fell below this share of what it was is being learnt, whatever the log says: it rounds 2e-5 to 0."""
+
+LR_BLOCK: Final = 10
+"""Records whose median is the loss level during a warm-up."""
+
+LR_CLIMB: Final = 1.5
+LR_ABOVE_START: Final = 1.2
+"""The loss above its best and above its first level of the warm-up: humps that most fine-tunings have stay below."""
+
+LR_CLIMB_NOISE: Final = 4.0
+"""Deviations of a block's median that the climb is also worth: diffusion losses vary by their own size."""
+
+LR_CLIMB_BLOCKS: Final = 3
+"""Blocks in a row that confirm it, and that are looked at behind the peak of the learning rate."""
+
+LR_RISE: Final = 1.3
+"""The learning rate since the loss was best: a climb without a rise has another cause."""
+
+VANISHED: Final = 1e-6
+VANISHED_SHARE: Final = 1e-3
+"""A gradient norm below both this and this share of the early norms: clipping, decay and units do not do that."""
+
+VANISHED_RECORDS: Final = 20
+"""In a row: a batch without a target, or a group without advantage, gives single zeros."""
+
+VANISHED_EARLY: Final = 50
+"""The first records, which say what gradient norm and loss are usual."""
+
+SOLVED_SHARE: Final = 0.05
+"""A loss below this share of the early ones is solved: its gradients vanish rightly."""
+
+SCALE_FALL: Final = 8.0
+SCALE_WINDOW: Final = 50
+"""Three halvings net of doublings within that many records: a healthy scale goes up and down by one or two."""
+
+SCALE_PROBE_RECORDS: Final = 50
+"""The first records, in which a scale that starts too high finds its range."""
+
+SCALE_BOTTOM: Final = 1.0
+"""A scale of 1 or less no longer helps anything."""
+
+SKIPPED: Final = 3
+SKIPPED_WINDOW: Final = 20
+"""Infinite gradient norms among the last ones: a probe of the scale gives one in two thousand steps."""
+
+SLOW_RANK: Final = 1.2
+SLOW_RANK_OVER: Final = 1.1
+"""Step time of a rank over the median of the others: everybody waits for the slowest."""
+
+RANK_WINDOW: Final = 20
+RANK_CHECK_EVERY: Final = 10
+"""Records of a rank that make its median, and how many lie between two looks; three looks in a row confirm."""
+
+RANK_LOOKS: Final = 3
