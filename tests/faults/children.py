@@ -126,6 +126,15 @@ class Ended:
         self.out = out
         self.err = err
 
+    @property
+    def trouble(self) -> str:
+        """What it said on standard error, but for findings: a loss that is always 1 is one, and no trouble."""
+        return "".join(
+            line
+            for line in self.err.splitlines(keepends=True)
+            if not line.startswith("[telemetry] warning: ")
+        )
+
     def number(self, name: str) -> float:
         """Return the number of the line `name=...` that the child printed."""
         for line in self.out.splitlines():

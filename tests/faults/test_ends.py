@@ -142,7 +142,7 @@ def test_calls_after_the_end_do_nothing(tmp_path, start):
     ).end()
 
     assert ended.code == 7, ended.err
-    assert not ended.err
+    assert not ended.trouble
     records = whole_run(tmp_path / "run", steps=range(1))
     assert [record["reason"] for record in events(records, "end")] == ["finished"]
 
@@ -173,7 +173,7 @@ def test_threads_and_exit_handlers_that_log_until_the_very_end_are_no_trouble(tm
     ).end()
 
     assert ended.code == 0, ended.err
-    assert not ended.err
+    assert not ended.trouble
     records = whole_run(tmp_path / "run", steps=range(500))
     assert len(events(records, "in_time")) == 1
     assert not events(records, "too_late")

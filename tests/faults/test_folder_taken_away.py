@@ -169,7 +169,7 @@ def test_a_script_that_changes_its_working_directory_takes_nothing_away(tmp_path
     ).end()
 
     assert ended.code == 7, ended.err
-    assert not ended.err
+    assert not ended.trouble
     assert not list((tmp_path / "elsewhere").iterdir())
     records = whole_run(tmp_path / "logs" / "run", steps=range(3000))
     assert not events(records, "lost")

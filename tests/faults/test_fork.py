@@ -126,7 +126,7 @@ def test_two_hundred_forks_beside_a_thread_that_logs_disturb_nothing(tmp_path, s
     assert ended.number("ended_badly") == 0, ended.err
     assert ended.number("slowest") < 1.0
     records = whole_run(tmp_path / "run", steps=range(200))
-    ours = {"start", "environment", "system", "step", "from_the_thread", "end"}
+    ours = {"start", "environment", "system", "step", "from_the_thread", "finding", "end"}
     assert {record["event"] for record in records} <= ours
     assert len(events(records, "start")) == len(events(records, "end")) == 1
 

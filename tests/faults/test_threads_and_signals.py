@@ -35,7 +35,7 @@ def test_eight_threads_log_at_once(tmp_path, start):
     ).end()
 
     assert ended.code == 7, ended.err
-    assert not ended.err
+    assert not ended.trouble
     assert ended.number("slowest") < 2.0, "the others' turns at the interpreter included"
     records = whole_run(tmp_path / "run")
     by_thread = {number: [] for number in range(8)}
@@ -95,7 +95,7 @@ for step in range(30_000):
     ).end()
 
     assert ended.code == 7, ended.err
-    assert not ended.err
+    assert not ended.trouble
     assert ended.number("slowest") < 1.0
     interrupts = range(1, int(ended.number("interrupts")) + 1)
     assert len(interrupts) > 100
@@ -159,18 +159,24 @@ def test_an_object_that_logs_while_it_is_destroyed_is_no_trouble(tmp_path, start
 
         log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
 
+        destroyed = []
+
         class LogsAtItsEnd:
             def __init__(self):
                 self.itself = self
 
             def __del__(self):
                 log.log_event("destroyed")
+                destroyed.append(1)
 
         gc.set_threshold(7)  # a collection falls into the middle of calls of ours, too
         for step in range(3000):
             LogsAtItsEnd()
             log.log_step(step, train_loss=1.0, extra={"a": [step]})
-        gc.collect()
+        # A collection may be going on in another thread, and this one is then none.
+        while len(destroyed) < 3000:
+            gc.collect()
+            time.sleep(0.01)
         log.close()
         sys.exit(7)
         """,

@@ -49,6 +49,8 @@ def test_a_whole_block_is_taken_over():
         control: false
         system: false
         system_every: 2
+        diagnostics: {plateau: info, nan: "off"}
+        on_finding: {}
         resume: true
         run_id: abc
         project: faces
@@ -81,6 +83,8 @@ WRONG = {
     "control": ["on"],
     "system": [[]],
     "system_every": [0, 0.5, "5", True, float("nan"), float("inf"), 10**400, None, 3601],
+    "diagnostics": ["yes", 1, None, ["nan"]],
+    "on_finding": ["stop", True, ["nan"]],
     "resume": ["auto"],
     "run_id": ["", 5, "a\0"],
     "project": ["", 7],
@@ -96,6 +100,49 @@ WRONG = {
     "queue_max_mb": [0.5, 5000, "32"],
     "close_timeout": [0, 601, None],
 }
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (
+            {"diagnostics": {"nann": "off"}},
+            "telemetry.diagnostics.nann: 'nann' is no kind of finding; did you mean 'nan'?",
+        ),
+        ({"diagnostics": {5: "off"}}, "telemetry.diagnostics.5: 5 is no kind of finding"),
+        (
+            {"diagnostics": {"nan": "loud"}},
+            "telemetry.diagnostics.nan is 'loud'; it must be info, warning, critical or off",
+        ),
+        (
+            {"on_finding": {"nann": "stop"}},
+            "telemetry.on_finding.nann: 'nann' is no kind of finding; did you mean 'nan'?",
+        ),
+        (
+            {"on_finding": {"nan": "explode"}},
+            "on_finding.nan is 'explode'; it must be one of save, stop, save_and_stop",
+        ),
+        ({"on_finding": {"overfit": "stop"}}, "say `diagnostics: {overfit: critical}` as well"),
+        ({"on_finding": {"nan": "stop"}, "control": False}, "while telemetry.control is false"),
+        ({"on_finding": {"nan": "stop"}, "diagnostics": False}, "while telemetry.diagnostics is false"),
+    ],
+)
+def test_a_wrong_kind_severity_or_action_is_refused_by_its_name(block, said):
+    with pytest.raises(OptionsError) as refusal:
+        TelemetryOptions.from_mapping(block)
+
+    assert said in str(refusal.value)
+
+
+def test_what_a_finding_may_ask_for_is_taken_over():
+    options = TelemetryOptions.from_mapping(
+        yaml.safe_load(
+            "{diagnostics: {plateau: off, overfit: critical}, on_finding: {overfit: save_and_stop, nan: stop}}"
+        )
+    )
+
+    assert options.on_finding == {"overfit": "save_and_stop", "nan": "stop"}
+    assert TelemetryOptions.from_mapping({"on_finding": None}).on_finding == {}
 
 
 def test_every_option_has_wrong_values_here():

@@ -128,7 +128,7 @@ def test_pandas_reads_the_jsonl_too(make):
 
 
 def test_a_flush_puts_everything_into_both_files(make):
-    log = make(log_every=1)
+    log = make(log_every=1, diagnostics=False)
     for step in range(30):
         log.log_step(step, train_loss=step / 3, **{f"metric/{step // 10}": 1.0})
         if step % 7 == 0:

@@ -35,6 +35,7 @@ MIN_CHANGE_S: Final = 30.0
 
 _STOPPING = ("stop", "save_and_stop")
 _LOG_EVERY = "log_every"
+_FINDING = "finding"
 _MAX_OPEN = 64
 
 # A request with several parts is answered with the status of the part that came off worst.
@@ -99,6 +100,7 @@ class ControlPoller:
         # Held for a few memory operations at a time, never during I/O, a callback or an answer.
         self._lock = threading.RLock()
         self._handled: set[str] = set()
+        self._own: set[str] = set()
         self._open: dict[str, _Case] = {}
         self._held: list[_Case] = []
         self._waiting: list[_Case] = []
@@ -177,6 +179,21 @@ class ControlPoller:
             self._look(now)
         with self._lock:
             self._expire(now)
+            ready = self._something_is_due()
+            newly_ready = ready and not self.ready
+            self.ready = ready
+        self._send_answers()
+        if newly_ready:
+            self._notify()
+
+    def ask(self, request: ControlRequest) -> None:
+        """Take a request that a finding makes, on a background thread; it is answered like any other."""
+        with self._lock:
+            if self._closed or request.id in self._handled:
+                return
+            self._handled.add(request.id)
+            self._own.add(request.id)
+            self._admit(request, self._undeclared(request))
             ready = self._something_is_due()
             newly_ready = ready and not self.ready
             self.ready = ready
@@ -491,7 +508,7 @@ class ControlPoller:
                 fields = self._answers.popleft()
             except IndexError:  # the other thread was faster
                 return
-            self._answer(fields)
+            self._answer({**fields, "source": _FINDING} if fields["id"] in self._own else fields)
 
     @staticmethod
     def _check_declaration(what: str, name: object, callback: object, taken: Iterable[str]) -> None:

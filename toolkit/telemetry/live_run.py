@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from toolkit.runfolder import records
+from toolkit.runfolder.control import ControlRequest
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.control_history import was_answered
@@ -55,6 +56,7 @@ class LiveRun:
         self._options = options
         self._config = config
         self._gate = gate
+        self._clock = clock
         self._guard = guard
         self._values = Values(guard, DeviceScalars())
         self.recorder = Recorder(home, options, sinks=sinks, clock=clock, guard=guard)
@@ -100,6 +102,7 @@ class LiveRun:
         )
         if self.steering is not None:
             self.steering.seconds_per_step = lambda: self.steps.latest.get("sec_per_step")
+            self.recorder.ask_for = self._ask_for
         self.keeper = Keeper(self._chores(), clock=clock, guard=guard)
 
     def start(self) -> None:
@@ -178,6 +181,8 @@ class LiveRun:
             self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
         with self._guard.watch("closing"):
             self.steps.put_rest()
+        with self._guard.watch("examining the last records"):
+            self.recorder.conclude_findings(0.2 * self._options.close_timeout)
         if error is not None:
             with self._guard.watch("describing a failure"):
                 self.put(records.ERROR, describe_failure(error))
@@ -216,6 +221,12 @@ class LiveRun:
 
     def _have_the_next_step_looked_at(self) -> None:
         self._gate.due_at = -NEVER
+
+    def _ask_for(self, action: str, request_id: str) -> None:
+        """Ask the run itself for `action`, because something critical was found."""
+        assert self.steering is not None
+        request = ControlRequest(id=request_id, timestamp=self._clock.wall(), actions=(action,))
+        self.steering.poller.ask(request)
 
     def _look_at_control(self) -> None:
         assert self.steering is not None

@@ -6,7 +6,7 @@ import datetime
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 
@@ -31,6 +31,10 @@ class TelemetryOptions:
     """Whether the machine is sampled: processor, memory, GPU."""
     system_every: float = 5.0
     """Seconds from one system record to the next."""
+    diagnostics: bool | Mapping[str, Any] = True
+    """Whether the run watches itself and writes what it finds wrong; or a severity a kind, such as {plateau: off}."""
+    on_finding: Mapping[str, str] = field(default_factory=dict)
+    """What a critical finding of a kind asks of the run: `save`, `stop` or `save_and_stop`, such as {nan: stop}."""
     resume: bool = False
     """Whether to go on in the folder of the newest run of this name, as a new session."""
     run_id: str | None = None
@@ -56,15 +60,35 @@ class TelemetryOptions:
     """Seconds that close() waits for a disk or a mirror that does not answer."""
 
     def __post_init__(self) -> None:
-        # What a script has at hand: a path is a text here, and a YAML's list a tuple.
-        for name in ("log_dir", "tensorboard_dir", "tags"):
+        # What a script has at hand: a path is a text here, a YAML's list a tuple, and an empty key of a YAML is None.
+        for name in ("log_dir", "tensorboard_dir", "tags", "on_finding"):
             given: Any = getattr(self, name)
-            if isinstance(given, os.PathLike):
+            if name == "on_finding":
+                object.__setattr__(self, name, {} if given is None else given)
+            elif isinstance(given, os.PathLike):
                 object.__setattr__(self, name, os.fspath(given))
             elif isinstance(given, list) and name == "tags":
                 object.__setattr__(self, name, tuple(given))
         for option in fields(self):
             _CHECKS[option.name](f"telemetry.{option.name}", getattr(self, option.name))
+        self._check_diagnostics()
+
+    def _check_diagnostics(self) -> None:
+        if isinstance(self.diagnostics, bool) and self.on_finding == {}:
+            return
+        # Imported only for whoever sets them: the rest do not pay for it.
+        from toolkit.diagnostics.policy import PolicyError, policy_from
+
+        try:
+            policy_from(self.diagnostics, self.on_finding)
+        except PolicyError as error:
+            raise OptionsError(f"telemetry.{error}") from error
+        for needed in ("diagnostics", "control"):
+            if self.on_finding and getattr(self, needed) is False:
+                raise OptionsError(
+                    f"telemetry.on_finding is {_shown(dict(self.on_finding))} while telemetry.{needed} is false; "
+                    f"it must be true for the run to act on a finding"
+                )
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any], **overrides: Any) -> TelemetryOptions:
@@ -213,6 +237,10 @@ def _tags(name: str, value: Any) -> None:
         raise _wrong(name, list(value) if isinstance(value, tuple) else value, "a list of texts")
 
 
+def _anything(name: str, value: Any) -> None:
+    """Checked together with others."""
+
+
 def _one_of(*allowed: str | None) -> Any:
     def check(name: str, value: Any) -> None:
         if not (value is None or isinstance(value, str)) or value not in allowed:
@@ -250,6 +278,8 @@ _CHECKS: dict[str, Any] = {
     "control": _boolean,
     "system": _boolean,
     "system_every": _number(1.0, 3600.0),
+    "diagnostics": _anything,
+    "on_finding": _anything,
     "resume": _boolean,
     "run_id": _text_or_none,
     "project": _text_or_none,

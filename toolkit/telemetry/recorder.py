@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.diagnostics.policy import policy_from
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.journal import (
     SEGMENT_BYTES,
@@ -26,6 +27,7 @@ from toolkit.runfolder.repair import drain_journal, is_on_same_disk
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.csv_mirror import CsvMirror
 from toolkit.telemetry.device_scalars import PendingScalar
+from toolkit.telemetry.findings import FindingsSink
 from toolkit.telemetry.guard import Guard, describe_error
 from toolkit.telemetry.intake import Intake
 from toolkit.telemetry.mirror import Mirror
@@ -83,6 +85,9 @@ class Recorder:
         )
         self._syncer = Syncer(self._writer, guard=guard, interval_s=options.sync_interval)
         self._manifest_writer = _ManifestWriter(home.folder, mode=home.modes.file, guard=guard)
+        self.ask_for: Callable[[str, str], None] = _ask_nobody
+        """Called with an action and an id where a finding asks for something."""
+        self._findings: tuple[FindingsSink, Mirror] | None = None
         self._mirrors = self._make_mirrors(sinks)
 
     def start(self) -> None:
@@ -92,7 +97,7 @@ class Recorder:
             self._manifest_writer.put(self.manifest)
         self._writer.start()
         self._syncer.start()
-        for mirror in self._mirrors:
+        for mirror in self._all_mirrors():
             mirror.start()
 
     def elapsed(self) -> float:
@@ -117,7 +122,7 @@ class Recorder:
             heartbeat=Heartbeat(
                 time=self._clock.wall(), seq=self.intake.next_seq - 1, global_step=global_step
             ),
-            summary=summary,
+            summary={**summary, **(self._findings[0].open_by_severity() if self._findings else {})},
             control=control,
         )
         self._manifest_writer.put(self.manifest)
@@ -137,9 +142,28 @@ class Recorder:
         deadline = time.monotonic() + timeout_s
         self.wait_for_devices(timeout_s)
         done = self._writer.flush(max(0.0, deadline - time.monotonic()))
+        self.conclude_findings(max(0.0, deadline - time.monotonic()), is_end=False)
         for mirror in self._mirrors:
             done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
         return done
+
+    def conclude_findings(self, timeout_s: float, *, is_end: bool = True) -> None:
+        """Have everything logged so far examined, at most for `timeout_s`, so that what is wrong stands in the records.
+
+        At the end of a run the last word is put on what is still open.
+        """
+        if self._findings is None:
+            return
+        sink, mirror = self._findings
+        deadline = time.monotonic() + timeout_s
+        if is_end:
+            sink.in_a_hurry = True
+            self._writer.flush(max(0.0, deadline - time.monotonic()))
+        is_done = mirror.flush(max(0.0, deadline - time.monotonic()))
+        if is_end and is_done:
+            sink.conclude()
+        # What was found has to reach the file as well.
+        self._writer.flush(max(0.0, deadline - time.monotonic()))
 
     def wait_for_devices(self, timeout_s: float) -> None:
         """Wait until values that were still being computed have arrived, at most `timeout_s`.
@@ -177,7 +201,7 @@ class Recorder:
                 journal=None if written else self.manifest.sessions[-1].journal,
             )
             self._manifest_writer.put(self.manifest, durable=written)
-        for mirror in self._mirrors:
+        for mirror in self._all_mirrors():
             if not mirror.close(max(0.1, deadline - time.monotonic())):
                 left_undone.append(f"{mirror.sink.name} did not take everything in time")
         if self.home.rank == 0 and not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
@@ -213,7 +237,21 @@ class Recorder:
             mirrors.append(self._mirror(table, table.start_at, optional=False))
         for sink in [*_exporters(home, options), *sinks]:
             mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
+        if options.diagnostics is not False:
+            policy = policy_from(options.diagnostics, options.on_finding)
+            self.manifest = replace(self.manifest, diagnostics=dict(policy.severities))
+            watcher = FindingsSink(
+                policy,
+                session=home.session.session,
+                put=self.put,
+                ask=lambda action, request_id: self.ask_for(action, request_id),
+                guard=self.guard,
+            )
+            self._findings = watcher, self._mirror(watcher, lambda: 0, optional=True)
         return mirrors
+
+    def _all_mirrors(self) -> list[Mirror]:
+        return self._mirrors if self._findings is None else [*self._mirrors, self._findings[1]]
 
     def _mirror(self, sink: Sink, start_at: Callable[[], int], *, optional: bool) -> Mirror:
         return Mirror(
@@ -307,6 +345,10 @@ def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
             )
         )
     return found
+
+
+def _ask_nobody(action: str, request_id: str) -> None:
+    """The run obeys nobody."""
 
 
 def _size_of(path: Path) -> int:

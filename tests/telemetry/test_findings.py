@@ -1,0 +1,241 @@
+"""A run that watches itself: what is found stands in its records, and agrees with what its history says."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+
+import pytest
+
+from tests.telemetry.logged import make_logger, read_records, records_of
+from toolkit.diagnostics.examiner import Examiner
+from toolkit.diagnostics.finding import finding_from
+from toolkit.runfolder.manifest import read_manifest
+
+
+def loss_at(step, dice):
+    return 0.3 + 2.0 * math.exp(-step / 300) + 0.02 * dice.gauss(0.0, 1.0)
+
+
+def train(log, steps, *, seed=0, broken=lambda step, loss: loss):
+    dice = random.Random(seed)
+    for step in steps:
+        log.log_step(step, train_loss=broken(step, loss_at(step, dice)), lr=1e-3, grad_norm=1.0)
+
+
+def spike_at(first, last, factor=6.0):
+    return lambda step, loss: loss * factor if first <= step < last else loss
+
+
+def last_words(records):
+    """Return the newest finding of each id that the run wrote."""
+    return {record["id"]: finding_from(record) for record in records if record["event"] == "finding"}
+
+
+def words_of_history(records):
+    examiner = Examiner()
+    examiner.take(records)
+    return {finding.id: finding for finding in examiner.findings()}
+
+
+def test_a_spike_is_in_the_records_once_it_is_flushed(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+    train(log, range(200), broken=spike_at(150, 160))
+    log.flush()
+    found = records_of(log, "finding")
+    log.close()
+
+    assert [(record["kind"], record["severity"]) for record in found] == [("spike", "warning")]
+    assert found[0]["start_step"] == 150
+    assert found[0]["noticed_step"] in (150, 151, 152)
+    assert found[0]["message"].startswith("train_loss jumped from 1.5")
+    assert found[0]["causes"]
+    assert found[0]["advice"]
+
+
+def test_what_was_written_live_is_what_history_says(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+    train(log, range(400), broken=spike_at(150, 160))
+    log.flush()
+    train(log, range(400, 500), broken=lambda step, loss: math.nan if step >= 450 else loss)
+    log.close()
+    records = read_records(log.run_folder / "metrics.jsonl")
+
+    assert last_words(records) == words_of_history(records)
+    assert {finding.kind for finding in last_words(records).values()} == {"spike", "nan"}
+
+
+def test_the_last_records_are_examined_before_the_end_is_told(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+    train(log, range(100), broken=lambda step, loss: math.nan if step >= 99 else loss)
+    log.close()
+    records = read_records(log.run_folder / "metrics.jsonl")
+
+    assert [record["event"] for record in records][-1] == "end"
+    assert "finding" in [record["event"] for record in records]
+
+
+def test_a_finding_that_goes_on_gets_its_last_word_at_the_end(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+    train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
+    log.flush()
+    train(log, range(100, 140), broken=lambda step, loss: math.nan)
+    log.close()
+    found = [
+        record for record in read_records(log.run_folder / "metrics.jsonl") if record["event"] == "finding"
+    ]
+
+    assert [record["id"] for record in found] == [found[0]["id"]] * 2
+    assert [record["count"] for record in found] == [40, 80]
+
+
+def test_a_resumed_run_goes_on_with_what_it_knew_and_tells_nothing_twice(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+    train(log, range(200), broken=spike_at(150, 160))
+    log.close()
+    log = make_logger(tmp_path, log_every=1, resume=True)
+    train(log, range(190, 400), seed=1)
+    log.close()
+    records = read_records(log.run_folder / "metrics.jsonl")
+
+    assert [record["session"] for record in records if record["event"] == "finding"] == [1]
+    assert last_words(records) == words_of_history(records)
+
+
+def test_a_killed_session_s_finding_is_told_by_the_next_one(tmp_path):
+    log = make_logger(tmp_path, log_every=1, diagnostics=False)
+    train(log, range(200), broken=spike_at(150, 160))
+    log.close()
+    log = make_logger(tmp_path, log_every=1, resume=True)
+    train(log, range(200, 300), seed=1)
+    log.close()
+    found = [
+        record for record in read_records(log.run_folder / "metrics.jsonl") if record["event"] == "finding"
+    ]
+
+    assert [(record["kind"], record["session"], record["began_in_session"]) for record in found] == [
+        ("spike", 2, 1)
+    ]
+
+
+def test_the_best_validation_loss_of_an_earlier_session_is_remembered(tmp_path):
+    def with_validation(log, steps, val):
+        for step in steps:
+            log.log_step(step, train_loss=1.0 / (1 + step / 100), lr=1e-3)
+            if step % 50 == 0:
+                log.log_eval(step, val_loss=val(step))
+
+    log = make_logger(tmp_path, log_every=1)
+    with_validation(log, range(1, 501), lambda step: 2.0 - step / 500)
+    log.close()
+    log = make_logger(tmp_path, log_every=1, resume=True)
+    with_validation(log, range(501, 1001), lambda step: 1.0 + (step - 500) / 500)
+    log.close()
+    found = [
+        record for record in read_records(log.run_folder / "metrics.jsonl") if record["event"] == "finding"
+    ]
+
+    assert {record["kind"] for record in found} == {"overfit"}
+    assert found[0]["start_step"] == 500
+
+
+def test_silence_and_severity_are_chosen_by_kind(tmp_path, capfd):
+    log = make_logger(tmp_path, log_every=1, diagnostics={"spike": "info", "nan": False})
+    train(log, range(200), broken=spike_at(150, 160))
+    train(log, range(200, 220), broken=lambda step, loss: math.nan)
+    log.close()
+    found = [
+        record for record in read_records(log.run_folder / "metrics.jsonl") if record["event"] == "finding"
+    ]
+
+    assert {(record["kind"], record["severity"]) for record in found} == {("spike", "info")}
+    assert "[telemetry] warning" not in capfd.readouterr().err
+
+
+def test_the_manifest_counts_what_goes_on_and_keeps_what_was_silenced(tmp_path):
+    log = make_logger(tmp_path, log_every=1, diagnostics={"plateau": "off"})
+    train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
+    log.close()
+    manifest = read_manifest(log.run_folder)
+
+    assert manifest.summary["findings_critical"] == 1
+    assert "findings_warning" not in manifest.summary
+    assert manifest.diagnostics == {"plateau": "off"}
+
+
+def test_diagnostics_can_be_off(tmp_path):
+    log = make_logger(tmp_path, log_every=1, diagnostics=False)
+    train(log, range(100), broken=lambda step, loss: math.nan)
+
+    assert records_of(log, "finding") == []
+    log.close()
+
+
+def test_what_is_critical_is_said_on_standard_error(tmp_path, capfd):
+    log = make_logger(tmp_path, log_every=1)
+    train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
+    log.close()
+
+    assert "[telemetry] critical: train_loss is NaN or infinite from step 60 on" in capfd.readouterr().err
+
+
+def until_stopped(log, *, broken, seconds=20.0):
+    dice = random.Random(0)
+    deadline = time.monotonic() + seconds
+    for step in range(1_000_000):
+        log.log_step(step, train_loss=broken(step, loss_at(step, dice)), lr=1e-3)
+        time.sleep(0.002)
+        if log.should_stop:
+            return step
+        if time.monotonic() > deadline:
+            return None
+    return None
+
+
+def test_a_critical_finding_stops_the_run_where_that_is_asked_for(tmp_path):
+    log = make_logger(tmp_path, log_every=1, control=True, on_finding={"nan": "stop"})
+    log.declare_action("stop")
+    stopped = until_stopped(log, broken=lambda step, loss: math.nan if step >= 100 else loss)
+    log.close()
+    records = read_records(log.run_folder / "metrics.jsonl")
+    asked = next(record for record in records if record["event"] == "finding")
+    answer = next(record for record in records if record["event"] == "control_change")
+
+    assert stopped is not None
+    assert asked["asks_for"] == "stop"
+    assert (answer["status"], answer["source"], answer["actions"]) == ("applied", "finding", ["stop"])
+    assert asked["id"] in answer["id"]
+    assert records[-1]["status"] == "stopped"
+
+
+def test_an_action_that_the_script_cannot_do_is_refused_with_that_reason(tmp_path):
+    log = make_logger(tmp_path, log_every=1, control=True, on_finding={"nan": "save"})
+    train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
+    log.close()
+    answers = [r for r in read_records(log.run_folder / "metrics.jsonl") if r["event"] == "control_change"]
+
+    assert [(answer["status"], answer["reason"]) for answer in answers] == [
+        ("refused", "this run has no action save; declared: none")
+    ]
+
+
+def test_a_critical_finding_of_another_kind_asks_for_nothing(tmp_path):
+    log = make_logger(tmp_path, log_every=1, control=True, on_finding={"divergence": "stop"})
+    log.declare_action("stop")
+    train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
+    log.flush()
+
+    assert not log.should_stop
+    log.close()
+
+
+@pytest.mark.parametrize("value", ["text", None, [1, 2], {"a": 1}, True, 10**400])
+def test_odd_values_of_the_caller_s_do_not_disturb_the_examiner(tmp_path, value):
+    log = make_logger(tmp_path, log_every=1)
+    for step in range(30):
+        log.log_step(step, train_loss=1.0, lr=value, grad_norm=value, samples_per_sec=value)
+    log.close()
+    records = read_records(log.run_folder / "metrics.jsonl")
+
+    assert [record for record in records if record["event"] == "error"] == []

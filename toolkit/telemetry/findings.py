@@ -1,0 +1,131 @@
+"""The sink that watches the run's own records, and writes down what it finds wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from toolkit.diagnostics.examiner import Examiner
+from toolkit.diagnostics.finding import CRITICAL, OPEN, WARNING, Finding, finding_from
+from toolkit.diagnostics.policy import Policy
+from toolkit.runfolder.records import FINDING, Record
+from toolkit.telemetry.guard import Guard
+
+_REST_FOR_WORK: Final = 3.0
+"""While earlier sessions are read again: seconds of rest for each second of work, so that the loop notices nothing."""
+_LONGEST_REST_S: Final = 0.5
+
+_Told = tuple[str, str, str, int]
+
+
+class FindingsSink:
+    """Examines the records of the run as they reach the file, and puts a `finding` record for each change.
+
+    It starts with the first record of the first session: a resumed run remembers its best validation loss. What
+    earlier sessions have already told is not told again.
+    """
+
+    name = "findings"
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        session: int,
+        put: Callable[[str, dict[str, Any]], None],
+        ask: Callable[[str, str], None],
+        guard: Guard,
+    ) -> None:
+        self.in_a_hurry = False
+        """Set before waiting for this sink: then it does not rest."""
+        self._examiner = Examiner(policy)
+        self._policy = policy
+        self._session = session
+        self._put = put
+        self._ask = ask
+        self._guard = guard
+        self._told: dict[str, _Told] = {}
+        self._waiting: dict[str, Finding] = {}
+
+    def write(self, batch: Sequence[Record]) -> None:
+        """Examine `batch`, the next records of the file."""
+        began = time.monotonic()
+        changed = self._examiner.take(batch)
+        for record in batch:
+            if record.get("event") == FINDING and record.get("session") != self._session:
+                self._remember(finding_from(record))
+        self._waiting.update((finding.id, finding) for finding in changed)
+        if batch and batch[-1].get("session") != self._session:
+            # Earlier sessions: what they found may stand further on in the file.
+            if not self.in_a_hurry:
+                time.sleep(min(_REST_FOR_WORK * (time.monotonic() - began), _LONGEST_REST_S))
+            return
+        for finding in self._waiting.values():
+            if self._told.get(finding.id) != _essence(finding):
+                self._tell(finding)
+        self._waiting.clear()
+
+    def open_by_severity(self) -> dict[str, int]:
+        """Return how many findings of which severity go on, so that a list of runs needs no records."""
+        severities = [severity for _, severity, state, _ in list(self._told.values()) if state == OPEN]
+        return {
+            f"findings_{name}": severities.count(name) for name in (CRITICAL, WARNING) if name in severities
+        }
+
+    def conclude(self) -> None:
+        """Put the last word on what is still open: how far it has come."""
+        for finding in self._examiner.findings():
+            if finding.is_open and finding.session == self._session:
+                self._put(FINDING, _fields(finding))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _remember(self, finding: Finding | None) -> None:
+        if finding is not None:
+            self._told[finding.id] = _essence(finding)
+
+    def _tell(self, finding: Finding) -> None:
+        known = self._told.get(finding.id)
+        self._remember(finding)
+        fields = _fields(finding)
+        is_worse = known is None or known[:2] != _essence(finding)[:2]
+        action = self._policy.actions.get(finding.kind)
+        acts = (
+            action is not None
+            and is_worse
+            and finding.is_open
+            and finding.severity == CRITICAL
+            and finding.session == self._session
+        )
+        if acts and action is not None:
+            fields["asks_for"] = action
+        self._put(FINDING, fields)
+        if is_worse and finding.severity in (WARNING, CRITICAL) and finding.session == self._session:
+            # Standard error may be closed, or a pipe that nobody reads any more.
+            with self._guard.watch("saying what was found"):
+                print(f"[telemetry] {finding.severity}: {finding.message}", file=sys.stderr, flush=True)
+        if acts and action is not None:
+            self._ask(action, request_id_of(finding))
+
+
+def request_id_of(finding: Finding) -> str:
+    """Return the id of the request that `finding` makes, in the letters that an id may have."""
+    return re.sub(r"[^A-Za-z0-9._:+@-]", "_", f"finding:{finding.kind}:{finding.id}")[:128]
+
+
+def _essence(finding: Finding) -> _Told:
+    return finding.kind, finding.severity, finding.state, finding.repeats
+
+
+def _fields(finding: Finding) -> dict[str, Any]:
+    fields: Mapping[str, Any] = finding.to_fields()
+    # The record's own session is the one that writes it.
+    return {
+        "global_step": finding.noticed_step if finding.is_open else finding.resolved_step,
+        **{name: value for name, value in fields.items() if name != "session" and value is not None},
+        "began_in_session": finding.session,
+    }
