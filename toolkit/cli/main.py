@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, cast
 
 SUBCOMMANDS = {
+    "doctor": "what is wrong with a run, what usually causes it, and what to try",
     "repair": "finish what a killed run left behind, and rebuild its metrics.csv",
     "show": "where a run's folder is, and its last steps as pandas sees them",
 }

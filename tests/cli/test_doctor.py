@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from toolkit.cli.main import main
+from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry import TelemetryLogger
+
+
+def log_run(folder, name, losses, **declared):
+    """Write a run with these losses with the real logger and return its folder."""
+    with TelemetryLogger(name, log_dir=folder, log_every=1, system=False) as log:
+        for action in declared.get("actions", ()):
+            log.declare_action(action)
+        for knob in declared.get("knobs", ()):
+            log.declare_knob(knob, float, low=0.1, high=2.0, value=1.0)
+        for step, loss in enumerate(losses, start=1):
+            log.log_step(step, train_loss=loss)
+    return folder / name
+
+
+def falling(count=80):
+    return [1.0 / step for step in range(1, count + 1)]
+
+
+def with_nan(count=80):
+    return [math.nan if step in (40, 41) else loss for step, loss in enumerate(falling(count), start=1)]
+
+
+def with_spike(count=80):
+    return [2.0 if step in (50, 51, 52) else loss for step, loss in enumerate(falling(count), start=1)]
+
+
+@pytest.fixture
+def bad(tmp_path):
+    return log_run(tmp_path / "logs", "bad", with_nan())
+
+
+@pytest.fixture
+def good(tmp_path):
+    return log_run(tmp_path / "logs", "good", falling())
+
+
+@pytest.fixture
+def doctor(capsys):
+    """Run the doctor and return its exit code, what it printed, and what it said on stderr."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = main(["doctor", *map(str, arguments)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def records_in(run):
+    return len((run / "metrics.jsonl").read_bytes().splitlines())
+
+
+# ------------------------------------------------------------ for people
+
+
+def test_a_run_in_which_nothing_is_wrong_takes_one_line(good, doctor):
+    code, out, err = doctor(good)
+
+    assert (code, err) == (0, "")
+    assert out == f"good: finished, nothing wrong in {records_in(good)} records\n"
+
+
+def test_a_finding_is_told_with_its_steps_causes_and_advice(bad, doctor):
+    code, out, _ = doctor(bad)
+
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[0] == f"bad: finished, 1 critical in {records_in(bad)} records"
+    assert lines[2] == "  CRITICAL  Not a number (nan), steps 40 to 41, over at 44"
+    assert lines[3].startswith("    train_loss is NaN or infinite from step 40 on (2 records)")
+    about = CATALOGUE["nan"]
+    assert f"    Causes: {about.causes[0]}" in lines
+    assert f"            {about.causes[1]}" in lines
+    assert about.causes[2] not in out
+    assert "    Try:    Go back to the last checkpoint before step 40;" in out
+
+
+def test_something_that_goes_on_has_no_end(tmp_path, doctor):
+    run = log_run(tmp_path, "r", [*falling(20), math.nan, math.nan])
+    _, out, _ = doctor(run)
+
+    assert "(nan), from step 21 on\n" in out
+
+
+def test_the_action_that_would_help_is_named_where_the_run_declares_it(tmp_path, doctor):
+    run = log_run(tmp_path, "r", with_nan(), actions=["save", "stop"])
+    _, out, _ = doctor(run)
+
+    assert "    Ask:    the run takes the action 'stop'\n" in out
+
+
+def test_the_knob_that_would_help_is_named_with_its_bounds(tmp_path, doctor):
+    run = log_run(tmp_path, "r", with_spike(), actions=["save"], knobs=["lr_scale"])
+    _, out, _ = doctor(run)
+
+    assert "    Ask:    the run has the knob 'lr_scale', 0.1 to 2.0, 1.0 now\n" in out
+
+
+def test_nothing_is_offered_that_the_run_does_not_declare(bad, doctor):
+    _, out, _ = doctor(bad)
+
+    assert "Ask:" not in out
+
+
+def test_each_run_of_a_folder_has_its_block(bad, good, doctor):
+    code, out, _ = doctor(bad.parent)
+
+    assert code == 1
+    assert [line.split(":")[0] for line in out.splitlines() if line and line[0] != " "] == ["bad", "good"]
+    assert "\n\ngood: finished, nothing wrong" in out
+
+
+def test_a_run_that_has_no_records_yet_is_no_fault(tmp_path, doctor):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "metrics.jsonl").touch()
+
+    assert doctor(tmp_path / "r") == (0, "r: no records yet\n  (there is no run.json)\n", "")
+
+
+def test_lines_that_are_no_record_are_counted(bad, doctor):
+    with (bad / "metrics.jsonl").open("ab") as file:
+        file.write(b"nonsense\n[]\n")
+    _, out, _ = doctor(bad)
+
+    assert "  (2 lines are no record)\n" in out
+
+
+def test_a_name_in_a_file_cannot_command_the_terminal(tmp_path, doctor):
+    path = tmp_path / "x.jsonl"
+    rows = [{"step": step, "loss": 1.0, "\x1b]0;mine\x07": math.nan} for step in range(3)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    code, out, _ = doctor(path)
+
+    assert code == 0
+    assert "\x1b" not in out
+    assert "\N{REPLACEMENT CHARACTER}]0;mine" in out
+
+
+def in_a_terminal(*arguments, **environ):
+    """Return what the doctor writes to a terminal, stdout and stderr together."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "toolkit.cli.main", "doctor", *map(str, arguments)],
+        stdout=theirs,
+        stderr=theirs,
+        env={name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        | {"TERM": "xterm", **environ},
+    ):
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                part = os.read(ours, 65_536)
+            except OSError:
+                break
+            if not part:
+                break
+            said += part
+    os.close(ours)
+    return said.decode()
+
+
+def test_colours_are_for_terminals_that_want_them(bad):
+    assert "\x1b[1;31mCRITICAL\x1b[0m" in in_a_terminal(bad)
+    assert "\x1b" not in in_a_terminal(bad, NO_COLOR="1")
+    assert "\x1b" not in in_a_terminal(bad, TERM="dumb")
+
+
+def test_who_waits_at_a_terminal_for_a_long_run_sees_how_far_it_is(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("step,x\n" + "1,1\n" * 200_000)
+
+    assert "\rlong.csv: 200,000 records …\r\x1b[K" in in_a_terminal(path)
+
+
+# ------------------------------------------------------------ for scripts
+
+
+def test_the_json_of_a_run_has_every_field(tmp_path, doctor):
+    run = log_run(tmp_path, "r", with_nan(), actions=["stop"])
+    code, out, _ = doctor(run, "--json")
+    found = json.loads(out, parse_constant=pytest.fail)
+
+    assert code == 1
+    (finding,) = found.pop("findings")
+    assert found == {
+        "run": "r",
+        "path": str(run),
+        "status": "finished",
+        "records": records_in(run),
+        "bad_lines": 0,
+        "notes": [],
+    }
+    assert {name: finding[name] for name in ("kind", "severity", "metric", "start_step", "end_step")} == {
+        "kind": "nan",
+        "severity": "critical",
+        "metric": "train_loss",
+        "start_step": 40,
+        "end_step": 41,
+    }
+    assert (finding["noticed_step"], finding["resolved_step"], finding["state"]) == (40, 44, "resolved")
+    assert finding["message"].startswith("train_loss is NaN")
+    assert len(finding["causes"]) == len(CATALOGUE["nan"].causes)
+    assert len(finding["advice"]) == len(CATALOGUE["nan"].advice)
+    assert finding["evidence"]["last_good"] == pytest.approx(1 / 39)
+    assert finding["remedy"] == "stop"
+
+
+def test_the_json_of_a_run_in_which_nothing_is_wrong_has_no_findings(good, doctor):
+    code, out, _ = doctor(good, "--json")
+
+    assert code == 0
+    assert json.loads(out)["findings"] == []
+
+
+def test_the_json_of_a_folder_has_a_list_of_runs_however_many_there_are(bad, doctor):
+    code, out, _ = doctor(bad.parent, "--json")
+    found = json.loads(out)
+
+    assert code == 1
+    assert [run["run"] for run in found["runs"]] == ["bad"]
+    assert found["unreadable"] == []
+
+
+def test_numbers_that_json_lacks_are_null(tmp_path, doctor):
+    path = tmp_path / "x.csv"
+    rows = [f"{step},1.0,{'inf' if step == 7 else 0.1}" for step in range(20)]
+    path.write_text("\n".join(["step,loss,lr", *rows[:7], "7,nan,inf", *rows[8:]]))
+    _, out, _ = doctor(path, "--json")
+
+    nan = next(
+        found for found in json.loads(out, parse_constant=pytest.fail)["findings"] if found["kind"] == "nan"
+    )
+    assert nan["evidence"]["lr"] is None
+
+
+def test_progress_is_not_told_to_scripts(bad, doctor, monkeypatch):
+    monkeypatch.setattr("toolkit.cli.doctor._TELL_EVERY", 1)
+
+    assert doctor(bad, "--json")[2] == ""
+
+
+# ------------------------------------------------------------ what is asked for
+
+
+def test_other_kinds_than_those_asked_for_count_for_nothing(bad, doctor):
+    code, out, _ = doctor(bad, "--kinds", "spike,overfit")
+
+    assert code == 0
+    assert out == f"bad: finished, nothing that was asked for, 1 left out, in {records_in(bad)} records\n"
+    assert json.loads(doctor(bad, "--kinds", "spike", "--json")[1])["findings"] == []
+    assert doctor(bad, "--kinds", "spike, nan")[0] == 1
+
+
+def test_milder_findings_can_be_left_out(tmp_path, doctor):
+    run = log_run(tmp_path, "r", with_spike())
+
+    for severity, kinds in (("info", ["spike"]), ("warning", ["spike"]), ("critical", [])):
+        code, out, _ = doctor(run, "--json", "--min-severity", severity)
+        assert code == 0
+        assert [finding["kind"] for finding in json.loads(out)["findings"]] == kinds
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ("spike,nann", "'nann' is no kind of finding; did you mean 'nan'? Known: nan, spike,"),
+        ("xyzzy", "'xyzzy' is no kind of finding. Known: nan, spike,"),
+        (",", "names no kind of finding. Known: nan, spike,"),
+    ],
+)
+def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(bad, capsys, kinds, said):
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", str(bad), "--kinds", kinds])
+
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+# ------------------------------------------------------------ nothing to read
+
+
+def test_a_path_where_nothing_is_is_said_in_words(tmp_path, doctor):
+    assert doctor(tmp_path / "gone") == (2, "", f"{tmp_path / 'gone'} is not there\n")
+
+
+def test_a_folder_without_runs_is_said_in_words(tmp_path, doctor):
+    code, out, err = doctor(tmp_path)
+
+    assert (code, out) == (2, "")
+    assert f"{tmp_path} is no run folder and holds none" in err
+
+
+def test_a_run_without_its_record_file_is_said_in_words(bad, doctor):
+    (bad / "metrics.jsonl").unlink()
+
+    assert doctor(bad) == (2, "", f"{bad / 'metrics.jsonl'} is not there\n")
+
+
+def test_a_file_that_is_no_log_is_said_in_words(tmp_path, doctor):
+    (tmp_path / "notes.txt").write_text("Notes\nmore of them\n")
+    code, _, err = doctor(tmp_path / "notes.txt", "--json")
+
+    assert code == 2
+    assert err == f"{tmp_path / 'notes.txt'}: notes.txt holds no records: its one line is none\n"
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(bad, good, doctor):
+    (good / "metrics.jsonl").unlink()
+    (good / "metrics.jsonl").symlink_to(bad / "metrics.jsonl")
+    code, out, err = doctor(bad.parent, "--json")
+    found = json.loads(out)
+
+    assert code == 1
+    assert [run["run"] for run in found["runs"]] == ["bad"]
+    assert [each["path"] for each in found["unreadable"]] == [str(good)]
+    assert err == f"{good}: metrics.jsonl is a symbolic link, not a regular file\n"
+
+
+def test_it_brings_no_numpy_and_no_logger_along():
+    code = (
+        "import sys; from toolkit.cli.main import main\n"
+        "main(['doctor', 'nowhere'])\n"
+        "print([name for name in sys.modules if name in ('numpy', 'pandas', 'torch', 'toolkit.telemetry')])"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert finished.stdout == "[]\n"
