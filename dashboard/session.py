@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,6 +24,8 @@ _RUN_KEPT = "_run"
 _FROM, _TO = "from", "to"
 _REFRESH = "refresh"
 _ASKED = "_asked"
+_TOLD = "_told"
+_CONFIRM = "_confirm"
 _DELETED = "_deleted"
 
 
@@ -128,6 +131,18 @@ def set_read_in_part(run: str, in_part: bool) -> bool:
     return changed
 
 
+def is_examined_in_part(run: str) -> bool:
+    """Say whether the detectors have not seen all of the run's records yet."""
+    return bool(st.session_state.get(f"_examining {run}"))
+
+
+def set_examined_in_part(run: str, in_part: bool) -> bool:
+    """Remember it, and say whether it changed."""
+    changed = is_examined_in_part(run) != in_part
+    st.session_state[f"_examining {run}"] = in_part
+    return changed
+
+
 def set_live(run: str, live: bool) -> bool:
     """Remember whether the run is live, and say whether that changed since the page was drawn."""
     changed = bool(st.session_state.get(f"_live {run}", live) != live)
@@ -201,7 +216,27 @@ def asked(run: str) -> list[dict[str, Any]]:
     return list(st.session_state.get(_ASKED, {}).get(run, ()))
 
 
-def remember_asked(run: str, request_id: str, what: str, at: float) -> None:
-    """Remember a request, to show its answer when it comes."""
+def remember_asked(run: str, request_id: str, what: str, at: float, *, about: str = "") -> None:
+    """Remember a request, to show its answer when it comes; `about` is the alert that it was made against."""
     all_asked = st.session_state.setdefault(_ASKED, {})
-    all_asked[run] = [{"id": request_id, "what": what, "at": at}, *all_asked.get(run, ())][:5]
+    asked_now = {"id": request_id, "what": what, "at": at, "about": about}
+    all_asked[run] = [asked_now, *all_asked.get(run, ())][:5]
+
+
+def to_confirm(run: str) -> str | None:
+    """Return the alert whose remedy waits for a second yes."""
+    waiting = st.session_state.get(_CONFIRM)
+    return str(waiting[1]) if waiting and waiting[0] == run else None
+
+
+def set_to_confirm(run: str, alert_id: str | None) -> None:
+    """Wait for a second yes to the remedy of this alert; None for no more."""
+    st.session_state[_CONFIRM] = None if alert_id is None else (run, alert_id)
+
+
+def take_untold(run: str, alert_ids: Iterable[str]) -> list[str]:
+    """Return those of `alert_ids` that this tab has not been told of yet; from now on it has."""
+    told: set[tuple[str, str]] = st.session_state.setdefault(_TOLD, set())
+    new = [alert_id for alert_id in alert_ids if (run, alert_id) not in told]
+    told.update((run, alert_id) for alert_id in new)
+    return new

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,9 @@ Figure = dict[str, Any]
 
 _MAX_MARKS: Final = 60
 _MAX_LABELS: Final = 10
+_LABEL_SHARE: Final = 0.1
+"""Words nearer to each other than this share of the width would stand on each other."""
+_TONES_WORST_FIRST: Final = {"critical": 0, "warning": 1}
 _AXIS_TITLES: Final = {"step": "step", "time": "", "elapsed": "time", "epoch": "epoch"}
 
 
@@ -49,6 +52,30 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A stretch of the axis that is meant, shaded from top to bottom or between two values."""
+
+    start: float
+    end: float
+    tone: str = "warning"
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A value to measure the curve by: a line across the chart, or between two places of it."""
+
+    y: float
+    text: str
+    tone: str = "muted"
+    between: tuple[float, float] | None = None
+    """From where to where it goes; None for all of the width."""
+    y_end: float | None = None
+    """Where it ends, if that is not the value at which it begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """How a chart is drawn."""
 
@@ -63,6 +90,9 @@ class Look:
     mark_labels: bool = True
     limits: tuple[tuple[float, str], ...] = ()
     """Horizontal lines with a word: memory there is, temperature where the card slows down."""
+    bands: tuple[Band, ...] = ()
+    levels: tuple[Level, ...] = ()
+    """Lines that the frame makes room for."""
     revision: str = ""
     """Zoom and hidden curves are kept as long as this stays the same."""
     marks: tuple[Mark, ...] = field(default_factory=tuple)
@@ -318,6 +348,7 @@ def _y_range(curves: Sequence[Curve], look: Look) -> tuple[float | None, float |
         return None, None
     # Zoomed in along the axis, the height fits what is inside the window: spikes, and what was begun again.
     values = [value for curve in curves for value in _heights(curve, look.window)]
+    values += [level.y for level in look.levels if values]
     lows, highs = values, values
     if not lows or not highs:
         return None, None
@@ -378,7 +409,12 @@ def _layout(look: Look, curves: Sequence[Curve], low: float | None, high: float 
         yaxis["rangemode"] = "tozero"
     if low is not None and high is not None:
         yaxis["range"] = _log_range(curves, low, high) if look.log_y else [low, high]
-    shapes, annotations = _marks(look)
+    shapes, annotations = _marks(look, edges)
+    shapes = [*_bands(look), *shapes]
+    for level in look.levels:
+        shape, annotation = _level(level, look)
+        shapes.append(shape)
+        annotations.append(annotation)
     for value, text in look.limits:
         shapes.append(
             {
@@ -427,10 +463,9 @@ def _log_range(curves: Sequence[Curve], low: float, high: float) -> list[float]:
     return [bottom, top if top > bottom else bottom + 1.0]
 
 
-def _marks(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    shapes, annotations = [], []
+def _marks(look: Look, edges: Sequence[float]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    shapes = []
     marks = look.marks[-_MAX_MARKS:]
-    labelled = look.mark_labels and len(marks) <= _MAX_LABELS
     for mark in marks:
         x = float(x_values(np.asarray([mark.x]), look.axis)[0])
         shapes.append(
@@ -444,9 +479,78 @@ def _marks(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                 "line": {"color": color(mark.tone, 0.8), "width": 1, "dash": "dot"},
             }
         )
-        if labelled:
-            annotations.append(_annotation(mark.text, mark.tone, yref="paper", x=x, y=1, xanchor="left"))
-    return shapes, annotations
+    if not look.mark_labels or len(marks) > _MAX_LABELS:
+        return shapes, []
+    return shapes, [
+        _annotation(
+            mark.text,
+            mark.tone,
+            yref="paper",
+            x=float(x_values(np.asarray([mark.x]), look.axis)[0]),
+            y=1,
+            xanchor="left",
+        )
+        for mark in _without_overlap(marks, look.window or (min(edges, default=0.0), max(edges, default=0.0)))
+    ]
+
+
+def _without_overlap(marks: Sequence[Mark], window: Window) -> list[Mark]:
+    """Return marks with words that have room: those of neighbours stand one behind the other, at the first of them."""
+    room = _LABEL_SHARE * abs(window[1] - window[0])
+    found: list[Mark] = []
+    for mark in sorted((mark for mark in marks if mark.text), key=lambda mark: mark.x):
+        if found and mark.x - found[-1].x < room:
+            worst = min((found[-1], mark), key=lambda one: _TONES_WORST_FIRST.get(one.tone, 9))
+            words = dict.fromkeys([*found[-1].text.split(", "), mark.text])
+            found[-1] = replace(found[-1], text=", ".join(words), tone=worst.tone)
+        else:
+            found.append(mark)
+    return found
+
+
+def _bands(look: Look) -> list[dict[str, Any]]:
+    shapes = []
+    for band in look.bands:
+        start, end = x_values(np.asarray([band.start, band.end]), look.axis).tolist()
+        inside = band.low is not None and band.high is not None
+        shapes.append(
+            {
+                "type": "rect",
+                "layer": "below",
+                "x0": start,
+                "x1": end,
+                "yref": "y" if inside else "paper",
+                "y0": band.low if inside else 0,
+                "y1": band.high if inside else 1,
+                "fillcolor": color(band.tone, 0.12),
+                "line": {"width": 0},
+            }
+        )
+    return shapes
+
+
+def _level(level: Level, look: Look) -> tuple[dict[str, Any], dict[str, Any]]:
+    across = level.between is None
+    places = [0.0, 1.0] if across else x_values(np.asarray(level.between), look.axis).tolist()
+    end = level.y if level.y_end is None else level.y_end
+    shape = {
+        "type": "line",
+        "xref": "paper" if across else "x",
+        "x0": places[0],
+        "x1": places[1],
+        "y0": level.y,
+        "y1": end,
+        "line": {"color": color(level.tone, 0.9), "width": 1.5, "dash": "dash"},
+    }
+    # Plotly takes the logarithm of a line's height itself, and leaves that of a word to us.
+    height = math.log10(end) if look.log_y and end > 0 else end
+    if across:
+        return shape, _annotation(level.text, level.tone, xref="paper", x=1, xanchor="right", y=height)
+    # Under the middle of a line that climbs there is room.
+    middle = (level.y + end) / 2
+    height = math.log10(middle) if look.log_y and middle > 0 else middle
+    word = _annotation(level.text, level.tone, x=sum(places) / 2, xanchor="left", y=height)
+    return shape, {**word, "yanchor": "top"}
 
 
 def _annotation(text: str, tone: str, **place: Any) -> dict[str, Any]:

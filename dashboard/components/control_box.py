@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import streamlit as st
 
 from dashboard import session
 from dashboard.components import faces
+from dashboard.data.remedies import turned
 from dashboard.data.run_store import Refused, RunStore
 from dashboard.data.words import ago, md, short_number
 from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW
@@ -28,9 +29,8 @@ def control_box(store: RunStore, key: str) -> None:
     """Show what can be asked of the run; switched off, with the reason, where nobody would answer."""
     st.divider()
     st.markdown("**Control**")
-    meta = store.meta(key)
-    control = meta.manifest.control if meta.manifest is not None else {}
-    reason = _why_not(store, key, control, meta.writable)
+    control = declared_control(store, key)
+    reason = why_not(store, key)
     if reason:
         st.caption(reason)
     off = reason is not None
@@ -45,8 +45,15 @@ def control_box(store: RunStore, key: str) -> None:
         )()
 
 
-def _why_not(store: RunStore, key: str, control: Mapping[str, Any], writable: bool) -> str | None:
-    card = store.card(key)
+def declared_control(store: RunStore, key: str) -> Mapping[str, Any]:
+    """Return what the run says that it can be asked for."""
+    manifest = store.meta(key).manifest
+    return manifest.control if manifest is not None else {}
+
+
+def why_not(store: RunStore, key: str) -> str | None:
+    """Return why nothing can be asked of the run now, safe to show as Markdown; None where it can."""
+    card, control, writable = store.card(key), declared_control(store, key), store.meta(key).writable
     if not card.live:
         return f"The run is {md(card.status.name)}: there is nobody to answer."
     if not control:
@@ -95,7 +102,7 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
             label_visibility="collapsed",
         )
         if st.button("Apply", key=f"_apply {key}", disabled=off, type="primary"):
-            _ask(
+            ask(
                 store,
                 key,
                 {"log_every": int(st.session_state[number_key])},
@@ -114,7 +121,7 @@ def _buttons(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -
                 if name in ("stop", "save_and_stop"):
                     _confirm_stop(store, key, name)
                 else:
-                    _ask(store, key, {"actions": (name,)}, word.lower())
+                    ask(store, key, {"actions": (name,)}, word.lower())
 
 
 @st.dialog("Stop this run?")
@@ -128,7 +135,7 @@ def _confirm_stop(store: RunStore, key: str, action: str) -> None:
     with st.container(horizontal=True):
         asked = st.button(_ACTIONS[action][0], type="primary", key="_yes_stop")
         # A refusal stays in sight.
-        if asked and _ask(store, key, {"actions": (action,)}, _ACTIONS[action][0].lower()):
+        if asked and ask(store, key, {"actions": (action,)}, _ACTIONS[action][0].lower()):
             st.rerun()
         if st.button("Let it run", key="_no_stop"):
             st.rerun()
@@ -176,16 +183,17 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: b
         else:
             new = st.text_input(label, str(value or ""), key=widget, disabled=off)
         if st.button("Set", key=f"{widget} set", disabled=off):
-            _ask(store, key, {"knobs": {name: new}}, f"{name} = {new}")
+            ask(store, key, {"knobs": {name: new}}, f"{name} = {new}")
 
 
-def _ask(store: RunStore, key: str, request: Mapping[str, Any], what: str) -> bool:
+def ask(store: RunStore, key: str, request: Mapping[str, Any], what: str, *, about: str = "") -> bool:
+    """Write a request, remember it for its answer, and say whether that worked; a refusal is shown."""
     try:
         request_id = store.ask(key, request)
     except Refused as error:
         st.error(md(str(error)))
         return False
-    session.remember_asked(key, request_id, what, time.time())
+    session.remember_asked(key, request_id, what, time.time(), about=about)
     return True
 
 
@@ -197,8 +205,13 @@ def _answers(store: RunStore, key: str) -> None:
     manifest = store.meta(key).manifest
     if manifest is not None and manifest.control.get("log_every_now") is not None:
         st.caption(f"Logs every {md(str(manifest.control['log_every_now']))} steps now.")
-    answers = {str(record.get("id")): record for record in store.events(key, (CONTROL_CHANGE,), limit=50)}
-    for request in session.asked(key)[:3]:
+    show_answers(store, key, session.asked(key)[:3])
+
+
+def show_answers(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> None:
+    """Show what the run has answered to each of `requests`, or that it has not yet."""
+    answers = _answers_to(store, key, requests)
+    for request in requests:
         answer = answers.get(request["id"])
         if answer is None:
             asked = ago(time.time() - request["at"])
@@ -207,6 +220,18 @@ def _answers(store: RunStore, key: str) -> None:
             st.markdown(f":gray[:small[:material/schedule: {md(request['what'])}: {state}, asked {asked}]]")
         else:
             st.markdown(f":small[{_icon(answer)} {md(request['what'])}: {describe(answer)}]")
+
+
+def is_waiting(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether the run may still answer one of `requests`."""
+    answers = _answers_to(store, key, requests)
+    return any(request["id"] not in answers for request in requests) and store.card(key).live
+
+
+def _answers_to(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> dict[str, Record]:
+    if not requests:
+        return {}
+    return {str(record.get("id")): record for record in store.events(key, (CONTROL_CHANGE,), limit=50)}
 
 
 def _icon(answer: Record) -> str:
@@ -230,7 +255,9 @@ def describe(answer: Record) -> str:
 
 def subject(answer: Record) -> str:
     """Return what a run answered to, as plain text."""
-    return str(answer.get("setting") or ", ".join(_texts(answer.get("actions"))) or "request")
+    return str(
+        answer.get("setting") or ", ".join(_texts(answer.get("actions"))) or turned(answer) or "request"
+    )
 
 
 def _nearest(value: int) -> int:

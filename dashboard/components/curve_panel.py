@@ -9,14 +9,16 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curves import Curve, Look, Mark, chart_label, curve_figure
+from dashboard.charts.curves import Band, Curve, Level, Look, Mark, chart_label, curve_figure
 from dashboard.charts.packing import Window, window_from_chart
 from dashboard.charts.palette import DASHES, SERIES
 from dashboard.components.chart import draw_chart, view_of
 from dashboard.components.frame import RunPage
+from dashboard.data.alerts import Alert, findings_of
+from dashboard.data.remedies import turned
 from dashboard.data.run_store import Series, XAxis
 from dashboard.data.words import count, md
-from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
+from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
 _BUCKETS_AROUND = 120
 
@@ -43,6 +45,8 @@ class Options:
     log_y: bool = False
     clip: bool = False
     marks: tuple[Mark, ...] = field(default_factory=tuple)
+    bands: tuple[Band, ...] = ()
+    levels: tuple[Level, ...] = ()
     fixed_window: Window | None = None
     """A part of the axis to look at whatever the URL says."""
 
@@ -143,6 +147,8 @@ def curve_panel(
         limits=limits,
         revision=f"{page.key} {options.axis}",
         marks=options.marks,
+        bands=options.bands,
+        levels=options.levels,
     )
     st.markdown(
         f"**{md(title)}**"
@@ -201,27 +207,36 @@ def marks_of(page: RunPage, axis: XAxis) -> tuple[Mark, ...]:
         Mark(x=span.first_step if axis == "step" else span.first_time, text=f"session {span.session}")
         for span in page.store.sessions(page.key)[1:]
     ]
-    for record in reversed(page.store.events(page.key, (CONTROL_CHANGE, FINDING), limit=200)):
+    for record in page.store.events(page.key, (CONTROL_CHANGE,), limit=200):
         x = _place(record, axis)
-        mark = _mark(record, x) if x is not None else None
+        mark = change_mark(record, x) if x is not None else None
         if mark is not None:
             marks.append(mark)
+    muted = page.store.meta(page.key).labels.muted
+    for alert in findings_of(page.store, page.key):
+        at = alert.step if axis == "step" else alert.time
+        if at is not None and alert.kind not in muted:
+            marks.append(_finding_mark(alert, float(at)))
     return tuple(sorted(marks, key=lambda mark: mark.x))
 
 
-def _mark(record: Record, x: float) -> Mark | None:
-    if record.get("event") == CONTROL_CHANGE:
-        if record.get("status") not in ("applied", "clamped"):
-            return None
-        if record.get("setting") is not None:
-            return Mark(x=x, text=f"{record['setting']} → {record.get('new')}", tone="info")
-        asked = record.get("actions") or record.get("knobs")
-        names = ", ".join(str(name) for name in asked) if isinstance(asked, (list, tuple, dict)) else "change"
-        return Mark(x=x, text=names, tone="info")
-    tone = "critical" if record.get("severity") == "critical" else "warning"
-    return Mark(x=x, text=str(record.get("kind", "finding")), tone=tone)
+def change_mark(record: Record, x: float) -> Mark | None:
+    """Return the mark of a request that the run carried out; None where it did not."""
+    if record.get("status") not in ("applied", "clamped"):
+        return None
+    if record.get("setting") is not None:
+        return Mark(x=x, text=f"{record['setting']} → {record.get('new')}", tone="info")
+    knobs = turned(record)
+    asked = record.get("actions")
+    names = ", ".join(str(name) for name in asked) if isinstance(asked, (list, tuple)) else ""
+    return Mark(x=x, text=knobs or names or "change", tone="info")
+
+
+def _finding_mark(alert: Alert, x: float) -> Mark:
+    tone = {"critical": "critical", "info": "muted"}.get(alert.severity, "warning")
+    return Mark(x=x, text=alert.title, tone=tone)
 
 
 def _place(record: Record, axis: XAxis) -> float | None:
-    value = record.get("time") if axis == "time" else record.get("global_step", record.get("start_step"))
+    value = record.get("time") if axis == "time" else record.get("global_step")
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

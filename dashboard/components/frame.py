@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -17,7 +17,7 @@ from dashboard import session
 from dashboard.components import faces
 from dashboard.components.control_box import control_box
 from dashboard.components.run_menu import run_menu
-from dashboard.data.alerts import alerts_of
+from dashboard.data.alerts import Alert, alerts_of, news_in
 from dashboard.data.run_store import STARTING, UNREADABLE, Health, RunCard, RunList, RunStore, UnknownRun
 from dashboard.data.words import ago, clean, clock, count, duration, md, short_number, size
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
@@ -49,6 +49,9 @@ GLYPHS: Final[dict[str, str]] = {
 _STEPS_FOR_ETA: Final = 200
 _SECONDS_WHILE_READING: Final = 1.0
 _SECONDS_WHEN_NOT_LIVE: Final = 30.0
+_FIRST_LOOK_S: Final = 0.05
+"""For the detectors before anything is drawn: enough for some thousand records, and nobody notices it."""
+_LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,11 @@ class RunPage:
         return self.store.card(self.key)
 
 
-def open_run() -> RunPage | None:
-    """Draw the frame for the run of this tab and return it; None when there is none, which has then been said."""
+def open_run(*, with_worst: bool = True) -> RunPage | None:
+    """Draw the frame for the run of this tab and return it; None when there is none, which has then been said.
+
+    `with_worst` shows the worst alert, with the way to the page that has them all.
+    """
     store = session.store()
     key = session.current_run()
     runs = store.list_runs()
@@ -86,6 +92,7 @@ def open_run() -> RunPage | None:
     session.show_run(key)
     session.set_live(key, card.live)
     page = RunPage(key, store)
+    session.set_examined_in_part(key, store.examine(key, wait_s=_FIRST_LOOK_S) < 1.0)
     with st.sidebar:
         _run_picker(page, runs)
         faces.guarded("The control box", lambda: control_box(store, key))
@@ -98,6 +105,7 @@ def open_run() -> RunPage | None:
         session.refresh_picker()
         run_menu(store, card)
     live(page, "The progress", lambda: _progress_and_trouble(page))
+    live(page, "The alerts in short", _alert_strip(page, is_shown=with_worst), until_examined=True)
     if card.status.name == UNREADABLE and not store.refresh(key, wait_s=0.0).records:
         # A manifest alone that is broken leaves the records to be shown.
         _unreadable(card)
@@ -105,15 +113,23 @@ def open_run() -> RunPage | None:
     return page
 
 
-def live(page: RunPage, name: str, draw: Callable[[], None], *, idle_s: float | None = None) -> None:
+def live(
+    page: RunPage,
+    name: str,
+    draw: Callable[[], None],
+    *,
+    idle_s: float | None = None,
+    until_examined: bool = False,
+) -> None:
     """Draw a region that refreshes itself while the run is live, and every `idle_s` seconds while it is not.
 
+    One that shows what the detectors find says `until_examined`: it comes back until they have seen all records.
     `draw` shows no widget that somebody types into.
     """
     seconds = session.refresh_seconds()
     if seconds is not None and not page.card.live:
         seconds = idle_s
-    if session.is_read_in_part(page.key):
+    if session.is_read_in_part(page.key) or (until_examined and session.is_examined_in_part(page.key)):
         seconds = _SECONDS_WHILE_READING
     st.fragment(lambda: faces.guarded(name, draw), run_every=seconds)()
 
@@ -164,7 +180,6 @@ def _progress_and_trouble(page: RunPage) -> None:
         faces.health_strip(health)
     if card.problem and card.status.name != UNREADABLE:
         st.warning(md(card.problem), icon=":material/warning:")
-    _alert_strip(page)
 
 
 def _status_badge(card: RunCard) -> None:
@@ -231,18 +246,60 @@ def step_seconds(page: RunPage) -> float | None:
     return float(np.median(recent)) if len(recent) else None
 
 
-def _alert_strip(page: RunPage) -> None:
-    seen = page.store.meta(page.key).labels.acknowledged
-    alerts = [alert for alert in alerts_of(page.store, page.key) if alert.id not in seen]
+def _alert_strip(page: RunPage, *, is_shown: bool) -> Callable[[], None]:
+    """Return what draws the worst that goes on, and has the detectors look at what was appended."""
+    is_first = True
+
+    def draw() -> None:
+        nonlocal is_first
+        # The curves come first: what takes longer than a moment is examined once they stand there.
+        if not is_first and not session.is_read_in_part(page.key):
+            part = page.store.examine(page.key, wait_s=_LOOK_S)
+            if session.set_examined_in_part(page.key, part < 1.0):
+                # The regions' timers depend on it.
+                st.rerun()
+        is_first = False
+        alerts = news_in(alerts_of(page.store, page.key), page.store.meta(page.key).labels)
+        _tell_once(page, alerts)
+        if is_shown:
+            _worst(page, alerts)
+
+    return draw
+
+
+def _worst(page: RunPage, alerts: Sequence[Alert]) -> None:
     counts = Counter(alert.severity for alert in alerts)
     if not counts["critical"] and not counts["warning"]:
         return
+    worst = alerts[0]
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
         if counts["critical"]:
             st.badge(f"{counts['critical']} critical", icon=":material/error:", color="red")
         if counts["warning"]:
-            st.badge(f"{counts['warning']} warnings", icon=":material/warning:", color="orange")
-        st.markdown(md(alerts[0].message, 200), width="content")
+            plural = "s" if counts["warning"] > 1 else ""
+            st.badge(f"{counts['warning']} warning{plural}", icon=":material/warning:", color="orange")
+        st.markdown(f"**{md(worst.title, 60)}** {md(worst.message, 200)}", width="content")
+        st.page_link(
+            "views/alerts.py",
+            label="What to try",
+            icon=":material/arrow_forward:",
+            icon_position="right",
+            query_params={"run": page.key},
+        )
+
+
+def _tell_once(page: RunPage, alerts: Sequence[Alert]) -> None:
+    """Say aloud what is new and critical in a run that is live; what an old run had stands on its page."""
+    critical = {alert.id: alert for alert in alerts if alert.severity == "critical"}
+    new = session.take_untold(page.key, critical) if page.card.live else []
+    if new:
+        more = f" (and {len(new) - 1} more)" if len(new) > 1 else ""
+        worst = critical[new[0]]
+        st.toast(
+            f"**{md(worst.title, 60)}**{more} {md(worst.message, 200)}",
+            icon=":material/error:",
+            duration="long",
+        )
 
 
 # ---------------------------------------------------------------- sidebar and faults

@@ -1,18 +1,25 @@
-"""What is wrong with a run, from whatever its records say: findings, errors, losses, values that are no number."""
+"""What is wrong with a run: what it was told itself, what the detectors find in its records, errors, losses, NaN."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dashboard.data.run_store import MetricInfo, RunStore
+from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, finding_from
+from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import ERROR, FINDING, LOST, Record
 
 SEVERITIES: Final = ("critical", "warning", "info")
 """Worst first."""
 
-_MOST_READ: Final = 500
+RECORDS_LOST: Final = "records lost"
+NOT_FINITE: Final = "nan"
+
+_MOST_READ: Final = 1000
+_LATEST: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,26 +30,110 @@ class Alert:
     severity: str
     kind: str
     message: str
+    event: str = FINDING
+    """The kind of record that tells of it."""
     step: int | None = None
+    """Where it began."""
+    end_step: int | None = None
+    """The last step that it touched; None while it goes on, and where nobody knows."""
+    noticed_step: int | None = None
+    state: str = OPEN
+    resolved_step: int | None = None
+    count: int = 1
+    repeats: int = 0
     time: float | None = None
+    """When the run was told; None where nobody told it."""
     metric: str = "train_loss"
     evidence: Mapping[str, Any] = field(default_factory=dict)
     causes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
     trace: str | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return CATALOGUE[self.kind].title if self.kind in CATALOGUE else self.kind
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it goes on."""
+        return self.state == OPEN
+
+    @property
+    def seen_as(self) -> str:
+        """What is kept where somebody has seen it: a spike that becomes a divergence is news again."""
+        return self.id if self.event != FINDING or f"-{self.kind}-" in self.id else f"{self.id}:{self.kind}"
 
 
 def alerts_of(store: RunStore, key: str) -> list[Alert]:
-    """Return what is wrong with the run as far as it has been read, worst and newest first."""
-    found = [_from_record(record) for record in store.events(key, (FINDING, ERROR, LOST), limit=_MOST_READ)]
-    # Values that are no number are in the records themselves, whether or not anything watched the run.
-    found += [_not_finite(store, key, info) for info in store.metrics(key) if info.non_finite]
-    return sorted(found, key=lambda alert: (SEVERITIES.index(alert.severity), -(alert.time or 0.0)))
+    """Return what is wrong with the run as far as it has been read and examined: the worst first, open before over."""
+    found = findings_of(store, key)
+    found += _with_ids(_from_record(record) for record in store.events(key, (ERROR, LOST), limit=_MOST_READ))
+    explained = {alert.metric for alert in found if alert.kind == NOT_FINITE}
+    if not explained:
+        # Known as soon as the columns are there: long before the detectors have come to it in a large log.
+        found += [_not_finite(store, key, info) for info in store.metrics(key) if info.non_finite]
+    return sorted(found, key=_rank)
+
+
+def findings_of(store: RunStore, key: str) -> list[Alert]:
+    """Return one alert for each finding: the newest word that the run has on it, else that of the detectors.
+
+    A run is told when something changes, not at each record: how far it has come since, the detectors know.
+    """
+    told = _with_ids(_from_record(record) for record in store.events(key, (FINDING,), limit=_MOST_READ))
+    examined = {finding.id: _from_finding(finding) for finding in store.findings(key)}
+    found = [_as_far_as_it_has_come(alert, examined.pop(alert.id, alert)) for alert in told]
+    return found + list(examined.values())
+
+
+def _as_far_as_it_has_come(told: Alert, examined: Alert) -> Alert:
+    if (told.kind, told.state, told.step) != (examined.kind, examined.state, examined.step):
+        return told
+    if examined.count < told.count:
+        # The detectors are not there yet.
+        return told
+    return replace(told, count=examined.count, evidence=examined.evidence, message=examined.message)
+
+
+def news_in(alerts: Iterable[Alert], labels: Labels) -> list[Alert]:
+    """Return those of `alerts` that go on and that nobody has seen or muted, in their order."""
+    return [alert for alert in alerts if alert.is_open and not is_put_away(alert, labels)]
+
+
+def is_put_away(alert: Alert, labels: Labels) -> bool:
+    """Say whether somebody has seen this alert, or muted its kind."""
+    return alert.seen_as in labels.acknowledged or alert.kind in labels.muted
+
+
+def _rank(alert: Alert) -> tuple[int, bool, float]:
+    # What has no step of its own is an error or a loss: news of the whole run.
+    latest = alert.noticed_step if alert.noticed_step is not None else alert.step
+    return (
+        SEVERITIES.index(alert.severity),
+        not alert.is_open,
+        -(_LATEST if latest is None else latest),
+    )
+
+
+def _with_ids(newest_first: Iterable[Alert]) -> list[Alert]:
+    """Return one alert an id: what the newest record says, with the time of the oldest, when it was new."""
+    found: dict[str, Alert] = {}
+    for alert in newest_first:
+        newest = found.get(alert.id)
+        found[alert.id] = alert if newest is None else replace(newest, time=alert.time)
+    return list(found.values())
 
 
 def _from_record(record: Record) -> Alert:
-    event, severity, moment = record.get("event"), record.get("severity"), record.get("time")
-    kind = {ERROR: "error", LOST: "records lost"}.get(str(event), str(record.get("kind", "finding")))
+    moment = record.get("time")
+    time = float(moment) if isinstance(moment, (int, float)) else None
+    finding = finding_from(record) if record.get("event") == FINDING else None
+    if finding is not None:
+        return replace(_from_finding(finding), time=time)
+    event, severity = str(record.get("event")), record.get("severity")
+    kind = {ERROR: "error", LOST: RECORDS_LOST}.get(event, str(record.get("kind", "finding")))
     if not isinstance(severity, str) or severity not in SEVERITIES:
         severity = "critical" if event == ERROR else "warning"
     message = record.get("message")
@@ -54,17 +145,39 @@ def _from_record(record: Record) -> Alert:
         record.get("traceback"),
     )
     return Alert(
-        id=str(record.get("id") or f"{event}-{record.get('seq')}"),
+        id=str(record.get("id") or f"{event}-{record.get('seq')}-{moment}"),
         severity=severity,
         kind=kind,
         message=str(message or kind),
+        event=event,
         step=step if isinstance(step, int) else None,
-        time=float(moment) if isinstance(moment, (int, float)) else None,
+        time=time,
         metric=str(record.get("metric") or "train_loss"),
         evidence=evidence if isinstance(evidence, dict) else {},
         causes=_texts(record.get("causes") or record.get("likely_causes")),
         advice=_texts(record.get("advice") or record.get("try")),
         trace=str(trace) if trace else None,
+    )
+
+
+def _from_finding(finding: Finding) -> Alert:
+    return Alert(
+        id=finding.id,
+        severity=finding.severity,
+        kind=finding.kind,
+        message=finding.message or finding.kind,
+        step=finding.start_step,
+        end_step=finding.end_step,
+        noticed_step=finding.noticed_step,
+        state=OPEN if finding.is_open else RESOLVED,
+        resolved_step=finding.resolved_step,
+        count=finding.count,
+        repeats=finding.repeats,
+        metric=finding.metric,
+        evidence=finding.evidence,
+        causes=finding.causes,
+        advice=finding.advice,
+        remedies=finding.remedies,
     )
 
 
@@ -76,9 +189,10 @@ def _not_finite(store: RunStore, key: str, info: MetricInfo) -> Alert:
     return Alert(
         id=f"non-finite {info.name} {newest}",
         severity="critical" if info.name == "train_loss" else "warning",
-        kind="not finite",
+        kind=NOT_FINITE,
         message=f"{info.name} was NaN or infinite {info.non_finite:,} times"
         + (f", first at step {step:,}" if step is not None else ""),
+        event="",
         step=step,
         metric=info.name,
         evidence={"times": info.non_finite, "of": info.count},

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from dashboard.data import trash
 from dashboard.data.column_cache import ColumnCache
+from dashboard.data.run_exam import RunExam
 from dashboard.data.run_files import read_inside
 from dashboard.data.run_listing import Found, RootListing, card_of, now, read_start, trend_of
 from dashboard.data.run_log import RunLog
@@ -32,6 +33,8 @@ from dashboard.data.run_store import (
     UnknownRun,
     XAxis,
 )
+from toolkit.diagnostics.finding import Finding
+from toolkit.diagnostics.policy import policy_of_run
 from toolkit.runfolder.control import ControlRefused, read_request, write_request
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
@@ -43,6 +46,8 @@ _IN_USE_S: Final = 60.0
 """What somebody looked at within this time is not let go, whatever it takes."""
 _MEMORY_BUDGET: Final = 400_000_000
 """Columns of runs that nobody looked at lately are let go beyond this; the cache brings them back."""
+_MOST_EXAMS: Final = 200
+"""Runs whose examination is kept; it takes some 100 kB, and seconds to do again for a very long run."""
 
 
 class LocalStore:
@@ -59,6 +64,7 @@ class LocalStore:
         self._scanned_at = -1.0
         self._scan_ms = 0.0
         self._logs: dict[tuple[str, int], RunLog] = {}
+        self._exams: dict[str, RunExam] = {}
         self._trends: dict[str, tuple[int, list[float]]] = {}
 
     # ------------------------------------------------------------ which runs there are
@@ -210,6 +216,10 @@ class LocalStore:
         """Return the last values of a metric."""
         return self._log(key).recent(metric, count)
 
+    def beside(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
+        """Return a metric's values just before and just after a wall time."""
+        return self._log(key).beside(metric, moment, count)
+
     def means(self, key: str, metric: str, buckets: int) -> Floats:
         """Return the mean of each of about `buckets` parts of a metric."""
         return self._log(key).means(metric, buckets)
@@ -225,6 +235,28 @@ class LocalStore:
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
         """Return the newest records that carry no metrics, newest first."""
         return self._log(key).events(kinds, limit)
+
+    def examine(self, key: str, *, wait_s: float = 0.3) -> float:
+        """Have the detectors look at what was appended, for at most about `wait_s`."""
+        return self._exam(key).look(wait_s)
+
+    def findings(self, key: str) -> Sequence[Finding]:
+        """Return what the detectors found so far."""
+        return self._exam(key).findings
+
+    def _exam(self, key: str) -> RunExam:
+        found = self._find(key)
+        path = _record_file(found.folder, 0)
+        policy = policy_of_run(found.manifest.diagnostics if found.manifest is not None else {})
+        with self._lock:
+            exam = self._exams.pop(key, None)
+            if exam is None or exam.path != path or exam.policy != policy:
+                exam = RunExam(path, policy)
+            # The one that was asked for last stands last.
+            self._exams[key] = exam
+            if len(self._exams) > _MOST_EXAMS:
+                del self._exams[next(iter(self._exams))]
+            return exam
 
     def count_events(self, key: str) -> Mapping[str, int]:
         """Return how many records of each kind were read."""
@@ -322,6 +354,7 @@ class LocalStore:
         token = trash.move_to_trash(self.roots[number], found.folder.name)
         with self._lock:
             self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
+            self._exams.pop(key, None)
         self._look_again()
         return f"{number}~{token}"
 

@@ -253,6 +253,19 @@ class RunLog:
                 return np.empty(0)
             return metric.values.values[-count:].copy()
 
+    def beside(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
+        """Return a metric's values just before and just after a wall time, at most `count` of each."""
+        with self._lock:
+            metric = self._columns.metrics.get(name)
+            if metric is None or count < 1:
+                return np.empty(0), np.empty(0)
+            times = self._columns.time.values[metric.rows.values]
+            values = metric.values.values
+            # By the order in which they were written: a clock that was set back does not make what came later earlier.
+            later = np.flatnonzero(times > moment)
+            split = int(later[0]) if len(later) else len(values)
+            return values[max(0, split - count) : split].copy(), values[split : split + count].copy()
+
     def means(self, name: str, buckets: int) -> Floats:
         """Return the mean of each of about `buckets` parts of a metric, values that are no number left out."""
         with self._lock:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.diagnostics.finding import Finding
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.reader import BadLine
@@ -73,6 +74,13 @@ class RunCard:
         if not self.max_steps or self.step is None:
             return None
         return min(1.0, max(0.0, self.step / self.max_steps))
+
+    @property
+    def open_findings(self) -> tuple[int, int]:
+        """How many critical findings and how many warnings went on when the run last gave a sign."""
+        counts = [self.summary.get(f"findings_{severity}", 0) for severity in ("critical", "warning")]
+        critical, warning = (value if type(value) is int else 0 for value in counts)
+        return critical, warning
 
     @property
     def live(self) -> bool:
@@ -278,6 +286,10 @@ class RunStore(Protocol):
         """Return the last values of a metric, at most `count` of them."""
         ...
 
+    def beside(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
+        """Return a metric's values just before and just after a wall time, at most `count` of each, oldest first."""
+        ...
+
     def means(self, key: str, metric: str, buckets: int) -> Floats:
         """Return the mean of each of about `buckets` equal parts of a metric's finite values: a picture for a card."""
         ...
@@ -292,6 +304,20 @@ class RunStore(Protocol):
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
         """Return the newest records that are not steps or system samples, newest first."""
+        ...
+
+    def examine(self, key: str, *, wait_s: float = 0.3) -> float:
+        """Have the detectors look at what was appended, for at most about `wait_s`.
+
+        Returns the part of the records that they have seen, 0 to 1; what is left waits for the next call.
+        """
+        ...
+
+    def findings(self, key: str) -> Sequence[Finding]:
+        """Return what the detectors found in the records examined so far, in the order in which it was noticed.
+
+        What the run itself was told while it ran is in its `finding` records, under the same ids.
+        """
         ...
 
     def count_events(self, key: str) -> Mapping[str, int]:

@@ -1,134 +1,168 @@
-"""Alerts page: what was found wrong, from which step on, how that is known and what to try."""
+"""Alerts page: what was found wrong, from which step on, how that is known, what to try, and whether it helped."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import streamlit as st
 
-from dashboard.charts.curves import Mark
 from dashboard.components import faces
-from dashboard.components.curve_panel import Options, Tally, curve_panel
+from dashboard.components.alert_card import SEVERITIES, alert_card, keep
 from dashboard.components.frame import RunPage, live, open_run, read
-from dashboard.data.alerts import Alert, alerts_of
-from dashboard.data.run_store import Refused
-from dashboard.data.words import clean, clock, count, md, short_number
+from dashboard.data.alerts import RECORDS_LOST, Alert, alerts_of, is_put_away
+from dashboard.data.words import count, md
+from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.finding import OPEN, RESOLVED
+from toolkit.runfolder.labels import Labels
 
-_SEVERITIES: Final = {
-    "critical": ("Critical", ":material/error:", "red"),
-    "warning": ("Warning", ":material/warning:", "orange"),
-    "info": ("Info", ":material/info:", "blue"),
-}
-_AROUND_STEPS: Final = 500
-_MOST_SHOWN: Final = 50
+_KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
+_MOST_SHOWN: Final = 30
+# Charts that are drawn without being asked for; each further card has its own under one click.
+_MOST_UNFOLDED: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """What the switches above the cards say; nothing chosen is everything."""
+
+    severities: Sequence[str]
+    states: Sequence[str]
+    kinds: Sequence[str]
+
+    def let_through(self, alert: Alert) -> bool:
+        """Say whether `alert` is wanted."""
+        return (
+            (not self.severities or alert.severity in self.severities)
+            and (not self.states or alert.state in self.states)
+            and (not self.kinds or alert.kind in self.kinds)
+        )
 
 
 def main() -> None:
     """Draw the page."""
-    page = open_run()
+    page = open_run(with_worst=False)
     if page is None:
         return
-    chosen = st.pills(
-        "Severity",
-        tuple(_SEVERITIES),
-        selection_mode="multi",
-        key="severity",
-        bind="query-params",
-        format_func=lambda name: _SEVERITIES[name][0],
-        label_visibility="collapsed",
-    )
-    live(page, "The alerts", lambda: _alerts(page, tuple(chosen or _SEVERITIES)))
+    filters = _filters()
+    live(page, "The alerts", lambda: _alerts(page, filters), until_examined=True)
 
 
-def _alerts(page: RunPage, severities: Sequence[str]) -> None:
+def _filters() -> Filters:
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        severities = st.pills(
+            "Severity",
+            tuple(SEVERITIES),
+            selection_mode="multi",
+            key="severity",
+            bind="query-params",
+            format_func=lambda name: SEVERITIES[name][0],
+            label_visibility="collapsed",
+            width="content",
+        )
+        states = st.pills(
+            "State",
+            (OPEN, RESOLVED),
+            selection_mode="multi",
+            key="state",
+            bind="query-params",
+            format_func=str.capitalize,
+            label_visibility="collapsed",
+            width="content",
+        )
+        kinds = st.multiselect(
+            "Kind",
+            _KINDS,
+            key="kind",
+            bind="query-params",
+            format_func=_title,
+            placeholder="All kinds",
+            label_visibility="collapsed",
+            width=260,
+        )
+    return Filters(severities=severities or (), states=states or (), kinds=kinds or ())
+
+
+def _alerts(page: RunPage, filters: Filters) -> None:
     read(page)
     found = alerts_of(page.store, page.key)
-    acknowledged = page.store.meta(page.key).labels.acknowledged
-    shown = [alert for alert in found if alert.severity in severities]
-    if not shown:
-        _nothing(page, bool(found))
-        return
+    labels = page.store.meta(page.key).labels
+    _say_how_far(page)
+    wanted = [alert for alert in found if filters.let_through(alert)]
+    in_sight = [alert for alert in wanted if not is_put_away(alert, labels)]
+    put_away = [alert for alert in wanted if is_put_away(alert, labels)]
+    if not found:
+        _nothing(page)
+    elif not wanted:
+        st.info("Nothing of this severity, state and kind.", icon=":material/filter_alt:")
+    elif not in_sight:
+        st.info("Everything here has been seen or muted.", icon=":material/done_all:")
+    _counts(in_sight)
+    _cards(page, in_sight, labels)
+    if put_away and st.toggle(
+        f"Show {count(len(put_away))} that {'was' if len(put_away) == 1 else 'were'} seen or muted",
+        key="put_away",
+        bind="query-params",
+    ):
+        _cards(page, put_away, labels, unfold=False)
+    _muted(page, labels)
+
+
+def _say_how_far(page: RunPage) -> None:
+    part = page.store.examine(page.key, wait_s=0.0)
+    if part < 1.0:
+        st.progress(part, text=f"Examined {part:.0%} of the records so far")
+
+
+def _counts(shown: Sequence[Alert]) -> None:
     counts = Counter(alert.severity for alert in shown)
     with st.container(horizontal=True):
-        for name, (word, icon, tone) in _SEVERITIES.items():
+        for name, (word, icon, tone) in SEVERITIES.items():
             if counts[name]:
-                st.badge(f"{counts[name]} {word.lower()}", icon=icon, color=tone)  # type: ignore[arg-type]  # ours
-    for number, alert in enumerate(shown[:_MOST_SHOWN]):
-        _card(page, alert, number, seen=alert.id in acknowledged)
-    if len(shown) > _MOST_SHOWN:
-        st.caption(f"The {_MOST_SHOWN} worst of {count(len(shown))}.")
+                plural = "s" if name == "warning" and counts[name] > 1 else ""
+                st.badge(f"{counts[name]} {word.lower()}{plural}", icon=icon, color=tone)
 
 
-def _card(page: RunPage, alert: Alert, number: int, *, seen: bool) -> None:
-    word, icon, tone = _SEVERITIES[alert.severity]
-    with st.container(border=True):
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.badge(word, icon=icon, color=tone)  # type: ignore[arg-type]  # ours
-            st.markdown(f"**{md(alert.kind, 60)}**" + (" :gray[seen]" if seen else ""), width="content")
-            where = f"step {alert.step:,}" if alert.step is not None else ""
-            st.caption(" · ".join(part for part in (where, clock(alert.time) if alert.time else "") if part))
-        st.markdown(md(alert.message, 600))
-        with st.expander("Evidence and what to try"):
-            _details(page, alert, number)
-            if not seen and st.button("I have seen this", key=f"_seen {number} {alert.id}"):
-                _acknowledge(page, alert.id)
+def _cards(page: RunPage, alerts: Sequence[Alert], labels: Labels, *, unfold: bool = True) -> None:
+    unfolded = 0
+    for alert in alerts[:_MOST_SHOWN]:
+        is_unfolded = unfold and alert.is_open and unfolded < _MOST_UNFOLDED
+        unfolded += is_unfolded
+        alert_card(page, alert, labels, unfolded=is_unfolded)
+    if len(alerts) > _MOST_SHOWN:
+        st.caption(f"The {_MOST_SHOWN} worst of {count(len(alerts))}.")
 
 
-def _details(page: RunPage, alert: Alert, number: int) -> None:
-    for name, value in list(alert.evidence.items())[:20]:
-        text = short_number(value) if isinstance(value, (int, float)) else clean(str(value))
-        st.text(f"{clean(str(name))}: {text}")
-    for title, items in (("Likely causes", alert.causes), ("What to try", alert.advice)):
-        if items:
-            st.markdown(f"**{title}**")
-            for item in items[:10]:
-                st.markdown(f"- {md(item, 300)}")
-    if alert.trace:
-        st.code(clean(alert.trace), language=None)
-    if alert.step is not None:
-        step = float(alert.step)
-        around = Options(
-            fixed_window=(step - _AROUND_STEPS, step + _AROUND_STEPS),
-            marks=(Mark(x=step, text=alert.kind, tone="critical"),),
-        )
-        curve_panel(
-            page,
-            alert.metric,
-            [(alert.metric, alert.metric)],
-            around,
-            Tally(),
-            height=180,
-            key=f"chart alert {number} {page.key}",
-        )
-
-
-def _acknowledge(page: RunPage, alert_id: str) -> None:
-    labels = page.store.meta(page.key).labels
-    try:
-        page.store.label(page.key, replace(labels, acknowledged=(*labels.acknowledged, alert_id)[-500:]))
-    except Refused as error:
-        st.error(md(str(error)))
-    else:
-        st.rerun()
-
-
-def _nothing(page: RunPage, filtered: bool) -> None:
-    if filtered:
-        st.info("Nothing of this severity.", icon=":material/filter_alt:")
+def _muted(page: RunPage, labels: Labels) -> None:
+    if not labels.muted:
         return
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.caption("Muted for this run:", width="content")
+        for kind in dict.fromkeys(labels.muted):
+            if st.button(
+                f"Unmute “{md(_title(kind), 40)}”",
+                icon=":material/notifications:",
+                type="tertiary",
+                key=f"_unmute {page.key} {kind}",
+            ):
+                keep(page, replace(labels, muted=tuple(name for name in labels.muted if name != kind)))
+
+
+def _nothing(page: RunPage) -> None:
     metrics = page.store.metrics(page.key)
     if not metrics:
         faces.no_records(page.card.status.why)
         return
     with st.container(border=True):
         st.markdown("**No alerts.**")
-        st.caption(
-            f"Watched so far: NaN and infinities in {count(len(metrics))} metrics, records lost, errors of the run. "
-            "Findings that the run itself writes appear here as well."
-        )
+        st.markdown(f"Watched in {count(len(metrics))} metrics and the events of the run:")
+        st.caption(" · ".join((*(kind.title for kind in CATALOGUE.values()), "Errors", "Records lost")))
+
+
+def _title(kind: str) -> str:
+    return CATALOGUE[kind].title if kind in CATALOGUE else kind
 
 
 main()

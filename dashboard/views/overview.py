@@ -17,7 +17,8 @@ from dashboard.components.curve_panel import Options, Tally, chart_switches, cur
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.data.run_store import MetricInfo
 from dashboard.data.words import ago, learning_rate, md, short_number, size
-from toolkit.runfolder.records import CONTROL_CHANGE, Record
+from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
 
 _SPARK_POINTS = 40
 _VAL = ("val_loss", "eval_loss", "epoch/val_loss")
@@ -279,15 +280,22 @@ def _small(page: RunPage, panel: Panel, options: Options, tally: Tally, *, heigh
 def _events(page: RunPage) -> None:
     st.markdown("**Latest events**")
     records = page.store.events(page.key, None, limit=60)
-    # Several prompts sampled at one step are one event to a reader.
-    different = {
-        f"sample {record.get('global_step')}" if record.get("event") == "sample" else number: record
-        for number, record in enumerate(records)
-    }
+    different: dict[str, Record] = {}
+    for number, record in enumerate(records):
+        different.setdefault(_event_id(record) or str(number), record)
     shown = [line for record in different.values() if (line := _line(record)) is not None][:7]
     if not shown:
         st.caption("Checkpoints, samples, epochs and answers to requests appear here.")
     st.markdown("  \n".join(shown))
+
+
+def _event_id(record: Record) -> str:
+    """Return what several records have in common that are one event to a reader; of each the newest is shown."""
+    if record.get("event") == "sample":
+        return f"sample {record.get('global_step')}"
+    if record.get("event") == FINDING and record.get("id"):
+        return f"finding {record['id']}"
+    return ""
 
 
 def _line(record: Record) -> str | None:
@@ -311,6 +319,11 @@ def _line(record: Record) -> str | None:
         status, reason = str(record.get("status", "ended")), str(record.get("reason") or "")
         why = f": {md(reason, 80)}" if reason not in ("", status) else ""
         return f":material/stop_circle: {md(status)}{why}{when}"
+    if event == FINDING:
+        kind, over = str(record.get("kind", "finding")), record.get("state") == "resolved"
+        title = CATALOGUE[kind].title if kind in CATALOGUE else kind
+        icon = ":green[:material/check_circle:]" if over else ":orange[:material/warning:]"
+        return f"{icon} {md(title, 60)}{' is over' if over else ''}{where}{when}"
     if event == "environment":
         return None
     if event == "lost":

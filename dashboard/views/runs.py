@@ -142,6 +142,9 @@ def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
             "Run": st.column_config.TextColumn(pinned=True, width="medium"),
             "Open": st.column_config.ButtonColumn("", type="tertiary", width="small", key=_OPENED),
             "Status": st.column_config.TextColumn(width=110),
+            "Alerts": st.column_config.TextColumn(
+                width="small", help="Findings of the run that went on when it last gave a sign of life."
+            ),
             "Progress": st.column_config.ProgressColumn(
                 min_value=0.0, max_value=1.0, format="percent", width="small"
             ),
@@ -196,6 +199,7 @@ def _row(card: RunCard, trends: Mapping[str, Sequence[float]]) -> dict[str, Any]
         "Run": card.name,
         "Open": "Open",
         "Status": status,
+        "Alerts": _alerts(card),
         "Progress": card.progress,
         "Step": count(card.step) if card.step is not None else "",
         "Loss": short_number(card.loss) if card.loss is not None else "",
@@ -207,6 +211,12 @@ def _row(card: RunCard, trends: Mapping[str, Sequence[float]]) -> dict[str, Any]
         "Host": card.host,
         **({"Problem": card.problem} if card.problem else {}),
     }
+
+
+def _alerts(card: RunCard) -> str:
+    critical, warnings = card.open_findings
+    # Text glyphs: the grid draws no icons, and colour alone says nothing to many.
+    return "  ".join(f"{glyph} {number}" for glyph, number in (("✕", critical), ("▲", warnings)) if number)
 
 
 # ---------------------------------------------------------------- what to do with those picked

@@ -88,7 +88,8 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     wait_for_chart(page, "Loss", "figure.shapes.length === 1")
     assert figure(page, "Loss")["notes"] == ["log_every → 50"]
     assert len(figure(page, "Gradient norm")["shapes"]) == 1
-    expect(side.get_by_text("Logs every 50 steps now.")).to_be_visible()
+    # That stands in run.json, which the run writes every five seconds.
+    expect(side.get_by_text("Logs every 50 steps now.")).to_be_visible(timeout=15_000)
 
     # It saves and stops once that is confirmed, and then nothing more can be asked of it.
     side.get_by_role("button", name="Save and stop").click()

@@ -21,6 +21,7 @@ all_labels = st.builds(
     archived=st.booleans(),
     baseline=st.booleans(),
     acknowledged=st.lists(texts, max_size=3).map(tuple),
+    muted=st.lists(texts, max_size=3).map(tuple),
     other=st.dictionaries(
         st.sampled_from(["colour", "later"]), texts | st.lists(texts, max_size=2), max_size=2
     ),
@@ -54,6 +55,12 @@ def test_no_tags_and_unchanged_tags_are_two_things(tmp_path):
     assert Labels().tags is None
 
 
+def test_a_file_from_before_kinds_could_be_muted_mutes_none(tmp_path):
+    write(tmp_path, {"notes": "x", "acknowledged": ["1-nan-train_loss-40"]})
+
+    assert read_labels(tmp_path).muted == ()
+
+
 def test_what_a_later_version_wrote_is_kept(tmp_path):
     write(tmp_path, {"notes": "x", "colour": {"of": ["line"]}})
 
@@ -77,6 +84,8 @@ def test_what_a_later_version_wrote_is_kept(tmp_path):
         ({"archived": "yes"}, "archived is 'yes', not true or false"),
         ({"baseline": 1}, "baseline is 1, not true or false"),
         ({"acknowledged": (1,)}, "an item of acknowledged is 1, not a text"),
+        ({"muted": "spike"}, "muted is 'spike', not a list of texts"),
+        ({"muted": (None,)}, "an item of muted is None, not a text"),
     ],
 )
 def test_a_value_that_cannot_be_kept_is_named_with_what_is_allowed(changes, said):
@@ -103,7 +112,11 @@ def test_a_broken_file_is_refused_with_the_reason(tmp_path, content, said):
 
 
 @tries
-@given(content=st.dictionaries(st.sampled_from(["display_name", "tags", "notes", "archived", "x"]), values))
+@given(
+    content=st.dictionaries(
+        st.sampled_from(["display_name", "tags", "notes", "archived", "muted", "x"]), values
+    )
+)
 def test_whatever_the_file_holds_is_labels_or_refused(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("run")
     write(folder, content)

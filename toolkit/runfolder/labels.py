@@ -41,6 +41,8 @@ class Labels:
     baseline: bool = False
     acknowledged: tuple[str, ...] = ()
     """Ids of findings that somebody has seen."""
+    muted: tuple[str, ...] = ()
+    """Kinds of findings that nobody wants to be told of for this run."""
     other: Mapping[str, Any] = field(default_factory=dict)
     """Keys of a later version, kept as they are."""
 
@@ -57,6 +59,7 @@ class Labels:
         _require_flag("archived", self.archived)
         _require_flag("baseline", self.baseline)
         _require_texts("acknowledged", self.acknowledged)
+        _require_texts("muted", self.muted)
 
 
 def read_labels(folder: Path) -> Labels:
@@ -134,6 +137,7 @@ def _to_mapping(labels: Labels) -> dict[str, Any]:
         "archived": labels.archived,
         "baseline": labels.baseline,
         "acknowledged": list(labels.acknowledged),
+        "muted": list(labels.muted),
     }
 
 

@@ -36,6 +36,7 @@ from tests.dashboard.views.pages import (
     press_in_dialog,
     said,
 )
+from toolkit.diagnostics.finding import Finding
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
 from toolkit.runfolder.status import Status
@@ -52,6 +53,8 @@ class MemoryStore:
         self.asked = []
         self.answers = []
         self.gone = {}
+        self.found = []
+        self.examined = 1.0
         self.health = Health(records=50, bytes_read=5_000)
 
     def list_runs(self):
@@ -121,6 +124,15 @@ class MemoryStore:
 
     def recent(self, key, metric, count):
         return (1 - STEPS / 50)[-count:]
+
+    def beside(self, key, metric, moment, count):
+        return (1 - STEPS / 50)[:count], (1 - STEPS / 50)[-count:]
+
+    def examine(self, key, *, wait_s=0.3):
+        return self.examined
+
+    def findings(self, key):
+        return self.found
 
     def means(self, key, metric, buckets):
         return 1 - STEPS / 50
@@ -243,6 +255,29 @@ def test_what_its_reading_showed_stands_on_the_page(store, health, words):
 
     assert is_well(tab)
     assert words in said(tab)
+
+
+def test_what_its_detectors_find_is_shown_and_how_far_they_are(store):
+    store.examined = 0.4
+    store.found = [
+        Finding(
+            id="1-spike-train_loss-7",
+            kind="spike",
+            severity="warning",
+            metric="train_loss",
+            start_step=7,
+            end_step=None,
+            noticed_step=8,
+            message="train_loss jumped.",
+        )
+    ]
+
+    tab = open_page("alerts", "alpha")
+
+    assert is_well(tab)
+    assert "Examined 40% of the records so far" in said(tab)
+    assert "**Loss spike**" in said(tab)
+    assert "train_loss jumped." in said(tab)
 
 
 def test_a_store_whose_run_vanishes_says_so(store):

@@ -375,7 +375,9 @@ def test_a_run_of_nothing_but_nan_says_so(root_in, look_at):
 
     assert cards(overview)["Train loss"] == "NaN"
     assert "20 NaN" in said(overview)
-    assert "train_loss was NaN or infinite 20 times, first at step 0" in said(open_page("alerts", RUN))
+    assert "train_loss is NaN or infinite from the first record on (20 records)" in said(
+        open_page("alerts", RUN)
+    )
 
 
 def test_a_large_run_is_thinned_and_its_one_spike_is_still_there(root_in, look_at):

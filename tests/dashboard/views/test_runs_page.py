@@ -38,6 +38,17 @@ def test_every_run_is_listed_with_status_and_progress(five):
     assert table["Loss"]["lora-b"] == "0.1"
 
 
+def test_findings_that_go_on_are_counted_in_the_list(logs):
+    write_run(logs, "bad", status="running", summary={"findings_critical": 1, "findings_warning": 3})
+    write_run(logs, "odd", status="running", summary={"findings_critical": "many", "findings_warning": None})
+    write_run(logs, "good", status="running")
+    table = open_page("runs").dataframe[0].value.set_index("Run")
+
+    assert table["Alerts"]["bad"] == "✕ 1  ▲ 3"
+    assert table["Alerts"]["odd"] == ""
+    assert table["Alerts"]["good"] == ""
+
+
 @pytest.mark.parametrize(
     ("query", "found"),
     [

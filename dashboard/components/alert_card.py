@@ -1,0 +1,274 @@
+"""One alert as a card: what and since when, a chart of the place, causes, advice, and one button that acts on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, Literal
+
+import streamlit as st
+
+from dashboard import session
+from dashboard.charts.curves import Mark
+from dashboard.charts.evidence import Evidence, around, metric_of, slope
+from dashboard.components import faces
+from dashboard.components.control_box import (
+    ask,
+    declared_control,
+    describe,
+    is_waiting,
+    show_answers,
+    subject,
+    why_not,
+)
+from dashboard.components.curve_panel import Options, Tally, change_mark, curve_panel
+from dashboard.components.frame import RunPage
+from dashboard.data.alerts import Alert
+from dashboard.data.remedies import (
+    RECORDS_BESIDE,
+    Effect,
+    Remedy,
+    effects_on,
+    is_turned_after,
+    own_answer,
+    remedy_for,
+)
+from dashboard.data.run_store import Refused
+from dashboard.data.words import clean, clock, count, md, short_number
+from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.records import CONTROL_CHANGE, FINDING
+
+Tone = Literal["red", "orange", "blue"]
+
+SEVERITIES: Final[dict[str, tuple[str, str, Tone]]] = {
+    "critical": ("Critical", ":material/error:", "red"),
+    "warning": ("Warning", ":material/warning:", "orange"),
+    "info": ("Info", ":material/info:", "blue"),
+}
+_MOST_KEPT: Final = 500
+_MOST_CHANGES: Final = 3
+_VERDICTS: Final = {
+    "better": ":green[:material/trending_down: it helped]",
+    "worse": ":red[:material/trending_up: it got worse]",
+    "same": ":gray[:material/trending_flat: no clear change]",
+}
+
+
+def alert_card(page: RunPage, alert: Alert, labels: Labels, *, unfolded: bool) -> None:
+    """Show one alert; `unfolded` with its chart, causes and advice in sight."""
+    with st.container(border=True):
+        _head(page, alert, labels)
+        st.markdown(md(alert.message, 600))
+        # Its own key: the same card stays open or closed wherever it moves to.
+        with st.expander("Evidence and what to try", expanded=unfolded, key=f"_about {page.key} {alert.id}"):
+            faces.guarded("The evidence", lambda: _about(page, alert))
+        _buttons(page, alert, labels)
+
+
+def _head(page: RunPage, alert: Alert, labels: Labels) -> None:
+    word, icon, tone = SEVERITIES[alert.severity]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(word, icon=icon, color=tone)
+        st.markdown(f"**{md(alert.title, 60)}**", width="content")
+        if not alert.is_open:
+            over = f" at step {alert.resolved_step:,}" if alert.resolved_step is not None else ""
+            st.badge(f"resolved{over}", icon=":material/check_circle:", color="green")
+        if alert.seen_as in labels.acknowledged:
+            st.badge("seen", color="gray")
+        if alert.kind in labels.muted:
+            st.badge("muted", icon=":material/notifications_off:", color="gray")
+        st.caption(" · ".join(_where(page, alert)), width="content")
+
+
+def _where(page: RunPage, alert: Alert) -> list[str]:
+    parts = []
+    if alert.step is not None:
+        if alert.event == FINDING and alert.noticed_step is not None:
+            parts.append(_range(page, alert))
+            if alert.noticed_step > alert.step:
+                parts.append(f"noticed at step {alert.noticed_step:,}")
+        else:
+            parts.append(f"step {alert.step:,}")
+    if alert.count > 1:
+        parts.append(f"{count(alert.count)} records")
+    if alert.repeats:
+        parts.append(f"came back {alert.repeats} time{'s' if alert.repeats > 1 else ''}")
+    if alert.time is not None:
+        parts.append(clock(alert.time))
+    return parts
+
+
+def _range(page: RunPage, alert: Alert) -> str:
+    if alert.end_step is None:
+        return (
+            f"since step {alert.step:,}, goes on"
+            if page.card.live
+            else f"since step {alert.step:,}, to the end"
+        )
+    if alert.end_step == alert.step:
+        return f"step {alert.step:,}"
+    return f"steps {alert.step:,} – {alert.end_step:,}"  # noqa: RUF001 - a dash from one number to another
+
+
+# ---------------------------------------------------------------- evidence
+
+
+def _about(page: RunPage, alert: Alert) -> None:
+    metrics = {info.name: info for info in page.store.metrics(page.key)}
+    info = metric_of(alert, metrics)
+    evidence = around(alert, info, _changes(page, alert)) if info is not None else None
+    if info is not None and evidence is not None:
+        left, right = st.columns([3, 2], gap="medium")
+        with left:
+            _chart(page, alert, info.name, evidence)
+        with right:
+            _words(alert)
+    else:
+        _words(alert)
+    _numbers(alert)
+    if alert.trace:
+        st.code(clean(alert.trace), language=None)
+
+
+def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None:
+    levels = evidence.levels
+    grown = slope(alert, page.store.series(page.key, metric, window=evidence.window, buckets=250))
+    if grown is not None:
+        levels = (*levels, grown)
+    options = Options(
+        fixed_window=evidence.window,
+        marks=evidence.marks,
+        bands=evidence.bands,
+        levels=levels,
+    )
+    curve_panel(
+        page,
+        metric,
+        [(metric, metric)],
+        options,
+        Tally(),
+        height=290,
+        key=f"chart alert {page.key} {alert.id}",
+    )
+
+
+def _changes(page: RunPage, alert: Alert) -> list[Mark]:
+    if alert.noticed_step is None:
+        return []
+    marks = [
+        change_mark(record, float(record["global_step"]))
+        for record in page.store.events(page.key, (CONTROL_CHANGE,), limit=50)
+        if is_turned_after(record, alert.noticed_step)
+    ]
+    return [mark for mark in marks if mark is not None][:_MOST_CHANGES]
+
+
+def _words(alert: Alert) -> None:
+    for title, items in (("Likely causes", alert.causes), ("What to try", alert.advice)):
+        if items:
+            lines = "\n".join(f"1. {md(item, 300)}" for item in items[:10])
+            st.markdown(f"**{title}**\n\n{lines}")
+
+
+def _numbers(alert: Alert) -> None:
+    shown = []
+    for name, value in list(alert.evidence.items())[:20]:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        text = short_number(value) if is_number else clean(str(value))[:200]
+        shown.append(f"{clean(str(name))[:60]}: {text}")
+    if shown:
+        st.caption(" · ".join(md(part, 300) for part in shown))
+
+
+# ---------------------------------------------------------------- what can be done
+
+
+def _buttons(page: RunPage, alert: Alert, labels: Labels) -> None:
+    requests = [item for item in session.asked(page.key) if item.get("about") == alert.id]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        _remedy(page, alert, waits=is_waiting(page.store, page.key, requests))
+        if alert.seen_as not in labels.acknowledged and st.button(
+            "I have seen this", key=f"_seen {page.key} {alert.id}"
+        ):
+            keep(page, replace(labels, acknowledged=(*labels.acknowledged, alert.seen_as)[-_MOST_KEPT:]))
+        if (
+            alert.event == FINDING
+            and alert.kind not in labels.muted
+            and st.button(
+                f"Mute “{md(alert.title, 40)}” for this run",
+                icon=":material/notifications_off:",
+                type="tertiary",
+                key=f"_mute {page.key} {alert.id}",
+            )
+        ):
+            keep(page, replace(labels, muted=(*labels.muted, alert.kind)[-_MOST_KEPT:]))
+    show_answers(page.store, page.key, requests)
+    own = own_answer(page.store, page.key, alert)
+    if own is not None:
+        st.markdown(
+            f":small[:material/smart_toy: asked by the run itself: {md(subject(own))} {describe(own)}]"
+        )
+    for effect in effects_on(page.store, page.key, alert):
+        st.markdown(f":small[{_told(effect)}]")
+
+
+def _remedy(page: RunPage, alert: Alert, *, waits: bool) -> None:
+    if not alert.is_open or not alert.remedies or why_not(page.store, page.key) is not None:
+        return
+    lr = next((info.last for info in page.store.metrics(page.key) if info.name == "lr"), None)
+    remedy = remedy_for(alert, declared_control(page.store, page.key), lr)
+    if remedy is None:
+        return
+    if session.to_confirm(page.key) == alert.id and remedy.stops:
+        _confirm(page, alert, remedy)
+    elif st.button(
+        md(remedy.label, 80), type="primary", disabled=waits, key=f"_remedy {page.key} {alert.id}"
+    ):
+        if remedy.stops:
+            session.set_to_confirm(page.key, alert.id)
+            st.rerun()
+        elif _ask(page, alert, remedy):
+            st.rerun()
+
+
+def _confirm(page: RunPage, alert: Alert, remedy: Remedy) -> None:
+    # In the card and not in a dialog: a refresh of the region that opened it would close that.
+    st.markdown(
+        "The run ends after the step it is in"
+        + (", and saves first." if remedy.saves else " **without saving**."),
+        width="content",
+    )
+    if st.button(f"Yes, {remedy.label.lower()}", type="primary", key=f"_yes {page.key} {alert.id}"):
+        session.set_to_confirm(page.key, None)
+        if _ask(page, alert, remedy):
+            st.rerun()
+    if st.button("Let it run", key=f"_no {page.key} {alert.id}"):
+        session.set_to_confirm(page.key, None)
+        st.rerun()
+
+
+def _ask(page: RunPage, alert: Alert, remedy: Remedy) -> bool:
+    return ask(page.store, page.key, remedy.request, remedy.label, about=alert.id)
+
+
+def keep(page: RunPage, labels: Labels) -> None:
+    """Keep what somebody says about the run's alerts, and draw the page again; a refusal is shown."""
+    try:
+        page.store.label(page.key, labels)
+    except Refused as error:
+        st.error(md(str(error)))
+    else:
+        # The line above every page counts what nobody has seen.
+        st.rerun()
+
+
+def _told(effect: Effect) -> str:
+    where = f" at step {effect.step:,}" if effect.step is not None else ""
+    told = f":material/tune: {md(effect.what, 80)}{where}: "
+    if effect.before is None:
+        return told + f"{md(effect.metric)} was not logged before."
+    if effect.records_after < RECORDS_BESIDE:
+        return told + f"too early to say: {effect.records_after} of {RECORDS_BESIDE} records."
+    return (
+        told + f"median of {md(effect.metric)} {short_number(effect.before)} before, "
+        f"{short_number(effect.after)} after · {_VERDICTS[effect.verdict]}"
+    )

@@ -1,0 +1,213 @@
+"""What can be asked of a live run against a finding, and whether it helped."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from dashboard.data.alerts import Alert
+from dashboard.data.run_store import Floats, RunStore
+from toolkit.diagnostics.catalogue import LOWER_LR, SAVE, SAVE_AND_STOP, STOP
+from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
+
+RECORDS_BESIDE: Final = 20
+"""Records before and after a change whose medians are compared."""
+
+_ACTIONS: Final = {SAVE: "Save now", STOP: "Stop", SAVE_AND_STOP: "Save and stop"}
+_FACTORS: Final = ("lr_scale", "lr_multiplier")
+"""Knobs that stand at 1 until somebody turns them."""
+
+_MORE_IS_BETTER: Final = frozenset(
+    {"samples_per_sec", "tokens_per_sec", "iters_per_sec", "gpu_util", "gpu_util_pct"}
+)
+_LOSSES: Final = ("train_loss", "loss", "train/loss")
+_SEEN_IN_THE_LOSS: Final = frozenset({"lr_problem", "loss_scale"})
+"""Kinds whose own metric is what the change sets, or moves by itself: whether it helped shows in the loss."""
+
+# What an id of a request may not have, and one made out of a finding's has therefore replaced.
+_NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9._:+@-]")
+_CLEARLY: Final = 0.05
+_MOST_CHANGES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """One thing to ask of the run."""
+
+    label: str
+    request: Mapping[str, Any]
+    stops: bool = False
+    """Whether the run ends with it."""
+    saves: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A change that the run carried out after a finding, and what a metric did around it."""
+
+    what: str
+    step: int | None
+    metric: str
+    before: float | None
+    """Median of the records before it; None where there are none."""
+    after: float | None
+    records_after: int
+    verdict: str = ""
+    """better, worse or same; empty while it is too early to say."""
+
+
+def remedy_for(alert: Alert, control: Mapping[str, Any], lr_now: float | None = None) -> Remedy | None:
+    """Return the first of the alert's remedies that the run has declared and that would change something.
+
+    A knob of the learning rate is halved within its bounds; `lr_now` is its value where the knob does not say.
+    """
+    declared, knobs = control.get("actions"), control.get("knobs")
+    actions = declared if isinstance(declared, (list, tuple)) else ()
+    for name in alert.remedies:
+        if name in _ACTIONS and name in actions:
+            return Remedy(
+                label=_ACTIONS[name],
+                request={"actions": (name,)},
+                stops=name in (STOP, SAVE_AND_STOP),
+                saves=name != STOP,
+            )
+        about = knobs.get(name) if isinstance(knobs, Mapping) else None
+        if name in LOWER_LR and isinstance(about, Mapping):
+            remedy = _halved(name, about, lr_now)
+            if remedy is not None:
+                return remedy
+    return None
+
+
+def _halved(name: str, about: Mapping[str, Any], lr_now: float | None) -> Remedy | None:
+    if about.get("type") != "float" or about.get("choices") is not None:
+        return None
+    now = _number(about.get("value"))
+    if now is None:
+        now = 1.0 if name in _FACTORS else lr_now
+    if now is None or now <= 0:
+        return None
+    low, high = _number(about.get("low")), _number(about.get("high"))
+    half = now / 2
+    new = half if low is None else max(half, low)
+    new = new if high is None else min(new, high)
+    if not new < now:
+        return None
+    word = "Halve" if new == half else "Lower"
+    return Remedy(label=f"{word} {name}: {as_set(now)} → {as_set(new)}", request={"knobs": {name: new}})
+
+
+def effects_on(store: RunStore, key: str, alert: Alert) -> list[Effect]:
+    """Return what knobs were turned since the alert was noticed and what came of it, newest first."""
+    if alert.noticed_step is None:
+        return []
+    metric = _judged_by(store, key, alert)
+    if metric is None:
+        return []
+    turned = [
+        record
+        for record in store.events(key, (CONTROL_CHANGE,), limit=50)
+        if is_turned_after(record, alert.noticed_step)
+    ]
+    return [_effect(store, key, metric, record) for record in turned[:_MOST_CHANGES]]
+
+
+def own_answer(store: RunStore, key: str, alert: Alert) -> Record | None:
+    """Return the run's answer to what the finding itself asked for, where `on_finding` let it."""
+    wanted = _NOT_IN_AN_ID.sub("_", f":{alert.id}")
+    for record in store.events(key, (CONTROL_CHANGE,), limit=50):
+        if record.get("source") == FINDING and str(record.get("id")).endswith(wanted):
+            return record
+    return None
+
+
+def is_turned_after(record: Record, step: int) -> bool:
+    """Say whether a record tells of a knob that was turned at `step` or later."""
+    at = record.get("global_step")
+    return (
+        record.get("status") in ("applied", "clamped")
+        and bool(_knobs_in(record))
+        and isinstance(at, int)
+        and at >= step
+        and isinstance(record.get("time"), (int, float))
+    )
+
+
+def _judged_by(store: RunStore, key: str, alert: Alert) -> str | None:
+    names = {info.name for info in store.metrics(key)}
+    candidates = _LOSSES if alert.kind in _SEEN_IN_THE_LOSS else (alert.metric, *_LOSSES)
+    return next((name for name in candidates if name in names), None)
+
+
+def _effect(store: RunStore, key: str, metric: str, record: Record) -> Effect:
+    before, after = store.beside(key, metric, float(record["time"]), RECORDS_BESIDE)
+    effect = Effect(
+        what=turned(record),
+        step=record.get("global_step"),
+        metric=metric,
+        before=_median(before),
+        after=_median(after),
+        records_after=len(after),
+    )
+    if len(after) < RECORDS_BESIDE or effect.before is None or effect.after is None:
+        return effect
+    return replace(effect, verdict=_verdict(metric, effect.before, effect.after))
+
+
+def _verdict(metric: str, before: float, after: float) -> str:
+    if not math.isfinite(after):
+        return "worse" if math.isfinite(before) else "same"
+    if not math.isfinite(before):
+        return "better"
+    if abs(after - before) <= _CLEARLY * max(abs(before), 1e-300):
+        return "same"
+    return "better" if (after > before) == (metric in _MORE_IS_BETTER) else "worse"
+
+
+def _median(values: Floats) -> float | None:
+    if not len(values):
+        return None
+    finite = values[np.isfinite(values)]
+    # Where most of them are no number, that is what the records say.
+    return float(np.median(finite)) if 2 * len(finite) > len(values) else math.nan
+
+
+def turned(record: Record) -> str:
+    """Return which knobs a run's answer says were turned, from what to what; empty where it was none."""
+    parts = []
+    for name, change in _knobs_in(record).items():
+        old = f"{as_set(change['old'])} → " if change.get("old") is not None else "→ "
+        parts.append(f"{name} " + old + as_set(change["new"]) if "new" in change else name)
+    return ", ".join(parts)
+
+
+def _knobs_in(record: Record) -> dict[str, dict[str, Any]]:
+    """Return the knobs of an answer; a record holds `knobs/lr_scale/old` for what was nested before it was written."""
+    found: dict[str, dict[str, Any]] = {}
+    for field, value in record.items():
+        kind, _, rest = field.partition("/")
+        name, _, part = rest.rpartition("/")
+        if kind == "knobs" and name and part in ("old", "new"):
+            found.setdefault(name, {})[part] = value
+    nested = record.get("knobs")
+    for name, change in nested.items() if isinstance(nested, dict) else ():
+        found.setdefault(str(name), dict(change) if isinstance(change, Mapping) else {})
+    return found
+
+
+def as_set(value: Any) -> str:
+    """Return a knob's value as people write it: 1.0, 0.5, 2e-05."""
+    if isinstance(value, float) and math.isfinite(value):
+        text = f"{value:.6g}"
+        return text if any(mark in text for mark in ".e") else f"{text}.0"
+    return str(value)
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None

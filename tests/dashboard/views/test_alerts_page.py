@@ -1,0 +1,515 @@
+"""Alerts: every state of a finding, what can be said about it, the one button against it, and whether that helped."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import time
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from dashboard import session
+from dashboard.components import frame
+from dashboard.data.alerts import alerts_of
+from tests.dashboard.run_folders import append, step_record, write_run
+from tests.dashboard.troubled_runs import steps, told
+from tests.dashboard.views.pages import badges, button, chart_data, charts, is_well, open_page, said
+from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.runfolder.control import read_request
+from toolkit.runfolder.labels import Labels, read_labels
+from toolkit.runfolder.layout import CONTROL
+
+TAKES = {
+    "actions": ["save", "stop", "save_and_stop"],
+    "knobs": {"lr_scale": {"type": "float", "low": 0.1, "high": 2.0, "value": 1.0}},
+}
+
+
+@pytest.fixture(scope="module")
+def training():
+    """A process that lives as long as the tests of this file: the run that is asked."""
+    child = subprocess.Popen(["sleep", "600"])
+    yield child.pid
+    child.kill()
+    child.wait()
+
+
+@pytest.fixture
+def live(logs, training):
+    """Write a live run in trouble, which takes requests."""
+
+    def write(trouble, *, count=400, **control):
+        began = time.time() - count * 0.5 - 1
+        records = [
+            {**record, "time": began + 0.5 * max(0, record.get("global_step", 0))}
+            for record in told(steps(trouble, count))
+        ]
+        return write_run(
+            logs,
+            "r",
+            records,
+            sessions=(range(count),),
+            status="running",
+            pid=training,
+            control=control or TAKES,
+        )
+
+    return write
+
+
+def buttons(tab, start=""):
+    return [item.label for item in tab.main.button if item.label.startswith(start)]
+
+
+def toasts(tab):
+    return [item.value for item in tab.toast]
+
+
+# ---------------------------------------------------------------- none
+
+
+def test_a_healthy_run_says_what_is_watched(logs):
+    write_run(logs, "r", steps())
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert "**No alerts.**" in said(tab)
+    for kind in CATALOGUE.values():
+        assert kind.title in said(tab)
+    assert "Errors" in said(tab)
+
+
+# ---------------------------------------------------------------- open and over
+
+
+def test_an_open_finding_is_explained_with_its_place_causes_and_advice(logs):
+    write_run(logs, "r", told(steps("divergence")))
+
+    tab = open_page("alerts", "r")
+    words = said(tab)
+
+    assert is_well(tab)
+    assert {"1 critical", "Critical"} <= set(badges(tab))
+    assert "**Divergence**" in words
+    assert "since step 200, to the end" in words
+    assert "noticed at step 20" in words
+    for part in (*CATALOGUE["divergence"].causes, "Clip the gradient norm at 1.0"):
+        assert part in words
+    (chart,) = chart_data(tab)
+    layout = json.loads(json.loads(chart)["figure"])["layout"]
+    (band,) = [shape for shape in layout["shapes"] if shape["type"] == "rect"]
+    assert (band["x0"], band["x1"]) == (200, 399)
+    notes = [note["text"] for note in layout["annotations"]]
+    assert "began" in notes
+    assert any(note.startswith("level before") for note in notes)
+
+
+def test_a_live_one_goes_on(live):
+    live("divergence")
+
+    assert "since step 200, goes on" in said(open_page("alerts", "r"))
+
+
+def test_one_that_is_over_says_from_where_to_where_and_when_that_was_seen(logs):
+    write_run(logs, "r", told(steps("spike")))
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert any(badge.startswith("resolved at step 2") for badge in badges(tab))
+    assert "steps 200 – 202" in said(tab)  # noqa: RUF001
+    assert "3 records" in said(tab)
+
+
+def test_repeats_are_counted(logs):
+    finding = told(steps("spike"))
+    write_run(
+        logs,
+        "r",
+        [{**record, "repeats": 2} if record["event"] == "finding" else record for record in finding],
+    )
+
+    assert "came back 2 times" in said(open_page("alerts", "r"))
+
+
+def test_several_records_of_one_finding_are_one_card(logs):
+    records = told(steps("spike"))
+    assert sum(record["event"] == "finding" for record in records) > 1
+    write_run(logs, "r", records)
+
+    tab = open_page("alerts", "r")
+
+    assert said(tab).count("**Loss spike**") == 1
+    assert "1 warning" in badges(tab)
+
+
+# ---------------------------------------------------------------- a run that nobody watched
+
+
+def test_a_run_without_finding_records_is_examined(logs):
+    write_run(logs, "r", steps("divergence"), status=None)
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert "**Divergence**" in said(tab)
+    assert "so far" not in said(tab)
+
+
+def test_nan_in_the_loss_is_critical_with_its_first_step_and_a_chart(logs):
+    records = steps(count=80)
+    for step in (40, 41):
+        records[1 + step]["train_loss"] = math.nan
+    write_run(logs, "r", records)
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert "1 critical" in badges(tab)
+    assert "train_loss is NaN or infinite from step 40 on (2 records)" in said(tab)
+    assert charts(tab) == 1
+
+
+def test_a_long_run_is_examined_in_slices_while_the_page_stands(logs, monkeypatch):
+    monkeypatch.setattr(frame, "_FIRST_LOOK_S", 0.0)
+    write_run(logs, "r", steps("divergence", count=3_000), sessions=(range(3_000),))
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert "of the records so far" in said(tab)
+    assert "**Divergence**" not in said(tab)
+
+    for _ in range(60):
+        tab.run()
+
+    assert is_well(tab)
+    assert "of the records so far" not in said(tab)
+    assert "**Divergence**" in said(tab)
+
+
+# ---------------------------------------------------------------- told by others
+
+
+@pytest.fixture
+def alarmed(logs):
+    return write_run(
+        logs,
+        "r",
+        extra=[
+            {
+                "event": "finding",
+                "id": "f1",
+                "time": 1.7e9,
+                "kind": "loss spike",
+                "severity": "critical",
+                "message": "The loss jumped from 1 to 9.",
+                "metric": "train_loss",
+                "start_step": 50,
+                "causes": ["a bad batch", "too high a learning rate"],
+                "advice": ["clip gradients"],
+                "evidence": {"z-score": 12.345678},
+            },
+            {
+                "event": "finding",
+                "id": "f2",
+                "time": 1.7e9,
+                "kind": "slow",
+                "severity": "info",
+                "message": "Slow.",
+            },
+            {
+                "event": "error",
+                "time": 1.7e9,
+                "type": "ValueError",
+                "message": "no file",
+                "traceback": "Line 1\nLine 2",
+            },
+            {"event": "lost", "time": 1.7e9, "records": 5, "reason": "disk full"},
+        ],
+    )
+
+
+def test_findings_errors_and_losses_are_listed_with_evidence_and_advice(alarmed):
+    tab = open_page("alerts", "r")
+    words = said(tab)
+
+    assert is_well(tab)
+    assert {"2 critical", "1 warning", "1 info"} <= set(badges(tab))
+    for part in (
+        "The loss jumped from 1 to 9.",
+        "a bad batch",
+        "clip gradients",
+        "z-score: 12.35",
+        "no file",
+    ):
+        assert part in words
+    assert "5 records were lost: disk full" in words
+    assert any("Line 1\nLine 2" in code.value for code in tab.code)
+
+
+# ---------------------------------------------------------------- which of them
+
+
+def test_alerts_can_be_narrowed_by_severity_state_and_kind(logs):
+    records = told(steps("spike"))
+    write_run(logs, "r", records, extra=[{"event": "error", "time": 1.7e9, "message": "no file"}])
+
+    assert "no file" in said(open_page("alerts", "r"))
+    for query in ({"severity": "Warning"}, {"state": "Resolved"}, {"kind": "Loss spike"}):
+        tab = open_page("alerts", "r", **query)
+
+        assert "**Loss spike**" in said(tab), query
+        assert "no file" not in said(tab), query
+    assert "Nothing of this severity, state and kind." in said(open_page("alerts", "r", severity="Info"))
+
+    tab = open_page("alerts", "r")
+    next(item for item in tab.get("button_group") if item.key == "state").set_value(["open"]).run()
+
+    assert "**Loss spike**" not in said(tab)
+    assert "no file" in said(tab)
+
+
+# ---------------------------------------------------------------- seen
+
+
+def test_an_alert_that_was_seen_is_remembered_and_folded_away(alarmed):
+    tab = open_page("alerts", "r")
+    seen = [item for item in tab.button if item.label == "I have seen this" and "f1" in item.key]
+
+    seen[0].click().run()
+
+    (kept,) = read_labels(alarmed).acknowledged
+    assert kept.startswith("f1:")
+    assert "The loss jumped" not in said(tab)
+
+    (toggle,) = [item for item in tab.main.toggle if item.label == "Show 1 that was seen or muted"]
+    toggle.set_value(True).run()
+
+    assert is_well(tab)
+    assert "The loss jumped" in said(tab)
+    assert "seen" in badges(tab)
+
+
+# ---------------------------------------------------------------- muted
+
+
+def test_a_muted_kind_is_folded_away_listed_and_can_be_unmuted(logs):
+    folder = write_run(logs, "r", told(steps("divergence")))
+    tab = open_page("alerts", "r")
+
+    button(tab, "Mute “Divergence” for this run").click().run()
+
+    assert read_labels(folder).muted == ("divergence",)
+    assert "**Divergence**" not in said(tab)
+    assert "Everything here has been seen or muted." in said(tab)
+    assert "1 critical" not in badges(open_page("overview", "r"))
+
+    button(tab, "Unmute “Divergence”").click().run()
+
+    assert read_labels(folder).muted == ()
+    assert "**Divergence**" in said(tab)
+
+
+def test_an_error_can_be_seen_but_not_muted(logs):
+    write_run(logs, "r", extra=[{"event": "error", "time": 1.7e9, "message": "no file"}])
+
+    tab = open_page("alerts", "r")
+
+    assert buttons(tab, "I have seen this")
+    assert not buttons(tab, "Mute")
+
+
+def test_a_muted_kind_leaves_no_mark_on_the_charts(logs):
+    write_run(logs, "r", told(steps("divergence")))
+
+    def marks():
+        figure = json.loads(json.loads(chart_data(open_page("overview", "r"))[0])["figure"])
+        return [note["text"] for note in figure["layout"]["annotations"]]
+
+    assert marks() == ["Divergence"], "one mark, however many records tell of it"
+
+    session.store().label("r", Labels(muted=("divergence",)))
+
+    assert marks() == []
+
+
+def test_a_dashboard_that_may_not_write_says_so(logs, look_at):
+    write_run(logs, "r", told(steps("divergence")))
+    look_at(logs, read_only=True)
+    tab = open_page("alerts", "r")
+
+    button(tab, "Mute “Divergence” for this run").click().run()
+
+    assert is_well(tab)
+    assert "the dashboard was started with --read-only" in said(tab)
+
+
+# ---------------------------------------------------------------- the button against it
+
+
+def test_the_remedy_writes_the_request_and_shows_pending_then_the_answer(live):
+    folder = live("divergence")
+    tab = open_page("alerts", "r")
+
+    remedy = tab.main.button(key="_remedy r 1-spike-train_loss-200")
+    assert remedy.label.replace("\\", "") == "Halve lr_scale: 1.0 → 0.5"
+    remedy.click().run()
+
+    request = read_request(folder)
+    assert dict(request.knobs) == {"lr_scale": 0.5}
+    assert "Halve lr_scale: 1.0 → 0.5: pending, asked" in "".join(
+        text.value for text in tab.main.markdown
+    ).replace("\\", "")
+    assert tab.main.button(key="_remedy r 1-spike-train_loss-200").disabled, "one at a time"
+
+    append(
+        folder,
+        [
+            {
+                "event": "control_change",
+                "time": time.time(),
+                "id": request.id,
+                "status": "applied",
+                "global_step": 399,
+                "knobs/lr_scale/old": 1.0,
+                "knobs/lr_scale/new": 0.5,
+            }
+        ],
+    )
+    tab.run()
+
+    assert "Halve lr_scale: 1.0 → 0.5: applied at step 399" in said(tab)
+    assert "pending" not in said(tab)
+    assert "lr_scale 1.0 → 0.5 at step 399: too early to say: 0 of 20 records." in said(tab)
+
+    later = time.time() + 1
+    append(folder, [{**step_record(400 + n, train_loss=0.9), "time": later + n} for n in range(25)])
+    tab.run()
+
+    assert "0.9 after" in said(tab)
+    assert "it helped" in said(tab)
+
+
+def test_stopping_asks_once_more_in_the_card(live):
+    folder = live("nan", actions=["stop"])
+    tab = open_page("alerts", "r")
+
+    tab.main.button(key="_remedy r 1-nan-train_loss-200").click().run()
+
+    assert "The run ends after the step it is in **without saving**." in said(tab)
+    assert not (folder / CONTROL).exists(), "a question is no request"
+
+    tab.run()
+    button(tab, "Let it run").click().run()
+
+    assert not (folder / CONTROL).exists()
+
+    tab.main.button(key="_remedy r 1-nan-train_loss-200").click().run()
+    button(tab, "Yes, stop").click().run()
+
+    assert read_request(folder).actions == ("stop",)
+    assert "Stop: pending" in said(tab)
+
+
+def test_a_run_that_declares_nothing_fitting_has_no_button(live):
+    live("divergence", actions=["sample"], knobs={"depth": {"type": "int", "value": 3}})
+
+    tab = open_page("alerts", "r")
+
+    assert "**Divergence**" in said(tab)
+    assert [label for label in buttons(tab) if "Halve" in label or "top" in label] == []
+
+
+def test_a_run_that_has_ended_has_no_button(logs):
+    write_run(logs, "r", told(steps("divergence")), control=TAKES)
+
+    assert buttons(open_page("alerts", "r"), "Halve") == []
+
+
+def test_what_is_over_needs_no_button(live):
+    live("spike")
+
+    tab = open_page("alerts", "r")
+
+    assert "**Loss spike**" in said(tab)
+    assert buttons(tab, "Halve") == []
+
+
+def test_what_the_run_asked_of_itself_is_said(logs):
+    asked = {"event": "control_change", "time": 1.7e9, "status": "applied", "actions": ["stop"]}
+    own = {**asked, "id": "finding:nan:1-nan-train_loss-200", "source": "finding", "global_step": 203}
+    write_run(logs, "r", told(steps("nan")), extra=[own], status="stopped")
+
+    assert "asked by the run itself: stop applied at step 203" in said(open_page("alerts", "r"))
+
+
+# ---------------------------------------------------------------- on the other pages
+
+
+def test_the_worst_open_one_stands_on_every_page_with_the_way_to_the_others(alarmed):
+    tab = open_page("metrics", "r")
+
+    assert "2 critical" in badges(tab), "a finding and an error"
+    assert "no file" in said(tab), "what has no step is news of the whole run"
+    (link,) = tab.get("page_link")
+    assert link.proto.label == "What to try"
+    assert link.proto.page.endswith("alerts")
+
+
+def test_what_is_over_or_seen_no_longer_stands_on_every_page(logs):
+    write_run(logs, "over", told(steps("spike")))
+    write_run(logs, "r", told(steps("divergence")))
+
+    assert not tab_warns(open_page("overview", "over"))
+    assert tab_warns(open_page("overview", "r"))
+
+    store = session.store()
+    store.label("r", Labels(acknowledged=tuple(alert.seen_as for alert in alerts_of(store, "r"))))
+
+    assert not tab_warns(open_page("overview", "r"))
+
+
+def tab_warns(tab):
+    return bool([badge for badge in badges(tab) if "critical" in badge or "warning" in badge])
+
+
+def test_a_critical_finding_of_a_live_run_is_said_aloud_once(live):
+    folder = live("divergence")
+    tab = open_page("overview", "r")
+
+    assert len(toasts(tab)) == 1
+    assert "Divergence" in toasts(tab)[0]
+
+    tab.run()
+    tab.switch_page("views/alerts.py").run()
+
+    assert toasts(tab) == []
+
+    late = told([{**record, "session": 2} for record in steps("nan")])
+    append(folder, [{**record, "id": "2-nan"} for record in late if record["event"] == "finding"][:1])
+    tab.run()
+
+    assert len(toasts(tab)) == 1
+    assert "Not a number" in toasts(tab)[0]
+
+
+def test_an_old_run_and_a_warning_say_nothing_aloud(logs, live):
+    live("spike")
+    write_run(logs, "old", told(steps("divergence")))
+
+    assert toasts(open_page("overview", "old")) == []
+    assert toasts(open_page("overview", "r")) == []
+
+
+def test_the_latest_events_tell_of_a_finding_once_and_that_it_is_over(logs):
+    write_run(logs, "r", told(steps("spike")))
+
+    words = said(open_page("overview", "r"))
+
+    assert words.count("Loss spike is over at step") == 1
+    assert ":material/bolt: finding" not in words
