@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= config/examples/train_lora_tiny_cpu_with_telemetry.yaml
 ARGS ?=
+CORPUS ?= ../shared/corpus
 
 BIN := $(VENV)/bin
 comma := ,
@@ -14,11 +15,11 @@ READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard test check format bench clean
+.PHONY: help run dashboard test check format bench diagnose-eval clean
 .DELETE_ON_ERROR:
 
 help:  ## List what can be made.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # exec, so that a signal make passes on reaches the program and not a shell around it.
 run: $(READY)  ## Train the example and watch it on http://localhost:8501, until Ctrl-C (CONFIG=, ARGS= go to run.py).
@@ -47,6 +48,9 @@ format: $(READY)  ## Fold lines and sort imports the way the checks want them.
 
 bench: $(READY_TO_BENCH)  ## Measure us beside the peers, in one sitting (ARGS=--quick for a short look).
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+diagnose-eval: $(READY_TO_BENCH)  ## How often the detectors are right, on labelled curves (CORPUS=DIR): figures of docs/detectors.md.
+	@$(BIN)/python -m benchmarks.diagnose_eval --corpus $(CORPUS) $(ARGS)
 
 clean:  ## Remove what make, tests and tools made; logs and trained weights stay.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

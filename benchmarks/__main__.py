@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks import (
     cpu_per_record,
     dashboard,
+    diagnose_cost,
     gpu_loop,
     import_cost,
     kill_loss,
@@ -15,7 +16,17 @@ from benchmarks import (
 from benchmarks.command import Options, parse
 from benchmarks.report import Claim
 
-_BENCHMARKS = (log_cost, paced, cpu_per_record, import_cost, memory, kill_loss, dashboard, gpu_loop)
+_BENCHMARKS = (
+    log_cost,
+    paced,
+    cpu_per_record,
+    import_cost,
+    memory,
+    kill_loss,
+    diagnose_cost,
+    dashboard,
+    gpu_loop,
+)
 
 
 def main(options: Options) -> None:

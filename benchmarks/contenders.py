@@ -114,7 +114,8 @@ class _Ours:
     def __init__(self, folder: Path) -> None:
         from toolkit.telemetry import TelemetryLogger
 
-        self.telemetry = TelemetryLogger("bench", log_dir=folder, log_every=self.log_every)
+        # The detectors are a benchmark of their own: what is compared here is logging.
+        self.telemetry = TelemetryLogger("bench", log_dir=folder, log_every=self.log_every, diagnostics=False)
 
     def log(self, step: int) -> None:
         self.telemetry.log_step(step, **VALUES)

@@ -109,17 +109,17 @@ def in_full(
     return "\n\n".join(parts)
 
 
-def put_between_marks(text: str, figures: str) -> str:
-    """Return the document `text` with `figures` between its marks.
+def put_between_marks(text: str, figures: str, begin: str = BEGIN) -> str:
+    """Return the document `text` with `figures` between its marks, of which `begin` is the first.
 
     Raises:
         ValueError: the document has no marks.
     """
-    before, mark, rest = text.partition(BEGIN)
+    before, mark, rest = text.partition(begin)
     _, end, after = rest.partition(END)
     if not mark or not end:
-        raise ValueError(f"the document has no place for figures: {BEGIN} … {END}")
-    return f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}"
+        raise ValueError(f"the document has no place for figures: {begin} … {END}")
+    return f"{before}{begin}\n\n{figures}\n\n{END}{after}"
 
 
 def _megabytes(added_mb: float, helpers_mb: float) -> str:

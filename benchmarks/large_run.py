@@ -132,7 +132,17 @@ def _write_records(root: Path, name: str, records: int) -> Path:
     folder = root / name
     folder.mkdir(parents=True)
     with (folder / METRICS_JSONL).open("wb", buffering=1 << 20) as file:
-        file.write(encode({"event": "start", **_envelope(0), "run_name": name, "run_id": _run_id(name)}))
+        file.write(
+            encode(
+                {
+                    "event": "start",
+                    **_envelope(0),
+                    "run_name": name,
+                    "run_id": _run_id(name),
+                    "max_steps": 2 * records,
+                }
+            )
+        )
         file.writelines(map(_line, steps(0, records)))
     # What a measurement reads lies in memory already, and nothing is still being written meanwhile.
     os.sync()

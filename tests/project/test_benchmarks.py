@@ -4,7 +4,17 @@ import json
 
 import pytest
 
-from benchmarks import cpu_per_record, figures, gpu_loop, import_cost, kill_loss, log_cost, memory, paced
+from benchmarks import (
+    cpu_per_record,
+    diagnose_cost,
+    figures,
+    gpu_loop,
+    import_cost,
+    kill_loss,
+    log_cost,
+    memory,
+    paced,
+)
 from benchmarks.child import ChildError, measure_in_child
 from benchmarks.command import Options
 from benchmarks.contenders import ALL, BARE, NOTHING, OURS
@@ -16,7 +26,7 @@ QUICK = Options(quick=True, only=(NOTHING.name, BARE.name, OURS.name))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "benchmark",
-    [log_cost, paced, cpu_per_record, import_cost, memory, kill_loss, gpu_loop],
+    [log_cost, paced, cpu_per_record, import_cost, memory, kill_loss, diagnose_cost, gpu_loop],
     ids=lambda module: module.__name__.split(".")[-1],
 )
 def test_a_short_look_comes_to_figures(benchmark, capsys):

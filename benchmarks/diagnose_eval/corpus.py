@@ -1,0 +1,146 @@
+"""A folder of labelled training curves, and the evaluator that lies beside them."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from benchmarks.child import ROOT
+
+DEFAULT = ROOT.parent / "shared" / "corpus"
+
+Rows = list[dict[str, Any]]
+Prediction = dict[str, Any]
+"""One event in the evaluator's form: kind, start_step, end_step, detected_step, severity."""
+Predictions = Mapping[str, list[Prediction]]
+
+
+class CorpusError(Exception):
+    """There is nothing to evaluate on; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """One folder with labels and the runs that they are about."""
+
+    name: str
+    folder: Path
+    labels: Mapping[str, Any] = field(repr=False)
+    """Those of the runs that are there."""
+    left_out: tuple[str, ...]
+    """Labelled runs whose curve is not there."""
+    repositories: Mapping[str, str] = field(repr=False)
+    """Where each run comes from; empty where no manifest says so."""
+
+    def rows(self, run: str) -> Rows:
+        """Return the records of `run`, whose bare NaN and Infinity are numbers that are none."""
+        with open(self.folder / "runs" / f"{run}.jsonl", encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines if line.strip()]
+
+    def without(self, runs: Collection[str]) -> Split:
+        """Return the same without these runs."""
+        labels = {name: about for name, about in self.labels.items() if name not in runs}
+        gone = tuple(sorted({*self.left_out, *(name for name in self.labels if name in runs)}))
+        return Split(
+            name=self.name,
+            folder=self.folder,
+            labels=labels,
+            left_out=gone,
+            repositories=self.repositories,
+        )
+
+
+def splits_of(corpus: Path) -> list[Split]:
+    """Return the parts of `corpus` that have labels and curves: folders in it, or it itself.
+
+    Raises:
+        CorpusError: there is none.
+    """
+    if not corpus.is_dir():
+        raise CorpusError(f"There is no corpus at {corpus}: no such folder. Say where it is with CORPUS=DIR.")
+    folders = [corpus, *sorted(path for path in corpus.iterdir() if path.is_dir())]
+    labelled = [folder for folder in folders if (folder / "labels.json").is_file()]
+    if not labelled:
+        raise CorpusError(f"{corpus} holds no labels.json, and no folder in it does.")
+    splits = [_read(folder) for folder in labelled if (folder / "runs").is_dir()]
+    if not splits:
+        raise CorpusError(f"The curves are missing: {labelled[0]} has labels.json and no folder runs.")
+    splits = [split for split in splits if split.labels]
+    if not splits:
+        raise CorpusError(f"The curves are missing: {labelled[0] / 'runs'} holds none that is labelled.")
+    return splits
+
+
+def beside(corpus: Path, name: str) -> Path | None:
+    """Return the file or folder `name` of the corpus, wherever it keeps it; None where it has none."""
+    places = (corpus / name, corpus.parent / name, DEFAULT / name)
+    return next((place for place in places if place.exists()), None)
+
+
+def load_module(path: Path, name: str) -> ModuleType:
+    """Import the Python file at `path` under `name`."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Evaluator:
+    """The corpus's own `evaluate.py`, used from where it lies."""
+
+    def __init__(self, corpus: Path) -> None:
+        path = beside(corpus, "evaluate.py")
+        if path is None:
+            raise CorpusError(f"The evaluator is missing: {corpus} holds no evaluate.py.")
+        # Under its own name, because the corpus's other files import it so.
+        self._module = load_module(path, "evaluate")
+        # The steps of a run are asked for once a tool and do not change.
+        read = functools.lru_cache(maxsize=None)(self._module.load_steps)
+        self._module.load_steps = lambda path: read(os.path.realpath(path))  # type: ignore[attr-defined]
+
+    def score(self, split: Split, predictions: Predictions, runs: Collection[str] | None = None) -> Any:
+        """Return what the evaluator says of `predictions` at severity warning and above, on all or on these runs."""
+        with _folder_of(split, split.labels if runs is None else runs) as folder:
+            return self._module.evaluate(str(folder), predictions, 1, True)
+
+
+def _read(folder: Path) -> Split:
+    labels: dict[str, Any] = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
+    there = {name: about for name, about in labels.items() if (folder / "runs" / f"{name}.jsonl").is_file()}
+    manifest = folder / "manifest.csv"
+    repositories = {}
+    if manifest.is_file():
+        with open(manifest, encoding="utf-8", newline="") as lines:
+            repositories = {line["run_id"]: line["source_repo"] for line in csv.DictReader(lines)}
+    return Split(
+        name=folder.name,
+        folder=folder,
+        labels=there,
+        left_out=tuple(sorted(labels.keys() - there.keys())),
+        repositories=repositories,
+    )
+
+
+@contextmanager
+def _folder_of(split: Split, runs: Collection[str]) -> Iterator[Path]:
+    """A folder with the labels of some runs only, as the evaluator wants it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        labels = {run: about for run, about in split.labels.items() if run in runs}
+        (folder / "labels.json").write_text(json.dumps(labels), encoding="utf-8")
+        (folder / "runs").symlink_to((split.folder / "runs").resolve(), target_is_directory=True)
+        yield folder

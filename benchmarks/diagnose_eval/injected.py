@@ -1,0 +1,213 @@
+"""Faults put into made runs, for the kinds of which no real curve is labelled, and made runs without any."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from toolkit.diagnostics.examiner import examine
+from toolkit.diagnostics.finding import INFO
+
+Record = dict[str, Any]
+Fault = tuple[list[Record], int]
+"""A run with a fault in it, and the step at which that begins."""
+
+Change = Callable[[int, Any], Any]
+"""What takes the place of a value, from its step and itself."""
+
+made: Any = importlib.import_module("tests.diagnostics.made_runs")
+"""The runs that the detectors' own tests use; tests are not typed."""
+
+SEEDS = range(10)
+BEGINS = 2000
+
+
+def measure() -> dict[str, Any]:
+    """Return, a kind, how many faults were put in and found; and what was said of the runs without one."""
+    kinds = {kind: _found(kind, faults) for kind, faults in FAULTS.items()}
+    runs = 0
+    alarms: dict[str, int] = {}
+    for records in _clean():
+        runs += 1
+        for finding in examine(records):
+            if finding.severity != INFO:
+                alarms[finding.kind] = alarms.get(finding.kind, 0) + 1
+    return {"kinds": kinds, "clean_runs": runs, "false_alarms": alarms}
+
+
+def _found(kind: str, faults: Callable[[int], Iterator[Fault]]) -> dict[str, int]:
+    injected = found = 0
+    for seed in SEEDS:
+        for records, begins in faults(seed):
+            injected += 1
+            found += any(
+                finding.kind == kind
+                and finding.severity != INFO
+                and finding.noticed_step >= begins
+                and (finding.end_step is None or finding.end_step >= begins)
+                for finding in examine(records)
+            )
+    return {"injected": injected, "found": found}
+
+
+def _clean() -> Iterator[list[Record]]:
+    """The made runs in which nothing is wrong, with what a detector wants to see in each of them."""
+    for number, (_, records) in enumerate(made.clean_runs()):
+        yield _with_everything(number, records)
+
+
+def _with_everything(seed: int, records: list[Record]) -> list[Record]:
+    dice = random.Random(seed)
+    scale = 2.0**20
+
+    def next_scale(_: int) -> float:
+        # Found within the first records; later it doubles now and then, and is halved by the overflow that follows.
+        nonlocal scale
+        if scale > 2.0**15 or (scale == 2.0**15 and dice.random() < 0.5):
+            scale /= 2.0
+        elif dice.random() < 0.02:
+            scale *= 2.0
+        return scale
+
+    share = dice.choice((0.02, 0.1, 0.15))
+    records = made.added(records, "loss_scale", next_scale)
+    records = [
+        {**record, "data_time_s": record["sec_per_step"] * share * dice.lognormvariate(0.0, 0.3)}
+        if record["event"] == "step"
+        else record
+        for record in records
+    ]
+    return list(_ranks(records, dice, dice.choice((2, 4, 8)), lambda *_: 1.0))
+
+
+def _ranks(
+    records: list[Record], dice: random.Random, count: int, slowness: Callable[[int, int], float]
+) -> Iterator[Record]:
+    """The records of a run with those of its other ranks behind each of its steps."""
+    for record in records:
+        if record["event"] != "step":
+            yield record
+            continue
+        for rank in range(count):
+            took = (
+                record["sec_per_step"]
+                * slowness(rank, record["global_step"])
+                * dice.lognormvariate(0.0, 0.05)
+            )
+            mine = {**record, "sec_per_step": took}
+            yield {**mine, "rank": rank} if rank else mine
+
+
+def _scaled(begins: int, factor: float) -> Change:
+    return lambda step, value: value * factor if step >= begins else value
+
+
+def _stays(begins: int, level: float, noise: float, dice: random.Random) -> Change:
+    return lambda step, loss: _noisy(level, noise, dice) if step >= begins else loss
+
+
+def _noisy(level: float, noise: float, dice: random.Random) -> float:
+    return level * math.exp(dice.gauss(0.0, noise))
+
+
+def _vanishes(seed: int) -> Iterator[Fault]:
+    for noise, share, level in itertools.product((0.02, 0.1, 0.3), (1e-9, 0.0), (1.2, 1.7)):
+        records = made.changed(made.clean_run(seed, noise=noise), "grad_norm", _scaled(BEGINS, share))
+        yield made.changed(records, "train_loss", _stays(BEGINS, level, noise, random.Random(seed))), BEGINS
+
+
+def _leaks(seed: int) -> Iterator[Fault]:
+    def grows(per_step: float) -> Change:
+        return lambda step, held: held + per_step * max(0, step - BEGINS)
+
+    records = made.clean_run(seed, records=800)
+    for mib_per_step in (0.5, 1.0, 3.0):
+        yield made.changed(records, "cpu_mem_rss_mb", grows(mib_per_step)), BEGINS
+        yield made.changed(records, "gpu_mem_allocated", grows(mib_per_step / 1024.0)), BEGINS
+
+
+def _stalls(seed: int) -> Iterator[Fault]:
+    for log_every, heartbeats in itertools.product((1, 10, 100), (True, False)):
+        records = made.clean_run(seed, log_every=log_every, with_system=heartbeats)
+        yield made.paused(records, 200 * log_every, 2000.0, heartbeats=heartbeats), 200 * log_every
+
+
+def _learning_rate(seed: int) -> Iterator[Fault]:
+    dice = random.Random(seed)
+
+    def climbs(noise: float) -> Change:
+        def loss_at(step: int, _: float) -> float:
+            level = 2.0 - 0.2 * min(1.0, step / 500) + 3.0 * max(0.0, (step - 1000) / 1000)
+            return _noisy(min(level, 7.0), noise, dice)
+
+        return loss_at
+
+    for noise in (0.02, 0.1, 0.2):
+        records = made.changed(made.clean_run(seed, noise=noise), "lr", _scaled(BEGINS, 0.0))
+        yield made.changed(records, "train_loss", _stays(BEGINS, 1.2, noise, dice)), BEGINS
+        yield made.changed(made.clean_run(seed, records=2000), "train_loss", climbs(noise)), 1000
+
+
+def _overflows(seed: int) -> Iterator[Fault]:
+    dice = random.Random(seed)
+
+    def falls(every: int, times: int) -> Callable[[int], float]:
+        return lambda step: 65536.0 / 2 ** min(times, max(0, (step - BEGINS) // every + 1))
+
+    def skips(share: float) -> Change:
+        return lambda step, norm: math.inf if step >= BEGINS and dice.random() < share else norm
+
+    for every, times in itertools.product((10, 30, 80), (4, 16)):
+        yield made.added(made.clean_run(seed), "loss_scale", falls(every, times)), BEGINS
+    for share in (0.2, 0.4):
+        yield made.changed(made.clean_run(seed), "grad_norm", skips(share)), BEGINS
+
+
+def _lags(seed: int) -> Iterator[Fault]:
+    def slowness(slow: int, times: float) -> Callable[[int, int], float]:
+        return lambda rank, step: times if rank == slow and step >= BEGINS else 1.0
+
+    for count, times in itertools.product((2, 4, 16), (1.3, 1.5, 2.0)):
+        dice = random.Random(seed)
+        records = made.clean_run(seed, with_rate=False)
+        yield list(_ranks(records, dice, count, slowness(dice.randrange(count), times))), BEGINS
+
+
+def _slower(seed: int) -> Iterator[Fault]:
+    for share, noise, with_rate in itertools.product((0.4, 0.5, 0.6, 0.7), (0.02, 0.1, 0.3), (True, False)):
+        records = made.clean_run(seed, speed_noise=noise, with_rate=with_rate, eval_every=15)
+        records = made.changed(records, "samples_per_sec", _scaled(BEGINS, share))
+        yield made.changed(records, "sec_per_step", _scaled(BEGINS, 1.0 / share)), BEGINS
+
+
+def _waits_for_data(seed: int) -> Iterator[Fault]:
+    dice = random.Random(seed)
+
+    def waits(share: float, begins: int) -> Callable[[int], float]:
+        return lambda step: 0.4 * (share if step >= begins else 0.05) * dice.lognormvariate(0.0, 0.2)
+
+    for share, begins in itertools.product((0.35, 0.5, 0.7), (0, BEGINS)):
+        yield made.added(made.clean_run(seed), "data_time_s", waits(share, begins)), begins
+
+
+def _idles(seed: int) -> Iterator[Fault]:
+    for share, begins in itertools.product((0.2, 0.35, 0.45), (1000, 3000)):
+        yield made.changed(made.clean_run(seed, records=600), "gpu_util", _scaled(begins, share)), begins
+
+
+FAULTS: dict[str, Callable[[int], Iterator[Fault]]] = {
+    "vanishing_grad": _vanishes,
+    "memory_growth": _leaks,
+    "stalled": _stalls,
+    "lr_problem": _learning_rate,
+    "loss_scale": _overflows,
+    "straggler": _lags,
+    "throughput_drop": _slower,
+    "data_starvation": _waits_for_data,
+    "low_gpu_util": _idles,
+}
+"""How each kind is broken into a run: several strengths, places and noises a seed."""

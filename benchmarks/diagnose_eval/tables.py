@@ -1,0 +1,277 @@
+"""The kept results, as what docs/detectors.md shows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.child import ROOT
+from benchmarks.diagnose_eval.scores import INSTABILITY, precision, recall
+from benchmarks.report import RESULTS, Claim
+
+RESULT = RESULTS / "detectors.json"
+DOCUMENT = ROOT / "docs" / "detectors.md"
+BEGIN = "<!-- figures: written by make diagnose-eval -->"
+
+ALL = "all"
+"""The row of delays that counts every event once."""
+
+_COMPARED = ("nan", INSTABILITY, "overfit", "plateau", "exploding_grad", "val_spike")
+_WITHIN_RECORDS = 5
+_WITHIN_SHARE = 0.02
+
+
+def document(results: Mapping[str, Any]) -> str:
+    """Return everything that stands between the document's marks."""
+    parts: list[str] = []
+    for name, split in results["splits"].items():
+        parts += _split(name, split)
+    if "injected" in results:
+        parts += _injected(results["injected"])
+    return "\n\n".join(parts)
+
+
+def claims_of(split: Mapping[str, Any]) -> list[Claim]:
+    """Return the figures that the project sets itself on real curves, and what came out."""
+    kinds, clean, unsure = (split["ours"][name] for name in ("kinds", "clean", "unsure"))
+    claims = []
+    for kind, what, of, least in (
+        ("nan", "precision", "", 1.0),
+        ("nan", "recall", "", 1.0),
+        (INSTABILITY, "precision", "", 0.95),
+        (INSTABILITY, "recall", "", 0.85),
+        ("divergence", "recall", "", 0.75),
+        ("overfit", "precision", "runs_", 0.85),
+        ("overfit", "recall", "runs_", 0.85),
+        ("exploding_grad", "precision", "", 0.85),
+        ("exploding_grad", "recall", "", 0.75),
+        ("val_spike", "precision", "", 0.7),
+        ("val_spike", "recall", "", 0.7),
+        ("plateau", "precision", "runs_", 0.6),
+        ("plateau", "recall", "runs_", 0.6),
+    ):
+        measured = (precision if what == "precision" else recall)(kinds[kind], of) if kind in kinds else None
+        if measured is not None:
+            text = f"{kind}, {what} of {'runs' if of else 'events'}"
+            claims.append(Claim(text=text, measured=measured, limit=least, unit="", at_least=True))
+    if clean["runs"]:
+        for text, value in (
+            ("false alarms a clean run", clean["alarms"]),
+            ("share of clean runs with one", clean["hit"]),
+        ):
+            claims.append(Claim(text=text, measured=value / clean["runs"], limit=0.05, unit=""))
+    if unsure["runs"]:
+        louder = unsure["alarms"] / unsure["runs"]
+        claims.append(Claim(text="alarms a run without a sure label", measured=louder, limit=0.5, unit=""))
+    delays = split["delays"][ALL]
+    if delays["records"] is not None:
+        soon = delays["soon"] / (delays["found"] - delays["unmeasured"])
+        text = "share of found events told within 5 records or 2 % of the run, so that the median is"
+        claims.append(Claim(text=text, measured=soon, limit=0.5, unit="", at_least=True))
+    return claims
+
+
+def _split(name: str, split: Mapping[str, Any]) -> Iterable[str]:
+    ours = split["ours"]
+    yield f"### On real curves: `{name}`"
+    yield "\n".join(
+        [
+            (
+                f"{split['runs']} of {split['of']} labelled runs were there, "
+                f"of {split['repositories']} repositories, with {split['records']:,} records."
+            ),
+            "Findings of severity warning and above; counts first, because one event is worth several points.",
+        ]
+    )
+    yield _kinds(ours["kinds"])
+    yield _quiet_runs(ours)
+    yield "What the project wants to reach, and whether it does:"
+    yield "\n".join(_claim(claim) for claim in claims_of(split))
+    yield "### Delay of notice"
+    yield _delays(split["delays"])
+    yield (
+        f"Record by record, as a live run gives them, {split['live']['same']} of {split['runs']} runs have the same "
+        f"findings with the same `noticed_step` as all at once; of {split['live']['told']} findings, "
+        f"{split['live']['on_time']} were first told at the very step that they name."
+    )
+    if split["folds"]:
+        yield "### How far the figures depend on the runs"
+        yield (
+            "The same findings on two halves of the repositories, with about as many events each "
+            "and no repository in both."
+        )
+        yield _folds(split["folds"])
+    if split["tools"]:
+        yield "### Beside others, on the same curves"
+        yield _tools(ours, split["tools"])
+    if split["absent"]:
+        yield "\n".join(f"- {sentence}" for sentence in split["absent"])
+    if split["rules"]:
+        yield "Rules of well-known tools with their own defaults, as the corpus's `baselines` write them down:"
+        yield _rules(split["rules"])
+
+
+def _kinds(kinds: Mapping[str, Any]) -> str:
+    header = ["kind", "events", "found", "false", "precision", "recall", "runs", "precision", "recall"]
+    rows = [
+        [
+            f"`{kind}`" if kind != INSTABILITY else f"**{kind}**",
+            *(str(counts[name]) for name in ("labels", "found", "false")),
+            *(_ratio(of_them(counts)) for of_them in (precision, recall)),
+            str(counts["runs"]),
+            *(_ratio(of_them(counts, "runs_")) for of_them in (precision, recall)),
+        ]
+        for kind, counts in kinds.items()
+    ]
+    return table(header, rows)
+
+
+def _quiet_runs(counts: Mapping[str, Any]) -> str:
+    clean, unsure = counts["clean"], counts["unsure"]
+    which = ", ".join(f"{number} {kind}" for kind, number in clean["by_kind"].items()) or "none"
+    return "\n".join(
+        [
+            (
+                f"- Clean runs ({clean['runs']}, without a label of any certainty): {clean['alarms']} false alarms "
+                f"on {clean['hit']} runs ({which})."
+            ),
+            (
+                f"- Runs without a sure label ({unsure['runs']}, the clean ones among them): "
+                f"{unsure['alarms']} alarms on {unsure['hit']} runs, "
+                f"{unsure['alarms'] / max(1, unsure['runs']):.2f} a run."
+            ),
+        ]
+    )
+
+
+def _delays(delays: Mapping[str, Any]) -> str:
+    titles = {INSTABILITY: f"**{INSTABILITY}**", "divergence": "`divergence`, called so", ALL: "**all**"}
+    header = [
+        "kind",
+        "found",
+        "median, records",
+        "median, % of the run",
+        "within 5 records or 2 %",
+        "not measurable",
+    ]
+    rows = [
+        [
+            titles.get(kind, f"`{kind}`"),
+            str(of["found"]),
+            *(["-", "-", "-"] if of["records"] is None else _delay(of)),
+            str(of["unmeasured"]),
+        ]
+        for kind, of in delays.items()
+    ]
+    return table(header, rows)
+
+
+def _delay(of: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{of['records']:g}",
+        f"{100 * of['share']:.1f}",
+        f"{of['soon']} of {of['found'] - of['unmeasured']}",
+    ]
+
+
+def summary_of_delays(found: Sequence[Any]) -> dict[str, Any]:
+    """Return what is kept of the delays of one kind."""
+    measured = [delay for delay in found if delay is not None]
+    return {
+        "found": len(found),
+        "unmeasured": len(found) - len(measured),
+        "records": statistics.median(delay.records for delay in measured) if measured else None,
+        "share": round(statistics.median(delay.share for delay in measured), 4) if measured else None,
+        "soon": sum(delay.records <= _WITHIN_RECORDS or delay.share <= _WITHIN_SHARE for delay in measured),
+    }
+
+
+def _folds(folds: Sequence[Mapping[str, Any]]) -> str:
+    header = ["kind", *(f"half {number}: found of events, false" for number in range(1, len(folds) + 1))]
+    kinds = [kind for kind in folds[0]["kinds"] if any(kind in fold["kinds"] for fold in folds[1:])]
+    rows = [[f"`{kind}`", *(_cell(fold["kinds"], kind) for fold in folds)] for kind in kinds]
+    for text, group in (("clean runs", "clean"), ("runs without a sure label", "unsure")):
+        rows.append(
+            [
+                f"alarms on {text}",
+                *(f"{fold[group]['alarms']} on {fold[group]['runs']} runs" for fold in folds),
+            ]
+        )
+    rows.append(["repositories, runs", *(f"{fold['repositories']}, {fold['runs']}" for fold in folds)])
+    return table(header, rows)
+
+
+def _tools(ours: Mapping[str, Any], tools: Mapping[str, Any]) -> str:
+    header = ["found of events, false", *(f"`{kind}`" for kind in _COMPARED)]
+    header += ["alarms a clean run", "clean runs hit", "alarms a run without a sure label"]
+    rows = []
+    for title, counts in (("**ours**", ours), *((tool["title"], tool) for tool in tools.values())):
+        clean, unsure = counts["clean"], counts["unsure"]
+        rows.append(
+            [
+                title,
+                *(_cell(counts["kinds"], kind) for kind in _COMPARED),
+                f"{clean['alarms'] / max(1, clean['runs']):.2f}",
+                f"{clean['hit']} of {clean['runs']}",
+                f"{unsure['alarms'] / max(1, unsure['runs']):.2f}",
+            ]
+        )
+    return table(header, rows)
+
+
+def _rules(rules: Sequence[Mapping[str, Any]]) -> str:
+    header = ["rule", "kind", "found of events, false", "precision", "recall", "alarms a clean run"]
+    rows = [
+        [
+            rule["title"],
+            f"`{rule['kind']}`",
+            _cell({rule["kind"]: rule["counts"]}, rule["kind"]),
+            _ratio(precision(rule["counts"])),
+            _ratio(recall(rule["counts"])),
+            f"{rule['clean']['alarms'] / max(1, rule['clean']['runs']):.2f}",
+        ]
+        for rule in rules
+    ]
+    return table(header, rows)
+
+
+def _injected(injected: Mapping[str, Any]) -> Iterable[str]:
+    yield "### On made runs with a fault put in"
+    yield "\n".join(
+        [
+            "Kinds with no labelled real curve, or only one: several strengths, places and noises, ten seeds each.",
+            f"False alarms are those on {injected['clean_runs']} made runs in which nothing is wrong.",
+        ]
+    )
+    alarms = injected["false_alarms"]
+    rows = [
+        [f"`{kind}`", str(of["injected"]), str(of["found"]), str(alarms.get(kind, 0))]
+        for kind, of in injected["kinds"].items()
+    ]
+    rows += [
+        [f"`{kind}`", "-", "-", str(number)]
+        for kind, number in sorted(alarms.items())
+        if kind not in injected["kinds"]
+    ]
+    yield table(["kind", "put in", "found", "false alarms"], rows)
+
+
+def _cell(kinds: Mapping[str, Any], kind: str) -> str:
+    counts = kinds.get(kind)
+    return f"{counts['found']} of {counts['labels']}, {counts['false']}" if counts else "-"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _claim(claim: Claim) -> str:
+    wanted = f"{'at least' if claim.at_least else 'at most'} {claim.limit:g}"
+    verdict = "held" if claim.verdict == "held" else "**missed**"
+    return f"- {claim.text}: {claim.measured:.2f} ({wanted}: {verdict})"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
