@@ -87,9 +87,15 @@ class Examiner:
                 self._begin_session(record)
             elif is_rank_0 and row.values:
                 self._follow_steps(row)
-            key = (is_rank_0, tuple(row.values))
-            plan = plans.get(key)
-            for take in self._plan(key) if plan is None else plan:
+            values, shape = row.values, row.shape
+            if is_rank_0 and len(values) == len(shape.fields):
+                plan = shape.plan
+                if plan is None:
+                    plan = shape.plan = self._plan((True, tuple(values)))
+            else:
+                key = (is_rank_0, tuple(values))
+                plan = plans.get(key) or self._plan(key)
+            for take in plan:
                 take(row)
         return self._told(book.take_changed())
 

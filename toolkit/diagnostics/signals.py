@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.codec import with_non_finite
@@ -66,18 +67,30 @@ _IN_GIB: Final = frozenset({"gpu_mem_allocated", "gpu_mem_gib"})
 _NOT_THE_LOOPS_LOSS: Final = frozenset({EVAL, EPOCH})
 """Records whose loss is a mean over an epoch or over other data: no point of the loop's own curve."""
 
-_signal_of = _SIGNAL_OF.get
-
 FARTHEST: Final = 2**53
 """A step, session or rank beyond it is none of anybody's."""
+_MOST_SHAPES: Final = 256
 _LARGEST: Final = 1e308
 """Python's whole numbers go further than its floats, in which detectors reckon."""
+
+
+class Shape:
+    """What records with certain fields have in common; there are few shapes in a run, and many records of each."""
+
+    __slots__ = ("fields", "has_non_finite", "has_rank", "plan")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.fields = tuple((name, signal) for name in names if (signal := _SIGNAL_OF.get(name)) is not None)
+        self.has_non_finite = NON_FINITE in names
+        self.has_rank = "rank" in names
+        self.plan: list[Callable[[Row], None]] | None = None
+        """Who looks at such a record of rank 0 where every signal is a number; for the examiner to fill in."""
 
 
 class Row:
     """One record, as detectors see it."""
 
-    __slots__ = ("event", "rank", "record", "step", "time", "values")
+    __slots__ = ("_shapes", "event", "rank", "record", "shape", "step", "time", "values")
 
     def __init__(self) -> None:
         self.event = ""
@@ -86,10 +99,19 @@ class Row:
         self.rank = 0
         self.values: dict[str, float] = {}
         self.record: Record = {}
+        self.shape = Shape(())
+        self._shapes: dict[tuple[str, ...], Shape] = {}
 
     def read(self, record: Record, last_step: int) -> None:
         """Become what `record` says; without a step of its own it belongs to `last_step`."""
-        if NON_FINITE in record:
+        names = tuple(record)
+        shape = self._shapes.get(names)
+        if shape is None:
+            shape = Shape(names)
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes[names] = shape
+        self.shape = shape
+        if shape.has_non_finite:
             record = with_non_finite(record)
         self.record = record
         event = record.get("event")
@@ -101,16 +123,17 @@ class Row:
             self.step = last_step
         moment = record.get("time")
         self.time = moment if type(moment) is float else _time_of(record)
-        rank = record.get("rank")
-        self.rank = rank if type(rank) is int and -FARTHEST < rank < FARTHEST else 0
+        self.rank = 0
+        if shape.has_rank:
+            rank = record["rank"]
+            self.rank = rank if type(rank) is int and -FARTHEST < rank < FARTHEST else 0
         values: dict[str, float] = {}
-        for name, value in record.items():
-            signal = _signal_of(name)
-            if signal is not None and signal not in values:
-                if type(value) is int and -_LARGEST < value < _LARGEST:
-                    value = float(value)
-                if type(value) is float:
-                    values[signal] = value * 1024.0 if name in _IN_GIB else value
+        for name, signal in shape.fields:
+            value = record[name]
+            if type(value) is int and -_LARGEST < value < _LARGEST:
+                value = float(value)
+            if type(value) is float and signal not in values:
+                values[signal] = value * 1024.0 if name in _IN_GIB else value
         if self.event in _NOT_THE_LOOPS_LOSS:
             values.pop(LOSS, None)
         self.values = values

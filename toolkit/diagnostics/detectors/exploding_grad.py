@@ -61,7 +61,8 @@ class ExplodingGradients:
             self._usual.push(norm)
             if not self._waiting:
                 self._high.clear()
-        else:
+        elif self._rows & 1 or len(self._usual) < at.NORM_WINDOW:
+            # Once there is a level, every other record keeps it up to date.
             self._usual.push(norm)
         if self._high and (
             len(self._high) >= at.NORM_CONFIRM

@@ -14,6 +14,7 @@ from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
 
 _SPIKE = "spike"
 _DIVERGENCE = "divergence"
+_MIDDLE = at.SHORT_WINDOW // 2
 
 
 class Instability:
@@ -86,7 +87,8 @@ class Instability:
         if self._open is not None:
             self._follow(self._open, loss, y, row)
         elif len(longer) >= at.FIRST_RECORDS:
-            level = min(median(self._recent), longer.median)
+            # There are seven of them by now: the middle one is the fourth.
+            level = min(sorted(self._recent)[_MIDDLE], longer.median)
             above = y - level
             self._above.append(above)
             if above > self._allowed or self._sum:

@@ -36,6 +36,7 @@ class Plateau:
         self._top_lr = 0.0
         self._lr = 0.0
         self._anchor = 0.0
+        self._slack = -1.0
         self._anchor_step = 0
         self._constant = 0
         self._open: Incident | None = None
@@ -52,7 +53,12 @@ class Plateau:
             self._lr = lr
             if lr > self._top_lr:
                 self._top_lr = lr
-        self._look_for_a_constant(loss, row)
+        if abs(loss - self._anchor) > self._slack:
+            self._anchor, self._slack, self._anchor_step = loss, at.CONSTANT_WITHIN * abs(loss), row.step
+            if self._constant:
+                self._leave_the_constant(row)
+        else:
+            self._stay_constant(loss, row)
         # Of a long stretch every so many records are enough for its median, and need no more memory than of a short.
         if self._rows % self._every == 0:
             self._filling.append(loss)
@@ -62,16 +68,16 @@ class Plateau:
     def restart(self, step: int) -> None:
         """The curve goes on."""
 
-    def _look_for_a_constant(self, loss: float, row: Row) -> None:
+    def _leave_the_constant(self, row: Row) -> None:
+        self._constant = 0
         incident = self._open
-        is_told = incident is not None and incident.variant == "constant"
-        if abs(loss - self._anchor) > at.CONSTANT_WITHIN * abs(self._anchor) or self._rows == 1:
-            self._anchor, self._anchor_step, self._constant = loss, row.step, 0
-            if incident is not None and is_told:
-                self._close(incident, row)
-            return
+        if incident is not None and incident.variant == "constant":
+            self._close(incident, row)
+
+    def _stay_constant(self, loss: float, row: Row) -> None:
         self._constant += 1
-        if incident is not None and is_told:
+        incident = self._open
+        if incident is not None and incident.variant == "constant":
             incident.count += 1
             incident.end_step = row.step
         elif (

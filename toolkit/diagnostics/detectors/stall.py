@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, IncidentBook
 from toolkit.diagnostics.robust import median
@@ -94,7 +96,9 @@ class Stall:
     def _clock(self, row: Row) -> float | None:
         """Return the record's time by the clock that the session's first record had."""
         # The monotonic one, if it had that: a wall clock that is put right is no stall.
-        elapsed = number_in(row.record, "elapsed")
+        elapsed: Any = row.record.get("elapsed")
+        if type(elapsed) is not float:
+            elapsed = number_in(row.record, "elapsed")
         if self._by_elapsed is None:
             self._by_elapsed = elapsed is not None
         now = elapsed if self._by_elapsed else row.time
