@@ -27,7 +27,7 @@ def test_a_loss_that_stands_still_for_most_of_a_long_run_is_a_warning(noise, see
 
 
 def test_a_plateau_of_a_short_run_is_only_an_info_and_becomes_a_warning_as_it_goes_on():
-    losses = [loss * 1.001 for loss in _flat_after(20, records=700, noise=0.02, seed=1)]
+    losses = [loss * 1.001 for loss in _flat_after(20, records=1100, noise=0.02, seed=1)]
 
     (early,) = told(run_of(losses[:300]), "plateau")
     (late,) = told(run_of(losses), "plateau")

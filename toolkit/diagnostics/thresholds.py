@@ -70,14 +70,20 @@ PLATEAU_MOST_OF_A_BLOCK: Final = 256
 """Records of a stretch that make its median: more of them hardly move it, and their number would grow with the run."""
 PLATEAU_SHARE: Final = 0.7
 """A plateau is most of a run. Half of it is what every healthy curve shows after its steep beginning."""
-PLATEAU_GAIN: Final = 0.04
-"""Healthy runs gain at least this much over the later 70 %, most of them several times as much."""
-PLATEAU_Z: Final = -2.33
-"""A fall that chance would give once in a hundred is a fall, however small."""
+PLATEAU_GAIN: Final = 0.03
+"""Healthy runs gain more than this over their later 70 %, most of them many times as much."""
+PLATEAU_Z: Final = -1.64
+"""A fall that chance would give once in twenty may be a fall: then nothing is said."""
+PLATEAU_PATIENCE: Final = 2.0
+PLATEAU_PATIENCE_TO_WARN: Final = 1.6
+"""How much more of both it takes to end a plateau, and to keep an old one from becoming a warning.
+
+At the limit itself it would come and go with the noise.
+"""
 PLATEAU_CONFIRM: Final = 6
 """Looks in a row, a fifth of the run together: a curve that rests is not a curve that stopped."""
 PLATEAU_FIRST_RECORDS: Final = 100
-PLATEAU_SURE_RECORDS: Final = 400
+PLATEAU_SURE_RECORDS: Final = 800
 """Noise hides a slow gain for hundreds of records. Before that a plateau is worth an info, not a warning."""
 PLATEAU_SURE_OF_PLAN: Final = 0.25
 """And where the run says how many steps are planned, the first quarter of them is too early for a warning."""

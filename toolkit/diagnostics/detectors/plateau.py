@@ -108,7 +108,9 @@ class Plateau:
         level = median(later)
         slope, z = trend(later)
         gain = -slope * (len(later) - 1)
-        is_flat = abs(gain) < at.PLATEAU_GAIN * abs(level) and z > at.PLATEAU_Z and self._could_learn(level)
+        is_flat = self._could_learn(level) and _is_flat(gain, z, level, 1.0)
+        # What has been told is taken back only where the curve clearly falls again.
+        stays_flat = self._could_learn(level) and _is_flat(gain, z, level, at.PLATEAU_PATIENCE)
         self._flat = self._flat + 1 if is_flat else 0
         incident = self._open
         if incident is None:
@@ -118,10 +120,14 @@ class Plateau:
         elif incident.variant != "constant":
             incident.end_step = row.step
             incident.count += self._stretch
-            self._moving = 0 if is_flat else self._moving + 1
+            self._moving = 0 if stays_flat else self._moving + 1
             if self._moving >= at.PLATEAU_CONFIRM // 2:
                 self._close(incident, row)
-            elif incident.severity == INFO and self._is_sure(row):
+            elif (
+                incident.severity == INFO
+                and self._is_sure(row)
+                and _is_flat(gain, z, level, at.PLATEAU_PATIENCE_TO_WARN)
+            ):
                 incident.severity = WARNING
                 incident.noticed_step = row.step
                 self._book.tell(incident)
@@ -152,3 +158,7 @@ class Plateau:
     def _close(self, incident: Incident, row: Row) -> None:
         self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
         self._open = None
+
+
+def _is_flat(gain: float, z: float, level: float, patience: float) -> bool:
+    return abs(gain) < patience * at.PLATEAU_GAIN * abs(level) and z > patience * at.PLATEAU_Z
