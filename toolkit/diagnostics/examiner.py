@@ -86,7 +86,11 @@ class Examiner:
             if row.event == START:
                 self._begin_session(record)
             elif is_rank_0 and row.values:
-                self._follow_steps(row)
+                if row.event == STEP and row.step > self._last_step:
+                    # The loop goes on, as it nearly always does.
+                    self._last_step = self._loop_step = row.step
+                else:
+                    self._follow_steps(row)
             values, shape = row.values, row.shape
             if is_rank_0 and len(values) == len(shape.fields):
                 plan = shape.plan

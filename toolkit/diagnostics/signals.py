@@ -90,12 +90,11 @@ class Shape:
 class Row:
     """One record, as detectors see it."""
 
-    __slots__ = ("_shapes", "event", "rank", "record", "shape", "step", "time", "values")
+    __slots__ = ("_shapes", "event", "rank", "record", "shape", "step", "values")
 
     def __init__(self) -> None:
         self.event = ""
         self.step = 0
-        self.time: float | None = None
         self.rank = 0
         self.values: dict[str, float] = {}
         self.record: Record = {}
@@ -121,8 +120,6 @@ class Row:
             self.step = int(step)
         else:
             self.step = last_step
-        moment = record.get("time")
-        self.time = moment if type(moment) is float else _time_of(record)
         self.rank = 0
         if shape.has_rank:
             rank = record["rank"]
@@ -137,6 +134,11 @@ class Row:
         if self.event in _NOT_THE_LOOPS_LOSS:
             values.pop(LOSS, None)
         self.values = values
+
+    @property
+    def time(self) -> float | None:
+        """When it was logged, in seconds by whatever clock it has; None where it does not say."""
+        return _time_of(self.record)
 
 
 def name_of(signal: str, record: Record) -> str:

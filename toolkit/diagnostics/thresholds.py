@@ -228,6 +228,8 @@ MEMORY_BLOCK: Final = 10
 MEMORY_BLOCKS: Final = 24
 """Samples in the smallest block, whose lowest value counts, and how many blocks in a row are judged, in two halves."""
 
+MEMORY_SAMPLE_S: Final = 1.0
+"""How often the logger samples the machine; step records in between carry the same numbers."""
 MEMORY_SCALES: Final = 4
 MEMORY_COARSER: Final = 4
 """Blocks are also joined four by four, three times: a leak shows in 240 samples, or in 960, 3,840 or 15,360."""

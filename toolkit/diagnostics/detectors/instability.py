@@ -15,6 +15,8 @@ from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
 _SPIKE = "spike"
 _DIVERGENCE = "divergence"
 _MIDDLE = at.SHORT_WINDOW // 2
+# On the logarithmic axis: beyond this it is not worth a closer look.
+_NEARLY_NO_CHANGE = 2.0 * at.NO_CHANGE
 
 
 class Instability:
@@ -93,7 +95,7 @@ class Instability:
             self._above.append(above)
             if above > self._allowed or self._sum:
                 self._watch(loss, y, level, row)
-            if self._same or abs(y - self._previous) <= self._axis.gap(y, at.NO_CHANGE):
+            if self._same or self._axis.is_plain or abs(y - self._previous) < _NEARLY_NO_CHANGE:
                 self._watch_for_a_collapse(loss, y, row)
             if rows % at.CLIMB_LOOK_EVERY == 0:
                 self._watch_the_level(loss, row)

@@ -16,6 +16,7 @@ from toolkit.diagnostics.thresholds import (
     MEMORY_BLOCKS,
     MEMORY_COARSER,
     MEMORY_GROWTH_SHARE,
+    MEMORY_SAMPLE_S,
     MEMORY_SCALES,
     MEMORY_STEADY,
     MEMORY_STOPPED,
@@ -23,7 +24,7 @@ from toolkit.diagnostics.thresholds import (
     MEMORY_WARM_UP,
     RSS_GROWTH_MIB,
 )
-from toolkit.runfolder.records import SYSTEM, Record
+from toolkit.runfolder.records import STEP, SYSTEM, Record
 
 _KIND = "memory_growth"
 _HALF = MEMORY_BLOCKS // 2
@@ -44,6 +45,7 @@ class MemoryGrowth:
 
     def __init__(self, book: IncidentBook) -> None:
         self._book = book
+        self._sampled_at = -math.inf
         self._curves = (_Curve(book, RSS, RSS_GROWTH_MIB), _Curve(book, GPU_MEMORY, GPU_GROWTH_MIB))
 
     def restart(self, step: int) -> None:
@@ -53,6 +55,13 @@ class MemoryGrowth:
 
     def take(self, row: Row) -> None:
         """Look at both memories."""
+        if row.event == STEP:
+            # The machine is sampled once a second: what step records repeat within one is the same sample.
+            elapsed = row.record.get("elapsed")
+            if type(elapsed) is float:
+                if 0.0 <= elapsed - self._sampled_at < MEMORY_SAMPLE_S:
+                    return
+                self._sampled_at = elapsed
         values = row.values
         for curve in self._curves:
             value = values.get(curve.signal)
