@@ -77,8 +77,8 @@ def build(options: Options) -> Report:
 def cost_of_taking(folder: Path, records: int) -> dict[str, float]:
     """Return the µs of processor time that a parsed record costs in the examiner, and those of reading it."""
     from benchmarks.large_run import write_finished_run
-    from toolkit.diagnostics.blocks import blocks_of, records_in
     from toolkit.diagnostics.examiner import Examiner
+    from toolkit.runfolder.blocks import blocks_of, records_in
     from toolkit.runfolder.layout import METRICS_JSONL
 
     run = write_finished_run(folder, "made", records)

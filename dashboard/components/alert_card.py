@@ -26,7 +26,7 @@ from dashboard.data.alerts import Alert
 from dashboard.data.remedies import (
     RECORDS_BESIDE,
     Effect,
-    Remedy,
+    Offer,
     effects_on,
     is_turned_after,
     own_answer,
@@ -230,7 +230,7 @@ def _remedy(page: RunPage, alert: Alert, *, waits: bool) -> None:
             st.rerun()
 
 
-def _confirm(page: RunPage, alert: Alert, remedy: Remedy) -> None:
+def _confirm(page: RunPage, alert: Alert, remedy: Offer) -> None:
     # In the card and not in a dialog: a refresh of the region that opened it would close that.
     st.markdown(
         "The run ends after the step it is in"
@@ -246,7 +246,7 @@ def _confirm(page: RunPage, alert: Alert, remedy: Remedy) -> None:
         st.rerun()
 
 
-def _ask(page: RunPage, alert: Alert, remedy: Remedy) -> bool:
+def _ask(page: RunPage, alert: Alert, remedy: Offer) -> bool:
     return ask(page.store, page.key, remedy.request, remedy.label, about=alert.id)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,6 +12,8 @@ import numpy as np
 from dashboard.data.alerts import Alert
 from dashboard.data.run_store import Floats, RunStore
 from toolkit.diagnostics.catalogue import LOWER_LR, SAVE, SAVE_AND_STOP, STOP
+from toolkit.diagnostics.remedy import declared_remedies
+from toolkit.runfolder.control import as_id
 from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
 
 RECORDS_BESIDE: Final = 20
@@ -29,15 +30,13 @@ _LOSSES: Final = ("train_loss", "loss", "train/loss")
 _SEEN_IN_THE_LOSS: Final = frozenset({"lr_problem", "loss_scale"})
 """Kinds whose own metric is what the change sets, or moves by itself: whether it helped shows in the loss."""
 
-# What an id of a request may not have, and one made out of a finding's has therefore replaced.
-_NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9._:+@-]")
 _CLEARLY: Final = 0.05
 _MOST_CHANGES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """One thing to ask of the run."""
+class Offer:
+    """One thing to ask of the run, as a button."""
 
     label: str
     request: Mapping[str, Any]
@@ -61,30 +60,28 @@ class Effect:
     """better, worse or same; empty while it is too early to say."""
 
 
-def remedy_for(alert: Alert, control: Mapping[str, Any], lr_now: float | None = None) -> Remedy | None:
+def remedy_for(alert: Alert, control: Mapping[str, Any], lr_now: float | None = None) -> Offer | None:
     """Return the first of the alert's remedies that the run has declared and that would change something.
 
     A knob of the learning rate is halved within its bounds; `lr_now` is its value where the knob does not say.
     """
-    declared, knobs = control.get("actions"), control.get("knobs")
-    actions = declared if isinstance(declared, (list, tuple)) else ()
-    for name in alert.remedies:
-        if name in _ACTIONS and name in actions:
-            return Remedy(
+    for declared in declared_remedies(alert.remedies, control):
+        name = declared.name
+        if declared.is_knob:
+            offer = _halved(name, declared.about, lr_now) if name in LOWER_LR else None
+            if offer is not None:
+                return offer
+        elif name in _ACTIONS:
+            return Offer(
                 label=_ACTIONS[name],
                 request={"actions": (name,)},
                 stops=name in (STOP, SAVE_AND_STOP),
                 saves=name != STOP,
             )
-        about = knobs.get(name) if isinstance(knobs, Mapping) else None
-        if name in LOWER_LR and isinstance(about, Mapping):
-            remedy = _halved(name, about, lr_now)
-            if remedy is not None:
-                return remedy
     return None
 
 
-def _halved(name: str, about: Mapping[str, Any], lr_now: float | None) -> Remedy | None:
+def _halved(name: str, about: Mapping[str, Any], lr_now: float | None) -> Offer | None:
     if about.get("type") != "float" or about.get("choices") is not None:
         return None
     now = _number(about.get("value"))
@@ -99,7 +96,7 @@ def _halved(name: str, about: Mapping[str, Any], lr_now: float | None) -> Remedy
     if not new < now:
         return None
     word = "Halve" if new == half else "Lower"
-    return Remedy(label=f"{word} {name}: {as_set(now)} → {as_set(new)}", request={"knobs": {name: new}})
+    return Offer(label=f"{word} {name}: {as_set(now)} → {as_set(new)}", request={"knobs": {name: new}})
 
 
 def effects_on(store: RunStore, key: str, alert: Alert) -> list[Effect]:
@@ -119,7 +116,7 @@ def effects_on(store: RunStore, key: str, alert: Alert) -> list[Effect]:
 
 def own_answer(store: RunStore, key: str, alert: Alert) -> Record | None:
     """Return the run's answer to what the finding itself asked for, where `on_finding` let it."""
-    wanted = _NOT_IN_AN_ID.sub("_", f":{alert.id}")
+    wanted = as_id(f":{alert.id}")
     for record in store.events(key, (CONTROL_CHANGE,), limit=50):
         if record.get("source") == FINDING and str(record.get("id")).endswith(wanted):
             return record

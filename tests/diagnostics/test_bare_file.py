@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.diagnostics.made_runs import changed, clean_run
 from toolkit.diagnostics.bare_file import BareFile, NoRecordsError
-from toolkit.diagnostics.blocks import blocks_of, unended_line
 from toolkit.diagnostics.history import diagnose
+from toolkit.runfolder.blocks import blocks_of, unended_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
 from toolkit.telemetry import TelemetryLogger
 

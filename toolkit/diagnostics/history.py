@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.diagnostics.bare_file import BareFile, NoRecordsError
-from toolkit.diagnostics.blocks import blocks_of, records_in
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy, policy_of_run
+from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.reader import BadLine, lines_of, parse_line

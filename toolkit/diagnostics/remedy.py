@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,15 @@ class Remedy:
 
 def find_remedy(remedies: Sequence[str], control: Mapping[str, Any]) -> Remedy | None:
     """Return the first of `remedies` that `control`, the manifest's list of what is declared, has; else None."""
+    return next(declared_remedies(remedies, control), None)
+
+
+def declared_remedies(remedies: Sequence[str], control: Mapping[str, Any]) -> Iterator[Remedy]:
+    """Yield those of `remedies`, in their order, that `control` has."""
     knobs, actions = control.get("knobs"), control.get("actions")
     for name in remedies:
-        if isinstance(knobs, dict) and name in knobs:
+        if isinstance(knobs, Mapping) and name in knobs:
             about = knobs[name]
-            return Remedy(name=name, is_knob=True, about=about if isinstance(about, dict) else {})
-        if isinstance(actions, list) and name in actions:
-            return Remedy(name=name, is_knob=False)
-    return None
+            yield Remedy(name=name, is_knob=True, about=about if isinstance(about, Mapping) else {})
+        elif isinstance(actions, (list, tuple)) and name in actions:
+            yield Remedy(name=name, is_knob=False)

@@ -34,7 +34,9 @@ MAX_TEXT: Final = 1024
 FIELDS: Final = ("id", "timestamp", "expires", "run_id", "log_every", "actions", "knobs")
 """The keys of a control file that are not knobs."""
 
+_MAX_ID = 128
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+@-]{0,127}\Z")
+_NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:+@-]")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 
 # Beyond this a double, and so every reader in JavaScript, can no longer tell two integers apart.
@@ -159,6 +161,11 @@ def decode_request(data: bytes) -> ControlRequest:
         ControlRefused: it is not a request.
     """
     return _request(_parse(data), file_time=None)
+
+
+def as_id(text: str) -> str:
+    """Return `text` in the letters that the id of a request may have."""
+    return _NOT_IN_AN_ID.sub("_", text)[:_MAX_ID]
 
 
 def is_name(text: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Final
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import CRITICAL, OPEN, WARNING, Finding, finding_from
 from toolkit.diagnostics.policy import Policy
+from toolkit.runfolder.control import as_id
 from toolkit.runfolder.records import FINDING, Record
 from toolkit.telemetry.guard import Guard
 
@@ -93,28 +93,24 @@ class FindingsSink:
         self._remember(finding)
         fields = _fields(finding)
         is_worse = known is None or known[:2] != _essence(finding)[:2]
-        action = self._policy.actions.get(finding.kind)
-        acts = (
-            action is not None
-            and is_worse
-            and finding.is_open
-            and finding.severity == CRITICAL
-            and finding.session == self._session
-        )
-        if acts and action is not None:
+        is_news = is_worse and finding.session == self._session
+        action = None
+        if is_news and finding.is_open and finding.severity == CRITICAL:
+            action = self._policy.actions.get(finding.kind)
+        if action is not None:
             fields["asks_for"] = action
         self._put(FINDING, fields)
-        if is_worse and finding.severity in (WARNING, CRITICAL) and finding.session == self._session:
+        if is_news and finding.severity in (WARNING, CRITICAL):
             # Standard error may be closed, or a pipe that nobody reads any more.
             with self._guard.watch("saying what was found"):
                 print(f"[telemetry] {finding.severity}: {finding.message}", file=sys.stderr, flush=True)
-        if acts and action is not None:
+        if action is not None:
             self._ask(action, request_id_of(finding))
 
 
 def request_id_of(finding: Finding) -> str:
-    """Return the id of the request that `finding` makes, in the letters that an id may have."""
-    return re.sub(r"[^A-Za-z0-9._:+@-]", "_", f"finding:{finding.kind}:{finding.id}")[:128]
+    """Return the id of the request that `finding` makes."""
+    return as_id(f"finding:{finding.kind}:{finding.id}")
 
 
 def _essence(finding: Finding) -> _Told:
