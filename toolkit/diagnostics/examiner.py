@@ -98,7 +98,9 @@ class Examiner:
                     plan = shape.plan = self._plan((True, tuple(values)))
             else:
                 key = (is_rank_0, tuple(values))
-                plan = plans.get(key) or self._plan(key)
+                plan = plans.get(key)
+                if plan is None:
+                    plan = self._plan(key)
             for take in plan:
                 take(row)
         return self._told(book.take_changed())

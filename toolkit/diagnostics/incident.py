@@ -140,9 +140,10 @@ class IncidentBook:
             incident.kind = kind
             self.tell(incident)
 
-    def close(self, incident: Incident, *, end_step: int, resolved_step: int) -> None:
-        """End `incident`: it touched `end_step` last, and was seen to be over at `resolved_step`."""
-        incident.end_step = end_step
+    def close(self, incident: Incident, *, resolved_step: int, end_step: int | None = None) -> None:
+        """End `incident`, seen to be over at `resolved_step`; `end_step` is what it touched last, if not yet known."""
+        if end_step is not None:
+            incident.end_step = end_step
         incident.resolved_step = resolved_step
         incident.closed_at_row = self.rows
         self.tell(incident)

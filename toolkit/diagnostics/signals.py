@@ -12,7 +12,6 @@ LOSS: Final = "loss"
 VAL_LOSS: Final = "val_loss"
 GRAD_NORM: Final = "grad_norm"
 LR: Final = "lr"
-PROGRESS: Final = "epoch"
 STEP_TIME: Final = "step_time_s"
 DATA_TIME: Final = "data_time_s"
 RATE: Final = "rate"
@@ -41,7 +40,6 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "lr": LR,
     "learning_rate": LR,
     "train/learning_rate": LR,
-    "epoch": PROGRESS,
     "sec_per_step": STEP_TIME,
     "step_time_s": STEP_TIME,
     "step_time": STEP_TIME,

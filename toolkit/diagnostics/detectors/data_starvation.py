@@ -33,7 +33,7 @@ class DataStarvation:
     def restart(self, step: int) -> None:
         """Judge by the records that follow."""
         if self._incident is not None:
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._book.close(self._incident, resolved_step=step)
             self._incident = None
         self._shares.clear()
         self._steps.clear()
@@ -55,7 +55,7 @@ class DataStarvation:
             if share > DATA_SHARE:
                 self._open(row, share)
         elif share < DATA_SHARE_OVER:
-            self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+            self._book.close(incident, resolved_step=row.step)
             self._incident = None
         else:
             self._follow(incident, row.step, of_step, share)

@@ -74,7 +74,7 @@ class ExplodingGradients:
     def restart(self, step: int) -> None:
         """The first norms after a restart are larger than usual."""
         if self._open is not None:
-            self._book.close(self._open, end_step=self._open.end_step, resolved_step=step)
+            self._book.close(self._open, resolved_step=step)
         self._open = None
         self._high.clear()
         self._waiting = self._rows = 0
@@ -120,5 +120,5 @@ class ExplodingGradients:
             return
         self._calm += 1
         if self._calm >= at.NORM_CALM:
-            self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+            self._book.close(incident, resolved_step=row.step)
             self._open = None

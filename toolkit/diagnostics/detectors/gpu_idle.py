@@ -56,7 +56,7 @@ class IdleGpu:
     def restart(self, step: int) -> None:
         """Another start-up follows."""
         if self._incident is not None:
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._book.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 

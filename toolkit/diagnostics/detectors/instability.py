@@ -118,7 +118,7 @@ class Instability:
         """Another state of the model has another level."""
         if self._open is not None:
             self._open.variant = "left behind"
-            self._book.close(self._open, end_step=self._open.end_step, resolved_step=step)
+            self._book.close(self._open, resolved_step=step)
             self._open = None
         self._forget()
 
@@ -284,6 +284,6 @@ class Instability:
             self._book.escalate(incident, self._opened_as)
             incident.severity = self._opened_with
         incident.variant = "recovered"
-        self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+        self._book.close(incident, resolved_step=row.step)
         self._open = None
         self._has_best = False

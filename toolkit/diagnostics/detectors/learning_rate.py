@@ -137,7 +137,7 @@ class _WarmUp:
 
     def close(self, step: int) -> None:
         if self._incident is not None:
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._book.close(self._incident, resolved_step=step)
             self._incident = None
 
     def take(self, lr: float, row: Row) -> bool:

@@ -45,7 +45,7 @@ class LossScale:
     def restart(self, step: int) -> None:
         """The scale is looked for anew."""
         if self._incident is not None:
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._book.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -109,7 +109,7 @@ class LossScale:
         elif scale >= _BACK * self._lowest or (
             scale > SCALE_BOTTOM and self._records - self._last_fall >= SCALE_WINDOW
         ):
-            self._book.close(incident, end_step=incident.end_step, resolved_step=step)
+            self._book.close(incident, resolved_step=step)
             self._incident = None
             self._scales.clear()
             self._scales.append((step, scale))
@@ -147,5 +147,5 @@ class LossScale:
 
     def _end_skipping(self, step: int) -> None:
         if self._incident is not None and not self._infinite:
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._book.close(self._incident, resolved_step=step)
             self._incident = None

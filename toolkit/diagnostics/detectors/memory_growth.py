@@ -101,7 +101,7 @@ class _Curve:
     def restart(self, step: int) -> None:
         if self._incident is not None:
             # The process that held it is gone, or has gone back to an earlier state.
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._book.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -183,7 +183,7 @@ class _Curve:
         lately = (last.lowest - blocks[0].lowest) / (last.sample - blocks[0].sample)
         freed = grown <= _FREED_SHARE * self._most_mib
         if freed or (len(blocks) == MEMORY_BLOCKS and lately < MEMORY_STOPPED * self._mib_per_sample):
-            self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+            self._book.close(incident, resolved_step=row.step)
             self._incident = None
             self._highest[self._scale] = max(self._highest[self._scale], self._base.lowest + self._most_mib)
             return

@@ -50,13 +50,13 @@ class NonFinite:
     def restart(self, step: int) -> None:
         """Weights from before the NaN may have been loaded: what follows is another incident, if it is one."""
         if self._open is not None:
-            self._book.close(self._open, end_step=self._open.end_step, resolved_step=step)
+            self._book.close(self._open, resolved_step=step)
         self._open = None
         self._bad.clear()
         self._infinite_norms = 0
         for other in self._others.values():
             if other.incident.is_open:
-                self._book.close(other.incident, end_step=other.incident.end_step, resolved_step=step)
+                self._book.close(other.incident, resolved_step=step)
 
     def _is_bad(self, signal: str, value: float, row: Row) -> None:
         self._bad[signal] = 0
@@ -94,7 +94,7 @@ class NonFinite:
         if self._bad[signal] >= calm:
             del self._bad[signal]
         if not self._bad:
-            self._book.close(self._open, end_step=self._open.end_step, resolved_step=row.step)
+            self._book.close(self._open, resolved_step=row.step)
             self._open = None
             self._infinite_norms = 0
 
@@ -127,7 +127,7 @@ class NonFinite:
                 other.finite += 1
                 if other.finite >= at.FINITE_AGAIN:
                     incident = other.incident
-                    self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+                    self._book.close(incident, resolved_step=row.step)
 
 
 class _Other:

@@ -101,12 +101,12 @@ class Overfit:
         self._train_at_best = self._train_now()
         self._since.clear()
         if self._open is not None:
-            self._book.close(self._open, end_step=self._open.end_step, resolved_step=row.step)
+            self._book.close(self._open, resolved_step=row.step)
             self._open = None
 
     def _follow(self, incident: Incident, val: float, is_back: bool, row: Row) -> None:
         if is_back:
-            self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+            self._book.close(incident, resolved_step=row.step)
             self._open = None
             return
         incident.end_step = row.step

@@ -156,7 +156,7 @@ class Plateau:
         self._open.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
 
     def _close(self, incident: Incident, row: Row) -> None:
-        self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+        self._book.close(incident, resolved_step=row.step)
         self._open = None
 
 

@@ -77,7 +77,7 @@ class Stall:
     def restart(self, step: int) -> None:
         """The time since the last record was not spent in the loop."""
         if self._incident is not None:
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._book.close(self._incident, resolved_step=step)
             self._incident = None
         self._begin()
 

@@ -38,7 +38,7 @@ class Straggler:
         """Ranks may run elsewhere now."""
         for rank in self._ranks.values():
             if rank.incident is not None:
-                self._book.close(rank.incident, end_step=rank.incident.end_step, resolved_step=step)
+                self._book.close(rank.incident, resolved_step=step)
         self._ranks = {}
 
     def take(self, row: Row) -> None:
@@ -68,7 +68,7 @@ class Straggler:
         ratio = rank.times.median / median(others)
         if rank.incident is not None:
             if ratio < SLOW_RANK_OVER:
-                self._book.close(rank.incident, end_step=rank.incident.end_step, resolved_step=row.step)
+                self._book.close(rank.incident, resolved_step=row.step)
                 rank.incident = None
             else:
                 rank.incident.count += RANK_CHECK_EVERY

@@ -72,7 +72,7 @@ class ThroughputDrop:
     def restart(self, step: int) -> None:
         """Learn the usual speed anew: it may be another machine."""
         if self._incident is not None:
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._book.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -210,7 +210,7 @@ class ThroughputDrop:
         if now >= self._back:
             self._calm += 1
             if self._calm >= self._calm_needed:
-                self._book.close(incident, end_step=incident.end_step, resolved_step=step)
+                self._book.close(incident, resolved_step=step)
                 self._incident = None
                 self._history.clear()
             return

@@ -99,7 +99,7 @@ class ValidationSpike:
 
     def _end(self, incident: Incident, variant: str, row: Row) -> None:
         incident.variant = variant
-        self._book.close(incident, end_step=incident.end_step, resolved_step=row.step)
+        self._book.close(incident, resolved_step=row.step)
         self._open = None
 
     def _is_jump(self, y: float) -> bool:

@@ -43,7 +43,7 @@ class VanishingGradients:
     def restart(self, step: int) -> None:
         """Learn the usual norm anew."""
         if self._incident is not None:
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=step)
+            self._book.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -124,6 +124,6 @@ class VanishingGradients:
         assert self._incident is not None
         self._back += 1
         if self._back >= _BACK_RECORDS:
-            self._book.close(self._incident, end_step=self._incident.end_step, resolved_step=row.step)
+            self._book.close(self._incident, resolved_step=row.step)
             self._incident = None
             self._back = 0
