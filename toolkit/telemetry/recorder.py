@@ -142,7 +142,8 @@ class Recorder:
         deadline = time.monotonic() + timeout_s
         self.wait_for_devices(timeout_s)
         done = self._writer.flush(max(0.0, deadline - time.monotonic()))
-        self.conclude_findings(max(0.0, deadline - time.monotonic()), is_end=False)
+        # Half of the time at most: a resumed run may still be examining its earlier sessions, and the table waits.
+        self.conclude_findings(max(0.0, deadline - time.monotonic()) / 2, is_end=False)
         for mirror in self._mirrors:
             done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
         return done
