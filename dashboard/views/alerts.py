@@ -19,6 +19,8 @@ from toolkit.diagnostics.finding import OPEN, RESOLVED
 from toolkit.runfolder.labels import Labels
 
 _KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
+_OF_OTHER_RANKS: Final = frozenset({"straggler"})
+"""Found by `telemetry doctor`, which reads the files of all ranks; what is examined here is rank 0's."""
 _MOST_SHOWN: Final = 30
 # Charts that are drawn without being asked for; each further card has its own under one click.
 _MOST_UNFOLDED: Final = 6
@@ -158,7 +160,8 @@ def _nothing(page: RunPage) -> None:
     with st.container(border=True):
         st.markdown("**No alerts.**")
         st.markdown(f"Watched in {count(len(metrics))} metrics and the events of the run:")
-        st.caption(" · ".join((*(kind.title for kind in CATALOGUE.values()), "Errors", "Records lost")))
+        watched = [about.title for kind, about in CATALOGUE.items() if kind not in _OF_OTHER_RANKS]
+        st.caption(" · ".join((*watched, "Errors", "Records lost")))
 
 
 def _title(kind: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -78,11 +79,6 @@ def breaking(shown, tmp_path_factory):
         training.stop()
 
 
-def card_of(page, kind):
-    title = page.get_by_text(CATALOGUE[kind].title, exact=True)
-    return page.locator('[data-testid="stMain"] [data-testid="stVerticalBlock"]').filter(has=title).last
-
-
 @pytest.mark.parametrize("kind", ["nan", "spike", "divergence", "overfit", "plateau"])
 def test_a_training_that_is_broken_is_explained_while_it_runs(shown, breaking, page, kind):
     training = breaking(kind)
@@ -103,8 +99,6 @@ def test_a_training_that_is_broken_is_explained_while_it_runs(shown, breaking, p
 
 
 def wait_until_it_logs(folder, training):
-    import time
-
     for _ in range(1200):
         if (folder / "metrics.jsonl").exists():
             return

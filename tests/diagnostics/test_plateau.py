@@ -128,3 +128,17 @@ def test_the_unit_of_the_loss_does_not_matter():
     (small,) = told(run_of([1e-6 * loss for loss in losses]), "plateau")
 
     assert (small.id, small.noticed_step, small.count) == (plain.id, plain.noticed_step, plain.count)
+
+
+def test_how_often_a_slow_gain_without_a_plan_is_misjudged_grows_no_further():
+    warned = 0
+    for seed in range(20):
+        dice = random.Random(seed)
+        tau, noise = dice.choice((3000, 8000, 20_000)), dice.choice((0.03, 0.1, 0.3))
+        losses = [
+            (2.0 * math.exp(-place / tau) + 0.5) * math.exp(dice.gauss(0.0, noise)) for place in range(2000)
+        ]
+        warned += any(finding.severity == "warning" for finding in told(run_of(losses), "plateau"))
+
+    # A gain of a few percent in noise of ten is not seen in time: this is a count of 20, as measured.
+    assert warned <= 5
