@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= config/examples/train_lora_tiny_cpu_with_telemetry.yaml
 ARGS ?=
+JOBS ?= 2
 CORPUS ?= ../shared/corpus
 
 BIN := $(VENV)/bin
 comma := ,
 
 # The dashboard's packages are large, so they are installed once there is a dashboard.
-EXTRAS := dev,training,tensorboard,wandb$(if $(wildcard dashboard/app.py),$(comma)dashboard)
+EXTRAS := dev,training,tensorboard,wandb,otlp,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard)
 READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
@@ -28,9 +29,9 @@ run: $(READY)  ## Train the example and watch it on http://localhost:8501, until
 dashboard: $(READY)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").
 	@exec $(BIN)/python run_dashboard.py $(ARGS)
 
-test: check  ## Run the checks, then every test (ARGS= goes to pytest).
+test: check  ## Run the checks, then every test (ARGS= goes to pytest; JOBS=0 for one at a time, in order).
 	@echo "== pytest"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: $(READY)  ## Lint, types and import contracts.
 	@echo "== ruff check"

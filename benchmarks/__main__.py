@@ -12,18 +12,22 @@ from benchmarks import (
     log_cost,
     memory,
     paced,
+    span_cost,
+    trainers,
 )
 from benchmarks.command import Options, parse
 from benchmarks.report import Claim
 
 _BENCHMARKS = (
     log_cost,
+    span_cost,
     paced,
     cpu_per_record,
     import_cost,
     memory,
     kill_loss,
     diagnose_cost,
+    trainers,
     dashboard,
     gpu_loop,
 )

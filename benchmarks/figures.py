@@ -85,6 +85,8 @@ def overview(
     ]
     if NOT_DUE.name in log:
         lines.append(f"A step that is not due costs {log[NOT_DUE.name]['p50_us']:.2f} µs.")
+    if "span_cost" in latest:
+        lines += ["", _span_sentence(latest["span_cost"]["figures"])]
     if gpu is not None:
         lines += ["", _gpu_sentence(gpu)]
     if dashboard is not None:
@@ -124,6 +126,22 @@ def put_between_marks(text: str, figures: str, begin: str = BEGIN) -> str:
 
 def _megabytes(added_mb: float, helpers_mb: float) -> str:
     return f"{added_mb:.1f}" + (f" + {helpers_mb:.0f} beside it" if helpers_mb else "")
+
+
+def _span_sentence(spans: Mapping[str, Any]) -> str:
+    took = {name: figure["p50_us"] for name, figure in spans.items()}
+    sentence = (
+        f"A span that is added up costs {took['ours_added_up']:.1f} µs, one with a record of its own "
+        f"{took['ours_kept']:.1f} µs, and one that is switched off {took['ours_off']:.1f} µs"
+    )
+    if "one_logger" not in took:
+        return f"{sentence}."
+    return (
+        f"{sentence}; a training iteration of the vocabulary, windows and totals included, "
+        f"{took['ours_iteration']:.1f} µs, "
+        f"where OneLogger takes {took['one_logger']:.0f} µs, {took['one_logger_exported']:.0f} µs when it exports it, "
+        f"and {took['one_logger_off']:.0f} µs when it is off."
+    )
 
 
 def _gpu_sentence(gpu: Mapping[str, Any]) -> str:

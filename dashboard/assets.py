@@ -35,7 +35,7 @@ def plotly_js_file() -> Path:
 
 _SCRIPTS = Path(__file__).with_name("components")
 
-SCRIPTS = ("cards", "chart")
+SCRIPTS = ("cards", "chart", "ledger_bar")
 """Code of ours that runs in the browser, by name."""
 
 

@@ -205,7 +205,8 @@ def set_window(new: Window | None) -> None:
                 del st.query_params[name]
         return
     for name, edge in zip((_FROM, _TO), new, strict=True):
-        st.query_params[name] = f"{edge:.10g}" if abs(edge) < 1e9 else f"{edge:.3f}"
+        # A step of a small model takes a few milliseconds, and its parts less.
+        st.query_params[name] = f"{edge:.10g}" if abs(edge) < 1e9 else f"{edge:.6f}"
 
 
 # ---------------------------------------------------------------- what was asked of runs

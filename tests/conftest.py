@@ -7,6 +7,9 @@ import signal
 
 import pytest
 
+# Read once, when a framework is imported: nothing is fetched from anywhere.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 _ABOUT_OTHER_JOBS = (
     "RANK",
     "LOCAL_RANK",
@@ -35,8 +38,16 @@ def pytest_configure():
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+_NEVER_TWO_AT_ONCE = ("browser", "faults")
+"""Folders of tests that time out, or prove nothing, on a machine that is busy with another of them."""
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
+        # Under `make test` two workers share the files; what a module sets up for its tests is set up once.
+        folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
+        group = "alone" if folder in _NEVER_TWO_AT_ONCE else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("gpu") and not _has_gpu():
             item.add_marker(pytest.mark.skip(reason="there is no CUDA device"))
         if item.get_closest_marker("root") and not (hasattr(os, "geteuid") and os.geteuid() == 0):

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from dashboard.charts.curves import Figure
-from dashboard.charts.packing import x_values
-from dashboard.charts.palette import series_color
+from dashboard.charts.packing import Window, x_values
+from dashboard.charts.palette import SERIES, color, series_color
+from dashboard.data.run_store import Floats
 from dashboard.data.words import duration, html_text
+from toolkit.timing import names
+
+_COLORS: Final = {
+    names.FORWARD: color("series-0"),
+    names.BACKWARD: color("series-1"),
+    names.OPTIMIZER_UPDATE: color("series-2"),
+    names.DATA_LOADING: color("series-3"),
+    names.CHECKPOINT_SAVE_SYNC: color("series-4"),
+    names.CHECKPOINT_SAVE_ASYNC: color("series-4"),
+    names.CHECKPOINT_SAVE_FINALIZATION: color("series-4", 0.7),
+    names.CHECKPOINT_LOAD: color("series-4", 0.7),
+    names.VALIDATION_LOOP: color("series-5"),
+    names.VALIDATION_ITERATION: color("series-5", 0.7),
+    names.TESTING_LOOP: color("series-5"),
+    names.TESTING_ITERATION: color("series-5", 0.7),
+    # What is around everything else stays in the background.
+    names.APPLICATION: color("muted", 0.3),
+    names.TRAINING_LOOP: color("muted", 0.45),
+    names.TRAINING_ITERATION: color("muted", 0.7),
+}
+_LABEL_LENGTH: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +47,8 @@ class Bar:
     text: str
 
 
-def bars_figure(bars: Sequence[Bar], revision: str) -> Figure:
-    """Return one row a name, bars where it happened; moments are drawn as diamonds."""
+def bars_figure(bars: Sequence[Bar], revision: str, *, shaded: Window | None = None) -> Figure:
+    """Return one row a name, bars where it happened; moments are drawn as diamonds. `shaded` is marked behind them."""
     rows = list(dict.fromkeys(bar.row for bar in bars))
     traces: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
@@ -64,7 +87,7 @@ def bars_figure(bars: Sequence[Bar], revision: str) -> Figure:
     return {
         "data": traces,
         "layout": {
-            "xaxis": {"type": "date", "uirevision": revision},
+            "xaxis": {"type": "date", "tickangle": 0, "uirevision": revision},
             "yaxis": {
                 "type": "category",
                 "categoryorder": "array",
@@ -75,6 +98,125 @@ def bars_figure(bars: Sequence[Bar], revision: str) -> Figure:
             "bargap": 0.35,
             "hovermode": "closest",
             "margin": {"l": 8, "r": 10, "t": 10, "b": 8},
+            "shapes": _shade(shaded),
             "uirevision": revision,
         },
     }
+
+
+def _shade(window: Window | None) -> list[dict[str, Any]]:
+    if window is None:
+        return []
+    low, high = x_values(np.array(window), "time").tolist()
+    # The line keeps it in sight where it is narrower than a pixel.
+    return [
+        {
+            "type": "rect",
+            "layer": "below",
+            "x0": low,
+            "x1": high,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "fillcolor": color("info", 0.15),
+            "line": {"width": 1, "color": color("info", 0.6)},
+        }
+    ]
+
+
+# ---------------------------------------------------------------- spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanBars:
+    """Bars of spans that have one name and one look."""
+
+    name: str
+    look: Literal["done", "failed", "open", "died"]
+    row: Sequence[int]
+    """The row that each stands in."""
+    start: Floats
+    """Wall time in seconds."""
+    seconds: Floats
+    texts: Sequence[str]
+    """What is said of each on hover, lines parted by newlines."""
+    ids: Sequence[int]
+    """What a click on each reports."""
+    thickness: float = 0.8
+    legend: str | None = None
+
+
+def span_color(name: str) -> str:
+    """Return the colour of a span, the same in every window and every run."""
+    known = _COLORS.get(name)
+    return known if known is not None else series_color(zlib.crc32(name.encode("utf-8", "replace")) % SERIES)
+
+
+def spans_figure(
+    groups: Sequence[SpanBars], rows: Sequence[str], window: Window | None, revision: str
+) -> Figure:
+    """Return bars along the clock over `rows`, the first of them at the top, with `window` in sight; None for all."""
+    in_legend: set[str] = set()
+    traces = []
+    for group in groups:
+        legend = group.legend if group.legend is not None and group.legend not in in_legend else None
+        if legend is not None:
+            in_legend.add(legend)
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": list(group.row),
+                "base": x_values(group.start, "time").round(3).tolist(),
+                "x": (group.seconds * 1000).round(4).tolist(),
+                "width": group.thickness,
+                "text": [html_text(text, 600).replace("\n", "<br>") for text in group.texts],
+                "customdata": [[number] for number in group.ids],
+                "textposition": "none",
+                "hovertemplate": f"<b>{_in_template(group.name)}</b><br>%{{text}}<extra></extra>",
+                "name": html_text(group.legend or group.name, 40),
+                "legendgroup": group.legend or "",
+                "showlegend": legend is not None,
+                "marker": _marker(group),
+            }
+        )
+    return {
+        "data": traces,
+        "layout": {
+            "xaxis": {
+                "type": "date",
+                **({"range": x_values(np.array(window), "time").tolist()} if window is not None else {}),
+                "tickangle": 0,
+                "uirevision": f"{revision}|{window}",
+            },
+            "yaxis": {
+                "tickvals": list(range(len(rows))),
+                "ticktext": [html_text(row, _LABEL_LENGTH) for row in rows],
+                "range": [len(rows) - 0.5, -0.5],
+                "fixedrange": True,
+                "showgrid": False,
+                "zeroline": False,
+            },
+            "barmode": "overlay",
+            "hovermode": "closest",
+            "dragmode": "zoom",
+            "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+            "margin": {"l": 8, "r": 10, "t": 10, "b": 8},
+            "uirevision": revision,
+        },
+    }
+
+
+def _marker(group: SpanBars) -> dict[str, Any]:
+    fill = color("critical") if group.look == "failed" else span_color(group.name)
+    # A line of its own colour keeps a bar in sight that is narrower than a pixel.
+    edge = color("critical") if group.look in ("failed", "died") else fill
+    marker: dict[str, Any] = {"color": fill, "line": {"width": 0.5 if edge == fill else 1.5, "color": edge}}
+    if group.look in ("open", "died"):
+        marker["pattern"] = {"shape": "/", "size": 6, "solidity": 0.3, "fgcolor": edge, "bgcolor": fill}
+    return marker
+
+
+def _in_template(name: str) -> str:
+    # Plotly puts values in place of %{…}; a name that looks like that is a name.
+    return html_text(name, 80).replace("%{", "%&#123;")

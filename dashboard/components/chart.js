@@ -76,6 +76,8 @@ function dress(figure, element, height, palettes) {
   layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
   layout.hoverlabel = { bgcolor: background, bordercolor: border, font: { color: text } };
   layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: palette.muted, activecolor: palette["series-0"] };
+  // Level labels would run into each other on a narrow chart: there are fewer of them instead.
+  if (layout.xaxis && layout.xaxis.tickangle === 0) layout.xaxis.nticks = Math.max(2, Math.floor(element.clientWidth / 120));
   for (const key of Object.keys(layout)) {
     if (/^[xy]axis/.test(key)) {
       Object.assign(layout[key], { gridcolor: border, linecolor: border, automargin: true, tickfont: { color: text } });
@@ -122,6 +124,10 @@ function wire(div, Plotly, say) {
       try { other.__following = true; Plotly.Fx.hover(other, { xval }, ["xy"]); } catch (_) { /* nothing drawn there yet */ } finally { other.__following = false; }
     }
   });
+  div.on("plotly_click", (event) => {
+    const point = event.points[0];
+    if (div.__pick && point && Array.isArray(point.customdata)) div.__pick(point.customdata[0]);
+  });
   div.on("plotly_unhover", () => {
     for (const other of siblings()) { try { Plotly.Fx.unhover(other); } catch (_) { /* nothing drawn there yet */ } }
   });
@@ -136,6 +142,7 @@ export default function (component) {
   div.style.minHeight = data.height + "px";
   // With its moment, because a value that stays the same is not sent: a zoom may have come from elsewhere meanwhile.
   div.__say = (range) => setStateValue("view", { range, at: Date.now() });
+  div.__pick = data.pickable ? (number) => setStateValue("picked", { number, at: Date.now() }) : null;
 
   const draw = (Plotly) => {
     const figure = JSON.parse(data.figure);

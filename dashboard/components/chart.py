@@ -25,8 +25,11 @@ def draw_chart(
     name: str = "chart",
     group: str = "page",
     on_view: Callable[[], None] | None = None,
+    on_pick: Callable[[], None] | None = None,
 ) -> None:
     """Show `figure`; `view_of(key)` then tells which part of the axis the browser shows.
+
+    With `on_pick`, `picked_of(key)` tells the number of the bar or point that was clicked: the first of its customdata.
 
     Charts of one `group` zoom and hover together. `label` is for people who do not see it; `name` that of a saved PNG.
     """
@@ -39,10 +42,12 @@ def draw_chart(
             "name": name,
             "group": group,
             "palettes": PALETTES,
+            "pickable": on_pick is not None,
         },
         key=key,
         on_view_change=on_view or _nothing,
-        default={"view": None},
+        on_picked_change=on_pick or _nothing,
+        default={"view": None, "picked": None},
         height=height + 4,
     )
 
@@ -55,6 +60,14 @@ def view_of(key: str) -> list[float] | None:
     if isinstance(view, list) and len(view) == 2 and all(isinstance(edge, (int, float)) for edge in view):
         return [float(edge) for edge in view]
     return None
+
+
+def picked_of(key: str) -> int | None:
+    """Return the number of what was clicked last in the chart with this key, or None before that."""
+    state = st.session_state.get(key)
+    told = state.get("picked") if state else None
+    number = told.get("number") if isinstance(told, Mapping) else None
+    return int(number) if isinstance(number, (int, float)) and not isinstance(number, bool) else None
 
 
 def _component() -> Any:

@@ -6,7 +6,8 @@ import difflib
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from dashboard.data import trash
 from dashboard.data.column_cache import ColumnCache
 from dashboard.data.run_exam import RunExam
 from dashboard.data.run_files import read_inside
+from dashboard.data.run_ledger import RunLedger
 from dashboard.data.run_listing import Found, RootListing, card_of, now, read_start, trend_of
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_store import (
@@ -29,16 +31,20 @@ from dashboard.data.run_store import (
     RunMeta,
     Series,
     SessionSpan,
+    TimeSpent,
     Trashed,
     UnknownRun,
     XAxis,
 )
+from dashboard.data.spans import SpanTable
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_of_run
 from toolkit.runfolder.control import ControlRefused, read_request, write_request
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
+from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import START, Record
+from toolkit.timing.chrome_trace import trace_of_run
 
 _SCAN_EVERY_S: Final = 0.5
 _TREND_BUDGET_S: Final = 0.2
@@ -47,7 +53,7 @@ _IN_USE_S: Final = 60.0
 _MEMORY_BUDGET: Final = 400_000_000
 """Columns of runs that nobody looked at lately are let go beyond this; the cache brings them back."""
 _MOST_EXAMS: Final = 200
-"""Runs whose examination is kept; it takes some 100 kB, and seconds to do again for a very long run."""
+"""Runs whose examination and time ledger are kept; each takes some 100 kB, and seconds to make anew for a long run."""
 
 
 class LocalStore:
@@ -65,6 +71,7 @@ class LocalStore:
         self._scan_ms = 0.0
         self._logs: dict[tuple[str, int], RunLog] = {}
         self._exams: dict[str, RunExam] = {}
+        self._ledgers: dict[str, RunLedger] = {}
         self._trends: dict[str, tuple[int, list[float]]] = {}
 
     # ------------------------------------------------------------ which runs there are
@@ -212,6 +219,17 @@ class LocalStore:
         """Return where each session begins."""
         return self._log(key).sessions()
 
+    def jobs(self, key: str) -> Sequence[Session]:
+        """Return the sessions that the run's manifest tells of."""
+        manifest = self._find(key).manifest
+        if manifest is None:
+            return ()
+        # A run that was given none has its id for a session_tag, which nobody would know it by.
+        return [
+            replace(session, session_tag=None) if session.session_tag == manifest.run_id else session
+            for session in manifest.sessions
+        ]
+
     def recent(self, key: str, metric: str, count: int) -> Floats:
         """Return the last values of a metric."""
         return self._log(key).recent(metric, count)
@@ -236,6 +254,24 @@ class LocalStore:
         """Return the newest records that carry no metrics, newest first."""
         return self._log(key).events(kinds, limit)
 
+    def spans(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> SpanTable:
+        """Return the spans read so far."""
+        return self._log(key, rank).spans(wait_s)
+
+    def span_records(
+        self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
+    ) -> Sequence[Record | None]:
+        """Return the whole records of spans, by where they stand."""
+        return self._log(key, rank).records_at(places)
+
+    def trace(self, key: str) -> Iterator[bytes]:
+        """Return the run's spans as a Chrome trace, in pieces."""
+        folder = self._find(key).folder
+        try:
+            yield from trace_of_run(folder)
+        except OSError as error:
+            raise Refused(f"the records could not be read: {error.strerror or error}") from error
+
     def examine(self, key: str, *, wait_s: float = 0.3) -> float:
         """Have the detectors look at what was appended, for at most about `wait_s`."""
         return self._exam(key).look(wait_s)
@@ -257,6 +293,25 @@ class LocalStore:
             if len(self._exams) > _MOST_EXAMS:
                 del self._exams[next(iter(self._exams))]
             return exam
+
+    def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
+        """Add up where the time went, for at most about `wait_s`."""
+        found = self._find(key)
+        path = _record_file(found.folder, 0)
+        heartbeat = found.manifest.heartbeat if found.manifest is not None else None
+        with self._lock:
+            ledger = self._ledgers.pop(key, None)
+            if ledger is None or ledger.path != path:
+                ledger = RunLedger(path)
+            self._ledgers[key] = ledger
+            if len(self._ledgers) > _MOST_EXAMS:
+                del self._ledgers[next(iter(self._ledgers))]
+        return ledger.look(
+            wait_s,
+            self.jobs(key),
+            now=now() if self.card(key).live else None,
+            last_sign=heartbeat.time if heartbeat is not None else None,
+        )
 
     def count_events(self, key: str) -> Mapping[str, int]:
         """Return how many records of each kind were read."""
@@ -355,6 +410,7 @@ class LocalStore:
         with self._lock:
             self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
             self._exams.pop(key, None)
+            self._ledgers.pop(key, None)
         self._look_again()
         return f"{number}~{token}"
 

@@ -17,6 +17,8 @@ from dashboard.data.line_parser import LineParser, parse_event
 from dashboard.data.run_columns import RunColumns
 from dashboard.data.run_store import Floats, Health, MetricInfo, Series, SessionSpan, XAxis
 from dashboard.data.series import SeriesBuilder
+from dashboard.data.span_reader import SpanReader
+from dashboard.data.spans import SpanTable
 from toolkit.runfolder.reader import Cursor, read_block
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.safefile import open_regular
@@ -40,6 +42,7 @@ class RunLog:
         self._parser = LineParser()
         self._columns = RunColumns()
         self._builder = SeriesBuilder(self._columns)
+        self._spans = SpanReader()
         self._pending = 0
         self._read_ms = 0.0
         self._replaced_at: float | None = None
@@ -190,7 +193,7 @@ class RunLog:
         with self._lock:
             columns = self._columns
             held = sum(metric.rows.nbytes + metric.values.nbytes for metric in columns.metrics.values())
-            return held + 4 * columns.time.nbytes
+            return held + 4 * columns.time.nbytes + self._spans.nbytes
 
     # ------------------------------------------------------------ answering
 
@@ -331,16 +334,27 @@ class RunLog:
                 places = np.flatnonzero(np.isin(all_kinds, wanted))[-limit:]
             starts = columns.event_start.values[places].tolist()
             lengths = columns.event_length.values[places].tolist()
-        found = []
+        found = self.records_at(list(zip(reversed(starts), reversed(lengths), strict=True)))
+        return [record for record in found if record is not None]
+
+    def records_at(self, places: Sequence[tuple[int, int]]) -> list[Record | None]:
+        """Return the records that stand at these positions, each with its length; None for what is no record."""
         try:
             descriptor = open_regular(self.path)
         except OSError:
-            return []
+            return [None] * len(places)
         try:
-            for start, length in zip(reversed(starts), reversed(lengths), strict=True):
-                record = parse_event(os.pread(descriptor, length, start))
-                if record is not None:
-                    found.append(record)
+            return [parse_event(os.pread(descriptor, length, start)) for start, length in places]
         finally:
             os.close(descriptor)
-        return found
+
+    def spans(self, wait_s: float) -> SpanTable:
+        """Return the spans read so far, taking in those that were appended for at most about `wait_s`."""
+        with self._lock:
+            columns = self._columns
+            heard: dict[int, float] = {}
+            for segment in columns.segments:
+                moment = float(columns.time.values[segment.end - 1])
+                if np.isfinite(moment):
+                    heard[segment.session] = max(moment, heard.get(segment.session, moment))
+        return self._spans.read(self.path, columns, heard, wait_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -10,12 +10,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dashboard.data.spans import SpanTable
 from toolkit.diagnostics.finding import Finding
 from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.manifest import Manifest
+from toolkit.runfolder.manifest import Manifest, Session
 from toolkit.runfolder.reader import BadLine
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.status import Status
+from toolkit.timing.ledger import Ledger
 
 Floats = npt.NDArray[np.float64]
 XAxis = Literal["step", "time", "elapsed", "epoch"]
@@ -226,6 +228,15 @@ class Trashed:
     bytes_held: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """Where a run's time went, as far as its records have been added up."""
+
+    ledger: Ledger
+    part: float
+    """How much of the records that is, 0 to 1."""
+
+
 class RunStore(Protocol):
     """Where runs live. Every method is safe to call from several threads."""
 
@@ -282,6 +293,13 @@ class RunStore(Protocol):
         """Return where each session that has logged a step begins, first one first."""
         ...
 
+    def jobs(self, key: str) -> Sequence[Session]:
+        """Return the sessions that the run's manifest tells of, first one first, from the manifest alone.
+
+        Their `session_tag` is the one that somebody gave them.
+        """
+        ...
+
     def recent(self, key: str, metric: str, count: int) -> Floats:
         """Return the last values of a metric, at most `count` of them."""
         ...
@@ -295,7 +313,7 @@ class RunStore(Protocol):
         ...
 
     def table(self, key: str, metrics: Sequence[str] | None = None) -> Mapping[str, Floats]:
-        """Return metrics of the step records as columns of one length, with `global_step` and `time`; for export."""
+        """Return metrics of the step records as columns of one length, with `global_step`, `time` and `session`."""
         ...
 
     def present(self, key: str, metrics: Sequence[str]) -> Mapping[str, npt.NDArray[np.bool_]]:
@@ -304,6 +322,24 @@ class RunStore(Protocol):
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
         """Return the newest records that are not steps or system samples, newest first."""
+        ...
+
+    def spans(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> SpanTable:
+        """Return the spans read so far, taking in those that were appended for at most about `wait_s`."""
+        ...
+
+    def span_records(
+        self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
+    ) -> Sequence[Record | None]:
+        """Return the whole records of spans, by the offset and length that the columns have for them."""
+        ...
+
+    def trace(self, key: str) -> Iterator[bytes]:
+        """Return the run's spans, of all sessions and ranks, as a Chrome trace in pieces.
+
+        Raises:
+            Refused: the records cannot be read.
+        """
         ...
 
     def examine(self, key: str, *, wait_s: float = 0.3) -> float:
@@ -318,6 +354,10 @@ class RunStore(Protocol):
 
         What the run itself was told while it ran is in its `finding` records, under the same ids.
         """
+        ...
+
+    def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
+        """Add up where the time went that was told of since, for at most about `wait_s`; what is left waits."""
         ...
 
     def count_events(self, key: str) -> Mapping[str, int]:

@@ -18,6 +18,7 @@ from dashboard.components import faces
 from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import follow_zoom, not_drawn_as_points
 from dashboard.components.frame import GLYPHS
+from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.group import Group, mean_and_spread
 from dashboard.data.run_store import RunCard, RunStore, Series, XAxis
@@ -43,6 +44,10 @@ def main() -> None:
     tag = _pick_tag(runs.cards)
     if len(keys) < 2 and not tag:
         st.info("Pick two to eight runs, or a tag whose runs make a group.", icon=":material/compare_arrows:")
+        # One run can have been made faster from one session to the next.
+        if keys and len({job.perf_tag for job in store.jobs(keys[0])}) > 1:
+            _read(store, keys)
+            _speed(store, keys, cards)
         return
     in_part = _read(store, keys)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
@@ -81,6 +86,12 @@ def main() -> None:
             faces.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
         with right:
             faces.guarded("The configurations", lambda: _configs(store, keys, cards))
+        _speed(store, keys, cards)
+
+
+def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
+    # On its own, so that another baseline draws nothing else anew; without a timer, for people choose in it.
+    st.fragment(lambda: faces.guarded("The speed", lambda: speed_panel(store, keys, cards)))()
 
 
 def _read(store: RunStore, keys: Sequence[str]) -> bool:

@@ -15,10 +15,22 @@ from dashboard.components.cards import Card, draw_cards
 from dashboard.components.control_box import describe, subject
 from dashboard.components.curve_panel import Options, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read
+from dashboard.components.ledger_bar import ledger_bar
+from dashboard.data.ledger_words import is_worth_showing
 from dashboard.data.run_store import MetricInfo
 from dashboard.data.words import ago, learning_rate, md, short_number, size
 from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
+from toolkit.runfolder.records import (
+    CONTROL_CHANGE,
+    FINDING,
+    LEDGER,
+    SPAN,
+    SPAN_EVENT,
+    SPAN_START,
+    SPAN_SUMMARY,
+    Record,
+)
+from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, TIME_PREFIX
 
 _SPARK_POINTS = 40
 _VAL = ("val_loss", "eval_loss", "epoch/val_loss")
@@ -27,7 +39,15 @@ _KNOWN = frozenset(
     {"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded", "train_loss_mean"}
     | {"train_loss_min", "train_loss_max"}
 )
+_NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX)
 _MAX_CUSTOM = 6
+
+_NO_NEWS = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, "environment"})
+"""Records that come all the time; the Timeline shows them."""
+
+_FIRST_LOOK_S = 0.05
+_LOOK_S = 0.4
+_SECONDS_WHILE_ADDING_UP = 1.0
 
 
 def main() -> None:
@@ -36,6 +56,7 @@ def main() -> None:
     if page is None:
         return
     live(page, "The cards", lambda: _cards(page))
+    _time(page)
     options = chart_switches()
     live(page, "The charts", lambda: _charts(page, options))
 
@@ -140,11 +161,28 @@ def _hardware(metrics: dict[str, MetricInfo]) -> Numbered | None:
 
 
 def _is_custom(name: str, info: MetricInfo) -> bool:
-    return (
-        info.event == "step"
-        and name not in _KNOWN
-        and not name.startswith(("gpu", "cpu_", "ram_", "process_"))
-    )
+    return info.event == "step" and name not in _KNOWN and not name.startswith(_NOT_CUSTOM)
+
+
+# ---------------------------------------------------------------- where the time went
+
+
+def _time(page: RunPage) -> None:
+    """Show the time ledger, as far as it has been added up; a page that comes too early comes back for the rest."""
+    in_part = page.store.time_spent(page.key, wait_s=_FIRST_LOOK_S).part < 1.0
+
+    def draw() -> None:
+        spent = page.store.time_spent(page.key, wait_s=_LOOK_S)
+        if in_part and spent.part >= 1.0:
+            # The timer was for adding up: a run that is over needs none.
+            st.rerun()
+        if is_worth_showing(spent.ledger):
+            ledger_bar(spent, key=page.key)
+
+    if in_part:
+        st.fragment(lambda: faces.guarded("The time ledger", draw), run_every=_SECONDS_WHILE_ADDING_UP)()
+    else:
+        live(page, "The time ledger", draw)
 
 
 # ---------------------------------------------------------------- charts
@@ -279,11 +317,12 @@ def _small(page: RunPage, panel: Panel, options: Options, tally: Tally, *, heigh
 
 def _events(page: RunPage) -> None:
     st.markdown("**Latest events**")
-    records = page.store.events(page.key, None, limit=60)
+    kinds = [kind for kind in page.store.count_events(page.key) if kind not in _NO_NEWS]
+    records = page.store.events(page.key, kinds, limit=60)
     different: dict[str, Record] = {}
     for number, record in enumerate(records):
         different.setdefault(_event_id(record) or str(number), record)
-    shown = [line for record in different.values() if (line := _line(record)) is not None][:7]
+    shown = [_line(record) for record in list(different.values())[:7]]
     if not shown:
         st.caption("Checkpoints, samples, epochs and answers to requests appear here.")
     st.markdown("  \n".join(shown))
@@ -298,7 +337,7 @@ def _event_id(record: Record) -> str:
     return ""
 
 
-def _line(record: Record) -> str | None:
+def _line(record: Record) -> str:
     event = record.get("event")
     step = record.get("global_step")
     where = f" at step {step:,}" if isinstance(step, int) else ""
@@ -324,8 +363,6 @@ def _line(record: Record) -> str | None:
         title = CATALOGUE[kind].title if kind in CATALOGUE else kind
         icon = ":green[:material/check_circle:]" if over else ":orange[:material/warning:]"
         return f"{icon} {md(title, 60)}{' is over' if over else ''}{where}{when}"
-    if event == "environment":
-        return None
     if event == "lost":
         lost, reason = md(str(record.get("records"))), md(str(record.get("reason")), 80)
         return f":orange[:material/warning: {lost} records lost: {reason}]{when}"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import orjson
 import pandas as pd
 import streamlit as st
 
+from dashboard.charts.packing import Window
 from dashboard.charts.spans import Bar, bars_figure
 from dashboard.components import faces
 from dashboard.components.chart import draw_chart
 from dashboard.components.control_box import describe, subject
 from dashboard.components.frame import RunPage, live, open_run, read
+from dashboard.components.span_choice import SpanChoice, choose_spans, follow_window, spans_of, window_of
+from dashboard.components.span_panel import draw_spans
 from dashboard.data.export import download_name
+from dashboard.data.spans import SpanTable, totals
 from dashboard.data.words import clean, clock, count, duration
 from toolkit.runfolder.records import (
     CHECKPOINT,
@@ -24,15 +27,25 @@ from toolkit.runfolder.records import (
     EPOCH,
     ERROR,
     FINDING,
+    LEDGER,
     LOST,
     SAMPLE,
     SPAN,
+    SPAN_EVENT,
+    SPAN_START,
+    SPAN_SUMMARY,
     START,
     Record,
 )
+from toolkit.timing.names import DEVICE_TIME_PREFIX
 
-_MOST_BARS: Final = 2_000
 _MOST_EVENTS: Final = 1_000
+
+_NOT_EVENTS: Final = frozenset(
+    {"step", "with metrics", SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER},
+)
+"""What is counted or drawn elsewhere, and would fill the list of events."""
+
 _ROWS: Final = {
     START: "sessions",
     END: "sessions",
@@ -44,6 +57,11 @@ _ROWS: Final = {
     ERROR: "errors",
     LOST: "losses",
 }
+_THREE_LINES: Final = """\
+with log.span("forward"):
+    loss = model(batch)
+log.log_step(step, train_loss=loss)
+"""
 
 
 def main() -> None:
@@ -51,34 +69,149 @@ def main() -> None:
     page = open_run()
     if page is None:
         return
-    live(page, "The timeline", lambda: _timeline(page))
+    choice = SpanChoice()
+    faces.guarded("The choice of spans", lambda: choose_spans(page, choice))
+    # A run that has ended has no timer; one whose spans are still being read comes back for the rest.
+    live(page, "The timeline", lambda: _timeline(page, choice), idle_s=1.0 if choice.in_part else None)
 
 
-def _timeline(page: RunPage) -> None:
+def _timeline(page: RunPage, choice: SpanChoice) -> None:
     read(page)
-    events = [
-        record
-        for record in page.store.events(page.key, None, limit=_MOST_EVENTS)
-        if record.get("event") != SPAN
-    ]
-    spans = page.store.events(page.key, (SPAN,), limit=20_000)
+    table = spans_of(page, choice.rank, wait_s=1.0)
+    if table.part_read < 1.0:
+        st.progress(table.part_read, text=f"Reading the spans: {table.part_read:.0%}")
+    elif choice.in_part:
+        # The switches above and the timer were made for a part of them.
+        st.rerun()
+    kinds = [kind for kind in page.store.count_events(page.key) if kind not in _NOT_EVENTS]
+    events = page.store.events(page.key, kinds, limit=_MOST_EVENTS) if kinds else []
     bars = [*_session_bars(page), *(bar for record in events if (bar := _event_bar(record)) is not None)]
-    if not bars and not spans:
+    if not bars and not len(table) and not table.summaries:
         faces.no_records(
             "Sessions, checkpoints, samples, epochs, requests and spans appear here as they are logged."
         )
         return
-    st.markdown("**What happened**")
-    rows = len({bar.row for bar in bars})
-    draw_chart(
-        bars_figure(bars, f"events {page.key}"),
-        key=f"chart events {page.key}",
-        label=f"timeline of {len(bars)} events",
-        height=70 + 38 * rows,
-        group="timeline",
-    )
-    _spans(page, spans)
+    window = window_of(table)
+    if window is not None:
+        draw_spans(page, choice, table, window)
+    if len(table) or table.summaries:
+        _table(page, table)
+    _happened(page, bars, window)
+    if not len(table) and not table.summaries:
+        _no_spans()
     _events(page, events)
+
+
+# ---------------------------------------------------------------- how long they took together
+
+
+def _table(page: RunPage, table: SpanTable) -> None:
+    all_together = totals(table)
+    wall = page.card.duration_s
+    if not wall:
+        whole = table.whole()
+        wall = whole[1] - whole[0] if whole is not None else 0.0
+    found = sorted(all_together.by_name.items(), key=lambda item: item[1].total, reverse=True)
+    frame = pd.DataFrame(
+        {
+            "count": [one.count for _, one in found],
+            "total s": [one.total for _, one in found],
+            "p50 ms": [one.p50 * 1000 for _, one in found],
+            "p95 ms": [one.p95 * 1000 for _, one in found],
+            "max ms": [one.longest * 1000 for _, one in found],
+            "share": [min(1.0, one.total / wall) if wall else 0.0 for _, one in found],
+        },
+        index=pd.Index([clean(name) for name, _ in found], name="span"),
+    )
+    on_device = _on_device(page)
+    if on_device:
+        frame["on the GPU s"] = [on_device.get(name) for name, _ in found]
+    number = st.column_config.NumberColumn
+    st.dataframe(
+        frame,
+        column_config={
+            "count": number(format="localized"),
+            "total s": number(format="%.2f", help="Seconds inside such spans, those within them included."),
+            "p50 ms": number(format="%.2f", help="Half of them took less."),
+            "p95 ms": number(format="%.2f", help="Nineteen of twenty took less."),
+            "max ms": number(format="%.2f"),
+            "on the GPU s": number(format="%.2f", help="By the device's own clock, where steps carry it."),
+            "share": st.column_config.ProgressColumn(
+                min_value=0,
+                max_value=1,
+                format="percent",
+                help="Of the time that the run has taken; spans lie within spans, so the shares add up to more.",
+            ),
+        },
+        column_order=["count", "total s", "p50 ms", "p95 ms", "max ms", "on the GPU s", "share"],
+        alt="Spans by name",
+    )
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        st.caption(_covered(all_together.sessions_summed, all_together.sessions_counted))
+        st.download_button(
+            "Chrome trace (opens in Perfetto)",
+            lambda: b"".join(page.store.trace(page.key)),
+            download_name(page.card.name, "trace", "json"),
+            "application/json",
+            on_click="ignore",
+            icon=":material/download:",
+        )
+
+
+def _covered(summed: int, counted: int) -> str:
+    sessions = "session" if summed == 1 else f"{summed} sessions"
+    if not counted:
+        words = f"Every span of the {sessions}, also those that were not kept one by one"
+        return words + ("; p50 and p95 are means over the sessions." if summed > 1 else ".")
+    if not summed:
+        return "Spans that were kept one by one: the run has written no sums."
+    left = "session" if counted == 1 else f"{counted} sessions"
+    return (
+        f"Every span of the {sessions} that wrote sums, and those kept one by one of the {left} that did not."
+    )
+
+
+def _on_device(page: RunPage) -> dict[str, float]:
+    metrics = [info.name for info in page.store.metrics(page.key) if info.name.startswith(DEVICE_TIME_PREFIX)]
+    if not metrics:
+        return {}
+    columns = page.store.table(page.key, metrics)
+    return {
+        name.removeprefix(DEVICE_TIME_PREFIX): float(np.nansum(columns[name]))
+        for name in metrics
+        if name in columns
+    }
+
+
+def _no_spans() -> None:
+    with st.container(border=True):
+        st.markdown("**This run has logged no spans.**")
+        st.caption(
+            "A span is a part of the work that is timed: loading data, the forward pass, a checkpoint."
+            " Around any such part, these lines make one:"
+        )
+        st.code(_THREE_LINES, language="python")
+        st.caption(
+            "Its bars, its share of the run and its usual length appear here; the Overview says where the time went."
+        )
+
+
+# ---------------------------------------------------------------- what happened
+
+
+def _happened(page: RunPage, bars: Sequence[Bar], window: Window | None) -> None:
+    st.markdown(
+        "**What happened**" + (" :gray[the shaded part is in view above]" if window is not None else "")
+    )
+    key = f"chart events {page.key}"
+    draw_chart(
+        bars_figure(bars, f"events {page.key}", shaded=window),
+        key=key,
+        label=f"timeline of {len(bars)} events",
+        height=70 + 38 * len({bar.row for bar in bars}),
+        group="events",
+        on_view=(lambda: follow_window(key, None)) if window is not None else None,
+    )
 
 
 def _session_bars(page: RunPage) -> list[Bar]:
@@ -87,13 +220,13 @@ def _session_bars(page: RunPage) -> list[Bar]:
         return []
     last = page.card.last_sign
     bars = []
-    for session in manifest.sessions:
-        ended = session.ended if session.ended is not None else last
+    for one in manifest.sessions:
+        ended = one.ended if one.ended is not None else last
         if ended is not None:
-            text = f"session {session.session}: {session.status}" + (
-                f", {session.reason}" if session.reason and session.reason != session.status else ""
+            text = f"session {one.session}: {one.status}" + (
+                f", {one.reason}" if one.reason and one.reason != one.status else ""
             )
-            bars.append(Bar("sessions", session.started, max(0.001, ended - session.started), text))
+            bars.append(Bar("sessions", one.started, max(0.001, ended - one.started), text))
     return bars
 
 
@@ -125,70 +258,9 @@ def _words(record: Record) -> str:
     return clean(str(event))
 
 
-# ---------------------------------------------------------------- spans
-
-
-def _spans(page: RunPage, spans: Sequence[Record]) -> None:
-    st.markdown("**Spans**")
-    if not spans:
-        st.caption(
-            "This run has logged no spans. Parts of the work that are timed, such as data loading, appear here."
-        )
-        return
-    timed: list[tuple[str, float, float]] = []
-    for record in spans:
-        start, took = record.get("start", record.get("time")), record.get("duration", record.get("seconds"))
-        if isinstance(start, (int, float)) and isinstance(took, (int, float)):
-            timed.append((clean(str(record.get("name", "span"))), float(start), float(took)))
-    timed.sort(key=lambda span: span[2], reverse=True)
-    drawn = [Bar(name, start, took, name) for name, start, took in timed[:_MOST_BARS]]
-    names = len({bar.row for bar in drawn})
-    draw_chart(
-        bars_figure(drawn, f"spans {page.key}"),
-        key=f"chart spans {page.key}",
-        label=f"{len(drawn)} spans",
-        height=70 + 38 * min(names, 30),
-        group="timeline",
-    )
-    if len(timed) > _MOST_BARS:
-        st.caption(f"showing the {count(_MOST_BARS)} longest of {count(len(timed))} spans")
-    frame = pd.DataFrame(timed, columns=["span", "start", "seconds"])
-    grouped = frame.groupby("span")["seconds"]
-    table = pd.DataFrame(
-        {
-            "count": grouped.count(),
-            "total s": grouped.sum(),
-            "median s": grouped.median(),
-            "95 % s": grouped.quantile(0.95),
-            "longest s": grouped.max(),
-            "share": grouped.sum() / max(1e-12, float(frame["seconds"].sum())),
-        }
-    ).sort_values("total s", ascending=False)
-    st.dataframe(
-        table,
-        column_config={"share": st.column_config.ProgressColumn(min_value=0, max_value=1, format="percent")},
-        alt="Spans by name",
-    )
-    st.download_button(
-        "Chrome trace (opens in Perfetto)",
-        lambda: _chrome_trace(timed),
-        download_name(page.card.name, "trace", "json"),
-        "application/json",
-        on_click="ignore",
-    )
-
-
-def _chrome_trace(timed: Sequence[tuple[str, float, float]]) -> bytes:
-    events: list[dict[str, Any]] = [
-        {"name": name, "ph": "X", "ts": start * 1e6, "dur": took * 1e6, "pid": 1, "tid": 1}
-        for name, start, took in timed
-    ]
-    return orjson.dumps({"traceEvents": events})
-
-
 def _events(page: RunPage, events: Sequence[Record]) -> None:
     counts = page.store.count_events(page.key)
-    total = sum(number for name, number in counts.items() if name not in ("step", "with metrics", SPAN))
+    total = sum(number for name, number in counts.items() if name not in _NOT_EVENTS)
     with st.expander(f"Every event ({count(len(events))} of {count(total)})"):
         frame = pd.DataFrame(
             [

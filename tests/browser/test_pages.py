@@ -200,10 +200,11 @@ def test_the_dark_is_dark_and_the_theme_can_change_under_an_open_page(shown, new
     assert brightness(background(page)) < 60
     assert brightness(figure(page, "Loss")["text"]) > 150
 
+    dark = background(page)
     page.emulate_media(color_scheme="light")
     page.wait_for_function(
         """dark => getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor !== dark""",
-        arg=background(page),
+        arg=dark,
     )
     light = wait_for_chart(page, "Loss", "figure.drawn > 1")
 

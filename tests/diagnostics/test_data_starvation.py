@@ -43,3 +43,13 @@ def test_a_short_wait_and_slow_first_batches_of_epochs_are_nothing(seed):
 
 def test_a_loop_that_counts_waiting_beside_the_step_is_read_rightly():
     assert told(_waiting(1, lambda step: 1.2), "data_starvation")[0].evidence["share_pct"] < 65
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.6, 1), (0.1, 0)])
+def test_the_ledgers_sum_over_several_steps_is_taken_for_one_of_them(share, found):
+    run = added(clean_run(1), "steps_folded", lambda step: 9)
+    run = added(run, "ledger/data_wait", lambda step: 10 * 0.4 * share)
+
+    findings = told(run, "data_starvation")
+    assert len(findings) == found
+    assert all(abs(finding.evidence["share_pct"] - 60) < 10 for finding in findings)

@@ -14,6 +14,7 @@ from benchmarks import (
     log_cost,
     memory,
     paced,
+    span_cost,
 )
 from benchmarks.child import ChildError, measure_in_child
 from benchmarks.command import Options
@@ -26,7 +27,7 @@ QUICK = Options(quick=True, only=(NOTHING.name, BARE.name, OURS.name))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "benchmark",
-    [log_cost, paced, cpu_per_record, import_cost, memory, kill_loss, diagnose_cost, gpu_loop],
+    [log_cost, span_cost, paced, cpu_per_record, import_cost, memory, kill_loss, diagnose_cost, gpu_loop],
     ids=lambda module: module.__name__.split(".")[-1],
 )
 def test_a_short_look_comes_to_figures(benchmark, capsys):

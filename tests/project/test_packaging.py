@@ -44,7 +44,10 @@ def test_the_dashboard_opens_without_torch():
 def test_the_extras_are_those_the_documents_name():
     extras = PROJECT["tool"]["setuptools"]["dynamic"]["optional-dependencies"]
 
-    assert set(extras) == {"dashboard", "training", "tensorboard", "wandb", "dev", "bench"}
+    assert set(extras) == {
+        *("dashboard", "training", "tensorboard", "wandb", "otlp"),
+        *("integrations", "dev", "bench"),
+    }
 
 
 def test_torch_is_held_still_for_make_and_left_open_for_users():

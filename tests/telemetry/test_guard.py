@@ -178,3 +178,23 @@ def test_failures_of_many_threads_are_counted_without_one_waiting_for_another():
 
     # No lock is taken for a count, since a signal handler may fail too: two that come at once may count as one.
     assert 1700 < guard.total <= 1800
+
+
+def test_a_call_that_makes_no_sense_is_said_in_its_own_words_and_once(caplog):
+    guard = Guard()
+    for _ in range(3):
+        guard.misuse("the span 'a' was stopped twice")
+
+    assert guard.total == 3
+    assert caplog.text.count("the span 'a' was stopped twice") == 1
+    assert "failed" not in caplog.text
+
+
+def test_kinds_without_end_are_said_a_few_hundred_times_and_counted_all():
+    told = []
+    guard = Guard(on_first=lambda doing, error: told.append(doing))
+    for number in range(2000):
+        guard.misuse(f"the span 'file {number}' was stopped twice")
+
+    assert guard.total == 2000
+    assert len(told) == len(guard.counts) < 600

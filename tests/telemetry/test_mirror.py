@@ -262,3 +262,19 @@ def test_lines_that_are_no_record_are_not_handed_over(following):
 
     assert one.mirror.flush(5)
     assert seqs(one.sink) == [1]
+
+
+def test_records_that_a_failed_sync_took_for_a_moment_are_not_missed(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    line = b'{"event":"step","time":1.0,"elapsed":0.1,"seq":%d,"session":1}\n'
+    whole = b"".join(line % seq for seq in range(20))
+    path.write_bytes(whole[:200] + bytes(300) + whole[500:])
+    sink = MemorySink()
+    mirror = Mirror(
+        sink, path, start_at=lambda: 0, guard=Guard(), interval_s=0.01, optional=True, on_off=lambda *_: None
+    )
+    mirror.start()
+    time.sleep(0.2)
+    path.write_bytes(whole)
+    assert mirror.close(5.0)
+    assert [record["seq"] for record in sink.records] == list(range(20))

@@ -51,6 +51,13 @@ def test_a_whole_block_is_taken_over():
         system_every: 2
         diagnostics: {plateau: info, nan: "off"}
         on_finding: {}
+        spans: {keep: [forward], fold: [encode], drop: [noise], device: [backward], around: 3}
+        perf_tag: baseline
+        session_tag: night-7
+        export_spans: {except: [forward, "checkpoint_*"]}
+        one_logger_file: spans.jsonl
+        otlp: http://localhost:4318/v1/traces
+        strict: true
         resume: true
         run_id: abc
         project: faces
@@ -85,6 +92,13 @@ WRONG = {
     "system_every": [0, 0.5, "5", True, float("nan"), float("inf"), 10**400, None, 3601],
     "diagnostics": ["yes", 1, None, ["nan"]],
     "on_finding": ["stop", True, ["nan"]],
+    "spans": ["some", 1, ["forward"]],
+    "perf_tag": ["", 5, [1], {"a": 1}],
+    "session_tag": ["", 5],
+    "export_spans": ["forward", {"only": ["a"], "except": ["b"]}],
+    "one_logger_file": ["", 5, None],
+    "otlp": ["", "localhost:4318", 5, "ftp://a"],
+    "strict": ["yes", 1],
     "resume": ["auto"],
     "run_id": ["", 5, "a\0"],
     "project": ["", 7],
@@ -105,6 +119,17 @@ WRONG = {
 @pytest.mark.parametrize(
     ("block", "said"),
     [
+        (
+            {"spans": {"kept": ["a"]}},
+            "telemetry.spans.kept is ['a']; it must be under one of the keys keep, fold, drop, device, around",
+        ),
+        ({"spans": {"keep": [1]}}, "telemetry.spans.keep is [1]; it must be a list of texts"),
+        ({"spans": {"around": -1}}, "telemetry.spans.around is -1; it must be a whole number from 0 to 1000"),
+        (
+            {"export_spans": {"not": ["a"]}},
+            "telemetry.export_spans.not is ['a']; it must be under one of the keys only, except",
+        ),
+        ({"export_spans": {"only": [1]}}, "telemetry.export_spans.only is [1]; it must be a list of texts"),
         (
             {"diagnostics": {"nann": "off"}},
             "telemetry.diagnostics.nann: 'nann' is no kind of finding; did you mean 'nan'?",

@@ -529,3 +529,18 @@ def test_anything_at_all_becomes_a_record_and_raises_nothing(value):
     assert pending == {}
     assert decode(encode(plain))["kept"] == 1
     assert decode(encode({"tree": values.tree(value), "kept": 1}))["kept"] == 1
+
+
+def test_a_structure_leaves_what_is_on_a_gpu_there():
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    class Asked(DeviceScalars):
+        def take(self, tensor):
+            raise AssertionError("a number that nobody will wait for was asked for")
+
+    values = Values(Guard(), Asked())
+    tensor = torch.zeros(()).as_subclass(OnGpu)
+
+    assert values.tree({"loss": tensor, "all": [tensor]}) == {"loss": "<OnGpu>", "all": ["<OnGpu>"]}
+    assert values._guard.total == 0

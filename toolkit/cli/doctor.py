@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.cli.chosen_run import printable
 from toolkit.diagnostics.bare_file import NoRecordsError
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
@@ -113,7 +114,7 @@ def _refuse(path: Path, error: Exception) -> int:
         reason = f"{path}: {error.strerror}"
     else:
         reason = str(error) if str(path) in str(error) else f"{path}: {error}"
-    print(_plain(reason), file=sys.stderr)
+    print(printable(reason), file=sys.stderr)
     return 2
 
 
@@ -157,12 +158,12 @@ def _print_run(found: Diagnosis, findings: Sequence[Finding], *, is_first: bool)
         told = f"{_counts(findings) or 'nothing that was asked for'}, {left_out:,} left out,"
     about = f"{told} in {found.records:,} records" if found.records else "no records yet"
     print("" if is_first else "\n", end="")
-    print(f"{_bold(_plain(found.name))}: {f'{status}, ' if status else ''}{about}")
+    print(f"{_bold(printable(found.name))}: {f'{status}, ' if status else ''}{about}")
     if found.bad_lines:
         lines = "1 line is" if found.bad_lines == 1 else f"{found.bad_lines:,} lines are"
         print(f"  ({lines} no record)")
     for note in found.notes:
-        print(f"  ({_plain(note)})")
+        print(f"  ({printable(note)})")
     for finding in findings:
         print()
         _print_finding(finding, _remedy_of(found, finding))
@@ -183,7 +184,7 @@ def _print_lines(label: str, lines: Sequence[str]) -> None:
         indent = "    " + (label if number == 0 else " " * len(label))
         print(
             textwrap.fill(
-                _plain(line), _WIDTH, initial_indent=indent, subsequent_indent="    " + " " * len(label)
+                printable(line), _WIDTH, initial_indent=indent, subsequent_indent="    " + " " * len(label)
             )
         )
 
@@ -230,11 +231,6 @@ def _remedy_of(found: Diagnosis, finding: Finding) -> Remedy | None:
     return None if found.manifest is None else find_remedy(finding.remedies, found.manifest.control)
 
 
-def _plain(text: str) -> str:
-    """Return `text` without what could command a terminal: names in a file are anybody's."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
 def _bold(text: str) -> str:
     return _coloured(text, "1")
 
@@ -248,7 +244,7 @@ class _Progress:
     """Tells whoever waits at a terminal how far a long run has been read."""
 
     def __init__(self, path: Path) -> None:
-        self._name = _plain(path.name)
+        self._name = printable(path.name)
         self._is_shown = False
         self._told = 0
 

@@ -11,9 +11,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, cast
 
 SUBCOMMANDS = {
+    "attach": "have an ai-toolkit checkout record its trainings, by one file in its extensions",
+    "detach": "take that file out of the checkout again",
     "doctor": "what is wrong with a run, what usually causes it, and what to try",
     "repair": "finish what a killed run left behind, and rebuild its metrics.csv",
     "show": "where a run's folder is, and its last steps as pandas sees them",
+    "status": "whether an ai-toolkit checkout records its trainings",
+    "time": "where the time of a run went, and how much of it was training",
+    "trace": "a run's spans as a Chrome trace, which Perfetto opens",
 }
 """Name and summary of each subcommand; `toolkit/cli/<name>.py` is imported only when it is called."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, refuse
 from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.status import work_out_status
@@ -30,33 +30,24 @@ _COLUMNS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run to show and how many of its rows."""
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        nargs="?",
-        type=Path,
-        default=Path("logs"),
-        help="a run folder, or a folder of runs, whose newest is shown (default: logs)",
-    )
+    add_run_argument(parser)
     parser.add_argument("--rows", type=_positive, default=5, help="how many steps to show (default: 5)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the run's folder, its last rows and how to open it; 1 where there is nothing to show, with the reason."""
-    folder = find_run(args.run)
+    folder = chosen_run(args.run)
     if folder is None:
-        return _nothing(
-            f"{args.run} is no run folder and holds none: no {METRICS_JSONL} in it or directly below."
-        )
+        return 1
 
     csv = folder / METRICS_CSV
     if not csv.exists() or csv.stat().st_size == 0:
-        return _nothing(f"{csv} is not there; 'telemetry repair {folder}' makes it from {METRICS_JSONL}.")
+        return refuse(f"{csv} is not there; 'telemetry repair {folder}' makes it from {METRICS_JSONL}.")
 
     try:
         import pandas as pd
     except ModuleNotFoundError:
-        return _nothing(f"The run is in {folder}. Showing its rows needs pandas: pip install pandas")
+        return refuse(f"The run is in {folder}. Showing its rows needs pandas: pip install pandas")
 
     # In pieces, pandas would guess a column's type for each piece and warn where the guesses differ.
     table = pd.read_csv(csv, low_memory=False)
@@ -64,14 +55,6 @@ def run(args: argparse.Namespace) -> int:
     print(last_steps(table, args.rows).to_string(index=False))
     print(f"\nTo open it yourself:\n\n{_recipe(csv)}")
     return 0
-
-
-def find_run(path: Path) -> Path | None:
-    """Return `path` where it is a run folder, else the run below it that was written to last, else None."""
-    if (path / METRICS_JSONL).is_file():
-        return path
-    below = [found for found in path.glob(f"*/{METRICS_JSONL}") if found.is_file()]
-    return max(below, key=lambda found: found.stat().st_mtime).parent if below else None
 
 
 def last_steps(table: pd.DataFrame, rows: int) -> pd.DataFrame:
@@ -99,11 +82,6 @@ def _recipe(csv: Path) -> str:
         f'    table = pd.read_csv("{csv.as_posix()}")\n'
         '    steps = table[table["event"] == "step"]\n'
     )
-
-
-def _nothing(reason: str) -> int:
-    print(reason, file=sys.stderr)
-    return 1
 
 
 def _positive(text: str) -> int:

@@ -46,6 +46,7 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "data_time_s": DATA_TIME,
     "data_time": DATA_TIME,
     "data_wait_s": DATA_TIME,
+    "ledger/data_wait": DATA_TIME,
     "samples_per_sec": RATE,
     "tokens_per_sec": RATE,
     "iters_per_sec": RATE,
@@ -61,6 +62,8 @@ _SIGNAL_OF: Final[dict[str, str]] = {
 }
 
 _IN_GIB: Final = frozenset({"gpu_mem_allocated", "gpu_mem_gib"})
+_OF_SEVERAL_STEPS: Final = "ledger/data_wait"
+"""A sum over the record's own step and those that were folded into it."""
 
 _NOT_THE_LOOPS_LOSS: Final = frozenset({EVAL, EPOCH})
 """Records whose loss is a mean over an epoch or over other data: no point of the loop's own curve."""
@@ -128,7 +131,12 @@ class Row:
             if type(value) is int and -_LARGEST < value < _LARGEST:
                 value = float(value)
             if type(value) is float and signal not in values:
-                values[signal] = value * 1024.0 if name in _IN_GIB else value
+                if name in _IN_GIB:
+                    value *= 1024.0
+                elif name == _OF_SEVERAL_STEPS:
+                    folded = record.get("steps_folded", 0)
+                    value /= folded + 1 if type(folded) is int and folded > 0 else 1
+                values[signal] = value
         if self.event in _NOT_THE_LOOPS_LOSS:
             values.pop(LOSS, None)
         self.values = values

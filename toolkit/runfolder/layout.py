@@ -17,6 +17,7 @@ MANIFEST: Final = "run.json"
 LABELS: Final = "labels.json"
 RANKS: Final = "ranks"
 TENSORBOARD: Final = "tensorboard"
+ONE_LOGGER_FILE: Final = "one_logger.jsonl"
 SAMPLES: Final = "samples"
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,127}\Z")

@@ -37,6 +37,10 @@ class Session:
     ended: float | None = None
     status: str = "running"
     reason: str | None = None
+    perf_tag: str | None = None
+    """Names jobs that should be equally fast; several are joined by commas."""
+    session_tag: str | None = None
+    """Names jobs that together do one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +197,8 @@ def _session(item: Any) -> Session:
         ended=_number(item, "ended") if item.get("ended") is not None else None,
         status=_text_or_none(item, "status") or "running",
         reason=_text_or_none(item, "reason"),
+        perf_tag=_text_or_none(item, "perf_tag"),
+        session_tag=_text_or_none(item, "session_tag"),
     )
 
 

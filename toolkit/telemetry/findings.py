@@ -37,6 +37,7 @@ class FindingsSink:
         session: int,
         put: Callable[[str, dict[str, Any]], None],
         ask: Callable[[str, str], None],
+        on_news: Callable[[], None],
         guard: Guard,
     ) -> None:
         self.in_a_hurry = False
@@ -46,6 +47,7 @@ class FindingsSink:
         self._session = session
         self._put = put
         self._ask = ask
+        self._on_news = on_news
         self._guard = guard
         self._told: dict[str, _Told] = {}
         self._waiting: dict[str, Finding] = {}
@@ -101,6 +103,7 @@ class FindingsSink:
             fields["asks_for"] = action
         self._put(FINDING, fields)
         if is_news and finding.severity in (WARNING, CRITICAL):
+            self._on_news()
             # Standard error may be closed, or a pipe that nobody reads any more.
             with self._guard.watch("saying what was found"):
                 print(f"[telemetry] {finding.severity}: {finding.message}", file=sys.stderr, flush=True)

@@ -19,6 +19,14 @@ _C = TypeVar("_C")
 _D = TypeVar("_D")
 
 
+_MAX_KINDS = 500
+_OTHER_KINDS = "failures of other kinds"
+
+
+class MisuseError(ValueError):
+    """A call that makes no sense, such as ending what never began. Raised with `strict: true` only."""
+
+
 class HasGuard(Protocol):
     """An object whose calls are guarded."""
 
@@ -39,6 +47,8 @@ class Guard:
     def __init__(self, on_first: Callable[[str, BaseException], None] | None = None) -> None:
         self.counts: dict[str, int] = {}
         self.on_first = on_first
+        self.strict = False
+        """Whether a call that makes no sense raises: for people's tests."""
         self._reporting = threading.local()
 
     @property
@@ -58,27 +68,46 @@ class Guard:
         def call(a: _A, b: _B, c: _C, d: _D, /) -> None:
             try:
                 function(a, b, c, d)
+            except MisuseError:
+                raise
             except Exception as error:
                 self.report(doing, error)
 
         return call
 
+    def misuse(self, sentence: str) -> None:
+        """Tell of a call that makes no sense: said once and counted, or raised where that is wanted.
+
+        Raises:
+            MisuseError: with `strict`.
+        """
+        error = MisuseError(sentence)
+        if self.strict:
+            raise error
+        self.report(sentence, error)
+
     def report(self, doing: str, error: BaseException) -> None:
         """Count a failure; the first of its kind goes to the log with its traceback. Never raises."""
         try:
             kind = f"{doing}: {type(error).__name__}"
+            if kind not in self.counts and len(self.counts) >= _MAX_KINDS:
+                # A number in a span's name makes a kind of each.
+                kind = _OTHER_KINDS
             self.counts[kind] = seen = self.counts.get(kind, 0) + 1
             if seen > 1 or getattr(self._reporting, "busy", False):
                 return
             self._reporting.busy = True
             try:
-                _log.warning(
-                    "[telemetry] %s failed (%s); training goes on, further failures of this kind are only counted",
-                    doing,
-                    describe_error(error),
-                    # The operating system's answer (disk full, no such folder) says it all; a bug needs its traceback.
-                    exc_info=None if isinstance(error, OSError) else error,
-                )
+                if isinstance(error, MisuseError):
+                    _log.warning("[telemetry] %s; training goes on, and this is said once", error)
+                else:
+                    _log.warning(
+                        "[telemetry] %s failed (%s); training goes on, further failures of this kind are only counted",
+                        doing,
+                        describe_error(error),
+                        # The operating system's answer (disk full, …) says it all; a bug needs its traceback.
+                        exc_info=None if isinstance(error, OSError) else error,
+                    )
                 if self.on_first is not None:
                     self.on_first(doing, error)
             finally:
@@ -99,6 +128,8 @@ def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_
             return None
         try:
             return method(self, *args, **kwargs)
+        except MisuseError:
+            raise
         except Exception as error:
             self.guard.report(method.__name__, error)
             return None
@@ -130,7 +161,7 @@ class _Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if error is None or not isinstance(error, Exception):
+        if error is None or not isinstance(error, Exception) or isinstance(error, MisuseError):
             return False
         self._guard.report(self._doing, error)
         return True

@@ -10,13 +10,29 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+import orjson
+
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.journal import Journal
-from toolkit.runfolder.records import CONTROL_CHANGE, END, ERROR, FINDING, LOST, SPAN, START, UNENCODABLE
+from toolkit.runfolder.records import (
+    CONTROL_CHANGE,
+    END,
+    ERROR,
+    FINDING,
+    LEDGER,
+    LOST,
+    SPAN,
+    SPAN_EVENT,
+    SPAN_START,
+    START,
+    UNENCODABLE,
+)
 from toolkit.telemetry.device_scalars import PendingScalar
 
 # What explains a run is kept when metrics no longer are.
-_KEPT_LONGEST: Final = frozenset({START, END, ERROR, LOST, CONTROL_CHANGE, FINDING, SPAN})
+_KEPT_LONGEST: Final = frozenset(
+    {START, END, ERROR, LOST, CONTROL_CHANGE, FINDING, SPAN, SPAN_START, SPAN_EVENT, LEDGER}
+)
 _RESERVE_BYTES: Final = 1024 * 1024
 _MAX_WAITING: Final = 20_000
 _MAX_REFILL: Final = 1_000
@@ -86,6 +102,10 @@ class Intake:
         self._overflow: deque[bytes] = deque()
         self._overflow_bytes = 0
         self._dropped: _Dropped | None = None
+        self._plain_lines = {
+            event: b'{"event":"%b","seq":%%d,"session":%d,%%b\n' % (event.encode(), session)
+            for event in (SPAN, SPAN_START)
+        }
 
     def put(
         self,
@@ -122,6 +142,35 @@ class Intake:
             finally:
                 self.busy = False
                 self._look_whether_direct()
+
+    def put_plain(self, event: str, record: dict[str, Any]) -> None:
+        """Take a span's record that begins with `time` and `elapsed` and has short, plain, finite fields only.
+
+        What `put` does, at less cost: spans come in numbers.
+        """
+        with self.lock:
+            if self.is_direct and not self.busy:
+                lines = self.journal.lines
+                try:
+                    self.busy = True
+                    seq = self.next_seq
+                    line = self._plain_lines[event] % (seq, orjson.dumps(record)[1:])
+                    fill = self.journal.append(line)
+                    if fill > MUCH and not self.has_woken:
+                        self.wake_writer()
+                    elif not fill:
+                        self.hold(line, event, seq)
+                    return
+                finally:
+                    # Also where a signal handler raises in here: a line that was committed has used its number up.
+                    self.next_seq += self.journal.lines - lines
+                    try:
+                        if self.interrupting:
+                            self.take_interrupting()
+                    finally:
+                        self.busy = False
+            fields = dict(record)
+            self.put(event, fields.pop("time"), fields.pop("elapsed"), fields)
 
     def envelope(self, event: str, wall: float, elapsed: float, seq: int) -> dict[str, Any]:
         """Return the fields that every record begins with."""

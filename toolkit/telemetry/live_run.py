@@ -24,6 +24,7 @@ from toolkit.telemetry.recorder import Recorder
 from toolkit.telemetry.run_home import RunHome
 from toolkit.telemetry.samplers.sampling import SystemSampling, default_samplers
 from toolkit.telemetry.sink import Sink
+from toolkit.telemetry.span_book import SpanBook
 from toolkit.telemetry.start_record import EnvironmentProbe, samples_per_step, start_fields
 from toolkit.telemetry.steering import Steering
 from toolkit.telemetry.step_records import FixedInterval, StepRecords
@@ -35,6 +36,7 @@ _IN_SUMMARY: Final = ("epoch", "train_loss", "lr", "grad_norm", "sec_per_step", 
 _CONTROL_EVERY_S: Final = 2.0
 _HEARTBEAT_EVERY_S: Final = 5.0
 _SAMPLE_EVERY_S: Final = 1.0
+_TEND_EVERY_S: Final = 1.0
 
 
 class LiveRun:
@@ -91,11 +93,27 @@ class LiveRun:
             self.steering = Steering(
                 poller, rank, run_name=home.manifest.display_name, clock=clock, guard=guard
             )
+        self.spans = SpanBook(
+            options.span_options,
+            gate,
+            self._values,
+            # Before the start record, too: what takes long before it can be written is a span's business.
+            intake=self.recorder.intake,
+            clock=clock,
+            began=self.recorder.session_started,
+            guard=guard,
+        )
+        self.recorder.on_incident = self.spans.keep_around_an_incident
+        if self.steering is not None and options.span_options.around:
+            # Only a run that has spans can be asked for them.
+            poller = self.steering.poller
+            self.spans.on_first_use = lambda: poller.declare_action("trace", self.spans.keep_next)
         self.steps = StepRecords(
             gate,
             self.recorder.intake,
             self._values,
             self.steering.poller if self.steering is not None else FixedInterval(options.log_every),
+            self.spans.times,
             before_first=self._put_start_if_none,
             clock=clock,
             began=self.recorder.session_started,
@@ -151,7 +169,8 @@ class LiveRun:
         )
         environment = None if self._environment_is_told else self._probe.result(wait_s)
         self._environment_is_told = self._environment_is_told or environment is not None
-        plain = self._values.tree({**fields, **mask_secrets(others or {}), **(environment or {})})
+        tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
+        plain = self._values.tree({**fields, **tags, **mask_secrets(others or {}), **(environment or {})})
         kept = {
             f"x_{name}" if name in records.ENVELOPE else name: value
             for name, value in plain.items()
@@ -172,6 +191,20 @@ class LiveRun:
                 },
             )
 
+    @property
+    def session_tag(self) -> str:
+        """What names the jobs that do one task together: the run's own id where nobody says otherwise."""
+        return self._options.session_tag or self.home.manifest.run_id
+
+    def set_tags(self, perf_tag: str | None, session_tag: str | None) -> None:
+        """Change the tags of this session, which may be known late."""
+        given = {"perf_tag": perf_tag, "session_tag": session_tag}
+        changed = {name: tag for name, tag in given.items() if tag is not None}
+        self._options = self._options.changed(**changed)
+        self.recorder.manifest = self.recorder.manifest.with_latest(
+            perf_tag=self._options.perf_tags, session_tag=self.session_tag
+        )
+
     def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
         """Write the last records, stop the threads, and return what could not be done, in words."""
         # Each part fails alone: whatever goes wrong before it, the end is told and the files are closed.
@@ -181,6 +214,7 @@ class LiveRun:
             self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
         with self._guard.watch("closing"):
             self.steps.put_rest()
+        self.spans.close()
         with self._guard.watch("examining the last records"):
             self.recorder.conclude_findings(0.2 * self._options.close_timeout)
         if error is not None:
@@ -207,7 +241,8 @@ class LiveRun:
 
     def _chores(self) -> list[Chore]:
         chores: list[tuple[str, float, Callable[[], None]]] = [
-            ("telling of the machine", _SAMPLE_EVERY_S, self._tell_of_the_machine)
+            ("telling of the machine", _SAMPLE_EVERY_S, self._tell_of_the_machine),
+            ("tending the spans", _TEND_EVERY_S, self.spans.tend),
         ]
         if self._sampling is not None:
             chores.append(("reading the system's metrics", _SAMPLE_EVERY_S, self._look_at_the_system))

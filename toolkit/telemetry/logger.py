@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from toolkit.runfolder import records
+from toolkit.telemetry.checkpoint_files import look_at
 from toolkit.telemetry.clock import Clock, SystemClock
 from toolkit.telemetry.guard import Guard, guarded
 from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
 from toolkit.telemetry.options import TelemetryOptions, options_from_config, run_name_from_config
 from toolkit.telemetry.ranks import Rank, find_rank
 from toolkit.telemetry.sink import Sink
+from toolkit.telemetry.spans import NO_SPAN, AnySpan, FoldedSpan, timed_function
 from toolkit.telemetry.steps import NEVER, StepGate
 
 if TYPE_CHECKING:
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from toolkit.telemetry.follower import Follower
     from toolkit.telemetry.live_run import LiveRun
     from toolkit.telemetry.run_home import RunHome
+    from toolkit.telemetry.span_book import SpanBook
+    from toolkit.telemetry.span_times import SpanTimes
     from toolkit.telemetry.steering import Steering
+    from toolkit.telemetry.training import TrainingTelemetry
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _STATUS_OF: Final = {
     "finished": "finished",
@@ -34,6 +40,9 @@ _STATUS_OF: Final = {
     "signal": "stopped",
     "failed": "failed",
 }
+
+
+_NOT_METRICS: Final = frozenset({"metrics", "global_step"})
 
 
 class TelemetryLogger:
@@ -69,7 +78,12 @@ class TelemetryLogger:
         self._run: LiveRun | None = None
         self._follower: Follower | None = None
         self._steering: Steering | None = None
-        clock = clock or SystemClock()
+        self._training: TrainingTelemetry | None = None
+        self._folding: dict[str, SpanTimes] = {}
+        self._make_span: Callable[[Any, dict[str, Any]], AnySpan] = _make_no_span
+        self._book: SpanBook | None = None
+        self.guard.strict = options.strict
+        clock = self._clock = clock or SystemClock()
         rank = find_rank()
         home = self._find_home(rank, clock) if options.enabled else None
         if home is None:
@@ -90,9 +104,16 @@ class TelemetryLogger:
             clock=clock,
             guard=self.guard,
         )
-        take_step = self.guard.around("log_step", self._run.steps.take)
+        self._take_step = self.guard.around("log_step", self._run.steps.take)
+        take_first = self.guard.around("log_step", self._take_first_step)
         self._for_steps: tuple[Callable[[], float], Callable[[], float], float, Callable[..., None]]
-        self._for_steps = (clock.wall, clock.monotonic, self._run.recorder.session_started, take_step)
+        self._for_steps = (clock.wall, clock.monotonic, self._run.recorder.session_started, take_first)
+        if options.span_options.enabled:
+            self._book = self._run.spans
+            self._folding = self._book.folding
+            self._make_span = self._book.make
+        else:
+            self._run.spans.is_open = False
         self._steering = self._run.steering
         if self._steering is not None and self._steering.is_among_ranks:
             self.__dict__["log_step"] = self._log_step_among_ranks
@@ -182,6 +203,31 @@ class TelemetryLogger:
             record["nan_inf_detected"] = nan_inf_detected
         take_step(global_step, train_loss, record, scalars)
 
+    def _take_first_step(self, step: Any, loss: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
+        """Look at how the first step is told of: a script that tells of one as the fork does always does so."""
+        wall, monotonic, began, _ = self._for_steps
+        self._for_steps = (wall, monotonic, began, self._take_step)
+        lr, metrics = record.get("lr"), scalars.get("metrics")
+        if _are_metrics(lr):
+            self._log_step_with_a_mapping(step, loss, lr, **scalars)
+        elif _are_metrics(metrics):
+            self._log_step_with_a_mapping(step, record.get("epoch"), **scalars)
+        else:
+            self._take_step(step, loss, record, scalars)
+
+    def _log_step_with_a_mapping(self, global_step: int, *args: Any, **scalars: Any) -> None:
+        """Take a step as ai-toolkit's telemetry fork tells of it: `log_step(global_step, epoch, metrics)`."""
+        metrics = args[1] if len(args) > 1 else scalars.get("metrics")
+        if not _are_metrics(metrics):
+            TelemetryLogger.log_step(self, global_step, *args, **scalars)
+            return
+        # From now on each step comes here first: an epoch must not be taken for a loss.
+        self.__dict__.setdefault("log_step", self._log_step_with_a_mapping)
+        epoch = {"epoch": args[0]} if args else {}
+        given = {**epoch, **scalars, **metrics}
+        known = {name: given[name] for name in given if type(name) is str and name not in _NOT_METRICS}
+        TelemetryLogger.log_step(self, global_step, **known)
+
     @guarded
     def log_start(
         self,
@@ -198,14 +244,23 @@ class TelemetryLogger:
         )
 
     @guarded
-    def log_eval(self, /, global_step: int, **metrics: Any) -> None:
-        """Tell of an evaluation, such as `val_loss`."""
-        self._live().put(records.EVAL, {"global_step": global_step, **metrics})
+    def log_eval(self, /, global_step: int, metrics: Mapping[str, Any] | None = None, **others: Any) -> None:
+        """Tell of an evaluation, such as `val_loss`; metrics may also come as a mapping."""
+        self._live().put(records.EVAL, {"global_step": global_step, **_spread(metrics), **others})
 
     @guarded
-    def log_epoch(self, /, epoch: int, *, global_step: int | None = None, **metrics: Any) -> None:
-        """Tell of the end of an epoch and its metrics."""
-        self._live().put(records.EPOCH, {"epoch": epoch, "global_step": global_step, **metrics})
+    def log_epoch(
+        self,
+        /,
+        epoch: int,
+        metrics: Mapping[str, Any] | None = None,
+        *,
+        global_step: int | None = None,
+        **others: Any,
+    ) -> None:
+        """Tell of the end of an epoch and its metrics, which may also come as a mapping."""
+        fields = {"epoch": epoch, "global_step": global_step, **_spread(metrics), **others}
+        self._live().put(records.EPOCH, fields)
 
     @guarded
     def log_checkpoint(
@@ -213,8 +268,8 @@ class TelemetryLogger:
         /,
         global_step: int,
         path: str | os.PathLike[str],
-        *,
         is_best: bool = False,
+        *,
         seconds: float | None = None,
         **fields: Any,
     ) -> None:
@@ -222,7 +277,7 @@ class TelemetryLogger:
         known = {
             "global_step": global_step,
             "checkpoint_path": path,
-            "bytes": _size_within(path, 0.2, self.guard),
+            "bytes": look_at(path, 0.2, self.guard).size,
             "is_best": is_best,
         }
         self._live().put(records.CHECKPOINT, {**known, "seconds": seconds, **fields})
@@ -244,6 +299,103 @@ class TelemetryLogger:
     def log_event(self, event: str, /, **fields: Any) -> None:
         """Write a record of a kind of your own."""
         self._live().put(str(event)[:128] or "event", fields)
+
+    # Where the time goes.
+
+    def span(self, name: str, /, **attributes: Any) -> AnySpan:
+        """Return a span to put around a part of the work: `with log.span("encode", images=4):`.
+
+        Short parts of every step (`data_loading`, `forward`, …) are added up on the step records; others get a record
+        of their own, inside the span that is open around them. An exception is noted on the span and goes on.
+        """
+        try:
+            times = self._folding.get(name)
+        except TypeError:
+            times = None
+        if times is not None:
+            return FoldedSpan(self._book, times, attributes)  # type: ignore[arg-type]
+        return self._make_span(name, attributes)
+
+    def device_span(self, name: str, /, **attributes: Any) -> AnySpan:
+        """Return a span that is timed by the GPU's own clock as well, without waiting for it."""
+        if self._book is None:
+            return NO_SPAN
+        return self._book.make_on_device(name, attributes)
+
+    def timed(self, name: str | None = None, /, **attributes: Any) -> Callable[[_F], _F]:
+        """Return a decorator that puts a span around each call of a function, one that is awaited too."""
+
+        def decorate(function: _F) -> _F:
+            called = name or str(getattr(function, "__qualname__", "call"))
+            return timed_function(function, lambda: self.span(called, **attributes))
+
+        return decorate
+
+    def start_span(
+        self,
+        name: str,
+        /,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        start_time: float | None = None,
+        parent: AnySpan | str | None = None,
+    ) -> AnySpan:
+        """Begin a span that somebody else stops: for callbacks, which cannot nest. It may begin in the past."""
+        return self._start_span(name, attributes, start_time, parent) or NO_SPAN
+
+    @guarded
+    def _start_span(
+        self,
+        name: str,
+        attributes: Mapping[str, Any] | None,
+        start_time: float | None,
+        parent: AnySpan | str | None,
+    ) -> AnySpan:
+        return self._live().spans.start(name, attributes, start_time, parent)
+
+    def current_span(self) -> AnySpan | None:
+        """Return the span that is open here, on this thread or in this task."""
+        if not self.is_live or self._run is None:
+            return None
+        return self._run.spans.innermost()
+
+    def span_totals(self, name: str) -> tuple[int, float]:
+        """Return how many spans of `name` the training's thread has ended in this session, and their seconds."""
+        times = self._run.spans.times.by_name.get(name) if self._run is not None else None
+        return (times.count, times.seconds) if times is not None else (0, 0.0)
+
+    def latest_loss(self) -> float | None:
+        """Return the newest training loss that is known, without asking a device for it."""
+        loss = self._run.steps.latest.get("train_loss") if self._run is not None else None
+        folded = self._gate.latest
+        newest = folded if folded is not None else loss
+        return float(newest) if isinstance(newest, (int, float)) else None
+
+    @guarded
+    def event_outside_spans(
+        self, name: str, attributes: Mapping[str, Any], time: float | None = None
+    ) -> None:
+        """Tell of something like a span's event that belongs to the run as a whole."""
+        self._live().spans.put_event(None, "", name, attributes, time)
+
+    @guarded
+    def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
+        """Say what the session is comparable with and part of, where that is known only after the start."""
+        self._live().set_tags(perf_tag, session_tag)
+
+    @property
+    def training(self) -> TrainingTelemetry:
+        """The vocabulary of a training job: a span, a callback and the figures for each of its parts."""
+        if self._training is None:
+            from toolkit.telemetry.training import TrainingTelemetry
+
+            self._training = TrainingTelemetry(
+                self,
+                clock=self._clock,
+                perf_tag=self._options.perf_tag,
+                session_tag=self._options.session_tag,
+            )
+        return self._training
 
     # Steering.
 
@@ -331,6 +483,9 @@ class TelemetryLogger:
         if reason is None:
             reason = "stopped" if self.should_stop else "finished"
         reason = reason if isinstance(reason, str) else f"<{type(reason).__name__}>"
+        if self._training is not None:
+            with self.guard.watch("telling of the last iterations"):
+                self._training.close()
         self._become_inert()
         forget_at_exit(self)
         for sentence in run.close(status=_STATUS_OF.get(reason, "finished"), reason=reason, error=error):
@@ -360,6 +515,7 @@ class TelemetryLogger:
         self._become_inert()
         self._steering = None
         if self._run is not None:
+            self._run.spans.after_fork_in_child()
             self._run.recorder.after_fork_in_child()
 
     # Within.
@@ -409,39 +565,27 @@ class TelemetryLogger:
         # Whoever kept the method from before finds the next step looked at closely, and nobody there to take it.
         self._gate.due_at = -NEVER
         self._for_steps = (time.time, time.monotonic, 0.0, self._ignore_step)
+        self._folding = {}
+        self._make_span = _make_no_span
 
     def _ignore_step(self, *_: Any, **__: Any) -> None:
         self.ignored += 1
 
 
+def _are_metrics(given: Any) -> TypeGuard[dict[str, Any]]:
+    return type(given) is dict and "train_loss" in given
+
+
+def _spread(metrics: Any) -> Mapping[str, Any]:
+    """Return metrics that came as one argument; something else of that name is a metric itself."""
+    if metrics is None or isinstance(metrics, Mapping):
+        return metrics or {}
+    return {"metrics": metrics}
+
+
+def _make_no_span(_: Any, __: dict[str, Any]) -> AnySpan:
+    return NO_SPAN
+
+
 def _inert_logger(run_name: str, options: TelemetryOptions) -> TelemetryLogger:
     return TelemetryLogger(run_name, options, enabled=False)
-
-
-def _size_within(path: Any, timeout_s: float, guard: Guard) -> int | None:
-    """Return the size of a checkpoint; None where its disk does not answer in time, or there is nothing to be asked."""
-    if not isinstance(path, (str, os.PathLike)):
-        return None
-    found: list[int | None] = []
-
-    def ask() -> None:
-        with guard.watch("looking up a checkpoint's size"):
-            found.append(_size_of(path))
-
-    # On a thread of its own: a disk that hangs would otherwise hold up the training.
-    asking = threading.Thread(target=ask, name="telemetry-size", daemon=True)
-    asking.start()
-    asking.join(timeout_s)
-    return found[0] if found else None
-
-
-def _size_of(path: str | os.PathLike[str]) -> int | None:
-    """Return the bytes of a file, or of the files of a folder; None where it cannot be known."""
-    try:
-        path = os.fspath(path)
-        if not os.path.isdir(path):
-            return os.stat(path).st_size
-        with os.scandir(path) as entries:
-            return sum(entry.stat().st_size for entry in entries if entry.is_file())
-    except (OSError, ValueError):
-        return None

@@ -6,16 +6,20 @@ The file itself is the queue: a sink that is slow or hangs lags behind, and cost
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.runfolder.reader import Cursor, read_from
+from toolkit.runfolder.reader import Chunk, Cursor, read_from
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.sink import Sink
 
 _READ_BYTES = 256 * 1024
 _GIVE_UP_AFTER = 5
 _MAX_PAUSE_S = 30.0
+_LOOK_AGAIN_S = 0.05
+_PATIENCE_S = 1.0
+"""Seconds that a mirror waits, all in all, for lines to become records again."""
 
 
 class Mirror:
@@ -45,6 +49,7 @@ class Mirror:
         self._on_off = on_off
         self._cursor: Cursor | None = None
         self._failures = 0
+        self._patience_s = _PATIENCE_S
         self._wake = threading.Event()
         self._closing = False
         self._turns = threading.Condition()
@@ -126,7 +131,7 @@ class Mirror:
             self._cursor = Cursor(self._start_at())
         while True:
             try:
-                chunk = read_from(self._record_file, self._cursor, max_bytes=_READ_BYTES)
+                chunk = self._read(self._cursor)
             except FileNotFoundError:
                 return
             if chunk.records:
@@ -135,3 +140,15 @@ class Mirror:
                 self._cursor = chunk.cursor
                 return
             self._cursor = chunk.cursor
+
+    def _read(self, cursor: Cursor) -> Chunk:
+        """Read on; where a line is no record, look again for a while.
+
+        After a sync that failed the kernel may show nothing where records stood, until they are written again.
+        """
+        chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
+        while chunk.bad_count and self._patience_s > 0.0:
+            time.sleep(_LOOK_AGAIN_S)
+            self._patience_s -= _LOOK_AGAIN_S
+            chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
+        return chunk

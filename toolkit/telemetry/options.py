@@ -15,6 +15,25 @@ class OptionsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpanOptions:
+    """What is done with spans."""
+
+    enabled: bool = True
+    all: bool = False
+    """Whether every span is written one by one."""
+    keep: tuple[str, ...] = ()
+    """Names that are written one by one although they are short and frequent."""
+    fold: tuple[str, ...] = ()
+    """Names that are only added up."""
+    drop: tuple[str, ...] = ()
+    """Names that nothing is kept of."""
+    device: tuple[str, ...] = ()
+    """Names that are timed by the GPU's clock as well."""
+    around: int = 5
+    """Steps whose short spans are written one by one: at the start, at the end, around an incident, when asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryOptions:
     """How one run is logged."""
 
@@ -35,6 +54,20 @@ class TelemetryOptions:
     """Whether the run watches itself and writes what it finds wrong; or a severity a kind, such as {plateau: off}."""
     on_finding: Mapping[str, str] = field(default_factory=dict)
     """What a critical finding of a kind asks of the run: `save`, `stop` or `save_and_stop`, such as {nan: stop}."""
+    spans: bool | str | Mapping[str, Any] = True
+    """Whether spans are kept; "all" for one by one, or a mapping such as {keep: [forward], around: 5}."""
+    perf_tag: str | tuple[str, ...] | None = None
+    """Names jobs that should be equally fast: same task, code and machine."""
+    session_tag: str | None = None
+    """Names jobs that do one task together, such as a run and its continuation elsewhere; the run's id if not set."""
+    export_spans: Mapping[str, Any] = field(default_factory=dict)
+    """Which spans exporters get: {only: [...]} or {except: [...]}; patterns such as "checkpoint_*" will do."""
+    one_logger_file: bool | str = False
+    """Whether spans and events also go to a file of OneLogger's form, or to which one."""
+    otlp: str | None = None
+    """Where spans are sent by OTLP over HTTP, such as http://localhost:4318/v1/traces."""
+    strict: bool = False
+    """Whether a call that makes no sense raises, for tests; else it is said once and counted."""
     resume: bool = False
     """Whether to go on in the folder of the newest run of this name, as a new session."""
     run_id: str | None = None
@@ -61,14 +94,27 @@ class TelemetryOptions:
 
     def __post_init__(self) -> None:
         # What a script has at hand: a path is a text here, a YAML's list a tuple, and an empty key of a YAML is None.
-        for name in ("log_dir", "tensorboard_dir", "tags", "on_finding"):
+        for name in (
+            "log_dir",
+            "tensorboard_dir",
+            "one_logger_file",
+            "tags",
+            "perf_tag",
+            "on_finding",
+            "export_spans",
+        ):
             given: Any = getattr(self, name)
-            if name == "on_finding":
+            if name in ("on_finding", "export_spans"):
                 object.__setattr__(self, name, {} if given is None else given)
             elif isinstance(given, os.PathLike):
                 object.__setattr__(self, name, os.fspath(given))
-            elif isinstance(given, list) and name == "tags":
+            elif isinstance(given, list) and name in ("tags", "perf_tag"):
                 object.__setattr__(self, name, tuple(given))
+        for name in ("perf_tag", "session_tag"):
+            given = getattr(self, name)
+            if callable(given):
+                # Known only once it is asked for, such as the job's number on a cluster.
+                object.__setattr__(self, name, given())
         for option in fields(self):
             _CHECKS[option.name](f"telemetry.{option.name}", getattr(self, option.name))
         self._check_diagnostics()
@@ -89,6 +135,16 @@ class TelemetryOptions:
                     f"telemetry.on_finding is {_shown(dict(self.on_finding))} while telemetry.{needed} is false; "
                     f"it must be true for the run to act on a finding"
                 )
+
+    @property
+    def span_options(self) -> SpanOptions:
+        """What is done with spans."""
+        return _span_options("telemetry.spans", self.spans)
+
+    @property
+    def perf_tags(self) -> str | None:
+        """The performance tag as one text."""
+        return (",".join(self.perf_tag) if isinstance(self.perf_tag, tuple) else self.perf_tag) or None
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any], **overrides: Any) -> TelemetryOptions:
@@ -237,6 +293,67 @@ def _tags(name: str, value: Any) -> None:
         raise _wrong(name, list(value) if isinstance(value, tuple) else value, "a list of texts")
 
 
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) and text for text in value):
+        raise _wrong(name, list(value) if isinstance(value, tuple) else value, "a list of texts")
+    return tuple(value)
+
+
+def _perf_tag(name: str, value: Any) -> None:
+    if value is not None and not (isinstance(value, tuple) and not value):
+        _texts(name, value)
+
+
+def _file_or_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        _text(name, value)
+
+
+def _address(name: str, value: Any) -> None:
+    if value is not None:
+        _text(name, value)
+        if not value.startswith(("http://", "https://")):
+            raise _wrong(name, value, "an address such as http://localhost:4318/v1/traces")
+
+
+def _filter(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise _wrong(name, value, "{only: [names]} or {except: [names]}")
+    for key in value:
+        if key not in ("only", "except"):
+            raise _wrong(f"{name}.{str(key)[:100]}", value[key], "under one of the keys only, except")
+        _texts(f"{name}.{key}", value[key])
+    if len(value) > 1:
+        raise _wrong(name, dict(value), "either {only: [names]} or {except: [names]}, not both")
+
+
+def _spans(name: str, value: Any) -> None:
+    _span_options(name, value)
+
+
+def _span_options(name: str, value: Any) -> SpanOptions:
+    if value is None or isinstance(value, bool):
+        return SpanOptions(enabled=value is not False)
+    if value == "all":
+        return SpanOptions(all=True)
+    if not isinstance(value, Mapping):
+        raise _wrong(name, value, 'true, false, "all" or a mapping such as {keep: [forward]}')
+    given: dict[str, Any] = {}
+    for key, part in value.items():
+        if key == "around":
+            _whole(0, 1000)(f"{name}.around", part)
+            given[key] = part
+        elif key in ("keep", "fold", "drop", "device"):
+            given[key] = _texts(f"{name}.{key}", part)
+        else:
+            raise _wrong(
+                f"{name}.{str(key)[:100]}", part, "under one of the keys keep, fold, drop, device, around"
+            )
+    return SpanOptions(**given)
+
+
 def _anything(name: str, value: Any) -> None:
     """Checked together with others."""
 
@@ -280,6 +397,13 @@ _CHECKS: dict[str, Any] = {
     "system_every": _number(1.0, 3600.0),
     "diagnostics": _anything,
     "on_finding": _anything,
+    "spans": _spans,
+    "perf_tag": _perf_tag,
+    "session_tag": _text_or_none,
+    "export_spans": _filter,
+    "one_logger_file": _file_or_flag,
+    "otlp": _address,
+    "strict": _boolean,
     "resume": _boolean,
     "run_id": _text_or_none,
     "project": _text_or_none,

@@ -19,7 +19,7 @@ from toolkit.runfolder.journal import (
     record_file_of,
     shared_memory_folders,
 )
-from toolkit.runfolder.layout import TENSORBOARD
+from toolkit.runfolder.layout import ONE_LOGGER_FILE, TENSORBOARD
 from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import ERROR, LOST
@@ -62,7 +62,11 @@ class Recorder:
             reserve_bytes=queue_max_bytes + _ROOM_FOR_THE_END_BYTES,
         )
         journal = self._journal.path
-        self.manifest = self.manifest.with_latest(journal=str(journal) if journal else None)
+        self.manifest = self.manifest.with_latest(
+            journal=str(journal) if journal else None,
+            perf_tag=options.perf_tags,
+            session_tag=options.session_tag or home.manifest.run_id,
+        )
         self.intake = Intake(
             self._journal,
             first_seq=home.first_seq,
@@ -87,6 +91,8 @@ class Recorder:
         self._manifest_writer = _ManifestWriter(home.folder, mode=home.modes.file, guard=guard)
         self.ask_for: Callable[[str, str], None] = _ask_nobody
         """Called with an action and an id where a finding asks for something."""
+        self.on_incident: Callable[[], None] = _nothing
+        """Called where something new is found wrong."""
         self._findings: tuple[FindingsSink, Mirror] | None = None
         self._mirrors = self._make_mirrors(sinks)
 
@@ -246,6 +252,7 @@ class Recorder:
                 session=home.session.session,
                 put=self.put,
                 ask=lambda action, request_id: self.ask_for(action, request_id),
+                on_news=lambda: self.on_incident(),
                 guard=self.guard,
             )
             self._findings = watcher, self._mirror(watcher, lambda: 0, optional=True)
@@ -324,7 +331,13 @@ class _ManifestWriter:
 
 
 def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
+    """Return the mirrors that the options ask for; what they need is imported for those who ask for it."""
     found: list[Sink] = []
+    span_filter = None
+    if options.export_spans:
+        from toolkit.telemetry.exporters.span_filter import span_filter_from
+
+        span_filter = span_filter_from(options.export_spans)
     if options.tensorboard:
         from toolkit.telemetry.exporters.tensorboard import TensorBoardExporter
 
@@ -343,9 +356,41 @@ def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
                 run_name=options.wandb_run_name or home.manifest.display_name,
                 run_id=home.manifest.run_id,
                 mode=options.wandb_mode,
+                span_filter=span_filter,
+            )
+        )
+    if options.one_logger_file:
+        from toolkit.telemetry.exporters.one_logger_file import OneLoggerFileExporter
+
+        path = home.folder / ONE_LOGGER_FILE
+        if isinstance(options.one_logger_file, str):
+            path = Path(options.one_logger_file).expanduser()
+        found.append(
+            OneLoggerFileExporter(
+                path, run_id=home.manifest.run_id, span_filter=span_filter, mode=home.modes.file
+            )
+        )
+    if options.otlp:
+        from toolkit.telemetry.exporters.otlp import OtlpExporter
+
+        found.append(
+            OtlpExporter(
+                options.otlp,
+                service_name=home.manifest.display_name,
+                run_id=home.manifest.run_id,
+                resource={
+                    "run.session": home.session.session,
+                    "perf_tag": options.perf_tags,
+                    "session_tag": options.session_tag or home.manifest.run_id,
+                },
+                span_filter=span_filter,
             )
         )
     return found
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _ask_nobody(action: str, request_id: str) -> None:

@@ -24,7 +24,7 @@ from toolkit.runfolder.layout import (
 from toolkit.runfolder.manifest import Manifest, ManifestError, Session, read_manifest, write_manifest
 from toolkit.runfolder.process import boot_id, host_name, process_started
 from toolkit.runfolder.reader import last_record
-from toolkit.runfolder.records import FORMAT
+from toolkit.runfolder.records import FORMAT, Record
 from toolkit.runfolder.repair import adopt_journal, drain_when_free, journals_of, remove_half_done
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.guard import Guard
@@ -254,9 +254,11 @@ def _new_session_of(
     last = recovered.left_behind[-1][0] if recovered.left_behind else _last_seq(rank_file(folder, 0))
     known = earlier.heartbeat.seq if earlier.heartbeat else -1
     number = max((session.session for session in earlier.sessions), default=0) + 1
-    # A session that was cut off says so from now on: only the newest one can still be alive.
+    # A session that was cut off says so from now on: only the newest one can still be alive. It ended when it gave its
+    # last sign of life, as far as anybody knows.
+    last_sign = _last_sign_of(folder, earlier)
     past = tuple(
-        replace(session, status="lost", journal=None)
+        replace(session, status="lost", journal=None, ended=session.ended or last_sign)
         if session.status == RUNNING
         else replace(session, journal=None)
         for session in earlier.sessions
@@ -304,12 +306,26 @@ def _alone_in(folder: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
+def _last_sign_of(folder: Path, manifest: Manifest) -> float | None:
+    signs = [manifest.heartbeat.time] if manifest.heartbeat is not None else []
+    record = _last_record(rank_file(folder, 0))
+    latest = manifest.latest
+    if record is not None and latest is not None and record.get("session") == latest.session:
+        moment = record.get("time")
+        signs += [moment] if isinstance(moment, float) else []
+    return max(signs, default=None)
+
+
 def _last_seq(record_file: Path) -> int:
-    try:
-        record = last_record(record_file)
-    except FileNotFoundError:
-        return -1
+    record = _last_record(record_file)
     return record["seq"] if record is not None else -1
+
+
+def _last_record(record_file: Path) -> Record | None:
+    try:
+        return last_record(record_file)
+    except FileNotFoundError:
+        return None
 
 
 def _new_session(number: int, now: float) -> Session:

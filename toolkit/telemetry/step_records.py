@@ -12,6 +12,7 @@ import orjson
 from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.intake import MUCH, Intake
+from toolkit.telemetry.span_times import AllTimes
 from toolkit.telemetry.steps import BLOCK, MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.values import Values, is_finite_number
 
@@ -61,6 +62,7 @@ class StepRecords:
         intake: Intake,
         values: Values,
         interval: Interval,
+        times: AllTimes,
         *,
         before_first: Callable[[], None],
         clock: Clock,
@@ -76,6 +78,7 @@ class StepRecords:
         self._intake = intake
         self._values = values
         self._interval = interval
+        self._times = times
         self._before_first = before_first
         self._clock = clock
         self._began = began
@@ -89,6 +92,7 @@ class StepRecords:
         """
         gate, intake, interval, dumps = self._gate, self._intake, self._interval, orjson.dumps
         lock, journal, take_any = intake.lock, intake.journal, self._take_any
+        timed, take_times = self._times.active, self._times.take
         append = journal.append
         usual_line = b'{"event":"step","seq":%%d,"session":%d,%%b\n' % intake.session
         log_every = 0
@@ -127,6 +131,8 @@ class StepRecords:
                         intake.busy = True
                         if scalars:
                             record.update(scalars)
+                        if timed:
+                            record.update(take_times(record["elapsed"]))
                         if gate.losses or gate.summed or self.system:
                             complete(record, step, loss)
                         else:
@@ -180,7 +186,8 @@ class StepRecords:
             if not log_every:
                 self._before_first()
             if interval.ready:
-                interval.apply(step)
+                with self._times.in_control():
+                    interval.apply(step)
             if interval.log_every != log_every:
                 log_every = interval.log_every
                 next_due = gate.last_step - gate.last_step % log_every + log_every
@@ -215,7 +222,8 @@ class StepRecords:
         loss = gate.losses.pop()
         wall, elapsed = self._clock.wall(), self._clock.monotonic() - self._began
         finish = partial(self._finish_rest, gate.last_step, elapsed)
-        self._intake.put(STEP, wall, elapsed, {"train_loss": loss}, finish=finish)
+        fields = {"train_loss": loss, **(self._times.take(elapsed) if self._times.active else {})}
+        self._intake.put(STEP, wall, elapsed, fields, finish=finish)
 
     def _finish_rest(self, step: int, elapsed: float, fields: dict[str, Any]) -> dict[str, Any] | None:
         record = self._finish(step, True, elapsed, fields)
@@ -239,6 +247,9 @@ class StepRecords:
             }
             scalars = {}
         plain, pending = self._values.fields({**record, **scalars} if scalars else record)
+        if due and self._times.active:
+            # Taken now, though the record may have to wait for its device: these are the times up to this step.
+            plain.update(self._times.take(elapsed))
         self._intake.put(
             STEP, wall, elapsed, plain, pending, finish=partial(self._finish, step, due, elapsed)
         )
@@ -276,5 +287,6 @@ class StepRecords:
         self._complete(record, step, loss if is_finite else None)
         if not ordinary:
             record[LOSS_JUMP if is_finite else NAN_INF_DETECTED] = True
+            self._times.incident()
         del record["elapsed"]
         return record

@@ -192,7 +192,9 @@ class Values:
                     result = self._tree_of_mapping(value, (*above, id(value)), left)
                 else:
                     result = self._tree_of_items(value, (*above, id(value)), left)
-            else:
+            elif getattr(value, "is_cuda", False) is not True:
+                # A structure is written at once. What is still on its way from a device would keep its place there
+                # for good, and this may be a thread that must not ask a device for anything.
                 taken = self._one(value)
                 if type(taken) is not Unencodable and type(taken) is not PendingScalar:
                     result = taken

@@ -59,6 +59,12 @@ class CheckpointFolder:
         self._keep = keep
         self._dtype = _DTYPES[dtype]
 
+    def path_of(self, step: int, *, final: bool = False) -> Path:
+        """Return where the checkpoint of `step` is written."""
+        return self._folder / (
+            f"{self._name}.safetensors" if final else f"{self._name}_{step:09d}.safetensors"
+        )
+
     def save(
         self,
         lora: Lora,
@@ -74,9 +80,7 @@ class CheckpointFolder:
         where it is, its state is too.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / (
-            f"{self._name}.safetensors" if final else f"{self._name}_{state.step:09d}.safetensors"
-        )
+        path = self.path_of(state.step, final=final)
         weights = {name: parameter.detach() for name, parameter in lora.named_parameters()}
         _write(
             _state_path(path),

@@ -8,8 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from toolkit.telemetry import OptionsError
-from toolkit.trainer.ai_toolkit_checkout import AI_TOOLKIT_TYPES, what_is_missing
+from toolkit.trainer.ai_toolkit_checkout import (
+    AI_TOOLKIT_TYPES,
+    AttachError,
+    start_in_checkout,
+    what_is_missing,
+)
 from toolkit.trainer.config import PROCESS_KEY, PROCESS_TYPE, JobOptions, parse_job, process_type
 from toolkit.trainer.config_file import ConfigError, read_config_file
 from toolkit.trainer.overrides import with_overrides
@@ -38,10 +45,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--log-dir", metavar="DIR", help="write run folders under DIR, whatever telemetry.log_dir says"
     )
+    parser.add_argument(
+        "--ai-toolkit",
+        type=Path,
+        metavar="CHECKOUT",
+        help="train with ai-toolkit in this checkout of it, recorded by telemetry",
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.ai_toolkit is not None:
+        if chosen.steps is not None or chosen.log_dir is not None:
+            parser.error("--steps and --log-dir are for the embedded trainer; set them in the configuration")
+        return _train_with_ai_toolkit(chosen.ai_toolkit, chosen.config, chosen.name)
+    # The first job's time begins with the process, which was started for it; called by another program, it does not.
+    began = psutil.Process().create_time() if arguments is None else None
     for path in chosen.config:
         try:
-            code = _train_file(path, chosen.name, chosen.steps, chosen.log_dir)
+            code = _train_file(path, chosen.name, chosen.steps, chosen.log_dir, began)
+            began = None
         except (_RefusedError, ConfigError, OptionsError) as error:
             print(f"run.py: {path}: {error}", file=sys.stderr)
             return _WRONG_CONFIG
@@ -53,7 +73,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _FINISHED
 
 
-def _train_file(path: Path, name: str | None, steps: int | None, log_dir: str | None) -> int:
+def _train_with_ai_toolkit(checkout: Path, configs: Sequence[Path], name: str | None) -> int:
+    for path in configs:
+        try:
+            kind = process_type(read_config_file(path, name=name))
+        except ConfigError as error:
+            print(f"run.py: {path}: {error}", file=sys.stderr)
+            return _WRONG_CONFIG
+        if kind == PROCESS_TYPE:
+            print(f"run.py: {path}: type {kind} is the embedded trainer's, not ai-toolkit's", file=sys.stderr)
+            return _WRONG_CONFIG
+    try:
+        return start_in_checkout(checkout, configs, name=name)
+    except (AttachError, OSError) as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return _WRONG_CONFIG
+
+
+def _train_file(
+    path: Path, name: str | None, steps: int | None, log_dir: str | None, began: float | None
+) -> int:
     mapping = read_config_file(path, name=name)
     kind = process_type(mapping)
     if kind in AI_TOOLKIT_TYPES:
@@ -61,7 +100,7 @@ def _train_file(path: Path, name: str | None, steps: int | None, log_dir: str | 
     if kind != PROCESS_TYPE:
         known = ", ".join((PROCESS_TYPE, *AI_TOOLKIT_TYPES))
         raise ConfigError(f"{PROCESS_KEY}.type must be one of {known}, got {kind!r}")
-    outcome = _train(parse_job(with_overrides(mapping, steps=steps, log_dir=log_dir)))
+    outcome = _train(parse_job(with_overrides(mapping, steps=steps, log_dir=log_dir)), began)
     print(f"[run] {outcome.reason} at step {outcome.step}")
     if outcome.checkpoint is not None:
         print(f"[run] checkpoint: {outcome.checkpoint}")
@@ -76,7 +115,7 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _train(job: JobOptions) -> Outcome:
+def _train(job: JobOptions, began: float | None) -> Outcome:
     # Imported here, so that a wrong configuration is reported at once, and without torch at all.
     try:
         from toolkit.trainer.job import train
@@ -86,4 +125,4 @@ def _train(job: JobOptions) -> Outcome:
         raise _RefusedError(
             f'training needs {error.name}, which is not installed.\npip install "ai-toolkit-telemetry[training]"'
         ) from error
-    return train(job)
+    return train(job, began=began)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from toolkit.telemetry import TelemetryLogger
+from toolkit.timing.names import CHECKPOINT_LOAD, MODEL_INIT, OPTIMIZER_INIT
 from toolkit.trainer import checkpoint
 from toolkit.trainer.base_weights import BaseWeightsError, load_base
 from toolkit.trainer.checkpoint import CheckpointError, CheckpointFolder, FoundCheckpoint, TrainingState
@@ -22,6 +23,7 @@ from toolkit.trainer.model import TinyDiT
 from toolkit.trainer.progress import Progress, open_progress
 from toolkit.trainer.samples import Sampler
 from toolkit.trainer.seeds import derived_generator
+from toolkit.trainer.start_up import StartUp
 from toolkit.trainer.stop_signals import StopSignals
 from toolkit.trainer.validation import Validation
 
@@ -36,22 +38,30 @@ class Outcome:
     run_folder: Path | None
 
 
-def train(job: JobOptions) -> Outcome:
+def train(job: JobOptions, *, began: float | None = None) -> Outcome:
     """Train `job`, resuming where its options say so, and return how it ended.
+
+    `began` is when the process was started, where it was started for this job alone: from then on its time is told.
 
     Raises:
         ConfigError: this machine or the files on it do not fit the options.
         OptionsError: the `telemetry:` block is wrong.
     """
     options = job.process
+    start_up = StartUp(began)
     device = _device(options)
-    model, lora = _model_with_lora(options, device)
-    optimizer = _optimizer(options, lora, device)
+    with start_up.part(MODEL_INIT):
+        model, lora = _model_with_lora(options, device)
+    with start_up.part(OPTIMIZER_INIT):
+        optimizer = _optimizer(options, lora, device)
     checkpoints = CheckpointFolder(
         job.save_folder, job.name, keep=options.save.max_step_saves_to_keep, dtype=options.save.dtype
     )
     found = _checkpoint_to_resume(options, checkpoints)
-    state = TrainingState() if found is None else _resume(found, lora, optimizer)
+    state = TrainingState()
+    if found is not None:
+        with start_up.part(CHECKPOINT_LOAD):
+            state = _resume(found, lora, optimizer)
     if found is not None and state.step >= options.train.steps:
         print(
             f"[run] {found.path} is at step {state.step} of {options.train.steps}: nothing is left to train"
@@ -61,16 +71,39 @@ def train(job: JobOptions) -> Outcome:
 
     # The logger goes on in the folder of the run that the checkpoint is from.
     same_run: dict[str, Any] = {"run_id": state.run_id} if state.run_id else {}
-    with TelemetryLogger.from_config(job.mapping, **same_run) as log, deterministic():
-        parts = _parts(job, model, lora, optimizer, checkpoints, log.run_folder or job.save_folder, device)
-        _announce(job, log, parts, state)
-        if found is not None:
-            print(f"[run] resuming from {found.path} at step {state.step}")
-        with StopSignals() as signals, _progress(options, state) as progress:
-            loop = TrainingLoop(options, parts, state, log=log, progress=progress, signals=signals)
-            reason = loop.run()
+    with TelemetryLogger.from_config(job.mapping, **same_run) as log:
+        with log.training.application(start_time_msec=start_up.began * 1000), deterministic():
+            start_up.tell(log)
+            with log.training.dataloader_init():
+                samples_parent = log.run_folder or job.save_folder
+                parts = _parts(job, model, lora, optimizer, checkpoints, samples_parent, device)
+            _announce(job, log, parts, state)
+            _tell_what_a_step_is(options, log, model)
+            if found is not None:
+                print(f"[run] resuming from {found.path} at step {state.step}")
+            with StopSignals() as signals, _progress(options, state) as progress:
+                loop = TrainingLoop(options, parts, state, log=log, progress=progress, signals=signals)
+                reason = loop.run()
         log.close(reason=reason)
     return Outcome(reason=reason, step=loop.step, checkpoint=loop.last_checkpoint, run_folder=log.run_folder)
+
+
+def _tell_what_a_step_is(options: ProcessOptions, log: TelemetryLogger, model: TinyDiT) -> None:
+    """Say how much work a step is, so that throughput can be told in tokens and operations, too."""
+    train = options.train
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    log.training.configure(
+        global_batch_size=train.batch_size * train.gradient_accumulation,
+        micro_batch_size=train.batch_size,
+        seq_length=model.tokens_per_picture,
+        # Two operations a parameter and token on the way forward, and two on the way back: the base is frozen, so that
+        # only the gradients of what flows through it are computed.
+        flops_per_sample=4 * parameters * model.tokens_per_picture,
+        is_log_throughput_enabled=True,
+        train_iterations_target=train.steps,
+        train_samples_target=train.steps * train.batch_size * train.gradient_accumulation,
+        save_checkpoint_strategy="sync",
+    )
 
 
 def _device(options: ProcessOptions) -> torch.device:

@@ -16,7 +16,7 @@ from torch import Tensor
 from toolkit.telemetry import TelemetryLogger
 from toolkit.trainer.checkpoint import CheckpointFolder, TrainingState
 from toolkit.trainer.config import ProcessOptions
-from toolkit.trainer.dataset import BatchOrder
+from toolkit.trainer.dataset import BatchOrder, PictureSet
 from toolkit.trainer.flow import flow_loss, random_times
 from toolkit.trainer.lora import Lora
 from toolkit.trainer.model import TinyDiT
@@ -63,6 +63,7 @@ class TrainingLoop:
         self._options = options
         self._parts = parts
         self._log = log
+        self._time = log.training
         self._progress = progress
         self._signals = signals
         self.step = state.step
@@ -80,13 +81,20 @@ class TrainingLoop:
 
     def run(self) -> EndReason:
         """Train, and return why it ended; every way but `stop` leaves a checkpoint of the last step behind."""
+        with self._time.training_loop(
+            train_iterations_start=self.step, train_iterations_target=self._train.steps
+        ):
+            return self._run()
+
+    def _run(self) -> EndReason:
         if self.step == 0:
             self._validate()
             if not self._train.skip_first_sample:
                 self._sample()
         while self.step < self._train.steps:
             self.step += 1
-            self._train_step()
+            with self._time.training_iteration():
+                self._train_step()
             last = self.step == self._train.steps
             if last or _due(self.step, self._train.validation_config.validate_every):
                 self._validate()
@@ -113,20 +121,24 @@ class TrainingLoop:
         parts.model.train()
         loss = torch.zeros((), device=parts.device)
         for part in range(train.gradient_accumulation):
-            share = self._batch_loss((self.step - 1) * train.gradient_accumulation + part, generator)
-            share = share / train.gradient_accumulation
-            share.backward()
+            with self._time.data_loading():
+                batch = parts.batches.batch((self.step - 1) * train.gradient_accumulation + part)
+            with self._time.forward():
+                share = self._batch_loss(batch, generator) / train.gradient_accumulation
+            with self._time.backward():
+                share.backward()
             loss += share.detach()
-        grad_norm = torch.nn.utils.clip_grad_norm_(parts.lora.parameters(), train.max_grad_norm)
-        parts.optimizer.step()
-        parts.optimizer.zero_grad()
+        with self._time.optimizer_update():
+            grad_norm = torch.nn.utils.clip_grad_norm_(parts.lora.parameters(), train.max_grad_norm)
+            parts.optimizer.step()
+        with self._time.zero_grad():
+            parts.optimizer.zero_grad()
         self._epoch_loss_sum += loss
         self._epoch_steps += 1
         self._log.log_step(self.step, train_loss=loss, lr=lr, grad_norm=grad_norm, epoch=self._epoch())
         self._progress.step_done(self.step, loss, lr)
 
-    def _batch_loss(self, number: int, generator: torch.Generator) -> Tensor:
-        batch = self._parts.batches.batch(number)
+    def _batch_loss(self, batch: PictureSet, generator: torch.Generator) -> Tensor:
         device = batch.pictures.device
         noise = torch.randn(batch.pictures.shape, generator=generator, device=device)
         times = random_times(len(batch), self._train.timestep_type, generator)
@@ -142,7 +154,7 @@ class TrainingLoop:
         metrics = {"train_loss_mean": self._epoch_loss_sum / self._epoch_steps}
         if self._val_loss is not None:
             metrics["val_loss"] = self._val_loss
-        self._log.log_epoch(ended, global_step=self.step, **metrics)
+        self._log.log_epoch(ended, metrics, global_step=self.step)
         self._epoch_loss_sum = torch.zeros_like(self._epoch_loss_sum)
         self._epoch_steps = 0
 
@@ -157,7 +169,10 @@ class TrainingLoop:
     def _validate(self) -> None:
         if self._parts.validation is None or self._validated_at == self.step:
             return
-        self._val_loss = self._parts.validation.loss(self._parts.model)
+        with self._time.validation_loop():
+            self._val_loss = self._parts.validation.loss(
+                self._parts.model, around_each=self._time.validation_iteration
+            )
         self._validated_at = self.step
         self._log.log_eval(self.step, val_loss=self._val_loss)
 
@@ -165,14 +180,15 @@ class TrainingLoop:
         sampler = self._parts.sampler
         if sampler is None:
             return
-        self._parts.model.eval()
-        pictures = sampler.paint(self._parts.model)
-        try:
-            for prompt, path in sampler.write(pictures, self._parts.samples_folder, self.step):
-                self._log.log_sample(self.step, path, prompt=prompt)
-        except OSError as error:
-            # A picture is there to look at; the training is worth more than it.
-            self._progress.say(f"[run] the samples of step {self.step} could not be written: {error}")
+        with self._time.sampling():
+            self._parts.model.eval()
+            pictures = sampler.paint(self._parts.model)
+            try:
+                for prompt, path in sampler.write(pictures, self._parts.samples_folder, self.step):
+                    self._log.log_sample(self.step, path, prompt=prompt)
+            except OSError as error:
+                # A picture is there to look at; the training is worth more than it.
+                self._progress.say(f"[run] the samples of step {self.step} could not be written: {error}")
 
     def _save(self, *, final: bool = False) -> None:
         """Write a checkpoint, judged by its own validation loss; the same step is not written twice."""
@@ -189,7 +205,9 @@ class TrainingLoop:
                 self._best_val_loss = val_loss
         parts, state = self._parts, self._state()
         began = time.monotonic()
-        path = parts.checkpoints.save(parts.lora, parts.optimizer, state, about=parts.about_lora, final=final)
+        path = parts.checkpoints.path_of(self.step, final=final)
+        with self._time.checkpoint_save(self.step, path=path):
+            parts.checkpoints.save(parts.lora, parts.optimizer, state, about=parts.about_lora, final=final)
         self.last_checkpoint = path
         self._log.log_checkpoint(self.step, path, is_best=is_best, seconds=time.monotonic() - began)
 

@@ -27,6 +27,9 @@ class TinyDiT(nn.Module):
     Inside it predicts the picture, which small networks do better, and works the velocity out from that.
     """
 
+    tokens_per_picture = _GRID**2
+    """How many patches a picture is cut into."""
+
     def __init__(self) -> None:
         super().__init__()
         patch_values = _CHANNELS * _PATCH**2

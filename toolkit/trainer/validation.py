@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -24,13 +27,19 @@ class Validation:
         self._times = random_times(len(pictures), timestep_type, generator).to(device)
 
     @torch.no_grad()
-    def loss(self, model: TinyDiT) -> Tensor:
-        """Return the mean loss over all pictures, on the device; leaves `model` in evaluation mode."""
+    def loss(
+        self, model: TinyDiT, *, around_each: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> Tensor:
+        """Return the mean loss over all pictures, on the device; leaves `model` in evaluation mode.
+
+        `around_each` is put around each batch.
+        """
         model.eval()
         total = torch.zeros((), device=self._times.device)
         for start in range(0, len(self._set), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
-            part = self._set.part(some)
-            loss = flow_loss(model, part.pictures, self._noise[some], self._times[some], part.prompts)
-            total += loss * len(part)
+            with around_each():
+                part = self._set.part(some)
+                loss = flow_loss(model, part.pictures, self._noise[some], self._times[some], part.prompts)
+                total += loss * len(part)
         return total / len(self._set)

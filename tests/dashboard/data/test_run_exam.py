@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from dashboard.data import run_exam
+from dashboard.data import record_slices, run_exam
 from dashboard.data.run_exam import RunExam
 from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, told
@@ -79,7 +79,7 @@ def test_a_long_file_is_examined_in_slices_and_says_how_far_it_is(tmp_path):
 
 
 def test_a_file_larger_than_a_block_is_not_done_after_its_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_exam, "_RECORDS_AT_ONCE", 10_000)
+    monkeypatch.setattr(record_slices, "_RECORDS_AT_ONCE", 10_000)
     exam = exam_of(write_run(tmp_path, "r", steps(count=9_000, note="x" * 60)))
 
     first = exam.look(0.0)

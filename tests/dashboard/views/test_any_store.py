@@ -21,9 +21,11 @@ from dashboard.data.run_store import (
     RunMeta,
     Series,
     SessionSpan,
+    TimeSpent,
     Trashed,
     UnknownRun,
 )
+from dashboard.data.spans import SpanTable
 from tests.dashboard.views.pages import (
     EVERY_PAGE,
     OF_A_RUN,
@@ -40,6 +42,7 @@ from toolkit.diagnostics.finding import Finding
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
 from toolkit.runfolder.status import Status
+from toolkit.timing.ledger import LedgerBook
 
 STEPS = np.arange(50, dtype=np.float64)
 
@@ -122,6 +125,9 @@ class MemoryStore:
     def sessions(self, key):
         return [SessionSpan(session=1, first_step=0, first_time=1.7e9)]
 
+    def jobs(self, key):
+        return self.meta(key).manifest.sessions
+
     def recent(self, key, metric, count):
         return (1 - STEPS / 50)[-count:]
 
@@ -133,6 +139,18 @@ class MemoryStore:
 
     def findings(self, key):
         return self.found
+
+    def time_spent(self, key, *, wait_s=0.05):
+        return TimeSpent(ledger=LedgerBook().ledger(), part=1.0)
+
+    def spans(self, key, *, wait_s=2.0, rank=0):
+        return SpanTable()
+
+    def span_records(self, key, places, *, rank=0):
+        return [None] * len(places)
+
+    def trace(self, key):
+        return iter((b'{"traceEvents":[]}',))
 
     def means(self, key, metric, buckets):
         return 1 - STEPS / 50

@@ -1,4 +1,4 @@
-"""System, timeline and configuration of a run."""
+"""System and configuration of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import step_record, write_run
-from tests.dashboard.views.pages import chart_data, charts, downloads, is_well, open_page, said
+from tests.dashboard.views.pages import chart_data, is_well, open_page, said
 
 # ---------------------------------------------------------------- system
 
@@ -75,45 +75,6 @@ def test_the_ranks_of_a_run_are_compared(logs):
     assert is_well(tab)
     assert "3 ranks" in said(tab)
     assert "Slowest: rank 1 (0.5 s)" in said(tab)
-
-
-# ---------------------------------------------------------------- timeline
-
-
-def test_the_timeline_shows_events_and_spans_and_exports_a_trace(logs):
-    write_run(
-        logs,
-        "r",
-        extra=[
-            {
-                "event": "checkpoint",
-                "time": 1.7e9,
-                "global_step": 50,
-                "seconds": 3.0,
-                "checkpoint_path": "c/50",
-            },
-            *(
-                {"event": "span", "name": name, "time": 1.7e9, "start": 1.7e9 + at, "duration": 0.5}
-                for at in range(20)
-                for name in ("data", "forward")
-            ),
-        ],
-    )
-
-    tab = open_page("timeline", "r")
-
-    assert is_well(tab)
-    assert charts(tab) == 2
-    assert sorted(tab.dataframe[0].value.index) == ["data", "forward"]
-    assert list(tab.dataframe[0].value["count"]) == [20, 20]
-    assert downloads(tab) == ["Chrome trace (opens in Perfetto)"]
-    assert "c/50 in 3 s" in list(tab.dataframe[1].value["what"])
-
-
-def test_a_run_without_spans_says_what_would_be_here(logs):
-    write_run(logs, "r")
-
-    assert "This run has logged no spans." in said(open_page("timeline", "r"))
 
 
 # ---------------------------------------------------------------- configuration

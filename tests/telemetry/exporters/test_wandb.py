@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.telemetry.exporters.span_filter import SpanFilter
 from toolkit.telemetry.exporters.wandb import WandbExporter
 from toolkit.telemetry.exporters.wandb import client as client_module
 from toolkit.telemetry.exporters.wandb.client import WandbError
@@ -29,6 +30,16 @@ START = {"event": "start", "time": 1_700_000_000.0, "seq": 0, "session": 1, "run
 def step(seq, loss=0.5, **fields):
     record = {"event": "step", "time": 1_700_000_000.5 + seq, "seq": seq, "session": 1}
     return {**record, "global_step": seq * 10, "train_loss": loss, **fields}
+
+
+def span(name, seq, duration, **fields):
+    record = {"event": "span", "time": 1_700_001_000.5 + seq, "seq": seq, "session": 1, "id": f"{seq:016x}"}
+    return {**record, "name": name, "start": 1_700_001_000.0, "duration": duration, **fields}
+
+
+def happened(span_name, seq, **attributes):
+    record = {"event": "span_event", "time": 1_700_001_000.5 + seq, "seq": seq, "session": 1}
+    return {**record, "span_id": "a", "span": span_name, "name": "update", "attributes": attributes}
 
 
 def kept_by_wandb(folder: Path):
@@ -91,7 +102,14 @@ def exported(tmp_path_factory):
             patch.delenv(variable)
         patch.setenv("HOME", str(folder / "home"))
         before = _state()
-        exporter = WandbExporter(folder, "my/project", "greyjacket: first", "abc-123", "offline")
+        exporter = WandbExporter(
+            folder,
+            "my/project",
+            "greyjacket: first",
+            "abc-123",
+            "offline",
+            span_filter=SpanFilter(except_=["model_forward"]),
+        )
         threads = threading.active_count()
 
         def export():
@@ -110,8 +128,14 @@ def exported(tmp_path_factory):
                         "global_step": 50,
                         "val_loss": 0.7,
                     },
-                    {"event": "error", "time": 1_700_002_001.0, "seq": 1204, "message": SECRET},
-                    {"event": "end", "time": 1_700_002_002.0, "seq": 1205, "status": "finished"},
+                    span("validation_loop", seq=1204, duration=1.25, global_step=60),
+                    span("forward", seq=1205, duration=0.5),
+                    happened(
+                        "validation_loop", seq=1206, loss=0.75, deep={"n": 2}, is_best=True, note=SECRET
+                    ),
+                    happened("forward", seq=1207, loss=0.1),
+                    {"event": "error", "time": 1_700_002_001.0, "seq": 1208, "message": SECRET},
+                    {"event": "end", "time": 1_700_002_002.0, "seq": 1209, "status": "finished"},
                 ]
             )
             exporter.close()
@@ -138,11 +162,32 @@ def _state():
 def test_every_row_is_there_with_its_step_and_its_time(exported):
     found = rows(kept_by_wandb(exported[0]))
 
-    assert [row["_step"] for row in found] == list(range(1, 1204))
+    assert [row["_step"] for row in found[:1203]] == list(range(1, 1204))
     assert [row["global_step"] for row in found[:3]] == [10, 20, 30]
     assert found[1]["train_loss"] == 0.5
     assert found[1]["_timestamp"] == 1_700_000_002.5
-    assert found[-1]["eval/val_loss"] == 0.7
+    assert found[1202]["eval/val_loss"] == 0.7
+
+
+def test_spans_and_events_are_there_with_their_numbers_and_none_that_are_filtered(exported):
+    duration, event = [
+        {name: value for name, value in row.items() if not name.startswith("_r")}
+        for row in rows(kept_by_wandb(exported[0]))[1203:]
+    ]
+
+    assert duration == {
+        "span/validation_loop/duration_s": 1.25,
+        "global_step": 60,
+        "_step": 1204,
+        "_timestamp": 1_700_002_204.5,
+    }
+    assert event == {
+        "event/update/loss": 0.75,
+        "event/update/deep.n": 2.0,
+        "global_step": 60,
+        "_step": 1206,
+        "_timestamp": 1_700_002_206.5,
+    }
 
 
 def test_what_is_not_finite_is_sent_as_it_is(exported):

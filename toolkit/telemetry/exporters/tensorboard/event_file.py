@@ -32,7 +32,7 @@ class EventFile:
         """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The reader takes the files of a folder in the order of their names.
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):04d}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         self._file = os.open(folder / name, flags, 0o600)
         self._size = 0

@@ -10,7 +10,9 @@ from typing import Any
 
 from toolkit.runfolder.records import END, START, Record
 from toolkit.telemetry.exporters.scalars import scalars_of, without_envelope
+from toolkit.telemetry.exporters.span_filter import SpanFilter
 from toolkit.telemetry.exporters.wandb.client import Client
+from toolkit.telemetry.exporters.wandb.spans import numbers_of
 from toolkit.telemetry.privacy.masking import Masker
 
 _log = logging.getLogger("toolkit.telemetry")
@@ -19,7 +21,7 @@ _ROWS_A_MESSAGE = 500
 
 
 class WandbExporter:
-    """Sends the metrics of a run to W&B, or keeps them for `wandb sync` under `<folder>/wandb`.
+    """Sends the metrics, spans and events of a run to W&B, or keeps them for `wandb sync` under `<folder>/wandb`.
 
     W&B lives in a process of its own. Inside the training process it would replace `sys.exit` and `sys.excepthook`,
     write environment variables, hook imports, wait for the network at exit, and share the interpreter's lock.
@@ -32,12 +34,20 @@ class WandbExporter:
     name = "wandb"
 
     def __init__(
-        self, folder: Path, project: str, run_name: str, run_id: str, mode: str | None = None
+        self,
+        folder: Path,
+        project: str,
+        run_name: str,
+        run_id: str,
+        mode: str | None = None,
+        *,
+        span_filter: SpanFilter | None = None,
     ) -> None:
         # The training script may change its working folder later.
         self._folder = Path(os.path.abspath(folder))
         self._settings = {"project": project, "run_name": run_name, "run_id": run_id}
         self._mode = mode
+        self._span_filter = span_filter or SpanFilter()
         self._client: Client | None = None
         self._ended_well = True
 
@@ -60,7 +70,7 @@ class WandbExporter:
                 config.update(masker.mask(without_envelope(record)))
             elif event == END:
                 self._ended_well = record.get("status") in ("finished", "stopped")
-            elif scalars := scalars_of(record):
+            elif scalars := scalars_of(record) or numbers_of(record, self._span_filter):
                 rows.append(_row(record, masker.mask(scalars)))
         if not config and not rows:
             return

@@ -1,0 +1,301 @@
+"""How much slower a small run of a trainer gets with a logger in it: ours, W&B offline and TensorBoard."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.child import measure_in_child
+from benchmarks.command import Options, run_alone, say
+from benchmarks.report import Claim, Report, interval_of_median, median_and_quartiles
+
+NOTHING: Final = "nothing"
+OURS: Final = "ours"
+OURS_OFF: Final = "ours_off"
+WANDB: Final = "wandb"
+TENSORBOARD: Final = "tensorboard"
+
+_TITLES: Final = {
+    NOTHING: "nothing (the noise itself)",
+    OURS: "ours, as it comes",
+    OURS_OFF: "ours, `enabled: false`",
+    WANDB: "W&B offline",
+    TENSORBOARD: "TensorBoard",
+}
+_NEEDS: Final = {WANDB: "wandb", TENSORBOARD: "tensorboard"}
+
+# The first steps still make what the later ones use, and carry the start of the logger.
+_SETTLING: Final = 15
+_LOG_EVERY: Final = 10
+# Past this, "no difference to be seen" would only say how busy the machine was.
+_WIDEST_MARGIN: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A trainer that may take part, and a function that trains once and returns when each step ended."""
+
+    title: str
+    package: str
+    train: Callable[[Path, str, int], list[float]]
+
+
+def build(options: Options) -> Report:
+    """Measure each logger in a process of its own, where runs with and without it take turns."""
+    turns, steps = (2, 40) if options.quick else (8, 50)
+    asked = [name for name in _TITLES if not options.only or name.removesuffix("_off") in options.only]
+    absent = {name for name, package in _NEEDS.items() if importlib.util.find_spec(package) is None}
+    notes = [
+        f"the trainers log every {_LOG_EVERY} steps, with or without a logger",
+        "slowdown: median over pairs of runs with and without the logger, then the two quartiles",
+        *(f"{_TITLES[name]}: not measured, {_NEEDS[name]} not installed" for name in asked if name in absent),
+    ]
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+    for key, framework in FRAMEWORKS.items():
+        if importlib.util.find_spec(framework.package) is None:
+            notes.append(f"{framework.title}: not measured, {framework.package} not installed")
+            continue
+        figures[key] = {}
+        for name in asked:
+            if name not in absent:
+                say(f"{framework.title}: {_TITLES[name]}")
+                figures[key][name] = _summary(measure_in_child(time_turns, key, name, turns, steps))
+    return Report(
+        name="trainers",
+        title="A small training run with a logger in it, against the same run without",
+        columns=["trainer", "logger", "ms a step without", "with", "slowdown", "quartiles"],
+        rows=[
+            [
+                FRAMEWORKS[key].title,
+                _TITLES[name],
+                f"{figure['without_ms']:.2f}",
+                f"{figure['with_ms']:.2f}",
+                f"{figure['slowdown']:+.1%}",
+                f"{figure['slowdown_q1']:+.1%} … {figure['slowdown_q3']:+.1%}",
+            ]
+            for key, found in figures.items()
+            for name, figure in found.items()
+        ],
+        figures=figures,
+        claims=[claim for key, found in figures.items() for claim in _claims(FRAMEWORKS[key].title, found)],
+        notes=notes,
+    )
+
+
+def time_turns(folder: Path, framework: str, name: str, turns: int, steps: int) -> dict[str, list[float]]:
+    """Return the seconds a step in runs without the logger and in runs with it, one of each a turn."""
+    # Loggers leave files in the folder that they are started from, and none may ask for a network.
+    os.chdir(folder)
+    os.environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    import torch
+
+    # Models this small gain nothing from a second thread, whose waiting would be measured instead.
+    torch.set_num_threads(1)
+    train = FRAMEWORKS[framework].train
+    took: dict[str, list[float]] = {"without": [], "with": []}
+    for turn in range(turns + 1):
+        # Whoever goes second meets a warmer machine, so each has either place.
+        roles = ("without", "with") if turn % 2 else ("with", "without")
+        for role in roles:
+            into = folder / f"{turn}-{role}"
+            into.mkdir()
+            ends = train(into, name if role == "with" else NOTHING, steps + _SETTLING)
+            if turn:
+                # The first turn is where code is first loaded and memory first touched.
+                took[role].append((ends[-1] - ends[_SETTLING - 1]) / (len(ends) - _SETTLING))
+    return took
+
+
+def _train_with_transformers(folder: Path, name: str, steps: int) -> list[float]:
+    import torch
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        PrinterCallback,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    ends: list[float] = []
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            ends.append(time.perf_counter())
+
+    callbacks: list[Any] = [Watch()]
+    if name in (OURS, OURS_OFF):
+        from toolkit.telemetry.integrations.transformers import TelemetryCallback
+
+        callbacks.append(TelemetryCallback(log_dir=str(folder), enabled=name == OURS))
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+    )
+    make_model: Callable[[Any], Any] = LlamaForCausalLM
+    rows = torch.randint(0, 256, (256, 32))
+    trainer = Trainer(
+        model=make_model(config),
+        args=TrainingArguments(
+            output_dir=str(folder),
+            per_device_train_batch_size=4,
+            max_steps=steps,
+            logging_steps=_LOG_EVERY,
+            save_strategy="no",
+            report_to=[name] if name in _NEEDS else "none",
+            use_cpu=True,
+            disable_tqdm=True,
+            seed=0,
+        ),
+        train_dataset=[{"input_ids": row, "labels": row} for row in rows],
+        callbacks=callbacks,
+    )
+    # A terminal that is slow to print is no part of this.
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    _end_wandb(name)
+    return ends
+
+
+def _train_with_lightning(folder: Path, name: str, steps: int) -> list[float]:
+    import logging
+    import warnings
+
+    import lightning
+    import torch
+
+    # What Lightning advises a real training to do is no concern of this one.
+    warnings.filterwarnings("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    ends: list[float] = []
+
+    class Watch(lightning.Callback):
+        def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+            ends.append(time.perf_counter())
+
+    class Model(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [torch.nn.Linear(256, 256) for _ in range(6)]
+            self.layers = torch.nn.Sequential(
+                *(part for layer in layers for part in (layer, torch.nn.ReLU()))
+            )
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            del batch_idx
+            loss = torch.nn.functional.mse_loss(self.layers(batch[0]), batch[0])
+            self.log("train_loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=1e-4)
+
+    callbacks: list[Any] = [Watch()]
+    logger: Any = False
+    if name in (OURS, OURS_OFF):
+        from toolkit.telemetry.integrations.lightning import TelemetryCallback, TelemetryLightningLogger
+
+        logger = TelemetryLightningLogger(log_dir=str(folder), enabled=name == OURS)
+        callbacks.append(TelemetryCallback(logger))
+    elif name == WANDB:
+        from lightning.pytorch.loggers import WandbLogger
+
+        logger = WandbLogger(save_dir=str(folder), offline=True)
+    elif name == TENSORBOARD:
+        from lightning.pytorch.loggers import TensorBoardLogger
+
+        logger = TensorBoardLogger(str(folder))
+    torch.manual_seed(0)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_steps=steps,
+        log_every_n_steps=_LOG_EVERY,
+        logger=logger,
+        callbacks=callbacks,
+        default_root_dir=str(folder),
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    rows = torch.utils.data.TensorDataset(torch.randn(4096, 256))
+    trainer.fit(Model(), torch.utils.data.DataLoader(rows, batch_size=32))
+    _end_wandb(name)
+    return ends
+
+
+def _end_wandb(name: str) -> None:
+    """End the run of W&B, which otherwise goes on beside the next one."""
+    if name == WANDB:
+        import wandb
+
+        wandb.finish()
+
+
+FRAMEWORKS: Final = {
+    "transformers": Framework("Hugging Face Trainer", "transformers", _train_with_transformers),
+    "lightning": Framework("Lightning", "lightning", _train_with_lightning),
+}
+
+
+def _summary(took: dict[str, list[float]]) -> dict[str, float]:
+    slowdowns = [own / none - 1 for own, none in zip(took["with"], took["without"], strict=True)]
+    middle, low, high = median_and_quartiles(slowdowns)
+    surely_above, surely_below = interval_of_median(slowdowns)
+    return {
+        "without_ms": statistics.median(took["without"]) * 1e3,
+        "with_ms": statistics.median(took["with"]) * 1e3,
+        "slowdown": middle,
+        "slowdown_q1": low,
+        "slowdown_q3": high,
+        "slowdown_low": surely_above,
+        "slowdown_high": surely_below,
+        "turns": len(slowdowns),
+    }
+
+
+def _claims(title: str, found: dict[str, dict[str, float]]) -> list[Claim]:
+    claims = []
+    if OURS_OFF in found:
+        off = found[OURS_OFF]
+        # Two medians are never equal: what counts is whether the difference can be told from none.
+        margin = (off["slowdown_high"] - off["slowdown_low"]) / 2
+        claims.append(
+            Claim(
+                text=f"{title}: slowdown while switched off, against its margin",
+                measured=round(off["slowdown"] * 100, 2),
+                limit=round(margin * 100, 2),
+                unit=" %",
+                too_noisy=margin > _WIDEST_MARGIN,
+            )
+        )
+    if OURS in found and WANDB in found:
+        ours, theirs = found[OURS], found[WANDB]
+        overlap = (
+            ours["slowdown_low"] < theirs["slowdown_high"] and theirs["slowdown_low"] < ours["slowdown_high"]
+        )
+        claims.append(
+            Claim(
+                text=f"{title}: slowdown with ours, against W&B offline's",
+                measured=round(ours["slowdown"] * 100, 2),
+                limit=round(theirs["slowdown"] * 100, 2),
+                unit=" %",
+                too_noisy=overlap,
+            )
+        )
+    return claims
+
+
+if __name__ == "__main__":
+    run_alone(build)

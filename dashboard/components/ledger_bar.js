@@ -1,0 +1,105 @@
+// Where the time went: bars of parts that make a whole, what the parts are called, and a table of them.
+// All text is set as text: nothing of a run becomes markup.
+function isDark(element) {
+  const probe = document.createElement("span");
+  probe.style.color = getComputedStyle(element).getPropertyValue("--st-background-color") || "#fff";
+  document.body.appendChild(probe);
+  const [r, g, b] = (getComputedStyle(probe).color.match(/[\d.]+/g) || [255, 255, 255]).map(Number);
+  probe.remove();
+  return r * 0.299 + g * 0.587 + b * 0.114 < 128;
+}
+
+function make(name, className, text) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  if (text !== undefined && text !== null) made.textContent = text;
+  return made;
+}
+
+// "@series-0/0.3" names a colour by its meaning; the theme decides which one that is.
+function paint(element, part, palette) {
+  if (!part.color) return;
+  const [name, opacity] = part.color.slice(1).split("/");
+  const n = parseInt((palette[name] || palette.muted).slice(1), 16);
+  const color = `rgba(${n >> 16},${(n >> 8) & 255},${n & 255},${opacity || 1})`;
+  element.style.background = part.hatched
+    ? `repeating-linear-gradient(135deg, ${color} 0 5px, color-mix(in srgb, ${color} 45%, transparent) 5px 9px)`
+    : color;
+  if (opacity || part.hatched) element.classList.add("telemetry-ledger-pale");
+}
+
+function drawBar(bar, palette) {
+  const box = make("div", "telemetry-ledger-box");
+  if (bar.left || bar.right) {
+    const line = make("div", "telemetry-ledger-line");
+    line.appendChild(make("span", bar.small ? "" : "telemetry-ledger-strong", bar.left));
+    line.appendChild(make("span", "", bar.right));
+    box.appendChild(line);
+  }
+  const strip = make("div", "telemetry-ledger-strip");
+  if (bar.small) strip.classList.add("telemetry-ledger-small");
+  strip.setAttribute("role", "img");
+  strip.setAttribute("aria-label", bar.parts.map((part) => part.title).join("; "));
+  for (const part of bar.parts) {
+    const piece = make("div", "telemetry-ledger-part", bar.small ? "" : part.text);
+    piece.style.flexGrow = String(part.share);
+    piece.title = part.title;
+    paint(piece, part, palette);
+    strip.appendChild(piece);
+  }
+  box.appendChild(strip);
+  return box;
+}
+
+function drawNames(parts, palette) {
+  const list = make("ul", "telemetry-ledger-names");
+  for (const part of parts) {
+    const item = make("li", "");
+    const swatch = make("span", "telemetry-ledger-swatch");
+    paint(swatch, part, palette);
+    item.appendChild(swatch);
+    item.appendChild(make("span", "", part.words));
+    item.appendChild(make("span", "telemetry-ledger-about", part.about));
+    list.appendChild(item);
+  }
+  return list;
+}
+
+function drawTable(table, palette) {
+  const made = make("table", "telemetry-ledger-table");
+  const head = made.createTHead().insertRow();
+  for (const cell of table.head) head.appendChild(make("th", "", cell));
+  const body = made.createTBody();
+  for (const row of table.rows) {
+    const line = body.insertRow();
+    row.cells.forEach((cell, number) => {
+      const place = line.insertCell();
+      if (number === 0 && row.color) {
+        const swatch = make("span", "telemetry-ledger-swatch");
+        paint(swatch, row, palette);
+        place.appendChild(swatch);
+      }
+      place.appendChild(make("span", "", cell));
+    });
+  }
+  return made;
+}
+
+export default function (component) {
+  const { data, parentElement } = component;
+  const box = parentElement.querySelector(".telemetry-ledger");
+  if (!box || !data) return undefined;
+  const draw = () => {
+    const palette = data.palettes[isDark(parentElement) ? "dark" : "light"];
+    const parts = data.bars.map((bar) => drawBar(bar, palette));
+    if (data.names) parts.push(drawNames(data.names, palette));
+    if (data.table) parts.push(drawTable(data.table, palette));
+    box.replaceChildren(...parts);
+    box.dataset.drawn = String(Number(box.dataset.drawn || 0) + 1);
+  };
+  draw();
+  if (box.__theme) box.__theme.disconnect();
+  box.__theme = new MutationObserver(draw);
+  box.__theme.observe(document.documentElement, { attributes: true, attributeFilter: ["class", "style", "data-theme"] });
+  return () => { if (box.__theme) { box.__theme.disconnect(); box.__theme = null; } };
+}

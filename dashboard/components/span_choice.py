@@ -1,0 +1,226 @@
+"""Which of a run's spans to look at: whose, and in which part of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import streamlit as st
+
+from dashboard import session
+from dashboard.charts.packing import Window, window_from_chart
+from dashboard.components.chart import view_of
+from dashboard.components.control_box import ask, declared_control, why_not
+from dashboard.components.frame import RunPage, read
+from dashboard.data.alerts import findings_of
+from dashboard.data.spans import SpanTable, Stretch, beside, last_steps, stretches
+from dashboard.data.words import clean
+
+WHY: Final = {
+    "start": "at the start",
+    "end": "at the end",
+    "incident": "around an incident",
+    "asked": "asked for",
+}
+"""Why short spans were kept one by one, in words."""
+
+_MOST_RANKS: Final = 64
+_STEPS: Final = 5
+"""Steps in view by default, and how far one button goes."""
+_AROUND_S: Final = 10.0
+_TRACE: Final = "trace"
+
+
+@dataclass(slots=True)
+class SpanChoice:
+    """What the switches above the bars say."""
+
+    rank: int = 0
+    by_rank: bool = False
+    ranks: Sequence[int] = (0,)
+    in_part: bool = False
+    """The spans were not all read when the switches were drawn."""
+
+
+def choose_spans(page: RunPage, choice: SpanChoice) -> None:
+    """Show what there is to look at, and keep in `choice` what somebody chose."""
+    read(page)
+    choice.ranks = page.store.ranks(page.key)[:_MOST_RANKS]
+    several = len(choice.ranks) > 1
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        if several:
+            rows = st.segmented_control(
+                "Rows",
+                ("By span", "By rank"),
+                default="By span",
+                required=True,
+                key="by",
+                bind="query-params",
+            )
+            choice.by_rank = rows == "By rank"
+            chosen = st.selectbox(
+                "Rank",
+                list(choice.ranks),
+                key="rank",
+                bind="query-params",
+                width=110,
+                help="Whose spans are drawn and counted.",
+            )
+            choice.rank = int(chosen or 0)
+        table = spans_of(page, choice.rank, wait_s=2.0)
+        choice.in_part = table.part_read < 1.0
+        if len(table):
+            _places(page, choice, table)
+        if _TRACE in _declared_actions(page):
+            _ask_for_trace(page)
+
+
+def _places(page: RunPage, choice: SpanChoice, table: SpanTable) -> None:
+    st.button(
+        "Last steps",
+        icon=":material/last_page:",
+        on_click=session.set_window,
+        args=(None,),
+        help=f"The last {_STEPS} steps whose short spans were kept one by one.",
+    )
+    for label, icon, later in (
+        ("Earlier", ":material/chevron_left:", False),
+        ("Later", ":material/chevron_right:", True),
+    ):
+        st.button(
+            label,
+            icon=icon,
+            on_click=_move,
+            args=(page, choice.rank, later),
+            help=f"{label} steps in detail.",
+        )
+    st.button(
+        "Whole session", icon=":material/zoom_out_map:", on_click=_show_session, args=(page, choice.rank)
+    )
+    places = _named_places(page, table)
+    key = f"_place {page.key} {choice.rank}"
+
+    def go() -> None:
+        chosen = st.session_state[key]
+        # Nothing stays chosen: the next zoom would make it untrue.
+        st.session_state[key] = None
+        if chosen in places:
+            session.set_window(_with_margin(places[chosen]))
+
+    if places:
+        st.selectbox(
+            "Go to",
+            list(places),
+            index=None,
+            key=key,
+            on_change=go,
+            placeholder="steps in detail, sessions, incidents",
+            label_visibility="collapsed",
+            width=300,
+        )
+
+
+def _named_places(page: RunPage, table: SpanTable) -> dict[str, Window]:
+    """Return what somebody may want to look at, newest first."""
+    kept = stretches(table)
+    found: dict[str, Window] = {}
+    for stretch in reversed(kept[-40:]):
+        found[_stretch_words(stretch)] = stretch.window
+    for alert in findings_of(page.store, page.key)[:20]:
+        if alert.time is None:
+            continue
+        where = f" at step {alert.step:,}" if alert.step is not None else ""
+        around = next(
+            (s.window for s in kept if alert.step is not None and s.first <= alert.step <= s.last), None
+        )
+        found[f"{clean(alert.title)[:60]}{where}"] = around or (
+            alert.time - _AROUND_S,
+            alert.time + _AROUND_S,
+        )
+    ends = table.ends()
+    for number in np.unique(table.session)[::-1].tolist():
+        rows = table.session == number
+        found[f"session {number}, all of it"] = (float(table.start[rows].min()), float(ends[rows].max()))
+    return found
+
+
+def _stretch_words(stretch: Stretch) -> str:
+    why = f", {WHY[stretch.why]}" if stretch.why in WHY else ""
+    if stretch.first == stretch.last:
+        return f"step {stretch.first:,}{why} (session {stretch.session})"
+    return f"steps {stretch.first:,}\N{EN DASH}{stretch.last:,}{why} (session {stretch.session})"
+
+
+def _move(page: RunPage, rank: int, later: bool) -> None:
+    table = spans_of(page, rank, wait_s=0.0)
+    window = window_of(table)
+    new = beside(table, window, _STEPS, later=later) if window is not None else None
+    if new is not None:
+        session.set_window(_with_margin(new))
+
+
+def _show_session(page: RunPage, rank: int) -> None:
+    """Look at the whole session that the middle of the window lies in."""
+    table = spans_of(page, rank, wait_s=0.0)
+    window = window_of(table)
+    if window is None:
+        return
+    nearest = int(np.argmin(np.abs(table.start - sum(window) / 2)))
+    rows = table.session == table.session[nearest]
+    session.set_window(_with_margin((float(table.start[rows].min()), float(table.ends()[rows].max()))))
+
+
+def window_of(table: SpanTable) -> Window | None:
+    """Return the part of the clock to look at: what the URL asks for where there are spans, else the last steps.
+
+    None where there is nothing to look at, or nobody knows yet which steps are the last.
+    """
+    whole = table.whole()
+    if whole is None:
+        return None
+    asked = session.window()
+    if asked is not None and asked[0] <= whole[1] and asked[1] >= whole[0]:
+        return asked
+    return _with_margin(last_steps(table, _STEPS) or whole) if table.part_read >= 1.0 else None
+
+
+def _with_margin(window: Window) -> Window:
+    room = max(1e-5, (window[1] - window[0]) * 0.02)
+    return window[0] - room, window[1] + room
+
+
+def follow_window(key: str, whole: Window | None) -> None:
+    """Look at the part of the clock that the chart with this key was zoomed to; at `whole` where it shows all."""
+    view = view_of(key)
+    session.set_window(whole if view is None else window_from_chart(view, "time"))
+
+
+def spans_of(page: RunPage, rank: int, *, wait_s: float) -> SpanTable:
+    """Return the spans of a rank; what goes on in a live run has come as far as the run's last sign of life."""
+    if rank:
+        page.store.refresh(page.key, wait_s=wait_s, rank=rank)
+    table = page.store.spans(page.key, wait_s=wait_s, rank=rank)
+    card = page.card
+    if not len(table) or not card.live or card.last_sign is None:
+        return table
+    newest = int(table.session.max())
+    heard = max(card.last_sign, table.heard.get(newest, 0.0))
+    return replace(table, heard={**table.heard, newest: heard})
+
+
+def _declared_actions(page: RunPage) -> Sequence[str]:
+    actions = declared_control(page.store, page.key).get("actions")
+    return [name for name in actions if isinstance(name, str)] if isinstance(actions, (list, tuple)) else []
+
+
+def _ask_for_trace(page: RunPage) -> None:
+    reason = why_not(page.store, page.key)
+    if st.button(
+        "Record the next steps one by one",
+        icon=":material/radio_button_checked:",
+        disabled=reason is not None,
+        help=reason or "The run keeps the short spans of its next steps; they appear here when it has.",
+    ) and ask(page.store, page.key, {"actions": (_TRACE,)}, "record the next steps one by one"):
+        st.toast("Asked for; the answer stands under Control.", icon=":material/schedule:")

@@ -1,0 +1,251 @@
+"""The bars of a run's spans, and what each of them was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+import streamlit as st
+
+from dashboard.charts.packing import Window
+from dashboard.charts.spans import SpanBars, spans_figure
+from dashboard.components.chart import draw_chart, picked_of
+from dashboard.components.frame import RunPage
+from dashboard.components.span_choice import WHY, SpanChoice, follow_window, spans_of
+from dashboard.data.spans import FAILED, HAS_MORE, UNFINISHED, SpanTable, steps_in, within
+from dashboard.data.words import clean, clock, count, duration, md
+from toolkit.runfolder.records import Record
+from toolkit.timing.names import FOLDED, HOST_CLOCK
+
+_MOST_BARS: Final = 2_000
+_PER_RANK: Final = 2**32
+"""A clicked bar is told by its rank and its row, in one number that a browser counts exactly."""
+
+
+def draw_spans(page: RunPage, choice: SpanChoice, table: SpanTable, window: Window) -> None:
+    """Draw what lies in `window`, say how much of it that is, and tell of the bar that was clicked last."""
+    steps = steps_in(table, window)
+    where = ""
+    if steps is not None:
+        where = (
+            f" · step {steps[0]:,}"
+            if steps[0] == steps[1]
+            else f" · steps {steps[0]:,}\N{EN DASH}{steps[1]:,}"
+        )
+    st.subheader(f"Span timeline{where}", anchor=False)
+    tables = {choice.rank: table}
+    if choice.by_rank:
+        tables = {rank: spans_of(page, rank, wait_s=0.5) for rank in choice.ranks}
+    most = max(20, _MOST_BARS // len(tables))
+    groups: list[SpanBars] = []
+    labels: list[str] = []
+    total = 0
+    for rank, of_rank in tables.items():
+        rows, found = within(of_rank, window, most)
+        total += found
+        drawn = _Drawn(page, rank, of_rank, rows)
+        if choice.by_rank:
+            groups += drawn.in_one_row(len(labels))
+            labels.append(f"rank {rank}")
+        else:
+            groups, labels = drawn.by_name()
+    shown = sum(len(group.ids) for group in groups)
+    key = f"chart spans {page.key} {choice.by_rank}"
+    # A double click asks for all of it, and the chart waits for just that: a frame around all would not be the same.
+    frame = None if _is_all(table, window) else window
+    draw_chart(
+        spans_figure(groups, labels, frame, f"spans {page.key} {choice.rank} {choice.by_rank}"),
+        key=key,
+        label=f"spans, {shown} of {total}",
+        height=(90 if choice.by_rank else 60) + 32 * max(2, min(len(labels), 40)),
+        name=f"{page.card.name} spans",
+        group="spans",
+        on_view=lambda: follow_window(key, table.whole()),
+        on_pick=_nothing,
+    )
+    _about_window(page, table, window, steps, shown, total)
+    _picked(page, tables, picked_of(key))
+
+
+def _is_all(table: SpanTable, window: Window) -> bool:
+    whole = table.whole()
+    # The address has whole microseconds.
+    return whole is None or (window[0] <= whole[0] + 1e-5 and window[1] >= whole[1] - 1e-5)
+
+
+def _nothing() -> None:
+    """A click is looked at when the bars are drawn again, which it causes."""
+
+
+class _Drawn:
+    """The spans of one rank that are in view, sorted into what is drawn alike."""
+
+    def __init__(self, page: RunPage, rank: int, table: SpanTable, rows: np.ndarray[Any, Any]) -> None:
+        self._rank = rank
+        self._table = table
+        self._rows = rows
+        self._ends = table.ends()
+        self._newest = int(table.session.max()) if len(table) else 0
+        self._live = page.card.live
+        self._more = _records_of(page, rank, table, [row for row in rows if table.flags[row] & HAS_MORE])
+
+    def by_name(self) -> tuple[list[SpanBars], list[str]]:
+        """Return a row for each name, behind what it is a part of."""
+        groups: list[SpanBars] = []
+        labels: list[str] = []
+        for number in self._table.order:
+            rows = self._rows[self._table.name[self._rows] == number]
+            if len(rows):
+                groups += self._looks(number, rows, len(labels), 0.8, None)
+                # Labels end at the axis, so an indent would not show.
+                within_others = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}" * self._table.depth[number]
+                labels.append(f"{within_others} {self._table.names[number].label}".strip())
+        return groups, labels
+
+    def in_one_row(self, row: int) -> list[SpanBars]:
+        """Return all in the same row: what is inside another span is thinner, and lies upon it."""
+        groups: list[SpanBars] = []
+        for number in sorted(self._table.order, key=lambda number: self._table.depth[number]):
+            rows = self._rows[self._table.name[self._rows] == number]
+            if len(rows):
+                thickness = 0.9 * 0.82 ** min(self._table.depth[number], 6)
+                groups += self._looks(number, rows, row, thickness, self._table.names[number].label)
+        return groups
+
+    def _looks(
+        self, number: int, rows: np.ndarray[Any, Any], row: int, thickness: float, legend: str | None
+    ) -> list[SpanBars]:
+        table = self._table
+        unended = np.isnan(table.duration[rows])
+        failed = (table.flags[rows] & FAILED > 0) & ~unended
+        going_on = unended & (table.session[rows] == self._newest) & self._live
+        looks: tuple[tuple[Literal["done", "failed", "open", "died"], np.ndarray[Any, Any]], ...] = (
+            ("done", ~unended & ~failed),
+            ("failed", failed),
+            ("open", going_on),
+            ("died", unended & ~going_on),
+        )
+        return [
+            SpanBars(
+                name=table.names[number].label,
+                look=look,
+                row=[row] * len(chosen),
+                start=table.start[chosen],
+                seconds=self._ends[chosen] - table.start[chosen],
+                texts=[self._words(int(one), look) for one in chosen],
+                ids=[self._rank * _PER_RANK + int(one) for one in chosen],
+                thickness=thickness,
+                legend=legend,
+            )
+            for look, which in looks
+            if len(chosen := rows[which])
+        ]
+
+    def _words(self, row: int, look: str) -> str:
+        table = self._table
+        took = _short(float(self._ends[row] - table.start[row]))
+        clock_name = table.names[int(table.name[row])].clock
+        first = {"open": f"open for {took}", "died": f"its process ended inside it, after {took}"}.get(
+            look, took
+        )
+        if clock_name != HOST_CLOCK:
+            first += f" by the clock of {clock_name}"
+        parts = [first]
+        if np.isfinite(table.step[row]):
+            parts[0] += f" · step {int(table.step[row]):,}"
+        if table.flags[row] & UNFINISHED:
+            parts.append("still open when the run ended")
+        record = self._more.get(row)
+        if record is not None:
+            parts += _details_of(record)
+        return "\n".join(parts)
+
+
+def _records_of(page: RunPage, rank: int, table: SpanTable, rows: Sequence[int]) -> dict[int, Record]:
+    if not rows:
+        return {}
+    places = [(int(table.offset[row]), int(table.length[row])) for row in rows]
+    found = page.store.span_records(page.key, places, rank=rank)
+    return {int(row): record for row, record in zip(rows, found, strict=True) if record is not None}
+
+
+def _details_of(record: Record) -> list[str]:
+    parts = []
+    if isinstance(record.get("thread"), str):
+        parts.append(f"thread {record['thread']}"[:80])
+    error = record.get("error")
+    if isinstance(error, dict):
+        parts.append(f"{error.get('type', 'error')}: {error.get('message', '')}"[:160])
+    attributes = record.get("attributes")
+    if isinstance(attributes, dict):
+        parts += [f"{name} = {value}"[:80] for name, value in list(attributes.items())[:8]]
+    return parts
+
+
+def _about_window(
+    page: RunPage,
+    table: SpanTable,
+    window: Window,
+    steps: tuple[int, int] | None,
+    shown: int,
+    total: int,
+) -> None:
+    words = [
+        f"{_short(window[1] - window[0])} from {clock(window[0])}",
+        f"{count(total)} spans"
+        if shown == total
+        else f"showing {count(shown)} of {count(total)} spans, the longest",
+    ]
+    if steps is None and any(name.name in FOLDED for name in table.names):
+        words.append(
+            "short spans are kept one by one only at the start, at the end, around incidents and when asked for;"
+            " here they are only in the sums below"
+        )
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        st.caption(" · ".join(words))
+        if steps is not None:
+            _link_to_metrics(page, *steps)
+
+
+def _link_to_metrics(page: RunPage, first: int, last: int) -> None:
+    room = max(20, 2 * (last - first))
+    st.page_link(
+        "views/metrics.py",
+        label="These steps in Metrics" if last > first else f"Step {first:,} in Metrics",
+        icon=":material/show_chart:",
+        query_params={"run": page.key, "from": str(max(0, first - room)), "to": str(last + room)},
+    )
+
+
+def _picked(page: RunPage, tables: Mapping[int, SpanTable], number: int | None) -> None:
+    """Show the span that was clicked, with all that its record says."""
+    if number is None:
+        return
+    rank, row = divmod(number, _PER_RANK)
+    table = tables.get(rank)
+    if table is None or row >= len(table):
+        return
+    record = _records_of(page, rank, table, [row]).get(row)
+    if record is None:
+        return
+    with st.container(border=True):
+        took = float(table.ends()[row] - table.start[row])
+        words = [f"**{md(table.names[int(table.name[row])].label, 80)}** {_short(took)}"]
+        if np.isfinite(table.step[row]):
+            words.append(f"step {int(table.step[row]):,}")
+        words.append(f"began {clock(float(table.start[row]))}")
+        if table.why_kept(row):
+            words.append(f"kept {WHY[table.why_kept(row)]}")
+        st.markdown(" · ".join(words))
+        more = _details_of(record)
+        if more:
+            st.text(clean("\n".join(more)))
+        if np.isfinite(table.step[row]):
+            _link_to_metrics(page, int(table.step[row]), int(table.step[row]))
+
+
+def _short(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    return f"{seconds:.3g} s" if 1.0 <= seconds < 100 else duration(seconds)

@@ -1,0 +1,285 @@
+"""Spans as columns: which of them to look at, and how long they took together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.timing.names import FOLDED, HOST_CLOCK
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+Window = tuple[float, float]
+
+FAILED: Final = 1
+"""An exception went through it."""
+UNFINISHED: Final = 2
+"""It was open when the run ended."""
+HAS_MORE: Final = 4
+"""Its record says more than the columns: attributes, an error, a thread."""
+
+REASONS: Final = ("", "start", "end", "incident", "asked")
+"""Why a span that is normally summed up was kept one by one; a column has their numbers."""
+
+
+class SpanName(NamedTuple):
+    """What spans of one kind are called, and which clock timed them."""
+
+    name: str
+    clock: str
+
+    @property
+    def label(self) -> str:
+        """What stands beside its bars."""
+        return self.name if self.clock == HOST_CLOCK else f"{self.name} ({self.clock})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanSummary:
+    """What a run says of all spans of one name, those that were not kept among them. Times are in seconds."""
+
+    count: int
+    total: float
+    p50: float
+    p95: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanTable:
+    """The spans read so far, as columns of one length, in the order in which they were written."""
+
+    names: tuple[SpanName, ...] = ()
+    order: tuple[int, ...] = ()
+    """The numbers of `names`, each behind what it is a part of."""
+    depth: tuple[int, ...] = ()
+    """How deep each of `names` is nested."""
+    name: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    start: Floats = field(default_factory=lambda: np.empty(0))
+    """Wall time in seconds."""
+    duration: Floats = field(default_factory=lambda: np.empty(0))
+    """Seconds; NaN for a span whose end is not written."""
+    step: Floats = field(default_factory=lambda: np.empty(0))
+    """NaN where it is not known."""
+    session: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    flags: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    kept: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    offset: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Where its record stands in the file, and how long that is."""
+    length: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    heard: Mapping[int, float] = field(default_factory=dict)
+    """When each session was last heard of: as far as a span is drawn that has no end."""
+    summaries: Mapping[int, Mapping[str, SpanSummary]] = field(default_factory=dict)
+    """By session, what it last said of all its spans."""
+    part_read: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def ends(self) -> Floats:
+        """Return when each span ended, or how far an open one has come."""
+        ends = self.start + self.duration
+        unended = np.flatnonzero(np.isnan(ends))
+        if len(unended):
+            ends[unended] = self.start[unended]
+            for session, moment in self.heard.items():
+                rows = unended[self.session[unended] == session]
+                ends[rows] = np.maximum(self.start[rows], moment)
+        return ends
+
+    def why_kept(self, row: int) -> str:
+        """Return why a span that is normally summed up stands here: start, end, incident, asked or nothing."""
+        return REASONS[int(self.kept[row])]
+
+    def whole(self) -> Window | None:
+        """Return from when to when there are spans."""
+        return (float(self.start.min()), float(self.ends().max())) if len(self) else None
+
+
+# ---------------------------------------------------------------- which part to look at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Neighbouring steps whose short spans were kept one by one."""
+
+    session: int
+    first: int
+    last: int
+    why: str
+    window: Window
+
+
+def stretches(table: SpanTable) -> list[Stretch]:
+    """Return the stretches of steps that can be looked at closely, in the order in which they were run."""
+    steps = _kept_steps(table)
+    breaks = (np.diff(steps.step) > 1) | (np.diff(steps.session) != 0)
+    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(steps.step)]
+    return [
+        Stretch(
+            session=int(steps.session[first]),
+            first=int(steps.step[first]),
+            last=int(steps.step[behind - 1]),
+            why=_most_often(steps.kept[first:behind]),
+            window=(float(steps.start[first:behind].min()), float(steps.end[first:behind].max())),
+        )
+        for first, behind in pairwise(edges)
+        if behind > first
+    ]
+
+
+def last_steps(table: SpanTable, count: int) -> Window | None:
+    """Return from when to when the last `count` steps were that were kept one by one; else the last kept spans."""
+    steps = _kept_steps(table)
+    if not len(steps.step):
+        return _last_spans(table)
+    newest = np.flatnonzero(steps.session == steps.session.max())[-count:]
+    return float(steps.start[newest].min()), float(steps.end[newest].max())
+
+
+def beside(table: SpanTable, window: Window, count: int, *, later: bool) -> Window | None:
+    """Return the window of the `count` kept steps before or behind those in `window`; None where there are none."""
+    steps = _kept_steps(table)
+    middles = (steps.start + steps.end) / 2
+    found = np.flatnonzero(middles > window[1] if later else middles < window[0])
+    if not len(found):
+        return None
+    found = found[np.argsort(middles[found], kind="stable")]
+    edge = found[0] if later else found[-1]
+    same = found[steps.session[found] == steps.session[edge]]
+    chosen = same[:count] if later else same[-count:]
+    return float(steps.start[chosen].min()), float(steps.end[chosen].max())
+
+
+def steps_in(table: SpanTable, window: Window) -> tuple[int, int] | None:
+    """Return the first and the last kept step whose middle lies in `window`."""
+    steps = _kept_steps(table)
+    middles = (steps.start + steps.end) / 2
+    found = steps.step[(middles >= window[0]) & (middles <= window[1])]
+    return (int(found.min()), int(found.max())) if len(found) else None
+
+
+def within(table: SpanTable, window: Window, most: int) -> tuple[Rows, int]:
+    """Return the rows of the spans that reach into `window`, the `most` longest of them, and how many there are."""
+    rows = np.flatnonzero((table.start <= window[1]) & (table.ends() >= window[0]))
+    total = len(rows)
+    if total > most:
+        length = table.ends()[rows] - table.start[rows]
+        rows = np.sort(rows[np.argpartition(length, total - most)[total - most :]])
+    return rows, total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """Steps that can be seen from inside, by session and number."""
+
+    session: npt.NDArray[np.int32]
+    step: Floats
+    start: Floats
+    end: Floats
+    kept: npt.NDArray[np.uint8]
+
+
+def _kept_steps(table: SpanTable) -> _Steps:
+    """Return the steps whose short spans were kept, or else all that some span belongs to."""
+    short = np.array([about.name in FOLDED for about in table.names], dtype=bool)
+    known = np.isfinite(table.step)
+    if known.any():
+        inside = known & short[table.name]
+        known = inside if inside.any() else known
+    rows = np.flatnonzero(known)
+    rows = rows[np.lexsort((table.step[rows], table.session[rows]))]
+    step, session = table.step[rows], table.session[rows]
+    firsts = np.flatnonzero(np.append(True, (np.diff(step) != 0) | (np.diff(session) != 0)))[: len(rows)]
+    if not len(rows):
+        return _Steps(session=session, step=step, start=step, end=step, kept=table.kept[rows])
+    return _Steps(
+        session=session[firsts],
+        step=step[firsts],
+        start=np.minimum.reduceat(table.start[rows], firsts),
+        end=np.maximum.reduceat(table.ends()[rows], firsts),
+        kept=np.maximum.reduceat(table.kept[rows], firsts),
+    )
+
+
+def _most_often(reasons: npt.NDArray[np.uint8]) -> str:
+    return REASONS[int(np.bincount(reasons, minlength=1).argmax())]
+
+
+def _last_spans(table: SpanTable, count: int = 50) -> Window | None:
+    if not len(table):
+        return None
+    ends = table.ends()
+    rows = np.argsort(ends, kind="stable")[-count:]
+    # What goes on all the time would make the window the whole run.
+    length = ends[rows] - table.start[rows]
+    rows = rows[length <= np.median(length) * 20]
+    return float(table.start[rows].min()), float(ends[rows].max())
+
+
+# ---------------------------------------------------------------- how long things took
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanTotals:
+    """The spans of each name together, over all sessions."""
+
+    by_name: Mapping[str, SpanSummary]
+    sessions_summed: int
+    """Sessions whose own summary was taken, which counts spans that were not kept one by one."""
+    sessions_counted: int
+    """Sessions without one, of which the kept spans were counted."""
+
+
+def totals(table: SpanTable) -> SpanTotals:
+    """Return count, total and usual length of the spans of each name.
+
+    The median and the 95th percentile of several sessions are the means of theirs, weighted by how many spans each had.
+    """
+    parts: dict[str, list[SpanSummary]] = {}
+    unsummed = sorted(set(np.unique(table.session).tolist()) - set(table.summaries))
+    for summary in table.summaries.values():
+        for name, one in summary.items():
+            parts.setdefault(name, []).append(one)
+    for session in unsummed:
+        for name, one in _counted(table, session):
+            parts.setdefault(name, []).append(one)
+    return SpanTotals(
+        by_name={name: _together(found) for name, found in parts.items()},
+        sessions_summed=len(table.summaries),
+        sessions_counted=len(unsummed),
+    )
+
+
+def _counted(table: SpanTable, session: int) -> Iterator[tuple[str, SpanSummary]]:
+    rows = np.flatnonzero((table.session == session) & np.isfinite(table.duration))
+    for number, about in enumerate(table.names):
+        took = table.duration[rows[table.name[rows] == number]]
+        if len(took):
+            half, most = np.quantile(took, (0.5, 0.95))
+            yield (
+                about.label,
+                SpanSummary(
+                    count=len(took),
+                    total=float(took.sum()),
+                    p50=float(half),
+                    p95=float(most),
+                    longest=float(took.max()),
+                ),
+            )
+
+
+def _together(parts: Sequence[SpanSummary]) -> SpanSummary:
+    count = sum(part.count for part in parts)
+    return SpanSummary(
+        count=count,
+        total=sum(part.total for part in parts),
+        p50=sum(part.p50 * part.count for part in parts) / max(1, count),
+        p95=sum(part.p95 * part.count for part in parts) / max(1, count),
+        longest=max(part.longest for part in parts),
+    )

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from toolkit.cli.main import main
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder that looks like an ai-toolkit checkout."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "toolkit").mkdir()
+    (tmp_path / "toolkit" / "job.py").touch()
+    return tmp_path
+
+
+def test_a_checkout_is_attached_to_and_detached_from(checkout, capsys):
+    assert main(["status", str(checkout)]) == 1
+    assert capsys.readouterr().out.startswith("Not attached")
+
+    assert main(["attach", str(checkout)]) == 0
+    assert "has a telemetry: block" in capsys.readouterr().out
+    assert main(["status", str(checkout)]) == 0
+    assert "for jobs with a telemetry: block" in capsys.readouterr().out
+
+    assert main(["attach", str(checkout), "--all-jobs"]) == 0
+    assert "All trainings" in capsys.readouterr().out
+    assert main(["status", str(checkout)]) == 0
+    assert "for every job" in capsys.readouterr().out
+
+    assert main(["detach", str(checkout)]) == 0
+    assert "is removed" in capsys.readouterr().out
+    assert main(["detach", str(checkout)]) == 0
+    assert "Nothing of ours" in capsys.readouterr().out
+
+
+def test_an_older_file_is_called_one(checkout, capsys):
+    main(["attach", str(checkout)])
+    path = checkout / "extensions" / "ai_toolkit_telemetry.py"
+    path.write_text(path.read_text() + "\n")
+    capsys.readouterr()
+
+    assert main(["status", str(checkout)]) == 0
+    assert "of another version or place" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["attach", "detach", "status"])
+def test_what_is_no_checkout_is_refused(command, tmp_path, capsys):
+    assert main([command, str(tmp_path)]) == 1
+    assert "no ai-toolkit checkout" in capsys.readouterr().err

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from toolkit.cli.main import main
+from toolkit.telemetry import TelemetryLogger
+
+BEGAN = 1_700_000_000.0
+
+
+def write(folder, records):
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"time": BEGAN + record["elapsed"], "session": 1, **record}) for record in records]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def timed_run(tmp_path):
+    """A folder with a run of an hour that tells where its time went, twice."""
+    first = [
+        {"event": "start", "elapsed": 0.0, "perf_tag": "h200"},
+        {"event": "system", "elapsed": 0.0, "gpu/0/power_w": 500.0},
+        {"event": "step", "elapsed": 60.0, "global_step": 1, "ledger/startup": 50.0, "ledger/training": 10.0},
+        {
+            "event": "step",
+            "elapsed": 90.5,
+            "global_step": 2,
+            "ledger/training": 20.0,
+            "ledger/data_wait": 5.5,
+        },
+        {"event": "end", "elapsed": 90.5},
+    ]
+    again = {"session": 2, "time": BEGAN + 1000.0}
+    second = [
+        {"event": "start", "elapsed": 0.0, "resumed_from_step": 1, **again},
+        {"event": "end", "elapsed": 7200.0, **again, "time": BEGAN + 8200.0},
+    ]
+    return write(tmp_path / "logs" / "greyjacket", [*first, *second])
+
+
+def table(printed):
+    rows = [
+        line.split("  ")
+        for line in printed.splitlines()
+        if "%" in line and "odput" not in line and "(" not in line
+    ]
+    return {row[1]: [cell.strip() for cell in row[2:] if cell.strip()] for row in rows}
+
+
+def test_the_ledger_is_a_table_that_adds_up(timed_run, capsys):
+    code = main(["time", str(timed_run)])
+
+    printed = capsys.readouterr().out
+    assert code == 0
+    assert printed.startswith("greyjacket: 2 h 01 min of wall time\n")
+    assert table(printed) == {
+        "training": ["10.0 s", "0.1 %", "0.00139"],
+        "data wait": ["0 s", "0.0 %", "0"],
+        "validation": ["0 s", "0.0 %", "0"],
+        "checkpoint": ["0 s", "0.0 %", "0"],
+        "sampling": ["0 s", "0.0 %", "0"],
+        "startup": ["2 h 00 min", "99.4 %", "0.00694"],
+        "control": ["0 s", "0.0 %", "0"],
+        "stalled": ["0 s", "0.0 %", "0"],
+        "redone": ["25.5 s", "0.3 %"],
+        "unaccounted": ["5.0 s", "0.1 %"],
+        "together": ["2 h 01 min", "100.0 %", "0.00833"],
+    }
+    assert "Goodput 0.1 %" in printed
+    assert "session 1: 1 min 30 s, goodput 11.0 %, h200" in printed
+    assert "15 min 10 s between sessions are not counted." in printed
+    assert "(Power is known for 1 % of the time; kWh are of that part only.)" in printed
+    assert "inferred" not in printed
+
+
+def test_inferred_entries_are_marked(tmp_path, capsys):
+    steps = [{"event": "step", "elapsed": 30.0 + number, "global_step": number} for number in range(1, 9)]
+    code = main(["time", str(write(tmp_path / "plain", steps))])
+
+    printed = capsys.readouterr().out
+    assert code == 0
+    assert "  training *" in printed
+    assert "  startup *" in printed
+    assert "* inferred: " in printed
+    assert "kWh" not in printed
+
+
+def test_scripts_get_all_of_it_as_json(timed_run, capsys):
+    code = main(["time", str(timed_run), "--json"])
+
+    answer = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert code == 0
+    assert (answer["run"], answer["status"], answer["records"], answer["bad_lines"]) == (
+        "greyjacket",
+        None,
+        7,
+        0,
+    )
+    assert answer["wall_s"] == 7290.5
+    assert sum(line["seconds"] for line in answer["lines"]) == pytest.approx(7290.5)
+    assert answer["goodput"] == pytest.approx(10.0 / 7290.5)
+    assert [session["perf_tag"] for session in answer["sessions"]] == ["h200", None]
+
+
+def test_a_run_of_the_logger_is_read_with_its_status(tmp_path, capsys):
+    with TelemetryLogger("greyjacket", log_dir=tmp_path, log_every=1) as log:
+        for step in range(1, 6):
+            log.log_step(step, train_loss=1.0 / step)
+    capsys.readouterr()
+    code = main(["time", str(tmp_path / "greyjacket"), "--json"])
+
+    answer = json.loads(capsys.readouterr().out)
+    end = json.loads((tmp_path / "greyjacket" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert code == 0
+    assert answer["status"] == "finished"
+    assert end["event"] == "end"
+    assert answer["wall_s"] == pytest.approx(end["elapsed"])
+
+
+def test_a_folder_of_runs_means_its_newest(timed_run, capsys):
+    older = write(timed_run.parent / "older", [{"event": "start", "elapsed": 0.0}])
+    os.utime(older / "metrics.jsonl", (1, 1))
+    code = main(["time", str(timed_run.parent)])
+
+    assert code == 0
+    assert capsys.readouterr().out.startswith("greyjacket: ")
+
+
+def test_lines_that_are_no_record_are_counted(timed_run, capsys):
+    with (timed_run / "metrics.jsonl").open("a") as file:
+        file.write("no record\n[]\n")
+    main(["time", str(timed_run)])
+
+    assert "(2 lines are no record)" in capsys.readouterr().out
+
+
+def test_a_run_without_records_is_said_in_words(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").touch()
+    code = main(["time", str(tmp_path)])
+
+    assert code == 0
+    assert "No records yet." in capsys.readouterr().out
+
+
+def test_a_folder_without_runs_is_said_in_words(tmp_path, capsys):
+    code = main(["time", str(tmp_path)])
+
+    assert code == 1
+    assert "is no run folder and holds none" in capsys.readouterr().err
+
+
+def test_a_tag_cannot_command_the_terminal(tmp_path, capsys):
+    tagged = [{"event": "start", "elapsed": 0.0, "perf_tag": "a\x1b[31mb"}, {"event": "end", "elapsed": 9.0}]
+    again = [{"event": "start", "elapsed": 0.0, "session": 2}]
+    main(["time", str(write(tmp_path / "run", [*tagged, *again]))])
+
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "b" in printed

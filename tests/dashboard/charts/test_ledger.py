@@ -1,0 +1,70 @@
+"""The parts of the bar make a whole, and what is small is in the table all the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dashboard.charts.ledger import bar_of, table_of
+from dashboard.charts.palette import DARK, LIGHT
+from tests.dashboard.timed_runs import ledger
+from toolkit.timing.names import ENTRIES
+
+
+def test_the_parts_of_a_bar_add_up_and_stand_in_the_order_of_the_ledger():
+    parts = bar_of(ledger(training=0.7, data_wait=0.2, redone=0.1).lines)
+
+    assert [part["words"] for part in parts] == [
+        "training",
+        "waiting for data",
+        "lost to a crash and done again",
+    ]
+    assert sum(part["share"] for part in parts) == pytest.approx(1.0)
+    assert parts[0]["title"] == "training: 11 m 40 s, 70 %"
+
+
+def test_what_is_too_narrow_has_no_number_in_it_and_what_is_hatched_has_none():
+    training, wait, validation, lost = bar_of(
+        ledger(training=0.6, data_wait=0.2, validation=0.05, redone=0.15).lines
+    )
+
+    assert (training["text"], wait["text"]) == ("60 %", "20 %")
+    assert validation["text"] == lost["text"] == ""
+    assert lost["hatched"]
+    assert not training["hatched"]
+
+
+def test_every_entry_has_a_look_of_its_own_in_both_themes():
+    parts = bar_of(ledger(**dict.fromkeys(ENTRIES, 0.1)).lines)
+
+    assert len({(part["color"], part["hatched"]) for part in parts}) == len(ENTRIES)
+    for part in parts:
+        name = part["color"].removeprefix("@").split("/")[0]
+        assert name in LIGHT
+        assert name in DARK
+
+
+def test_the_table_has_every_entry_that_holds_time_and_their_sum():
+    table = table_of(ledger(training=0.9996, validation=0.0004))
+
+    assert table["head"] == ["", "time", "share"]
+    assert [row["cells"] for row in table["rows"]] == [
+        ["training", "16 m 39 s", "99.9 %"],
+        ["validation", "400 ms", "< 0.1 %"],
+        ["together", "16 m 40 s", "100 %"],
+    ]
+
+
+def test_energy_has_a_column_where_it_is_known():
+    plain = ledger(training=0.5, validation=0.5)
+    lines = tuple(
+        replace(line, kwh=1.5 if line.entry == "training" else None, inferred=line.entry == "training")
+        for line in plain.lines
+    )
+
+    table = table_of(replace(plain, lines=lines, kwh=1.5))
+
+    assert table["head"][-1] == "kWh"
+    assert [row["cells"][0] for row in table["rows"]] == ["training *", "validation", "together"]
+    assert [row["cells"][-1] for row in table["rows"]] == ["1.5", "–", "1.5"]  # noqa: RUF001

@@ -1,0 +1,68 @@
+"""What the ledger says in words, and what it advises."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboard.data.ledger_words import WORDS, advice_on, is_worth_showing, percent, words_of
+from tests.dashboard.timed_runs import ledger
+from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.names import ENTRIES
+
+
+def test_every_entry_has_a_word():
+    assert set(WORDS) == set(ENTRIES)
+    assert words_of("of a later version") == "of a later version"
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("data_wait", "More loader workers"),
+        ("validation", "Validate less often"),
+        ("checkpoint", "Save less often"),
+        ("sampling", "Sample less often"),
+        ("startup", "Keep what it prepares"),
+        ("control", "somebody asked for it"),
+        ("stalled", "Alerts and System pages"),
+        ("redone", "Save checkpoints more often"),
+        ("unaccounted", "log.span"),
+    ],
+)
+def test_what_costs_most_besides_training_is_named_with_what_to_do_about_it(entry, words):
+    advice = advice_on(ledger(**{"training": 0.6, "validation": 0.06, entry: 0.3}))
+
+    assert "costs most besides training: 30 % of the time." in advice.text
+    assert words in advice.text
+    assert advice.much == (entry != "control")
+
+
+def test_what_is_little_is_said_quietly_or_not_at_all():
+    assert not advice_on(ledger(training=0.9, data_wait=0.1)).much
+    assert advice_on(ledger(training=0.96, data_wait=0.04)) is None
+    assert advice_on(LedgerBook().ledger()) is None
+
+
+def test_a_run_that_has_not_trained_yet_shows_no_ledger():
+    assert not is_worth_showing(LedgerBook().ledger())
+    assert not is_worth_showing(ledger(startup=1.0))
+    assert is_worth_showing(ledger(startup=0.9, training=0.1))
+    assert is_worth_showing(ledger(startup=0.9, stalled=0.1))
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.0, "0 %"),
+        (0.00004, "< 0.1 %"),
+        (0.012, "1.2 %"),
+        (0.0994, "9.9 %"),
+        (0.0996, "10 %"),
+        (0.834, "83 %"),
+        (0.9962, "99.6 %"),
+        (0.99996, "99.9 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_a_share_is_written_so_that_little_is_not_nothing_and_nearly_all_is_not_all(share, words):
+    assert percent(share) == words

@@ -1,0 +1,224 @@
+"""Jobs by perf_tag on the Compare page: which is slower, by how much, and what that is known from."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("streamlit")
+
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.views.pages import chart_data, is_well, open_page, said
+from toolkit.runfolder.manifest import read_manifest, write_manifest
+
+
+def write_jobs(root, name, seconds, *, perf_tags=(), session_tags=(), began=1.7e9, **metrics):
+    """Write a run with one session for each of `seconds`, the time its steps take."""
+    count = 120
+    noise = np.random.default_rng(len(name) + int(began) % 97).normal(size=count * len(seconds))
+    folder = write_run(
+        root,
+        name,
+        sessions=[range(number * count, (number + 1) * count) for number in range(len(seconds))],
+        curves={
+            "train_loss": lambda step: 1.0,
+            "sec_per_step": list(np.repeat(seconds, count) * np.exp(0.03 * noise)),
+            **metrics,
+        },
+        began=began,
+    )
+    manifest = read_manifest(folder)
+    sessions = tuple(
+        replace(
+            session,
+            perf_tag=perf_tags[number] if number < len(perf_tags) else None,
+            session_tag=session_tags[number] if number < len(session_tags) else None,
+        )
+        for number, session in enumerate(manifest.sessions)
+    )
+    write_manifest(folder, replace(manifest, sessions=sessions))
+    return folder
+
+
+def table(tab):
+    return next(frame.value for frame in tab.dataframe if "perf_tag" in frame.value.columns)
+
+
+def speed_chart(tab):
+    sent = [json.loads(data) for data in chart_data(tab)]
+    return next(json.loads(one["figure"]) for one in sent if one["label"].startswith("Seconds a step"))
+
+
+def test_a_slower_tag_is_said_to_be_slower_than_the_one_before(logs):
+    write_jobs(logs, "old", [0.5], perf_tags=["tag-a"], began=1.7e9)
+    write_jobs(logs, "new", [0.6], perf_tags=["tag-b"], began=1.8e9)
+
+    tab = open_page("compare", runs="new,old")
+
+    assert is_well(tab)
+    assert re.search(
+        r"tag-b is (19|20|21) % slower than tag-a \(95 % interval .*, 1 job against 1\)", said(tab)
+    )
+    assert "it is not known how far two jobs of one tag lie apart" in said(tab)
+
+
+def test_every_job_has_a_row_in_the_chart_and_in_the_table(logs):
+    write_jobs(logs, "old", [0.5, 0.51], perf_tags=["tag-a"] * 2)
+    write_jobs(
+        logs,
+        "new",
+        [0.6],
+        perf_tags=["tag-b"],
+        began=1.8e9,
+        samples_per_sec=lambda step: 8.0,
+        **{"ledger/training": lambda step: 0.3, "ledger/data_wait": lambda step: 0.1},
+    )
+
+    tab = open_page("compare", runs="old,new")
+
+    rows = table(tab).set_index("job")
+    assert list(rows.index) == ["old · session 1", "old · session 2", "new · session 1"]
+    assert rows.loc["new · session 1", "data wait"] == "25 %"
+    assert rows.loc["new · session 1", "samples / s"] == "8"
+    assert rows.loc["old · session 1", "steps"] == "120"
+    assert [len(trace["x"]) for trace in speed_chart(tab)["data"]] == [2, 1]
+
+
+def test_one_run_that_changed_its_tag_on_the_way_can_be_compared_with_itself(logs):
+    write_jobs(logs, "r", [0.8, 0.5], perf_tags=["loop", "no-loop"], session_tags=["night", "night"])
+
+    tab = open_page("compare", runs="r")
+
+    assert is_well(tab)
+    assert "faster than loop" in said(tab)
+    assert list(table(tab)["session_tag"]) == ["night, part 1 of 2", "night, part 2 of 2"]
+
+
+def test_the_baseline_can_be_chosen(logs):
+    for number, seconds in enumerate((0.5, 0.6, 0.55)):
+        write_jobs(logs, f"r{number}", [seconds], perf_tags=[f"tag-{number}"], began=1.7e9 + 1000 * number)
+    tab = open_page("compare", runs="r0,r1,r2")
+
+    assert "faster than tag-1" in said(tab)
+
+    tab.selectbox(key="_speed_base tag tag-2").set_value("tag tag-0").run()
+
+    assert "slower than tag-0" in said(tab)
+
+    tab.selectbox(key="_speed_of").set_value("tag tag-0").run()
+
+    assert "tag-0 is" in said(tab)
+    assert "faster than tag-1" in said(tab)
+
+
+def test_more_runs_of_the_same_tags_are_added_when_asked(logs):
+    write_jobs(logs, "a1", [0.5], perf_tags=["a"])
+    write_jobs(logs, "a2", [0.505], perf_tags=["a"], began=1.71e9)
+    write_jobs(logs, "b1", [0.7], perf_tags=["b"], began=1.8e9)
+    write_jobs(logs, "c1", [0.7], perf_tags=["c"], began=1.9e9)
+    tab = open_page("compare", runs="a1,b1")
+
+    assert len(table(tab)) == 2
+
+    tab.toggle(key="tagged").set_value(True).run()
+
+    assert is_well(tab)
+    assert "With 1 more run of the same perf_tags" in said(tab)
+    assert sorted(table(tab)["job"]) == ["a1 · session 1", "a2 · session 1", "b1 · session 1"]
+    assert "1 job against 2" in said(tab)
+    assert "one more of either tag tells a lot" in said(tab)
+
+
+def test_runs_without_a_tag_are_groups_of_their_own_and_the_page_says_how_to_set_one(logs):
+    write_jobs(logs, "first", [0.5, 0.5])
+    write_jobs(logs, "second", [0.5], began=1.8e9)
+
+    tab = open_page("compare", runs="first,second")
+
+    assert is_well(tab)
+    assert "No difference that can be told from the noise: second is between" in said(tab)
+    assert "1 job against 2" in said(tab)
+    assert "telemetry: {perf_tag: my-change}" in said(tab)
+
+
+def test_the_parts_of_one_logical_job_can_be_looked_at_alone(logs):
+    write_jobs(logs, "r", [0.5, 0.5], perf_tags=["a", "b"], session_tags=["monday", "tuesday"])
+    write_jobs(logs, "s", [0.5], perf_tags=["b"], session_tags=["tuesday"], began=1.8e9)
+    tab = open_page("compare", runs="r,s")
+
+    tab.selectbox(key="session_tag").set_value("tuesday").run()
+
+    assert is_well(tab)
+    assert list(table(tab)["job"]) == ["r · session 2", "s · session 1"]
+    assert list(table(tab)["session_tag"]) == ["tuesday, part 1 of 2", "tuesday, part 2 of 2"]
+
+
+def test_other_batch_sizes_are_compared_by_the_sample(logs):
+    write_jobs(logs, "small", [0.5], perf_tags=["small"], samples_per_sec=lambda step: 8.0)
+    write_jobs(logs, "large", [1.0], perf_tags=["large"], began=1.8e9, samples_per_sec=lambda step: 8.0)
+
+    tab = open_page("compare", runs="small,large")
+
+    assert is_well(tab)
+    assert "this is about the time a sample takes, not a step" in said(tab)
+    assert "No difference that can be told from the noise" in said(tab)
+
+
+def test_a_job_that_is_too_short_is_shown_and_not_judged(logs):
+    write_run(logs, "short", curves={"sec_per_step": lambda step: 0.5}, sessions=(range(12),))
+    write_jobs(logs, "long", [0.5], began=1.8e9)
+
+    tab = open_page("compare", runs="short,long")
+
+    assert is_well(tab)
+    assert "too short to be judged" in said(tab)
+    assert len(table(tab)) == 2
+    assert any(
+        symbol.endswith("-open") for trace in speed_chart(tab)["data"] for symbol in trace["marker"]["symbol"]
+    )
+
+
+def test_runs_that_logged_no_step_times_have_nothing_of_it(logs):
+    write_run(logs, "a")
+    write_run(logs, "b")
+
+    tab = open_page("compare", runs="a,b")
+
+    assert is_well(tab)
+    assert "perf_tag" not in said(tab)
+
+
+def test_tags_are_shown_as_they_are(logs):
+    write_jobs(logs, "a", [0.5], perf_tags=["<b>*x*</b>"])
+    write_jobs(logs, "b", [0.7], perf_tags=["[y](http://example.org)"], began=1.8e9)
+
+    tab = open_page("compare", runs="a,b")
+
+    assert is_well(tab)
+    assert "than <b>*x*</b> (95 % interval" in said(tab)
+    assert "<b>*x*" not in json.dumps(speed_chart(tab))
+
+
+def test_what_was_chosen_may_go_with_the_run_that_had_it(logs):
+    for number, seconds in enumerate((0.5, 0.6, 0.55)):
+        write_jobs(logs, f"r{number}", [seconds], perf_tags=[f"tag-{number}"], began=1.7e9 + 1000 * number)
+    tab = open_page("compare", runs="r0,r1,r2")
+    tab.selectbox(key="_speed_of").set_value("tag tag-1").run()
+
+    tab.multiselect[0].set_value(["r0", "r2"]).run()
+
+    assert is_well(tab)
+    assert "tag-2 is" in said(tab)
+
+
+def test_an_address_that_names_no_such_session_tag_shows_every_job(logs):
+    write_jobs(logs, "r", [0.5, 0.5], perf_tags=["a", "b"], session_tags=["monday", "tuesday"])
+
+    tab = open_page("compare", runs="r", session_tag="never")
+
+    assert is_well(tab)
+    assert len(table(tab)) == 2

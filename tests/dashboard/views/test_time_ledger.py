@@ -1,0 +1,150 @@
+"""Where the time went, on the Overview: a bar, a sentence, the figures behind them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from dashboard.data import record_slices
+from dashboard.data.local_store import LocalStore
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.timed_runs import write_timed_run
+from tests.dashboard.views.pages import is_well, open_page, said
+
+
+def ledger_data(tab):
+    """Return what is sent to the browser for the bar, for the table and for the sessions, in this order."""
+    sent = [json.loads(item.proto.json) for item in tab.get("bidi_component")]
+    return [data for data in sent if "bars" in data]
+
+
+def test_the_bar_says_how_much_of_the_time_was_training(logs):
+    write_timed_run(logs, "r", noise=0.0)
+
+    tab = open_page("overview", "r")
+
+    assert is_well(tab)
+    bar, table = ledger_data(tab)
+    assert bar["bars"][0]["left"] == "Goodput 78 %"
+    assert bar["bars"][0]["right"] == "35 m 20 s of wall time"
+    assert [part["words"] for part in bar["names"]] == [
+        "training",
+        "waiting for data",
+        "validation",
+        "checkpoints",
+        "start-up",
+        "unaccounted",
+    ]
+    assert table["table"]["rows"][0]["cells"] == ["training", "27 m 40 s", "78 %"]
+
+
+def test_much_waiting_for_data_is_said_with_what_to_do_about_it(logs):
+    write_timed_run(logs, "r", shares={"training": 0.6, "data_wait": 0.35})
+
+    assert "More loader workers" in said(open_page("overview", "r"))
+
+
+def test_every_session_of_a_resumed_run_has_a_bar_and_what_was_done_again_is_shown(logs):
+    write_timed_run(logs, "r", sessions=(range(1, 61), range(41, 101)), perf_tags=("a", "b"))
+
+    tab = open_page("overview", "r")
+
+    assert is_well(tab)
+    bar, table, sessions = ledger_data(tab)
+    assert "in 2 sessions" in bar["bars"][0]["right"]
+    assert any(row["cells"][0] == "lost to a crash and done again" for row in table["table"]["rows"])
+    assert [one["left"] for one in sessions["bars"]] == ["Session 1 · a", "Session 2 · b"]
+    assert "Between sessions nothing ran for 10 m; that is not counted." in said(tab)
+
+
+def test_energy_and_notes_are_shown_where_there_are_any(logs):
+    write_timed_run(logs, "r", power_w=360.0)
+
+    tab = open_page("overview", "r")
+
+    assert ledger_data(tab)[1]["table"]["head"][-1] == "kWh"
+    assert "kWh" in ledger_data(tab)[0]["bars"][0]["right"]
+    assert "Power is known for" in said(tab)
+
+
+def test_a_plain_loop_has_an_inferred_ledger_that_says_so(logs):
+    write_timed_run(logs, "r", shares={})
+
+    tab = open_page("overview", "r")
+
+    assert is_well(tab)
+    assert ledger_data(tab)[0]["bars"][0]["left"].startswith("Goodput about 9")
+    assert "* Inferred" in said(tab)
+
+
+def test_a_run_without_steps_has_no_ledger(logs):
+    write_run(logs, "r", [], status="starting")
+    write_run(logs, "s", [{"event": "start", "time": 1.7e9, "elapsed": 0.0, "seq": 0, "session": 1}])
+
+    for run in ("r", "s"):
+        tab = open_page("overview", run)
+
+        assert is_well(tab)
+        assert ledger_data(tab) == []
+        assert "Where the time went" not in said(tab)
+
+
+def test_a_long_log_is_added_up_a_part_at_a_time_and_says_how_far_it_is(logs, monkeypatch):
+    write_timed_run(logs, "r", sessions=(range(1, 1001),))
+    monkeypatch.setattr(record_slices, "_RECORDS_AT_ONCE", 50)
+    monkeypatch.setattr(LocalStore, "time_spent", _without_time(LocalStore.time_spent))
+
+    tab = open_page("overview", "r")
+
+    assert is_well(tab)
+    assert "% of the records added up so far" in ledger_data(tab)[0]["bars"][0]["right"]
+    for _ in range(200):
+        tab.run()
+        if "so far" not in ledger_data(tab)[0]["bars"][0]["right"]:
+            break
+    assert ledger_data(tab)[0]["bars"][0]["right"].endswith("of wall time")
+
+
+def _without_time(time_spent):
+    return lambda store, key, *, wait_s=0.0: time_spent(store, key, wait_s=0.0)
+
+
+def test_what_spans_put_on_the_step_records_is_no_metric_of_its_own(logs):
+    write_run(
+        logs,
+        "r",
+        curves={
+            "mine": float,
+            "ledger/training": lambda step: 0.4,
+            "time/forward": lambda step: 0.1,
+            "device_time/forward": lambda step: 0.1,
+        },
+    )
+
+    shown = said(open_page("overview", "r"))
+
+    assert "**mine**" in shown
+    assert "ledger/" not in shown
+    assert "time/forward" not in shown
+
+
+def test_spans_do_not_push_what_happened_off_the_latest_events(logs):
+    spans = [
+        {
+            "event": "span",
+            "seq": 200 + n,
+            "session": 1,
+            "time": 1.7e9,
+            "elapsed": 1.0,
+            "name": "x",
+            "duration": 1.0,
+        }
+        for n in range(100)
+    ]
+    saved = {"event": "checkpoint", "seq": 199, "session": 1, "time": 1.7e9, "elapsed": 1.0, "global_step": 7}
+    write_run(logs, "r", extra=[saved, *spans])
+
+    assert "checkpoint at step 7" in said(open_page("overview", "r"))

@@ -1,0 +1,262 @@
+"""Code written for ai-toolkit's telemetry fork goes on working."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import time
+
+import pytest
+
+from tests.telemetry.logged import read_records
+from toolkit.telemetry import OptionsError
+from toolkit.telemetry.compat.fork import (
+    TelemetryLogger,
+    extract_lora_metadata,
+    extract_model_info,
+    extract_training_info,
+    get_run_name,
+)
+
+CONFIG = {
+    "name": "greyjacket",
+    "network": {
+        "type": "lora",
+        "linear": 16,
+        "linear_alpha": 8,
+        "network_kwargs": {"only_if_contains": ["a"]},
+    },
+    "model": {"name_or_path": "flux", "is_flux": True, "quantize": True},
+    "train": {
+        "batch_size": 2,
+        "gradient_accumulation_steps": 3,
+        "lr": 1e-3,
+        "steps": 20,
+        "lr_scheduler": "cosine",
+    },
+}
+
+SIGNATURES = {
+    "__init__": ["run_name", "log_dir", "enable_tensorboard", "enable_wandb"],
+    "log_start": ["config", "lora_config", "model_info", "training_info"],
+    "log_step": ["global_step", "epoch", "metrics"],
+    "log_epoch": ["epoch", "metrics"],
+    "log_checkpoint": ["global_step", "checkpoint_path", "is_best"],
+    "log_eval": ["global_step", "metrics"],
+    "log_control_change": ["old_value", "new_value", "source"],
+    "check_control_file": [],
+    "close": [],
+}
+
+
+def test_every_call_takes_what_the_forks_takes():
+    for name, parameters in SIGNATURES.items():
+        ours = list(inspect.signature(getattr(TelemetryLogger, name)).parameters)
+
+        assert ours[1 : len(parameters) + 1] == parameters
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A training loop as the fork's users wrote it; the records of its folder."""
+    folder = tmp_path_factory.mktemp("fork")
+    weights = folder / "greyjacket.safetensors"
+    weights.write_bytes(b"weights")
+    telemetry = TelemetryLogger(get_run_name(CONFIG), folder)
+    telemetry.log_start(
+        CONFIG,
+        extract_lora_metadata(CONFIG["network"]),
+        extract_model_info(CONFIG["model"]),
+        extract_training_info(CONFIG["train"]),
+    )
+    for step in range(1, 21):
+        control = telemetry.check_control_file()
+        assert control is None
+        loss = math.nan if step == 13 else 1.0 / step
+        telemetry.log_step(
+            step, step // 10, {"train_loss": loss, "lr": 1e-3, "grad_norm": None, "loss/mse": loss}
+        )
+    telemetry.log_checkpoint(20, str(weights), is_best=True)
+    telemetry.log_eval(20, {"val_loss": 0.25, "clip": 0.5})
+    telemetry.log_epoch(2, {"train_loss": 0.05})
+    telemetry.log_control_change({"log_every": 10}, {"log_every": 20})
+    telemetry.close()
+    telemetry.close()
+    telemetry.log_step(21, 2, {"train_loss": 1.0})
+    assert telemetry.jsonl_path == folder / "greyjacket/metrics.jsonl"
+    assert telemetry.csv_path.exists()
+    return read_records(telemetry.jsonl_path)
+
+
+def of(run, event):
+    return [record for record in run if record["event"] == event]
+
+
+def test_every_step_is_kept_with_its_epoch_and_metrics(run):
+    steps = of(run, "step")
+
+    assert [(step["global_step"], step["epoch"]) for step in steps] == [(n, n // 10) for n in range(1, 21)]
+    assert steps[3]["train_loss"] == steps[3]["loss/mse"] == 0.25
+    assert [step["global_step"] for step in steps if step["nan_inf_detected"]] == [13]
+    assert steps[12]["non_finite"] == {"train_loss": "NaN", "loss/mse": "NaN"}
+
+
+def test_the_start_has_the_forks_names(run):
+    (start,) = of(run, "start")
+
+    assert (start["lora_rank"], start["lora_alpha"], start["lora_target_modules"]) == (16, 8, ["a"])
+    assert (start["model_name_or_path"], start["is_flux"], start["quantize"]) == ("flux", True, True)
+    assert (start["batch_size"], start["effective_batch_size"], start["max_steps"]) == (2, 6, 20)
+    assert start["config"]["name"] == "greyjacket"
+
+
+def test_everything_else_is_kept_too(run):
+    (checkpoint,) = of(run, "checkpoint")
+    (evaluation,) = of(run, "eval")
+    (epoch,) = of(run, "epoch")
+    (change,) = of(run, "control_change")
+
+    assert (checkpoint["global_step"], checkpoint["bytes"], checkpoint["is_best"]) == (20, 7, True)
+    assert (evaluation["eval/val_loss"], evaluation["eval/clip"], evaluation["val_loss"]) == (0.25, 0.5, 0.25)
+    assert (epoch["epoch"], epoch["train_loss"]) == (2, 0.05)
+    assert (change["old/log_every"], change["new/log_every"], change["source"]) == (10, 20, "dashboard")
+    assert run[-1]["status"] == "finished"
+
+
+def test_a_second_start_goes_on_in_the_same_folder(tmp_path):
+    for first in (1, 3):
+        telemetry = TelemetryLogger("again", str(tmp_path), system=False)
+        for step in (first, first + 1):
+            telemetry.log_step(step, 0, {"train_loss": 1.0})
+        telemetry.close()
+    steps = read_records(tmp_path / "again/metrics.jsonl", "step")
+
+    assert [(step["global_step"], step["session"]) for step in steps] == [(1, 1), (2, 1), (3, 2), (4, 2)]
+    assert (tmp_path / "again/metrics.csv").read_text().count("step") >= 4
+
+
+def test_a_request_is_handed_out_once_and_answered_once(tmp_path):
+    telemetry = TelemetryLogger("asked", tmp_path, system=False)
+    telemetry.telemetry.declare_action("save")
+    telemetry.log_step(1, 0, {"train_loss": 1.0})
+    request = {"log_every": 50, "actions": ["save"], "timestamp": time.time()}
+    asked = tmp_path / "asked/.asked"
+    asked.write_text(json.dumps(request))
+    os.replace(asked, telemetry.control_path)
+    handed_out, step, deadline = [], 1, time.monotonic() + 30
+    while not handed_out and time.monotonic() < deadline:
+        step += 1
+        telemetry.log_step(step, 0, {"train_loss": 1.0})
+        control = telemetry.check_control_file()
+        if control:
+            handed_out.append(control)
+            telemetry.log_control_change(
+                {"log_every": 1}, {"log_every": control["log_every"]}, source="dashboard"
+            )
+        time.sleep(0.02)
+    assert telemetry.check_control_file() is None
+    telemetry.close()
+    (control,) = handed_out
+    answers = read_records(tmp_path / "asked/metrics.jsonl", "control_change")
+
+    assert (control["log_every"], control["actions"]) == (50, ["save"])
+    assert [answer["status"] for answer in answers] == ["applied"]
+
+
+def test_values_that_make_no_sense_do_not_reach_the_loop(tmp_path):
+    telemetry = TelemetryLogger("odd", tmp_path, system=False)
+    telemetry.log_start(None, None, None, None)
+    telemetry.log_step(1, 0, "no mapping")
+    telemetry.log_step(2, 0, None)
+    telemetry.log_step(3, 0, {"global_step": 9, "epoch": 5, 7: 1.0})
+    telemetry.log_checkpoint(3, None)
+    telemetry.log_eval(3, 7)
+    telemetry.close()
+    steps = read_records(tmp_path / "odd/metrics.jsonl", "step")
+
+    assert [step["global_step"] for step in steps] == [2, 3]
+    assert (steps[1]["epoch"], steps[1]["7"]) == (5, 1.0)
+
+
+def test_a_broken_logger_does_not_stop_the_loop(tmp_path, monkeypatch):
+    telemetry = TelemetryLogger("broken", tmp_path, system=False)
+
+    def broken(*_, **__):
+        raise RuntimeError("broken")
+
+    for name in ("log_start", "log_step", "log_eval", "log_epoch", "log_checkpoint", "take_requests"):
+        monkeypatch.setattr(telemetry.telemetry, name, broken)
+    telemetry.log_start({}, {}, {}, {})
+    telemetry.log_step(1, 0, {})
+    telemetry.log_eval(1, {})
+    telemetry.log_epoch(1, {})
+    telemetry.log_checkpoint(1, "x")
+
+    assert telemetry.check_control_file() is None
+    assert telemetry.guard.total == 6
+    telemetry.close()
+
+
+def test_one_that_is_switched_off_writes_nothing(tmp_path):
+    telemetry = TelemetryLogger("off", tmp_path / "logs", enabled=False)
+    telemetry.log_start({}, {}, {}, {})
+    telemetry.log_step(1, 0, {"train_loss": 1.0})
+    telemetry.close()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exception_ends_the_run_as_failed(tmp_path):
+    error = ValueError("boom")
+
+    def train():
+        with TelemetryLogger("failing", tmp_path, system=False):
+            raise error
+
+    with pytest.raises(ValueError) as caught:
+        train()
+
+    assert caught.value is error
+    assert read_records(tmp_path / "failing/metrics.jsonl", "end")[0]["status"] == "failed"
+
+
+def test_wrong_options_are_heard_of_at_once(tmp_path):
+    with pytest.raises(OptionsError, match="log_evry"):
+        TelemetryLogger("r", tmp_path, log_evry=3)
+
+
+def test_names_come_from_the_configuration_or_the_time():
+    assert get_run_name({"config": {"name": "inner"}, "name": "outer"}) == "inner"
+    assert get_run_name({"name": "outer"}) == "outer"
+    assert get_run_name({}).startswith("run-2")
+
+
+def test_what_a_configuration_leaves_open_has_the_forks_default():
+    assert extract_lora_metadata(None) == {}
+    assert extract_lora_metadata({"rank": 8})["lora_rank"] == 8
+    assert extract_lora_metadata({"dropout": 0.1}) == {
+        "lora_type": "lora",
+        "lora_rank": 4,
+        "lora_alpha": 1.0,
+        "lora_conv_rank": None,
+        "lora_conv_alpha": None,
+        "lora_dropout": 0.1,
+    }
+    assert extract_training_info({})["effective_batch_size"] == 1
+    assert extract_training_info({"lr_scheduler": "cosine"})["scheduler"] == "cosine"
+    assert extract_training_info({"scheduler": "linear", "steps": 5})["max_steps"] == 5
+    assert extract_model_info({"is_xl": True})["is_sdxl"] is True
+
+
+def test_the_parameters_of_a_network_are_counted():
+    torch = pytest.importorskip("torch")
+
+    class StableDiffusion:
+        network = torch.nn.Linear(3, 2)
+
+    StableDiffusion.network.bias.requires_grad_(False)
+    info = extract_model_info({"name_or_path": "flux"}, StableDiffusion())
+
+    assert (info["trainable_params"], info["total_params"]) == (6, 8)

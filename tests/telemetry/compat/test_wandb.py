@@ -1,0 +1,697 @@
+"""Scripts written for W&B, run through our door, and through W&B itself where the two can be compared."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import toolkit.telemetry.compat.wandb as wandb
+from tests.telemetry.exporters.test_wandb import config as config_kept_by_wandb
+from tests.telemetry.exporters.test_wandb import kept_by_wandb, rows
+from tests.telemetry.logged import Arriving, read_records
+from toolkit.telemetry.compat import stand_ins
+from toolkit.telemetry.compat.wandb_summary import Metric, Summary
+from toolkit.telemetry.device_scalars import PendingScalar
+from toolkit.telemetry.options import OptionsError
+
+ROOT = Path(__file__).resolve().parents[3]
+QUIET = {"system": False, "csv": False}
+
+# In the style of W&B's own examples; the import is the only line that differs.
+SCRIPT = """
+    import argparse, math, random
+    {wandb}
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--epochs", type=int, default=3)
+    args = parser.parse_args([])
+
+    wandb.login()
+    run = wandb.init(
+        project="greyjacket",
+        name="typical",
+        config=args,
+        tags=["baseline"],
+        notes="a typical script",
+        group="g1",
+        job_type="train",
+        settings=wandb.Settings(console="off", x_disable_stats=True),
+    )
+    wandb.config.update({{"batch_size": 4}})
+    config = wandb.config
+    wandb.define_metric("val/acc", summary="max")
+    wandb.define_metric("val/loss", summary="min")
+
+    random.seed(7)
+    table = wandb.Table(columns=["epoch", "guess", "truth"])
+    weight = 3.0
+    for epoch in range(config.epochs):
+        for batch in range(config["batch_size"]):
+            loss = weight**2
+            weight -= config.lr * 2 * weight + random.uniform(-0.01, 0.01)
+            wandb.log({{"train/loss": loss, "optim": {{"lr": config.lr}}, "epoch": epoch}})
+        wandb.log({{"val/loss": weight**2 + 0.1 * (epoch == 2)}}, commit=False)
+        run.log({{"val/acc": 1 - abs(weight) / 3, "weights": wandb.Histogram([weight, 1.0, 2.0])}})
+        table.add_data(epoch, round(weight, 3), 0.0)
+    wandb.log({{"late": 1.0}}, step=40)
+    wandb.log({{"later": 2.0}}, step=40)
+    wandb.log({{"latest": 3.0}})
+    wandb.log({{"after": math.nan}})
+    wandb.log({{"predictions": table}})
+    run.summary["best"] = 0.5
+    run.alert(title="Low accuracy", text="it is low", level=wandb.AlertLevel.WARN)
+    print("STEP", run.step)
+    wandb.finish()
+"""
+
+
+def run_script(folder, line, **environment):
+    text = textwrap.dedent(SCRIPT).format(wandb=line)
+    finished = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The same script through the real W&B, offline, and through ours: what each of them kept."""
+    theirs, ours = tmp_path_factory.mktemp("theirs"), tmp_path_factory.mktemp("ours")
+    finished = run_script(theirs, "import wandb", WANDB_MODE="offline", WANDB_SILENT="true")
+    mine = run_script(ours, "import toolkit.telemetry.compat.wandb as wandb")
+    assert mine.stdout.splitlines()[-1] == finished.stdout.splitlines()[-1] == "STEP 43"
+    # It watches itself: the script logs a NaN.
+    assert [line.split(" from")[0] for line in mine.stderr.splitlines()] == [
+        "[telemetry] warning: after is NaN or infinite"
+    ]
+    return kept_by_wandb(theirs), ours / "logs/typical"
+
+
+def by_step(kept):
+    merged = {}
+    for step, values in kept:
+        merged.setdefault(step, {}).update(values)
+    return merged
+
+
+def test_a_typical_script_leaves_the_values_that_wandb_keeps(both):
+    messages, folder = both
+    theirs = by_step(
+        (row["_step"], {name.replace("optim.lr", "optim/lr"): value for name, value in row.items()})
+        for row in rows(messages)
+    )
+    ours = by_step(
+        (record["global_step"], record) for record in read_records(folder / "metrics.jsonl", "step")
+    )
+    names = {"train/loss", "optim/lr", "epoch", "val/loss", "val/acc", "late", "later", "latest"}
+
+    def chosen(kept):
+        return {
+            step: found
+            for step, row in kept.items()
+            if (found := {name: value for name, value in row.items() if name in names})
+        }
+
+    assert chosen(ours) == chosen(theirs)
+    assert len(chosen(ours)) == 3 * (4 + 1) + 1
+    assert math.isnan(theirs[41]["after"])
+    assert ours[41]["after"] is None
+    assert ours[41]["non_finite"] == {"after": "NaN"}
+
+
+def test_a_typical_script_leaves_the_summary_that_wandb_keeps(both):
+    messages, folder = both
+    theirs = {}
+    for message in messages:
+        if message.WhichOneof("record_type") == "summary":
+            for item in message.summary.update:
+                theirs["/".join(item.nested_key) or item.key] = json.loads(item.value_json)
+    (ours,) = read_records(folder / "metrics.jsonl", "summary")
+
+    for name in ("train/loss", "epoch", "late", "best"):
+        assert ours[name] == theirs[name]
+    values = [row for row in rows(messages) if "val/loss" in row]
+    assert ours["val/loss/min"] == min(row["val/loss"] for row in values)
+    assert ours["val/acc/max"] == max(row["val/acc"] for row in values)
+
+
+def test_a_typical_script_leaves_its_configuration_and_what_it_said_of_itself(both):
+    messages, folder = both
+    start = read_records(folder / "metrics.jsonl", "start")
+    manifest = json.loads((folder / "run.json").read_text())
+    kept = config_kept_by_wandb(messages)
+
+    assert len(start) == 1
+    assert start[0]["config"] == {"lr": 0.1, "epochs": 3, "batch_size": 4}
+    assert start[0]["config"] == {name: kept[name] for name in start[0]["config"]}
+    assert start[0]["learning_rate"] == 0.1
+    assert (start[0]["group"], start[0]["job_type"], start[0]["notes"]) == ("g1", "train", "a typical script")
+    assert (manifest["project"], manifest["tags"]) == ("greyjacket", ["baseline"])
+    assert manifest["sessions"][0]["status"] == "finished"
+
+
+def test_a_typical_script_leaves_its_table_histograms_and_alert(both):
+    _, folder = both
+    (table,) = read_records(folder / "metrics.jsonl", "table")
+    histograms = read_records(folder / "metrics.jsonl", "histogram")
+    (alert,) = read_records(folder / "metrics.jsonl", "alert")
+    content = json.loads((folder / table["path"]).read_text())
+
+    assert (table["name"], table["rows"], table["columns"]) == ("predictions", 3, ["epoch", "guess", "truth"])
+    assert [row[0] for row in content["data"]] == [0, 1, 2]
+    assert [(histogram["name"], sum(histogram["values"])) for histogram in histograms] == [("weights", 3)] * 3
+    assert len(histograms[0]["bins"]) == len(histograms[0]["values"]) + 1
+    assert (alert["title"], alert["text"], alert["level"]) == ("Low accuracy", "it is low", "WARN")
+
+
+# The rest is about our door alone.
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+    """Begin runs in a folder of the test's own, and end what it left open."""
+    for name in list(os.environ):
+        if name.startswith("WANDB_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(stand_ins, "_said", set())
+
+    def init(**given):
+        return wandb.init(**{"dir": tmp_path, "name": "r", "telemetry": QUIET, **given})
+
+    yield init
+    wandb.finish()
+
+
+def records(run, event=None):
+    run.telemetry.flush()
+    return read_records(run.telemetry.run_folder / "metrics.jsonl", event)
+
+
+def real():
+    return pytest.importorskip("wandb")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("init", "finish", "log", "define_metric", "alert", "save", "watch", "unwatch", "login", "setup"),
+        *("termlog", "termwarn", "termerror", "teardown", "Table", "Image", "Histogram"),
+        *("Run.log", "Run.finish", "Run.define_metric", "Run.alert", "Run.save", "Run.watch", "Run.unwatch"),
+        *("Table.add_data", "Table.add_column", "Table.get_column", "Table.iterrows"),
+        *("Config.update", "Config.setdefaults", "Config.get"),
+    ],
+)
+def test_whatever_wandb_takes_is_taken_here_too(name):
+    def parameters(module):
+        found = module
+        for part in name.split("."):
+            found = getattr(found, part)
+        return [parameter for parameter in inspect.signature(found).parameters if parameter != "self"]
+
+    theirs, ours = parameters(real()), parameters(wandb)
+
+    if name == "Config.get":  # theirs takes anything
+        theirs = ["key", "default"]
+    assert [parameter for parameter in ours if parameter in theirs] == theirs
+
+
+def test_the_run_has_what_a_run_of_wandbs_has(begin, caplog):
+    run = begin()
+    theirs = [name for name, kind in vars(real().Run).items() if isinstance(kind, property)]
+    for name in theirs:
+        if not name.startswith("_"):
+            getattr(run, name)
+
+    said = {record.getMessage().split()[1] for record in caplog.records}
+    assert said == {"run.config_static", "run.project_url", "run.settings", "run.sweep_url", "run.sync_dir"}
+
+
+def test_steps_are_counted_as_wandb_counts_them(begin):
+    run = begin()
+    seen = [run.step]
+    for data, given in (
+        ({"a": 1}, {}),
+        ({"a": 2}, {"commit": False}),
+        ({"b": 3}, {}),
+        ({"c": 4}, {"step": 5}),
+        ({"d": 5}, {"step": 5}),
+        ({"e": 6}, {}),
+        ({"f": 7}, {"step": 10, "commit": True}),
+        ({"g": 8}, {"step": 3}),
+        ({"h": 9}, {"step": 20, "commit": False}),
+    ):
+        run.log(data, **given)
+        seen.append(run.step)
+    wandb.finish()
+    steps = read_records(run.telemetry.run_folder / "metrics.jsonl", "step")
+
+    assert seen == [0, 1, 1, 2, 5, 5, 6, 11, 11, 20]
+    assert [
+        (step["global_step"], {name: step[name] for name in "abcdefgh" if name in step}) for step in steps
+    ] == [
+        *((0, {"a": 1}), (1, {"a": 2, "b": 3}), (5, {"c": 4}), (5, {"d": 5}), (5, {"e": 6}), (10, {"f": 7})),
+        (20, {"h": 9}),
+    ]
+
+
+def test_a_metric_that_is_the_step_of_all_others_becomes_the_runs_step(begin):
+    run = begin()
+    wandb.define_metric("train/global_step")
+    wandb.define_metric("*", step_metric="train/global_step", step_sync=True)
+    wandb.log({"loss": 1.0, "train/global_step": 100})
+    wandb.log({"loss": 0.5, "train/global_step": 200})
+    wandb.log({"eval/loss": 0.7})
+
+    assert [step["global_step"] for step in records(run, "step")] == [100, 200, 200]
+    assert run.step == 3
+
+
+def test_a_value_named_like_a_field_of_ours_is_kept_beside_it(begin):
+    run = begin()
+    wandb.log({"global_step": 70, "event": "x", "time": 3.0, "self": 4.0, 5: 6.0})
+    (step,) = records(run, "step")
+
+    assert step["global_step"] == 0
+    assert (step["x_global_step"], step["x_event"], step["x_time"]) == (70, "x", 3.0)
+    assert (step["self"], step["5"]) == (4.0, 6.0)
+
+
+def test_tensors_and_arrays_are_values(begin):
+    torch, numpy = pytest.importorskip("torch"), pytest.importorskip("numpy")
+    run = begin()
+    weight = torch.ones(1, requires_grad=True)
+    wandb.log({"loss": (weight * 0.5).sum(), "acc": numpy.float32(0.25), "n": numpy.int64(3)})
+    (step,) = records(run, "step")
+
+    assert (step["loss"], step["acc"], step["n"]) == (0.5, 0.25, 3)
+    assert run.summary["loss"] == 0.5
+    assert dict(run.summary) == {"loss": 0.5, "acc": 0.25, "n": 3}
+
+
+def test_a_number_on_a_device_counts_once_it_is_there():
+    arriving = Arriving()
+    summary = Summary()
+    summary.define(Metric(name="loss", summary=("min", "last")))
+    for place in range(3):
+        summary._waiting.append(("loss", PendingScalar(arriving, place, "f")))
+    arriving.values.update({0: 3.0, 1: 1.0})
+    summary.take({"other": 5.0})
+    assert summary._values["loss"] == {"min": 1.0, "last": 1.0}
+    arriving.values[2] = 2.0
+
+    assert summary["loss"] == {"min": 1.0, "last": 2.0}
+
+
+def test_another_rank_keeps_up_with_the_steps_and_writes_nothing(tmp_path, begin, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run = begin()
+    wandb.log({"loss": 1.0})
+    wandb.log({"loss": 1.0}, commit=False)
+    wandb.log({"loss": 1.0}, step=7)
+
+    assert run.step == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_images_of_every_kind_become_samples(begin, tmp_path):
+    numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    pil = pytest.importorskip("PIL.Image")
+    red = pil.new("RGB", (4, 3), (255, 0, 0))
+    red.save(tmp_path / "red.jpg")
+    half = numpy.full((3, 4), 0.5)
+    run = begin()
+    wandb.log(
+        {
+            "from/path": wandb.Image(tmp_path / "red.jpg", caption="a path"),
+            "pil": wandb.Image(red),
+            "many": [
+                wandb.Image(half),
+                wandb.Image(numpy.zeros((3, 4, 4), dtype="uint8"), caption="see-through"),
+            ],
+            "tensor": wandb.Image(torch.tensor([[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 1.0]]])),
+            "loss": 1.0,
+        },
+        step=7,
+    )
+    folder = run.telemetry.run_folder
+    samples = {(sample["name"], sample["index"]): sample for sample in records(run, "sample")}
+
+    def pixels(name, index=0):
+        image = pil.open(folder / samples[name, index]["path"])
+        return image.mode, image.size, image.getpixel((0, 0))
+
+    assert {sample["global_step"] for sample in samples.values()} == {7}
+    assert all(sample["path"].startswith("samples/") for sample in samples.values())
+    assert samples["from/path", 0]["prompt"] == "a path"
+    assert samples["pil", 0]["prompt"] == "pil"
+    assert (folder / samples["from/path", 0]["path"]).read_bytes() == (tmp_path / "red.jpg").read_bytes()
+    assert pixels("pil") == ("RGB", (4, 3), (255, 0, 0))
+    assert pixels("many") == ("L", (4, 3), 128)
+    assert pixels("many", 1) == ("RGBA", (4, 3), (0, 0, 0, 0))
+    assert pixels("tensor") == ("RGB", (2, 1), (255, 0, 0))
+    assert records(run, "step")[0]["loss"] == 1.0
+
+
+def test_a_figure_is_an_image(begin):
+    class Figure:
+        def savefig(self, buffer, **given):
+            buffer.write(b"drawn as " + given["format"].encode())
+
+    run = begin()
+    wandb.log({"chart": Figure()})
+    (sample,) = records(run, "sample")
+
+    assert (run.telemetry.run_folder / sample["path"]).read_bytes() == b"drawn as png"
+
+
+def test_a_table_may_hold_images_and_come_from_a_data_frame(begin):
+    pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
+    run = begin()
+    table = wandb.Table(columns=["image", "label"], data=[[wandb.Image(numpy.zeros((2, 2))), "cat"]])
+    frame = wandb.Table(dataframe=pandas.DataFrame({"a": [1, 2], "b": [0.5, math.nan]}))
+    frame.add_column("c", ["x", "y"])
+    wandb.log({"seen": table, "frame": frame})
+    folder = run.telemetry.run_folder
+    seen, kept = records(run, "table")
+
+    assert (folder / json.loads((folder / seen["path"]).read_text())["data"][0][0]).exists()
+    assert json.loads((folder / kept["path"]).read_text()) == {
+        "columns": ["a", "b", "c"],
+        "data": [[1, 0.5, "x"], [2, None, "y"]],
+    }
+    assert frame.get_column("c") == ["x", "y"]
+
+
+def test_summaries_are_the_last_lowest_highest_first_or_mean(begin):
+    run = begin()
+    wandb.define_metric("loss", summary="min,last")
+    wandb.define_metric("acc/*", summary="max")
+    wandb.define_metric("seen", summary="none")
+    wandb.define_metric("mean", summary="mean,first")
+    for value in (2.0, 1.0, math.nan, 3.0):
+        wandb.log({"loss": value, "acc/top1": value, "seen": value, "mean": value, "plain": value})
+
+    assert wandb.summary["loss"] == {"min": 1.0, "last": 3.0}
+    assert wandb.summary["acc/top1"] == {"max": 3.0}
+    assert wandb.summary["mean"] == {"mean": 2.0, "first": 2.0}
+    assert wandb.summary.plain == 3.0
+    assert "seen" not in wandb.summary
+    run.summary.update({"best": 0.1})
+    run.summary.done = True
+    run.finish()
+    (summary,) = read_records(run.telemetry.run_folder / "metrics.jsonl", "summary")
+    assert (summary["loss/min"], summary["best"], summary["done"]) == (1.0, 0.1, True)
+
+
+def test_the_configuration_is_read_and_changed_by_item_and_attribute(begin):
+    run = begin(config=argparse.Namespace(lr=0.1, layers=[1, 2]), config_exclude_keys=["layers"])
+    wandb.config.seed = 7
+    wandb.config["nested"] = {"a": 1}
+    wandb.config.setdefaults({"lr": 5, "batch_size": 8})
+    wandb.config.update({"api_key": "hf_" + "a1B2c3D4e5" * 3}, allow_val_change=True)
+
+    assert (run.config.lr, run.config["seed"], run.config.get("missing", 3)) == (0.1, 7, 3)
+    assert not hasattr(wandb.config, "missing")
+    wandb.log({"loss": 1.0})
+    wandb.config.lr = 0.01
+    (start,) = records(run, "start")
+    (change,) = records(run, "config_change")
+    assert start["config"] == {"lr": 0.1, "seed": 7, "nested": {"a": 1}, "batch_size": 8, "api_key": "***"}
+    assert change["changed/lr"] == 0.01
+    # A step of W&B's need not be one of the optimizer's, so no samples a second are made up from it.
+    assert "batch_size" not in start
+
+
+def test_a_run_goes_on_by_its_id_where_its_steps_ended(begin):
+    first = begin(id="abc123")
+    for loss in (3.0, 2.0, 1.0):
+        wandb.log({"loss": loss})
+    wandb.finish()
+    second = begin(id="abc123", resume="must")
+    wandb.log({"loss": 0.5})
+
+    assert (first.id, first.resumed, second.id, second.resumed) == ("abc123", False, "abc123", True)
+    assert second.telemetry.run_folder == first.telemetry.run_folder
+    assert (second.starting_step, second.step) == (3, 4)
+    assert [step["global_step"] for step in records(second, "step")] == [0, 1, 2, 3]
+    assert records(second, "start")[-1]["resumed_from_step"] == 2
+
+
+def test_an_id_that_must_be_new_gets_another(begin, caplog):
+    first = begin(id="abc123")
+    wandb.finish()
+    second = begin(id="abc123", resume="never")
+
+    assert second.id != first.id
+    assert "'abc123' taken" in caplog.text
+
+
+def test_a_second_init_gives_the_first_run_unless_another_is_asked_for(begin):
+    first = begin()
+    assert begin(name="other") is first
+    beside = begin(name="beside", reinit="create_new")
+    assert wandb.run is first
+    second = begin(name="second", reinit=True)
+
+    assert wandb.run is second is not first
+    assert not first.telemetry.is_live
+    assert beside.telemetry.is_live
+    beside.finish()
+
+
+def test_settings_and_variables_say_what_the_call_does_not(tmp_path, begin, monkeypatch):
+    monkeypatch.setenv("WANDB_NAME", "from-the-variable")
+    monkeypatch.setenv("WANDB_TAGS", "a,b")
+    run = begin(name=None, settings=wandb.Settings(run_group="g", mode="offline", anything=1))
+
+    assert (run.name, run.tags, run.group) == ("from-the-variable", ("a", "b"), "g")
+    assert run.url == (tmp_path / "logs/from-the-variable").as_uri()
+
+
+@pytest.mark.parametrize("how", ["mode", "WANDB_MODE", "WANDB_DISABLED", "telemetry"])
+def test_a_run_that_is_switched_off_writes_nothing(tmp_path, begin, monkeypatch, how):
+    given = {}
+    if how == "mode":
+        given["mode"] = "disabled"
+    elif how == "telemetry":
+        given["telemetry"] = {"enabled": False}
+    else:
+        monkeypatch.setenv(how, "disabled" if how == "WANDB_MODE" else "true")
+    run = begin(**given)
+    wandb.log({"loss": 1.0, "image": wandb.Image(tmp_path / "missing.png")})
+    wandb.config.lr = 0.1
+    wandb.alert("a", "b")
+    Path(run.dir, "model.pt").write_bytes(b"x")
+    wandb.finish()
+
+    assert run.config.lr == 0.1
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(run.dir).is_relative_to(tmp_path)
+
+
+def test_files_are_linked_into_the_run_folder(begin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/model.pt").write_bytes(b"weights")
+    run = begin()
+    Path(run.dir, "notes.txt").write_text("here already")
+
+    assert wandb.save("out/*.pt") == [os.path.join(run.dir, "out/model.pt")]
+    assert wandb.save(tmp_path / "out/model.pt", base_path=tmp_path / "out") == [
+        os.path.join(run.dir, "model.pt")
+    ]
+    assert wandb.save(os.path.join(run.dir, "notes.txt")) == [os.path.join(run.dir, "notes.txt")]
+    assert Path(run.dir, "model.pt").read_bytes() == b"weights"
+    saved = records(run, "saved_file")
+    assert len(saved) == 3
+    assert (saved[0]["path"], saved[0]["bytes"]) == (str(tmp_path / "out/model.pt"), 7)
+
+
+def test_an_alert_of_the_same_title_waits(begin):
+    run = begin()
+    run.alert("low", "first", level="error", wait_duration=60)
+    run.alert("low", "second", wait_duration=60)
+    run.alert("high", "third")
+
+    assert [(alert["text"], alert["level"]) for alert in records(run, "alert")] == [
+        ("first", "ERROR"),
+        ("third", "INFO"),
+    ]
+
+
+def test_what_is_not_supported_is_said_once_and_never_raises(begin, caplog):
+    run = begin()
+    for _ in range(2):
+        artifact = wandb.Artifact("model", type="model")
+        artifact.add_file("model.pt")
+        run.log_artifact(artifact).wait()
+        wandb.log({"clip": wandb.Video("clip.mp4"), "plot": wandb.plot.line(1, 2, 3), "loss": 1.0})
+        wandb.watch(object(), log="all")
+        wandb.init(sync_tensorboard=True)
+        with wandb.Api() as api:
+            assert list(api.runs("a/b")) == []
+        assert not isinstance(3, wandb.Html)
+        run.name = "other"
+
+    said = [record.getMessage() for record in caplog.records]
+    for name in (
+        "wandb.Artifact",
+        "run.log_artifact",
+        "wandb.Video",
+        "wandb.plot",
+        "wandb.watch",
+        "wandb.Api",
+    ):
+        assert sum(name + " is" in text for text in said) == 1, name
+    assert sum("sync_tensorboard" in text for text in said) == 1
+    assert [step["loss"] for step in records(run, "step")] == [1.0, 1.0]
+    assert not {"clip", "plot"} & set(records(run, "step")[0])
+
+
+def test_calls_without_a_run_do_nothing(begin, caplog):
+    wandb.log({"loss": 1.0})
+    wandb.alert("a", "b")
+    wandb.define_metric("loss")
+    assert wandb.save("*.pt") == []
+    wandb.finish()
+
+    assert wandb.run is None
+    assert "wandb.log() without a run" in caplog.text
+
+
+def test_values_that_make_no_sense_do_not_reach_the_script(begin, caplog):
+    numpy = pytest.importorskip("numpy")
+    run = begin(config="config.yaml")
+    run.log("no dictionary")
+    run.log({"loss": object(), "image": wandb.Image(numpy.zeros((2, 2, 7))), "none": None}, step="x")
+    run.log({"table": wandb.Table(columns=["a"], data=5), "h": wandb.Histogram("abc"), "fine": 1.0})
+    run.define_metric("loss", summary="median")
+    run.alert("t", "x", wait_duration="soon")
+    run.save("/nowhere/at/all", glob=False)
+
+    assert records(run, "step")[-1]["fine"] == 1.0
+    assert run.guard.total > 0
+
+
+def test_a_broken_logger_does_not_stop_the_script(begin, monkeypatch):
+    run = begin()
+
+    def broken(*_, **__):
+        raise RuntimeError("broken")
+
+    for name in ("log_step", "log_event", "log_sample", "log_start"):
+        monkeypatch.setattr(run.telemetry, name, broken)
+    wandb.log({"loss": 1.0})
+    wandb.alert("a", "b")
+    wandb.define_metric("loss")
+    wandb.finish()
+
+    assert wandb.run is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ValueError("boom"), "failed"), (KeyboardInterrupt(), "stopped"), (SystemExit(0), "finished")],
+)
+def test_an_exception_ends_the_run_and_goes_on(begin, error, status):
+    def train():
+        with begin():
+            wandb.log({"a": 1}, commit=False)
+            raise error
+
+    run = begin()
+    with pytest.raises(type(error)) as caught:
+        train()
+
+    kept = read_records(run.telemetry.run_folder / "metrics.jsonl")
+    assert caught.value is error
+    assert kept[-1]["status"] == status
+    assert [record["a"] for record in kept if record["event"] == "step"] == [1]
+    assert wandb.run is None
+
+
+def test_an_exit_code_says_how_a_run_ended(begin):
+    run = begin()
+    wandb.finish(exit_code=1)
+
+    assert read_records(run.telemetry.run_folder / "metrics.jsonl", "end")[0]["status"] == "failed"
+
+
+def test_wrong_options_of_ours_are_heard_of_at_once(begin):
+    with pytest.raises(OptionsError, match="log_evry"):
+        begin(telemetry={"log_evry": 5})
+
+    assert wandb.run is None
+
+
+def test_a_run_that_is_sent_to_another_process_writes_nothing_there(begin):
+    run = begin(config={"lr": 0.1})
+    copy = pickle.loads(pickle.dumps(run))
+    copy.log({"loss": 1.0})
+
+    assert copy.config.lr == 0.1
+    assert not copy.telemetry.is_live
+    assert records(run, "step") == []
+
+
+UNFINISHED = """
+    import sys
+    import toolkit.telemetry.compat.wandb as wandb
+
+    wandb.init(name="left", telemetry={"system": False})
+    wandb.log({"loss": 2.0})
+    wandb.log({"loss": 1.0}, commit=False)
+    if "raise" in sys.argv:
+        raise ValueError("boom")
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("end", "finished"), ("raise", "failed")])
+def test_a_script_that_forgets_to_finish_loses_nothing(tmp_path, how, status):
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(UNFINISHED), how],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=60,
+    )
+    kept = read_records(tmp_path / "logs/left/metrics.jsonl")
+
+    assert [record["loss"] for record in kept if record["event"] == "step"] == [2.0, 1.0]
+    assert [record["loss"] for record in kept if record["event"] == "summary"] == [1.0]
+    assert kept[-1]["status"] == status
+
+
+def test_the_door_brings_nothing_along():
+    probe = """
+import sys
+import toolkit.telemetry.compat.wandb
+print([name for name in ("numpy", "torch", "wandb", "PIL", "yaml") if name in sys.modules])
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", probe],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert finished.stdout.strip() == "[]"

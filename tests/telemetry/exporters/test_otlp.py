@@ -1,0 +1,430 @@
+"""OTLP for real: a receiver on the loopback decodes what it is sent with OpenTelemetry's own definitions."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import socket
+import sys
+import threading
+import traceback
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.exporters.otlp import OtlpError, OtlpExporter, traces_url
+from toolkit.telemetry.exporters.span_filter import SpanFilter
+from toolkit.telemetry.options import OptionsError
+
+pytest.importorskip("opentelemetry.sdk.trace")
+service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+
+SECRET = "hf_" + "a1B2c3D4e5" * 3
+ORIGIN = 1_700_000_000.0
+A, B, C = "00000000000000aa", "00000000000000bb", "00000000000000cc"
+
+
+class Receiver:
+    """A collector that keeps what it gets; `answers` are the status codes that it gives before it takes anything."""
+
+    def __init__(self, answers=(), body=b""):
+        self.requests = []
+        self.headers = []
+        self.answers = list(answers)
+        self.body = body
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                data = self.rfile.read(int(self.headers["Content-Length"]))
+                status = receiver.answers.pop(0) if receiver.answers else 200
+                if status == 200:
+                    receiver.headers.append(
+                        (self.path, {name.lower(): value for name, value in self.headers.items()})
+                    )
+                    receiver.requests.append(service.ExportTraceServiceRequest.FromString(data))
+                self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", "/login")
+                self.send_header("Content-Length", str(len(receiver.body)))
+                self.end_headers()
+                self.wfile.write(receiver.body)
+
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    @property
+    def spans(self):
+        return [
+            span
+            for request in self.requests
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@contextmanager
+def receiving(*answers, body=b""):
+    receiver = Receiver(answers, body)
+    try:
+        yield receiver
+    finally:
+        receiver.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    """The loopback is asked directly, whatever the machine is set up for."""
+    monkeypatch.setenv("no_proxy", "*")
+
+
+_seq = itertools.count()
+
+
+def record(event, time, **fields):
+    return {"event": event, "time": ORIGIN + time, "seq": next(_seq), "session": 1, **fields}
+
+
+def span(span_id, name, at, until, **fields):
+    return record(
+        "span", until, id=span_id, name=name, start=ORIGIN + at, duration=until - at, clock="host", **fields
+    )
+
+
+def event(span_id, name, at, **attributes):
+    return record("span_event", at, span_id=span_id, span="any", name=name, attributes=attributes)
+
+
+def exporter(url, **options):
+    return OtlpExporter(url, service_name="greyjacket", run_id="run-1", timeout_s=2.0, **options)
+
+
+def attributes(of):
+    def plain(value):
+        kind = value.WhichOneof("value")
+        if kind == "array_value":
+            return [plain(item) for item in value.array_value.values]
+        return getattr(value, kind)
+
+    return {item.key: plain(item.value) for item in of.attributes}
+
+
+def test_spans_arrive_with_their_ids_parents_times_attributes_and_events():
+    with receiving() as receiver:
+        sink = exporter(receiver.url, resource={"run.session": 1, "perf_tag": ["fast", "new"]})
+        sink.write(
+            [
+                record("start", 0),
+                record("span_start", 0, id=A, name="training_loop", start=ORIGIN),
+                event(A, "training_metrics_update", 1.5, current_iteration=5, avg_iteration_time_sec=0.25),
+                span(
+                    B,
+                    "validation_loop",
+                    2,
+                    3.25,
+                    parent_id=A,
+                    global_step=7,
+                    attributes={"deep": {"batches": 4}, "tags": ["x", 1], "api_key": "k", "note": SECRET},
+                ),
+                record("step", 4, train_loss=0.5),
+                span(A, "training_loop", 0, 5),
+            ]
+        )
+        sink.close()
+
+    validation, loop = receiver.spans
+    assert (validation.name, loop.name) == ("validation_loop", "training_loop")
+    assert (validation.span_id.hex(), loop.span_id.hex()) == (B, A)
+    assert (validation.parent_span_id.hex(), loop.parent_span_id) == (A, b"")
+    assert validation.trace_id == loop.trace_id
+    assert any(loop.trace_id)
+    assert validation.start_time_unix_nano == 1_700_000_002_000_000_000
+    assert validation.end_time_unix_nano == 1_700_000_003_250_000_000
+    assert attributes(validation) == {
+        "deep.batches": 4,
+        "tags": ["x", "1"],
+        "api_key": "***",
+        "note": "***",
+        "global_step": 7,
+        "session": 1,
+        "clock": "host",
+    }
+    (update,) = loop.events
+    assert (update.name, update.time_unix_nano) == (
+        "training_metrics_update",
+        1_700_000_001_500_000_000,
+    )
+    assert attributes(update) == {"current_iteration": 5, "avg_iteration_time_sec": 0.25}
+    assert len(receiver.requests) == 1
+    (resource,) = receiver.requests[0].resource_spans
+    assert attributes(resource.resource) == {
+        "service.name": "greyjacket",
+        "run.id": "run-1",
+        "run.session": 1,
+        "host.name": socket.gethostname(),
+        "perf_tag": ["fast", "new"],
+    }
+
+
+def test_an_error_becomes_the_status_of_its_span():
+    with receiving() as receiver:
+        exporter(receiver.url).write(
+            [
+                span(A, "x", 0, 1, error={"type": "ValueError", "message": f"ValueError: {SECRET}"}),
+                span(B, "y", 1, 2),
+            ]
+        )
+
+    failed, fine = receiver.spans
+    assert (failed.status.code, failed.status.message) == (2, "ValueError: ***")
+    assert fine.status.code == 0
+
+
+def test_the_sessions_of_a_run_are_one_trace_and_another_run_is_another():
+    with receiving() as receiver:
+        for run_id, span_id in (("r1", A), ("r1", B), ("r2", C)):
+            OtlpExporter(receiver.url, service_name="s", run_id=run_id).write([span(span_id, "x", 0, 1)])
+
+    first, second, other = (one.trace_id for one in receiver.spans)
+    assert first == second != other
+
+
+def test_many_spans_go_in_several_requests():
+    with receiving() as receiver:
+        exporter(receiver.url).write([span(f"{one:016x}", "x", one, one + 1) for one in range(1, 1101)])
+
+    sizes = [len(request.resource_spans[0].scope_spans[0].spans) for request in receiver.requests]
+    assert sizes == [512, 512, 76]
+    assert len({one.span_id for one in receiver.spans}) == 1100
+
+
+@pytest.mark.parametrize("status", [400, 404, 500, 503])
+def test_what_a_collector_refuses_is_raised_and_sent_again_once(status):
+    batch = [span(f"{one:016x}", "x", one, one + 1) for one in range(1, 601)]
+    with receiving(200, status) as receiver:
+        sink = exporter(receiver.url)
+        with pytest.raises(OtlpError, match=f"/v1/traces answers {status}"):
+            sink.write(batch)
+        sink.write([*batch, span(A, "last", 0, 1)])
+        sink.close()
+
+    assert [one.span_id for one in receiver.spans[:600]] == [
+        int(one["id"], 16).to_bytes(8, "big") for one in batch
+    ]
+    assert [one.name for one in receiver.spans[600:]] == ["last"]
+
+
+def test_a_page_that_sends_one_elsewhere_is_no_collector():
+    with receiving(302) as receiver:
+        with pytest.raises(OtlpError, match="302"):
+            exporter(receiver.url).write([span(A, "x", 0, 1)])
+
+
+def test_a_collector_that_is_not_there_is_said():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OtlpError, match="does not answer: .*refused"):
+            exporter(url).write([span(A, "x", 0, 1)])
+
+
+def test_a_collector_that_hangs_is_given_up():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        sink = OtlpExporter(
+            f"http://127.0.0.1:{silent.getsockname()[1]}", service_name="s", run_id="r", timeout_s=0.2
+        )
+        with pytest.raises(OtlpError, match="timed out"):
+            sink.write([span(A, "x", 0, 1)])
+
+
+def test_a_collector_that_talks_nonsense_is_said():
+    with socket.socket() as odd:
+        odd.bind(("127.0.0.1", 0))
+        odd.listen()
+
+        def answer():
+            connection, _ = odd.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"SSH-2.0-surprise\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OtlpError, match="does not answer"):
+            exporter(f"http://127.0.0.1:{odd.getsockname()[1]}").write([span(A, "x", 0, 1)])
+        thread.join()
+
+
+def test_spans_that_a_collector_refuses_are_counted_aloud_and_not_sent_again(caplog):
+    answer = service.ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans = 3
+    answer.partial_success.error_message = "too old"
+    with receiving(body=answer.SerializeToString()) as receiver:
+        sink = exporter(receiver.url)
+        sink.write([span(A, "x", 0, 1)])
+        sink.write([span(B, "x", 1, 2)])
+        sink.close()
+
+    assert [one.span_id.hex() for one in receiver.spans] == [A, B]
+    assert caplog.text.count("refused 3 spans: too old") == 1
+
+
+def test_an_answer_that_is_no_message_is_no_failure():
+    with receiving(body=b"\xff\xff ok") as receiver:
+        exporter(receiver.url).write([span(A, "x", 0, 1)])
+
+    assert len(receiver.spans) == 1
+
+
+def test_headers_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc, x-scope = me")
+    with receiving() as receiver:
+        exporter(receiver.url).write([span(A, "x", 0, 1)])
+
+    ((path, headers),) = receiver.headers
+    assert path == "/v1/traces"
+    assert headers["content-type"] == "application/x-protobuf"
+    assert (headers["authorization"], headers["x-scope"]) == ("Bearer abc", "me")
+
+
+def test_an_address_may_name_the_collector_or_its_path():
+    assert traces_url("http://host:4318") == "http://host:4318/v1/traces"
+    assert traces_url("https://host/") == "https://host/v1/traces"
+    assert traces_url("https://host/otlp/v1/traces") == "https://host/otlp/v1/traces"
+    for wrong in ("localhost:4318", "ftp://host", "http://", "file:///etc/passwd"):
+        with pytest.raises(OptionsError, match="must be an http or https address"):
+            traces_url(wrong)
+
+
+def test_a_filter_is_honoured_and_the_tree_stays_whole():
+    with receiving() as receiver:
+        sink = exporter(receiver.url, span_filter=SpanFilter(except_=["validation_loop"]))
+        sink.write(
+            [
+                span(C, "encode", 2, 3, parent_id=B),
+                event(B, "tick", 3),
+                span(B, "validation_loop", 2, 4, parent_id=A),
+                span(A, "training_loop", 0, 5),
+            ]
+        )
+
+    assert [(one.span_id.hex(), one.parent_span_id.hex()) for one in receiver.spans] == [(C, A), (A, "")]
+
+
+def test_a_span_with_very_many_events_says_how_many_are_left_out():
+    with receiving() as receiver:
+        sink = exporter(receiver.url)
+        sink.write([event(A, "tick", one) for one in range(1003)])
+        sink.write([span(A, "training_loop", 0, 2000)])
+
+    (found,) = receiver.spans
+    assert len(found.events) == 1000
+    assert attributes(found)["events_left_out"] == 3
+
+
+def test_values_that_fit_no_field_become_ones_that_do():
+    with receiving() as receiver:
+        exporter(receiver.url).write(
+            [span("not hexadecimal", "x", 0, 1, attributes={"big": 2**80, "mixed": [1, "a"], "none": None})]
+        )
+
+    (found,) = receiver.spans
+    assert attributes(found) == {"big": float(2**80), "mixed": ["1", "a"], "session": 1, "clock": "host"}
+    assert len(found.span_id) == 8
+    assert any(found.span_id)
+
+
+def test_records_without_spans_ask_for_nothing():
+    with receiving() as receiver:
+        sink = exporter(receiver.url)
+        sink.write([record("start", 0), record("step", 1, train_loss=0.5)])
+        sink.close()
+
+    assert receiver.requests == []
+
+
+def test_a_missing_opentelemetry_is_said_with_the_command_that_helps(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+
+    with pytest.raises(ModuleNotFoundError, match="pip install"):
+        exporter("http://127.0.0.1:9").write([span(A, "x", 0, 1)])
+
+
+def test_the_spans_of_a_real_run_arrive_and_a_resumed_one_sends_nothing_twice(tmp_path):
+    options = {"log_dir": tmp_path, "system": False, "csv": False, "control": False, "resume": True}
+    with receiving() as receiver:
+        options |= {"otlp": receiver.url, "export_spans": {"except": ["model_init"]}}
+        for batches in (1, 2):
+            with TelemetryLogger("r", **options) as log:
+                with log.span("application"), log.span("model_init"):
+                    with log.span("validation_loop", batches=batches) as loop:
+                        loop.event("validation_metrics_update", current_iteration=3)
+
+    spans = receiver.spans
+    assert [one.name for one in spans] == ["validation_loop", "application"] * 2
+    assert [one.parent_span_id for one in spans] == [spans[1].span_id, b"", spans[3].span_id, b""]
+    assert [attributes(one)["batches"] for one in spans[::2]] == [1, 2]
+    assert [len(one.events) for one in spans] == [1, 0, 1, 0]
+    assert len({one.span_id for one in spans}) == 4
+
+
+def test_a_collector_that_is_down_is_cut_off_and_that_is_said_once(tmp_path, caplog):
+    options = {"log_dir": tmp_path, "system": False, "csv": False, "control": False}
+    with receiving(*[500] * 100) as receiver:
+        log = TelemetryLogger("r", **options, sinks=[exporter(receiver.url)])
+        with log.span("validation_loop"):
+            pass
+        records = log.run_folder / "metrics.jsonl"
+        for _ in range(200):
+            log.flush(0.05)
+            if "otlp is off" in records.read_text():
+                break
+        with log.span("validation_loop"):
+            pass
+        log.close()
+        asked = 100 - len(receiver.answers)
+
+    assert asked == 5
+    assert records.read_text().count("otlp is off: it failed 5 times in a row") == 1
+    assert caplog.text.count("otlp failed") == 1
+
+
+def test_a_login_in_the_address_is_sent_as_one_and_shown_nowhere():
+    with receiving() as receiver:
+        address = receiver.url.replace("//", "//me:s3cret%21@")
+        exporter = OtlpExporter(address, service_name="run", run_id="r")
+        exporter.write([span(A, "training_loop", 0.0, 1.0)])
+    with pytest.raises(OtlpError) as failure:
+        exporter.write([span(B, "training_loop", 0.0, 1.0)])
+
+    [(_, headers)] = receiver.headers
+    assert headers["authorization"] == "Basic " + base64.b64encode(b"me:s3cret!").decode()
+    assert "s3cret" not in str(failure.value)
+
+
+def test_a_header_that_none_may_have_is_not_shown(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret%0As3cret")
+    exporter = OtlpExporter("http://127.0.0.1:9", service_name="run", run_id="r")
+    with pytest.raises(OtlpError, match="header") as failure:
+        exporter.write([span(A, "training_loop", 0.0, 1.0)])
+
+    assert "s3cret" not in "".join(traceback.format_exception(failure.value))

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.telemetry.exporters.span_filter import SpanFilter, SpanSelection, span_filter_from
+from toolkit.telemetry.options import OptionsError
+
+_seq = itertools.count()
+
+
+def record(event, time=100.0, **fields):
+    return {"event": event, "time": time, "elapsed": 1.0, "seq": next(_seq), "session": 1, **fields}
+
+
+def start(span_id, name, parent_id=None, **fields):
+    return record("span_start", id=span_id, name=name, parent_id=parent_id, start=1.0, **fields)
+
+
+def span(span_id, name, parent_id=None, **fields):
+    return record("span", id=span_id, name=name, parent_id=parent_id, start=1.0, duration=0.5, **fields)
+
+
+def event(span_id, span_name, name="tick", **fields):
+    return record("span_event", span_id=span_id, span=span_name, name=name, **fields)
+
+
+def parents(records):
+    return {found["id"]: found["parent_id"] for found in records if "id" in found}
+
+
+def test_names_are_ours_or_one_loggers_and_may_have_stars():
+    assert SpanFilter(only=["model_forward"]).takes("forward")
+    assert SpanFilter(only=["forward"]).takes("forward")
+    assert SpanFilter(only=["*_loop"]).takes("validation_loop")
+    assert not SpanFilter(only=["*_loop"]).takes("forward")
+    assert not SpanFilter(except_=["*_single_iteration"]).takes("training_iteration")
+    assert SpanFilter(except_=["*_single_iteration"]).takes("forward")
+    assert not SpanFilter(only=["*"], except_=["forward"]).takes("forward")
+    assert SpanFilter().takes("anything at all")
+
+
+def test_a_filter_is_read_from_the_options():
+    found = span_filter_from({"only": ["a", "b*"], "except": "bad"})
+
+    assert (found.only, found.except_) == (("a", "b*"), ("bad",))
+    assert span_filter_from(None).takes_all
+    assert span_filter_from({"only": None}).takes_all
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["forward"], "must be a mapping with `only` or `except`"),
+        ({"onyl": ["forward"]}, r"unknown keys \['onyl'\]"),
+        ({"only": 3}, "export_spans.only is 3; it must be a list of names"),
+        ({"except": ["a", ""]}, "export_spans.except"),
+    ],
+)
+def test_what_is_no_filter_is_refused_by_name(given, said):
+    with pytest.raises(OptionsError, match=said):
+        span_filter_from(given)
+
+
+def test_children_of_a_span_that_is_left_out_go_to_its_nearest_exported_ancestor():
+    spans = SpanSelection(SpanFilter(except_=["middle", "inner"]))
+
+    found = spans.take(
+        [
+            start("a", "outer"),
+            start("b", "middle", "a"),
+            start("c", "inner", "b"),
+            span("d", "leaf", "c"),
+            event("c", "inner"),
+            event("d", "leaf"),
+            span("c", "inner", "b"),
+            span("b", "middle", "a"),
+            span("a", "outer"),
+        ]
+    )
+
+    assert [(one["event"], one.get("id", one.get("span_id"))) for one in found] == [
+        ("span_start", "a"),
+        ("span", "d"),
+        ("span_event", "d"),
+        ("span", "a"),
+    ]
+    assert parents(found) == {"a": None, "d": "a"}
+
+
+def test_a_child_that_is_written_before_its_parent_waits_for_it():
+    spans = SpanSelection(SpanFilter(except_=["middle"]))
+    spans.take([start("a", "outer")])
+
+    first = spans.take([span("d", "leaf", "b"), span("e", "other", "a")])
+    second = spans.take([span("b", "middle", "a")])
+
+    assert first == []
+    assert parents(second) == {"d": "a", "e": "a"}
+
+
+def test_a_parent_that_is_never_told_of_is_waited_for_only_so_long():
+    spans = SpanSelection(SpanFilter(except_=["middle"]))
+
+    assert spans.take([span("d", "leaf", "gone", time=100.0)]) == []
+    assert parents(spans.take([span("e", "leaf", None, time=106.0)])) == {"d": None, "e": None}
+
+
+def test_what_waits_at_the_end_is_handed_out():
+    spans = SpanSelection(SpanFilter(except_=["middle"]))
+    spans.take([span("d", "leaf", "gone")])
+
+    assert parents(spans.rest()) == {"d": None}
+    assert spans.rest() == []
+
+
+def test_an_event_of_a_short_span_is_told_by_the_nearest_exported_one():
+    spans = SpanSelection(SpanFilter(only=["outer", "forward"]))
+
+    # A span that is only added up has no id; its events stand under its parent's.
+    found = spans.take(
+        [
+            start("a", "outer"),
+            start("b", "middle", "a"),
+            event("b", "forward"),
+            event("a", "middle"),
+            event("new", "forward"),
+        ]
+    )
+
+    assert [one["span_id"] for one in found if one["event"] == "span_event"] == ["a", "new"]
+
+
+def test_without_a_filter_everything_passes_as_it_is():
+    spans = SpanSelection()
+    batch = [span("d", "leaf", "unknown"), event("d", "leaf"), record("step", train_loss=1.0)]
+
+    assert spans.take(batch) == batch
+
+
+def test_a_batch_that_comes_again_is_passed_over():
+    spans = SpanSelection()
+    batch = [span("a", "leaf"), span("b", "leaf")]
+    more = span("c", "leaf")
+
+    assert spans.take(batch) == batch
+    assert spans.take([*batch, more]) == [more]
+
+
+def test_records_that_only_look_like_spans_are_left_out():
+    odd = [
+        record("span", id=3, name="x", start=1.0, duration=1.0),
+        record("span", id="a", name="x", start="yesterday", duration=1.0),
+        record("span_event", span="x", name="no span"),
+        {"event": "span", "id": "a", "name": "no seq", "start": 1.0, "duration": 1.0},
+    ]
+
+    assert SpanSelection().take(odd) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_tree_stays_whole_whatever_is_left_out(data):
+    count = data.draw(st.integers(1, 12))
+    above = [None, *(data.draw(st.integers(0, child - 1)) for child in range(1, count))]
+    names = [data.draw(st.sampled_from(["kept", "left out"])) for _ in range(count)]
+    told = [data.draw(st.booleans()) for _ in range(count)]
+    records = [
+        start(str(one), names[one], None if above[one] is None else str(above[one]))
+        for one in range(count)
+        if told[one]
+    ]
+    # Children end before their parents.
+    records += [
+        span(str(one), names[one], None if above[one] is None else str(above[one]))
+        for one in reversed(range(count))
+    ]
+    cut = data.draw(st.integers(0, len(records)))
+    spans = SpanSelection(SpanFilter(except_=["left out"]))
+
+    found = spans.take(records[:cut]) + spans.take(records[cut:])
+
+    def expected(one):
+        one = above[one]
+        while one is not None and names[one] != "kept":
+            one = above[one]
+        return None if one is None else str(one)
+
+    ended = [one for one in found if one["event"] == "span"]
+    assert [int(one["id"]) for one in ended] == [
+        one for one in reversed(range(count)) if names[one] == "kept"
+    ]
+    assert all(one["parent_id"] == expected(int(one["id"])) for one in found)

@@ -1,0 +1,404 @@
+"""Training loops with the real Accelerate on the CPU, with a real TensorBoard tracker beside ours."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.telemetry.logged import make_logger, read_records
+from toolkit.runfolder.control import write_request
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.options import OptionsError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("accelerate")
+
+from accelerate import Accelerator  # noqa: E402  # only where Accelerate is installed
+from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
+from accelerate.utils import ProjectConfiguration  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from toolkit.telemetry.integrations.accelerate import TelemetryTracker  # noqa: E402
+
+QUIET = {"system": False, "csv": False}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_accelerate():
+    forget_accelerators()
+
+
+def forget_accelerators():
+    """Let the next accelerator be a new one: Accelerate keeps one state for the process."""
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+def tracker_of(folder, **options):
+    return TelemetryTracker(**{"log_dir": folder / "logs", "run_name": "r", **QUIET, **options})
+
+
+def records(folder, event=None, session=None):
+    found = read_records(folder / "logs/r/metrics.jsonl", event)
+    return [record for record in found if session in (None, record["session"])]
+
+
+def train(
+    folder, tracker, *, watch=True, beside=(), accumulated=2, config=None, between=None, resume=None, start=0
+):
+    """Train as a script with Accelerate does: ten batches, five steps. Return the losses of the steps and the norms."""
+    accelerator = Accelerator(
+        cpu=True,
+        log_with=[tracker, *beside],
+        gradient_accumulation_steps=accumulated,
+        project_config=ProjectConfiguration(project_dir=str(folder), logging_dir=str(folder / "board")),
+    )
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(40, 4), torch.randn(40, 1))
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=4))
+    if watch:
+        tracker.watch(accelerator, save_to=folder / "saved")
+    accelerator.init_trackers("project", config=config)
+    if resume is not None:
+        accelerator.load_state(str(resume))
+    step, losses, norms = start, [], []
+    for features, target in loader:
+        with accelerator.accumulate(model):
+            loss = ((model(features) - target) ** 2).mean()
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                norms.append(float(accelerator.clip_grad_norm_(model.parameters(), 1.0)))
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            step += 1
+            losses.append(loss.item())
+            accelerator.log({"loss": loss.detach(), "learning_rate": 0.1, "phase": "warm"}, step=step)
+            if between is not None and between(accelerator, step) is False:
+                break
+    accelerator.log({"eval_loss": 0.5, "eval/accuracy": 0.25}, step=step)
+    accelerator.end_training()
+    return losses, norms
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("accelerate")
+    forget_accelerators()
+    tracker = tracker_of(folder, perf_tag="cpu", session_tag="night")
+
+    def save(accelerator, step):
+        if step == 3:
+            accelerator.save_state(str(folder / "three"))
+
+    config = {"lr": 0.1, "train_batch_size": 4, "max_train_steps": 5, "seed": 7, "note": "tiny"}
+    losses, norms = train(folder, tracker, beside=["tensorboard"], config=config, between=save)
+    return folder, tracker, losses, norms
+
+
+def test_what_is_logged_is_in_the_run_and_beside_it_in_tensorboard(trained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder, _, losses, _ = trained
+    steps = records(folder, "step")
+    board = EventAccumulator(str(folder / "board/project")).Reload()
+
+    assert [r["global_step"] for r in steps] == [1, 2, 3, 4, 5]
+    assert [r["loss"] for r in steps] == pytest.approx(losses, rel=1e-6)
+    assert [r["train_loss"] for r in steps] == pytest.approx(losses, rel=1e-6)
+    assert [(e.step, e.value) for e in board.Scalars("loss")] == [
+        (r["global_step"], pytest.approx(r["loss"], rel=1e-6)) for r in steps
+    ]
+    assert {(r["lr"], r["phase"]) for r in steps} == {(0.1, "warm")}
+    (evaluation,) = records(folder, "eval")
+    assert (evaluation["global_step"], evaluation["eval_loss"], evaluation["eval/accuracy"]) == (5, 0.5, 0.25)
+
+
+def test_the_start_says_what_the_configuration_does(trained):
+    folder, _, _, _ = trained
+    (start,) = records(folder, "start")
+
+    assert start["config"]["note"] == "tiny"
+    told = ("learning_rate", "batch_size", "max_steps", "seed", "gradient_accumulation_steps", "world_size")
+    assert [start[name] for name in told] == [0.1, 4, 5, 7, 2, 1]
+    (session,) = read_manifest(folder / "logs/r").sessions
+    assert (session.status, session.perf_tag, session.session_tag) == ("finished", "cpu", "night")
+
+
+def test_an_iteration_is_a_step_of_the_optimizer_and_its_parts_have_spans(trained):
+    folder, tracker, _, _ = trained
+    (summary,) = records(folder, "span_summary")
+
+    assert {name: times["count"] for name, times in summary["spans"].items()} == {
+        "application": 1,
+        "training_loop": 1,
+        "training_iteration": 5,
+        "forward": 10,
+        "backward": 10,
+        "optimizer_update": 5,
+        "checkpoint_save_sync": 1,
+    }
+    assert tracker.guard.total == 0
+
+
+def test_the_gradients_norm_is_noted_where_the_script_does_not_log_it(trained):
+    folder, _, _, norms = trained
+
+    assert [r["grad_norm"] for r in records(folder, "step")] == pytest.approx(norms, rel=1e-5)
+
+
+def test_a_saved_state_is_told_of_and_knows_its_run(trained):
+    folder, _, _, _ = trained
+    (saved,) = records(folder, "checkpoint")
+
+    assert (saved["global_step"], Path(saved["checkpoint_path"])) == (3, folder / "three")
+    weights = (folder / "three/model.safetensors").stat().st_size
+    assert saved["bytes"] > weights
+    assert 0 < saved["seconds"] < 60
+    assert (folder / "three/telemetry_run.json").exists()
+
+
+def test_a_training_from_a_saved_state_goes_on_in_its_run(tmp_path):
+    train(
+        tmp_path,
+        tracker_of(tmp_path),
+        between=lambda accelerator, step: accelerator.save_state(str(tmp_path / "s")),
+    )
+    forget_accelerators()
+    resumed = tracker_of(tmp_path, resume_from=tmp_path / "s", resumed_from_step=5)
+    train(tmp_path, resumed, resume=tmp_path / "s", start=5)
+
+    assert [folder.name for folder in (tmp_path / "logs").iterdir()] == ["r"]
+    assert [r["global_step"] for r in records(tmp_path, "step", session=2)] == [6, 7, 8, 9, 10]
+    assert records(tmp_path, "start", session=2)[0]["resumed_from_step"] == 5
+    names = {r["name"] for r in records(tmp_path, "span", session=2)}
+    assert "checkpoint_load" in names
+
+
+def test_a_state_that_is_loaded_first_says_which_run_goes_on(tmp_path):
+    train(
+        tmp_path,
+        tracker_of(tmp_path),
+        between=lambda accelerator, step: accelerator.save_state(str(tmp_path / "s")),
+    )
+    forget_accelerators()
+    tracker = tracker_of(tmp_path)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    tracker.watch(accelerator)
+    accelerator.load_state(str(tmp_path / "s"))
+    accelerator.init_trackers("project")
+    accelerator.log({"loss": 1.0}, step=6)
+    accelerator.end_training()
+
+    assert [r["global_step"] for r in records(tmp_path, "step", session=2)] == [6]
+
+
+def test_what_is_asked_is_done_between_two_steps(tmp_path):
+    tracker = tracker_of(tmp_path)
+
+    def ask(accelerator, step):
+        if tracker.should_stop:
+            return False
+        if step == 2:
+            write_request(tracker.tracker.run_folder, actions=["save_and_stop"])
+            tracker.tracker._run.steering.poller.poll()
+        return True
+
+    losses, _ = train(tmp_path, tracker, between=ask)
+
+    assert len(losses) == 3
+    assert (tmp_path / "saved/asked-step-3/model.safetensors").exists()
+    assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [3]
+    (answer,) = records(tmp_path, "control_change")
+    assert (answer["status"], answer["actions"], answer["global_step"]) == ("applied", ["save_and_stop"], 3)
+    assert records(tmp_path, "end")[0]["status"] == "stopped"
+
+
+def test_a_training_that_fails_is_a_failed_run(tmp_path):
+    failure = ValueError("no such sample")
+    tracker = tracker_of(tmp_path)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    tracker.watch(accelerator)
+    accelerator.init_trackers("project")
+
+    def script():
+        try:
+            for step in range(3):
+                with accelerator.accumulate():
+                    if step == 2:
+                        raise failure
+                accelerator.log({"loss": 1.0}, step=step)
+        finally:
+            accelerator.end_training()
+
+    with pytest.raises(ValueError) as caught:
+        script()
+
+    assert caught.value is failure
+    assert records(tmp_path, "end")[0]["status"] == "failed"
+    failed = {r["name"] for r in records(tmp_path, "span") if r.get("error", {}).get("type") == "ValueError"}
+    assert {"forward", "training_iteration", "training_loop", "application"} <= failed
+    assert "accumulate" not in vars(accelerator)
+
+
+def test_a_loss_that_is_no_number_is_seen(tmp_path):
+    tracker = tracker_of(tmp_path)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    accelerator.init_trackers("project")
+    for loss in (1.0, math.nan, torch.tensor(0.5)):
+        accelerator.log({"train/loss": loss})
+    accelerator.end_training()
+
+    assert [(r["global_step"], r["nan_inf_detected"]) for r in records(tmp_path, "step")] == [
+        (1, False),
+        (2, True),
+        (3, False),
+    ]
+
+
+def test_images_are_put_into_the_run_folder(tmp_path):
+    image = pytest.importorskip("PIL.Image").new("RGB", (2, 3), "red")
+    numpy = pytest.importorskip("numpy")
+    tracker = tracker_of(tmp_path)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    accelerator.init_trackers("project")
+    accelerator.log({"loss": 1.0}, step=4)
+    accelerator.get_tracker("telemetry").log_images({"val/cat": [image, numpy.zeros((3, 2, 3), "uint8")]})
+    accelerator.end_training()
+
+    samples = records(tmp_path, "sample")
+    assert [(r["global_step"], r["path"], r["prompt"]) for r in samples] == [
+        (4, "samples/val_cat_000000004_0.png", "val/cat"),
+        (4, "samples/val_cat_000000004_1.png", "val/cat"),
+    ]
+    assert all((tmp_path / "logs/r" / r["path"]).stat().st_size > 0 for r in samples)
+
+
+def test_the_logger_is_what_get_tracker_unwraps_to(tmp_path):
+    log = make_logger(tmp_path / "logs", log_every=1)
+    tracker = TelemetryTracker(log)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    accelerator.init_trackers("project")
+    unwrapped = accelerator.get_tracker("telemetry", unwrap=True)
+    accelerator.log({"loss": 1.0}, step=1)
+    accelerator.end_training()
+
+    assert unwrapped is log
+    assert log.is_live
+    log.close()
+    assert len(records(tmp_path, "step")) == 1
+
+
+def test_switched_off_nothing_is_written_and_nothing_put_around_the_accelerator(tmp_path):
+    tracker = tracker_of(tmp_path, enabled=False)
+    seen = []
+    losses, _ = train(
+        tmp_path, tracker, between=lambda accelerator, step: seen.append("accumulate" in vars(accelerator))
+    )
+
+    assert len(losses) == 5
+    assert not (tmp_path / "logs").exists()
+    assert set(seen) == {False}
+    assert not tracker.should_stop
+
+
+@pytest.mark.parametrize("method", ["__init__", "log_step", "span", "start_span", "log_start", "log_eval"])
+def test_a_broken_logger_does_not_stop_the_training(tmp_path, monkeypatch, method, caplog):
+    def fail(*_, **__):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(TelemetryLogger, method, fail)
+    tracker = tracker_of(tmp_path)
+    losses, _ = train(
+        tmp_path, tracker, between=lambda accelerator, step: accelerator.save_state(str(tmp_path / "s"))
+    )
+
+    assert len(losses) == 5
+    assert (tmp_path / "s/model.safetensors").exists()
+    assert tracker.guard.total > 0
+    assert "broken" in caplog.text
+
+
+def test_a_state_that_cannot_be_saved_raises_as_without_us(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    tracker = tracker_of(tmp_path)
+    with pytest.raises(OSError):
+        train(
+            tmp_path,
+            tracker,
+            between=lambda accelerator, step: accelerator.save_state(str(tmp_path / "file")),
+        )
+    tracker.finish()
+
+    (span,) = [r for r in records(tmp_path, "span") if r["name"] == "checkpoint_save_sync"]
+    assert span["error"]["type"] == "FileExistsError"
+    assert records(tmp_path, "checkpoint") == []
+
+
+def test_wrong_options_are_heard_of_when_it_is_made(tmp_path):
+    with pytest.raises(OptionsError, match="log_evry"):
+        TelemetryTracker(log_evry=5)
+    with pytest.raises(OptionsError, match="log_every"):
+        TelemetryTracker({"log_every": 0})
+    with pytest.raises(OptionsError, match="log_dir"):
+        TelemetryTracker(make_logger(tmp_path, enabled=False), log_dir="logs")
+
+
+TWO_RANKS = """
+    import time
+    import torch
+    from accelerate import Accelerator
+    from toolkit.runfolder.control import write_request
+    from toolkit.telemetry.integrations.accelerate import TelemetryTracker
+
+    tracker = TelemetryTracker(log_dir="logs", run_name="r", system=False, csv=False)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    tracker.watch(accelerator, save_to="saved")
+    accelerator.init_trackers("project")
+    for step in range(1, 1000):
+        with accelerator.accumulate(model):
+            loss = model(torch.ones(1, 2)).mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        accelerator.log({"loss": loss.detach()}, step=step)
+        if tracker.should_stop:
+            break
+        if step == 3 and accelerator.is_main_process:
+            write_request(tracker.tracker.run_folder, actions=["save_and_stop"])
+        time.sleep(0.05)
+    print("rank", accelerator.process_index, "stopped at", step, flush=True)
+    accelerator.end_training()
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
+    (tmp_path / "job.py").write_text(textwrap.dedent(TWO_RANKS))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "job.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    (answer,) = records(tmp_path, "control_change")
+    assert answer["status"] == "applied"
+    assert said == [f"rank {rank} stopped at {answer['global_step']}" for rank in (0, 1)]
+    assert [r["global_step"] for r in records(tmp_path, "step")] == [*range(1, answer["global_step"] + 1)]
+    assert (tmp_path / f"saved/asked-step-{answer['global_step']}/model.safetensors").exists()

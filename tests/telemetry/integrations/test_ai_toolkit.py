@@ -1,0 +1,585 @@
+"""The hooks on a stand-in for ai-toolkit's trainers, which trains two numbers; see stand_in_ai_toolkit.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.telemetry.logged import read_records
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.integrations.ai_toolkit import watched_process
+from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
+from toolkit.telemetry.integrations.ai_toolkit.written_files import saved_weights
+from toolkit.timing.history import read_run_time
+
+STAND_IN = Path(__file__).with_name("stand_in_ai_toolkit.py")
+
+
+@pytest.fixture
+def stand_in():
+    """ai-toolkit's stand-in, with nothing attached to it yet."""
+    spec = importlib.util.spec_from_file_location("stand_in", STAND_IN)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A job of ten steps that validates, saves and samples."""
+    return {
+        "job": "extension",
+        "config": {
+            "name": "greyjacket",
+            "process": [
+                {
+                    "type": "sd_trainer",
+                    "training_folder": str(tmp_path / "output"),
+                    "telemetry": {"log_dir": str(tmp_path / "logs"), "log_every": 1, "system": False},
+                    "network": {"type": "lora", "linear": 16, "linear_alpha": 8},
+                    "save": {"save_every": 4},
+                    "train": {"steps": 10, "validate_every": 5, "lr": 0.1, "batch_size": 2},
+                    "model": {"name_or_path": "two-numbers"},
+                    "sample": {"sample_every": 6, "prompts": ["one [trigger]", "two"]},
+                }
+            ],
+        },
+    }
+
+
+@pytest.fixture
+def process_config(config):
+    return config["config"]["process"][0]
+
+
+@pytest.fixture
+def make(stand_in, config, process_config):
+    """Attach, and make the trainer of the job."""
+
+    def make(**options):
+        hook_class(stand_in.BaseSDTrainProcess, **options)
+        return stand_in.SDTrainer(0, stand_in.Job(config), process_config)
+
+    return make
+
+
+@pytest.fixture
+def trained(make):
+    process = make()
+    process.run()
+    return process
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    return tmp_path / "logs" / "greyjacket"
+
+
+@pytest.fixture
+def records(run_folder):
+    return lambda event=None: read_records(run_folder / "metrics.jsonl", event)
+
+
+def ask(folder, request):
+    fresh = folder / "control.json.new"
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(descriptor, json.dumps({**request, "timestamp": time.time()}).encode())
+    os.close(descriptor)
+    os.replace(fresh, folder / "control.json")
+
+
+def asks_at(step, folder, request):
+    """Return what asks for something at a step, and holds the steps up after it until there is an answer."""
+    answered = []
+
+    def on_step(process):
+        if process.step_num == step:
+            ask(folder, request)
+        if process.step_num >= step and not answered:
+            time.sleep(0.05)
+            if b'"control_change"' in (folder / "metrics.jsonl").read_bytes():
+                answered.append(process.step_num)
+
+    return on_step
+
+
+# What is recorded.
+
+
+def test_every_step_is_recorded_as_the_trainer_itself_logs_it(trained, records):
+    own = trained.logger.committed
+
+    steps = records("step")
+    assert [step["global_step"] for step in steps] == list(range(10))
+    assert [step["train_loss"] for step in steps] == [own[step]["loss/loss"] for step in range(10)]
+    assert [step["loss/extra"] for step in steps] == [own[step]["loss/extra"] for step in range(10)]
+    assert {step["lr"] for step in steps} == {0.1}
+    assert not any(step["nan_inf_detected"] for step in steps)
+    assert records("end")[0]["status"] == "finished"
+    assert records("end")[0]["telemetry_errors"] == 0
+
+
+def test_the_gradient_norm_is_that_of_all_groups_before_clipping(trained, stand_in, records):
+    gradients = stand_in.Network().gradients([0.1, 0.2])
+
+    assert records("step")[0]["grad_norm"] == pytest.approx(math.hypot(*gradients))
+
+
+def test_gradient_norms_that_are_tensors_stay_on_their_device():
+    torch = pytest.importorskip("torch")
+
+    norm = watched_process._length_of([torch.tensor(3.0), torch.tensor(4.0)])
+
+    assert isinstance(norm, torch.Tensor)
+    assert norm.item() == 5.0
+    assert watched_process._length_of([]) is None
+
+
+def test_a_checkpoint_is_the_weights_and_not_the_optimizer(trained, records, tmp_path):
+    saved = records("checkpoint")
+
+    root = tmp_path / "output" / "greyjacket"
+    assert "post_save_hook optimizer.pt" in trained.calls
+    assert [(save["global_step"], save["checkpoint_path"]) for save in saved] == [
+        (4, str(root / "greyjacket_000000004.safetensors")),
+        (8, str(root / "greyjacket_000000008.safetensors")),
+        (10, str(root / "greyjacket.safetensors")),
+    ]
+    assert [save["bytes"] for save in saved] == [os.path.getsize(save["checkpoint_path"]) for save in saved]
+    assert all(save["seconds"] > 0 for save in saved)
+
+
+def test_validation_epochs_and_samples_are_recorded(trained, records, run_folder, tmp_path):
+    assert [(record["global_step"], record["val_loss"]) for record in records("eval")] == [
+        (step, trained.logger.committed[step]["val/loss"]) for step in (0, 5)
+    ]
+
+    losses = [step["train_loss"] for step in records("step")]
+    epochs = records("epoch")
+    assert [(epoch["epoch"], epoch["global_step"]) for epoch in epochs] == [(1, 2), (2, 5), (3, 8)]
+    assert epochs[0]["train_loss"] == pytest.approx(sum(losses[:3]) / 3)
+
+    samples = records("sample")
+    assert [(sample["global_step"], sample["prompt"]) for sample in samples] == [
+        (step, prompt) for step in (0, 6, 10) for prompt in ("one [trigger]", "two")
+    ]
+    for sample in samples:
+        assert (run_folder / sample["path"]).read_text() == sample["prompt"]
+        assert Path(sample["source_path"]).parent == tmp_path / "output" / "greyjacket" / "samples"
+
+
+def test_the_start_record_says_what_is_trained(trained, records):
+    start = records("start")[-1]
+
+    expected = {
+        "lora_rank": 16,
+        "lora_alpha": 8,
+        "model_name": "two-numbers",
+        "model_architecture": "stand_in",
+        "model_total_params": 2,
+        "model_trainable_params": 2,
+        "batch_size": 2,
+        "effective_batch_size": 2,
+        "optimizer": "adamw",
+        "scheduler": "constant",
+        "max_steps": 10,
+        "trainer": "ai-toolkit",
+        "process_type": "sd_trainer",
+    }
+    assert {key: start.get(key) for key in expected} == expected
+    assert "resumed_from_step" not in start
+
+
+def test_the_trigger_word_stands_in_the_prompt_as_it_was_used(make, process_config, records):
+    process = make()
+    process.trigger_word = "gr3yjacket"
+    process.run()
+
+    assert records("sample")[0]["prompt"] == "one gr3yjacket"
+
+
+def test_the_parts_of_the_work_are_spans_and_the_ledger_adds_up(trained, records, run_folder):
+    totals = records("span_summary")[-1]["spans"]
+
+    assert {name: totals[name]["count"] for name in totals} == {
+        "application": 1,
+        "model_init": 2,
+        "optimizer_init": 1,
+        "dataloader_init": 1,
+        "training_loop": 1,
+        "training_iteration": 10,
+        "data_loading": 16,
+        "forward": 10,
+        "backward": 10,
+        "optimizer_update": 10,
+        "validation_loop": 2,
+        "checkpoint_save_sync": 3,
+        "sampling": 3,
+    }
+    names = {record["id"]: record["name"] for record in records("span")}
+    parents = {record["name"]: names.get(record.get("parent_id")) for record in records("span")}
+    assert parents["training_iteration"] == "training_loop"
+    assert parents["data_loading"] == parents["forward"] == "training_iteration"
+    assert parents["checkpoint_save_sync"] == parents["sampling"] == "training_loop"
+    assert not any("error" in record or "unfinished" in record for record in records("span"))
+
+    ledger = read_run_time(run_folder).ledger
+    assert sum(line.seconds for line in ledger.lines) == pytest.approx(ledger.wall_s, rel=1e-3)
+
+
+# Where it is switched on.
+
+
+def test_the_block_may_stand_at_three_levels_and_the_innermost_counts(stand_in, config, process_config):
+    job = stand_in.Job(config)
+    inner = process_config.pop("telemetry")
+    process = stand_in.SDTrainer(0, job, process_config)
+
+    assert not options_of_process(process).enabled
+    config["telemetry"] = {**inner, "log_every": 7}
+    assert options_of_process(process).log_every == 7
+    config["config"]["telemetry"] = {**inner, "log_every": 6}
+    assert options_of_process(process).log_every == 6
+    process_config["telemetry"] = {**inner, "log_every": 5}
+    assert options_of_process(process).log_every == 5
+
+
+def test_each_process_of_a_job_has_its_own_block(stand_in, config, process_config):
+    second = {**process_config, "telemetry": {"enabled": False}}
+    config["config"]["process"].append(second)
+    job = stand_in.Job(config)
+
+    assert options_of_process(stand_in.SDTrainer(0, job, process_config)).enabled
+    assert not options_of_process(stand_in.SDTrainer(1, job, second)).enabled
+
+
+def test_what_ai_toolkit_logs_itself_is_not_logged_twice(stand_in, config, process_config):
+    process_config["telemetry"]["wandb"] = True
+    process_config["telemetry"].pop("log_every")
+    process_config.update(log_dir="tb", logging={"use_wandb": True, "log_every": 25, "project_name": "p"})
+
+    options = options_of_process(stand_in.SDTrainer(0, stand_in.Job(config), process_config))
+
+    assert not options.wandb
+    assert not options.tensorboard
+    assert options.log_every == 25
+
+
+@pytest.mark.parametrize("block", [{"enabled": False}, False, "absent"])
+def test_a_job_that_is_not_to_be_recorded_is_not_touched(block, make, process_config, tmp_path):
+    del process_config["telemetry"]
+    if block != "absent":
+        process_config["telemetry"] = block
+    process = make()
+
+    assert "run" not in vars(process)
+    process.run()
+    assert process.step_num == 10
+    assert not (tmp_path / "logs").exists()
+    assert "start" not in vars(process.timer)
+
+
+def test_jobs_without_a_block_are_recorded_where_that_was_asked_for(
+    make, process_config, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    del process_config["telemetry"]
+    make(all_jobs=True).run()
+
+    assert read_records(tmp_path / "logs" / "greyjacket" / "metrics.jsonl", "end")
+
+
+def test_a_job_that_says_no_is_not_recorded_with_all_the_others(make, process_config):
+    process_config["telemetry"] = {"enabled": False}
+
+    assert "run" not in vars(make(all_jobs=True))
+
+
+def test_a_wrong_block_is_said_and_the_job_is_trained(make, process_config, tmp_path, capsys):
+    process_config["telemetry"]["log_evry"] = 3
+    process = make()
+    process.run()
+
+    assert "log_evry" in capsys.readouterr().err
+    assert process.step_num == 10
+    assert not (tmp_path / "logs").exists()
+
+
+def test_attaching_twice_is_attaching_once(make, stand_in, records):
+    make()
+    make().run()
+
+    assert len(records("step")) == 10
+
+
+# Trouble.
+
+
+def test_a_loss_that_is_no_number_is_seen(make, process_config, records):
+    process_config["train"]["trouble"] = {"3": "nan"}
+    make().run()
+
+    assert [step["global_step"] for step in records("step") if step["nan_inf_detected"]] == [3]
+    assert records("step")[3]["non_finite"] == {"train_loss": "NaN"}
+
+
+def test_running_out_of_memory_is_told_and_the_trainer_goes_on_as_it_would(make, process_config, records):
+    process_config["train"]["trouble"] = {"3": "oom", "4": "oom"}
+    make().run()
+
+    assert [(oom["global_step"], oom["consecutive"]) for oom in records("oom")] == [(3, 1), (4, 2)]
+    assert "Tried to allocate" in records("oom")[0]["message"]
+    assert [step["global_step"] for step in records("step")] == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert records("end")[0]["status"] == "finished"
+
+
+def test_a_failure_ends_the_run_as_failed_and_is_raised_as_it_was(make, process_config, records):
+    process_config["train"]["trouble"] = {"3": "fail"}
+    process = make()
+    with pytest.raises(ValueError, match="the picture is broken") as raised:
+        process.run()
+
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+    assert records("end")[0]["status"] == "failed"
+    assert records("error")[-1]["type"] == "ValueError"
+    failed = {record["name"] for record in records("span") if "error" in record}
+    assert {"application", "training_loop", "training_iteration"} <= failed
+    assert "clip_grad_norm_" not in vars(process.accelerator)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_stopping", "reason"),
+    [
+        (KeyboardInterrupt(), False, "interrupted"),
+        (Exception("Job stopped"), True, "stopped"),
+        (SystemExit(3), False, "failed"),
+    ],
+)
+def test_other_ways_to_end_have_their_names(error, is_stopping, reason, make, process_config, records):
+    def on_step(process):
+        if process.step_num == 2:
+            process.is_stopping = is_stopping
+            raise error
+
+    process_config["on_step"] = on_step
+    with pytest.raises(type(error)) as raised:
+        make().run()
+
+    assert raised.value is error
+    assert records("end")[0]["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "log_step",
+        "log_start",
+        "log_eval",
+        "log_epoch",
+        "log_checkpoint",
+        "log_sample",
+        "take_requests",
+        "span",
+    ],
+)
+def test_a_broken_logger_does_not_reach_the_training(method, make, stand_in, config, monkeypatch, tmp_path):
+    def fail(*_, **__):
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(TelemetryLogger, method, fail)
+    process = make()
+    process.run()
+
+    assert process.network.weights == untouched(stand_in, config, tmp_path)
+    assert process.calls[-1] == "done_hook"
+
+
+@pytest.mark.parametrize(
+    "name", ["open_log", "describe", "declare", "saved_weights", "new_samples", "answer"]
+)
+def test_no_part_of_the_hooks_that_fails_reaches_the_training(
+    name, make, stand_in, config, monkeypatch, tmp_path
+):
+    def fail(*_, **__):
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(watched_process, name, fail)
+    process = make()
+    process.run()
+
+    assert process.network.weights == untouched(stand_in, config, tmp_path)
+    assert process.logger.finished == 1
+
+
+def test_a_folder_that_cannot_be_made_does_not_stop_the_job(make, process_config, tmp_path, caplog):
+    (tmp_path / "logs").write_text("a file is in the way")
+    process = make()
+    process.run()
+
+    assert process.step_num == 10
+    assert "opening the run failed" in caplog.text
+
+
+def test_an_ai_toolkit_whose_timers_have_other_names_is_recorded_still(make, monkeypatch, records):
+    monkeypatch.setattr(watched_process, "_PART_OF_TIMER", {})
+    make().run()
+
+    assert [step["global_step"] for step in records("step")] == list(range(10))
+
+
+# What may be asked.
+
+
+def test_a_request_to_save_and_stop_ends_the_training_well(make, process_config, run_folder, records):
+    process_config["train"].update(steps=3000, validate_every=0)
+    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
+    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["save_and_stop"]})
+    process = make()
+    process.run()
+
+    last = records("step")[-1]["global_step"]
+    assert 3 <= last < 2999
+    saved = records("checkpoint")[-1]
+    # As ai-toolkit numbers a save on request: by the steps that are done.
+    assert saved["global_step"] == last + 1 == process.step_num
+    assert Path(saved["checkpoint_path"]).name == f"greyjacket_{last + 1:09d}.safetensors"
+    assert records("control_change")[-1]["status"] == "applied"
+    assert records("end")[0]["reason"] == "stopped"
+    # What ai-toolkit does at an end, and for a stop by Ctrl-C.
+    assert process.progress_bar.closed == process.logger.finished == process.accelerator.ended == 1
+    assert [type(error) for error in process.errors] == [KeyboardInterrupt]
+    assert "done_hook" not in process.calls
+
+
+def test_a_request_to_stop_does_not_save(make, process_config, run_folder, records):
+    process_config["train"].update(steps=3000, validate_every=0)
+    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
+    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["stop"]})
+    make().run()
+
+    assert records("end")[0]["reason"] == "stopped"
+    assert records("checkpoint") == []
+
+
+def test_saves_samples_and_intervals_are_answered_while_the_training_goes_on(
+    make, process_config, run_folder, records
+):
+    process_config["train"].update(steps=450, validate_every=0)
+    process_config["save"]["save_every"] = 1000
+    process_config["sample"]["sample_every"] = 1000
+    process_config["on_step"] = asks_at(
+        3, run_folder, {"actions": ["save", "sample"], "knobs": {"save_every": 100}}
+    )
+    process = make()
+    process.run()
+
+    assert records("end")[0]["reason"] == "finished"
+    assert process.save_config.save_every == 100
+    steps = [record["global_step"] for record in records("checkpoint")]
+    assert steps[1:] == [step for step in (100, 200, 300, 400, 450) if step > steps[0]]
+    assert {record["global_step"] for record in records("sample")} == {0, steps[0], 450}
+
+
+def test_a_save_on_request_that_fails_does_not_end_the_training(
+    make, process_config, run_folder, records, monkeypatch, stand_in
+):
+    process_config["train"].update(steps=450, validate_every=0)
+    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
+    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["save"]})
+    save = stand_in.SDTrainer.save
+
+    def full(process, step=None):
+        if step is not None:
+            raise OSError("no space left on device")
+        save(process)
+
+    monkeypatch.setattr(stand_in.SDTrainer, "save", full)
+    make().run()
+
+    assert records("end")[0]["status"] == "finished"
+    assert [record["global_step"] for record in records("checkpoint")] == [450]
+    failed = next(record for record in records("span") if record["name"] == "checkpoint_save_sync")
+    assert failed["error"]["type"] == "OSError"
+
+
+# Going on.
+
+
+def test_a_resumed_training_goes_on_in_the_same_run(make, process_config, records, tmp_path):
+    make().run()
+    process_config["train"]["steps"] = 15
+    make().run()
+
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["greyjacket"]
+    later = [record for record in records() if record["session"] == 2]
+    assert [record["global_step"] for record in later if record["event"] == "step"] == list(range(10, 15))
+    starts = [record for record in later if record["event"] == "start"]
+    assert starts[-1]["resumed_from_step"] == 10
+    assert "checkpoint_load" in [record for record in later if record["event"] == "span_summary"][-1]["spans"]
+
+
+def test_a_training_that_begins_anew_has_a_run_of_its_own(make, records, tmp_path):
+    make().run()
+    for weights in (tmp_path / "output" / "greyjacket").glob("*.safetensors"):
+        weights.unlink()
+    make().run()
+
+    assert len(list((tmp_path / "logs").iterdir())) == 2
+    assert {record["session"] for record in records()} == {1}
+
+
+# Which files are whose.
+
+
+@pytest.mark.parametrize(
+    ("step", "there", "found"),
+    [
+        (250, ["a_000000250.safetensors", "a_000000500.safetensors"], ["a_000000250.safetensors"]),
+        (
+            250,
+            ["word_000000250.pt", "a_LoRA_000000250.safetensors"],
+            ["a_LoRA_000000250.safetensors", "word_000000250.pt"],
+        ),
+        (
+            250,
+            ["a_000000250_low.safetensors", "a_000000250_high.safetensors"],
+            ["a_000000250_high.safetensors", "a_000000250_low.safetensors"],
+        ),
+        (None, ["a.safetensors", "a_000000250.safetensors", "optimizer.pt"], ["a.safetensors"]),
+        (250, ["a_000000250/", "a_000000250.yaml", "config.yaml"], ["a_000000250"]),
+        (250, ["optimizer.pt", "learnable_snr.json", "samples/"], []),
+    ],
+)
+def test_the_weights_of_a_save_are_found(step, there, found, tmp_path):
+    for name in there:
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+
+    assert [path.name for path in saved_weights(tmp_path, ["a", "word"], step)] == found
+
+
+def untouched(stand_in, config, tmp_path):
+    """Return the weights that the job ends with where nothing is attached."""
+    fresh = json.loads(json.dumps(config))
+    process = fresh["config"]["process"][0]
+    process["training_folder"] = str(tmp_path / "untouched")
+    process["telemetry"] = False
+    trainer = stand_in.SDTrainer(0, stand_in.Job(fresh), process)
+    trainer.run()
+    return trainer.network.weights
+
+
+def test_another_rank_trains_on_and_writes_nothing(make, stand_in, config, monkeypatch, tmp_path):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    process = make()
+    process.run()
+
+    assert process.network.weights == untouched(stand_in, config, tmp_path)
+    assert not (tmp_path / "logs").exists()

@@ -1,0 +1,246 @@
+"""The one file, in a stand-in checkout whose `toolkit` is a package of its own, as ai-toolkit's is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.telemetry.logged import read_records
+from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, attach, detach, status
+from toolkit.telemetry.integrations.ai_toolkit.extension_file import extension_text
+from toolkit.trainer.command import main
+
+ROOT = Path(__file__).parents[3]
+STAND_IN = Path(__file__).with_name("stand_in_ai_toolkit.py")
+
+RUN_PY = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+import json
+from toolkit.job import get_job
+
+with open(sys.argv[1]) as file:
+    config = json.load(file)
+job = get_job(config)
+try:
+    job.process[0].run()
+except Exception as error:
+    job.process[0].on_error(error)
+    raise
+print("trained to", job.process[0].step_num)
+"""
+
+JOB_PY = """
+import importlib, pkgutil
+from jobs.process import Job, SDTrainer
+import toolkit.own_module
+
+def get_job(config):
+    # Not caught: what fails there ends the job.
+    for found in pkgutil.iter_modules(["extensions"]):
+        importlib.import_module("extensions." + found.name)
+    job = Job(config)
+    job.process = [SDTrainer(i, job, process) for i, process in enumerate(config["config"]["process"])]
+    return job
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout"
+    (folder / "toolkit").mkdir(parents=True)
+    (folder / "jobs" / "process").mkdir(parents=True)
+    (folder / "extensions").mkdir()
+    (folder / "run.py").write_text(RUN_PY)
+    (folder / "toolkit" / "__init__.py").write_text(
+        "# A regular package, which hides every other of its name.\n"
+    )
+    (folder / "toolkit" / "own_module.py").touch()
+    (folder / "toolkit" / "job.py").write_text(JOB_PY)
+    (folder / "jobs" / "__init__.py").touch()
+    shutil.copy(STAND_IN, folder / "jobs" / "process" / "__init__.py")
+    return folder
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.json"
+    process = {
+        "type": "sd_trainer",
+        "training_folder": "output",
+        "telemetry": {"log_dir": "logs", "log_every": 1},
+        "train": {"steps": 5},
+    }
+    path.write_text(json.dumps({"job": "extension", "config": {"name": "greyjacket", "process": [process]}}))
+    return path
+
+
+def start(checkout, job, *flags, **variables):
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, *flags, "run.py", str(job)],
+        cwd=checkout,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def steps_of(checkout):
+    return len(read_records(checkout / "logs" / "greyjacket" / "metrics.jsonl", "step"))
+
+
+def test_an_attached_checkout_records_its_jobs_and_a_detached_one_does_not(checkout, job):
+    path = attach(checkout)
+    finished = start(checkout, job)
+
+    assert path == checkout / "extensions" / "ai_toolkit_telemetry.py"
+    assert finished.returncode == 0, finished.stderr
+    assert "trained to 5" in finished.stdout
+    assert "[telemetry] run_name=greyjacket" in finished.stdout
+    assert steps_of(checkout) == 5
+
+    assert detach(checkout) == path
+    assert [found.name for found in (checkout / "extensions").rglob("*") if found.is_file()] == []
+    shutil.rmtree(checkout / "logs")
+    shutil.rmtree(checkout / "output")
+    assert start(checkout, job).returncode == 0
+    assert not (checkout / "logs").exists()
+
+
+@pytest.mark.parametrize("fault", ["gone", "broken", "another ai-toolkit"])
+def test_a_file_that_cannot_do_its_work_says_so_and_the_job_is_trained(fault, checkout, job, tmp_path):
+    folder = tmp_path / "toolkit"
+    # Without packages: else this project, installed for development, would be found after all.
+    flags = ["-S"]
+    if fault == "broken":
+        hooks = folder / "telemetry" / "integrations" / "ai_toolkit"
+        hooks.mkdir(parents=True)
+        (hooks / "hooks.py").write_text("import a_module_that_nobody_has\n")
+    if fault == "another ai-toolkit":
+        folder, flags = ROOT / "toolkit", []
+        trainers = checkout / "jobs" / "process" / "__init__.py"
+        trainers.write_text(trainers.read_text().replace("BaseSDTrainProcess", "AnotherTrainProcess"))
+    (checkout / "extensions" / "ai_toolkit_telemetry.py").write_text(extension_text(folder, all_jobs=False))
+    finished = start(checkout, job, *flags)
+
+    assert finished.returncode == 0, finished.stderr
+    assert "trained to 5" in finished.stdout
+    assert "[telemetry] this job is not recorded" in finished.stderr
+
+
+def test_a_package_that_has_moved_is_found_where_python_finds_packages(checkout, job, tmp_path):
+    (checkout / "extensions" / "ai_toolkit_telemetry.py").write_text(
+        extension_text(tmp_path / "gone", all_jobs=False)
+    )
+    finished = start(checkout, job, PYTHONPATH=str(ROOT))
+
+    assert finished.returncode == 0, finished.stderr
+    assert steps_of(checkout) == 5
+
+
+def test_all_jobs_are_recorded_where_that_was_asked_for(checkout, job):
+    attach(checkout, all_jobs=True)
+    config = json.loads(job.read_text())
+    del config["config"]["process"][0]["telemetry"]
+    job.write_text(json.dumps(config))
+
+    assert status(checkout).all_jobs
+    assert start(checkout, job).returncode == 0
+    assert (checkout / "logs" / "greyjacket" / "metrics.jsonl").exists()
+
+
+def test_the_status_tells_what_is_there(checkout):
+    assert not status(checkout).is_there
+
+    path = attach(checkout)
+    assert status(checkout).is_current
+    assert status(checkout).toolkit_folder == str(ROOT / "toolkit")
+
+    path.write_text(extension_text(Path("/elsewhere/toolkit"), all_jobs=False))
+    assert status(checkout).is_there
+    assert not status(checkout).is_current
+    assert attach(checkout) == path
+    assert status(checkout).is_current
+
+
+def test_detaching_what_is_not_attached_does_nothing(checkout):
+    assert detach(checkout) is None
+
+
+@pytest.mark.parametrize("do", [attach, detach, status])
+def test_a_file_of_somebody_else_is_left_alone(do, checkout):
+    theirs = checkout / "extensions" / "ai_toolkit_telemetry.py"
+    theirs.write_text("# mine\n")
+    with pytest.raises(AttachError, match="left alone"):
+        do(checkout)
+
+    assert theirs.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize("do", [attach, detach, status])
+def test_a_folder_that_is_no_checkout_is_refused(do, tmp_path):
+    with pytest.raises(AttachError, match="no ai-toolkit checkout"):
+        do(tmp_path)
+
+
+def test_a_checkout_with_a_telemetry_of_its_own_is_refused(checkout):
+    (checkout / "toolkit" / "telemetry.py").touch()
+    with pytest.raises(AttachError, match="of its own"):
+        attach(checkout)
+
+    assert not status(checkout).is_there
+
+
+# run.py --ai-toolkit
+
+
+def test_run_py_starts_the_job_in_the_checkout_and_attaches_to_it(checkout, job, capfd):
+    assert main([str(job), "--ai-toolkit", str(checkout)]) == 0
+
+    printed = capfd.readouterr().out
+    assert "[run] attached:" in printed
+    assert "trained to 5" in printed
+    assert steps_of(checkout) == 5
+
+    assert main([str(job), "--ai-toolkit", str(checkout)]) == 0
+    assert "[run] attached:" not in capfd.readouterr().out
+
+
+def test_run_py_gives_back_the_exit_code_of_the_job(checkout, job):
+    config = json.loads(job.read_text())
+    config["config"]["process"][0]["train"]["trouble"] = {"2": "fail"}
+    job.write_text(json.dumps(config))
+
+    assert main([str(job), "--ai-toolkit", str(checkout)]) == 1
+    assert read_records(checkout / "logs" / "greyjacket" / "metrics.jsonl", "end")[0]["status"] == "failed"
+
+
+def test_run_py_takes_the_environment_of_the_checkout(checkout, job):
+    python = checkout / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@" > asked_for.txt\nexit 7\n')
+    python.chmod(0o755)
+
+    assert main([str(job), "--ai-toolkit", str(checkout), "--name", "red"]) == 7
+    assert (checkout / "asked_for.txt").read_text() == f"run.py {job} --name red\n"
+
+
+def test_run_py_refuses_what_is_no_checkout_or_no_job_of_ai_toolkit(checkout, job, tmp_path, capsys):
+    assert main([str(job), "--ai-toolkit", str(tmp_path)]) == 2
+    assert "no ai-toolkit checkout" in capsys.readouterr().err
+
+    tiny = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
+    assert main([str(tiny), "--ai-toolkit", str(checkout)]) == 2
+    assert "embedded trainer" in capsys.readouterr().err
+
+    with pytest.raises(SystemExit):
+        main([str(job), "--ai-toolkit", str(checkout), "--steps", "3"])
+    assert not status(checkout).is_there

@@ -1,0 +1,740 @@
+"""Trainings with the real Lightning, on the CPU: what its own loggers say is compared with the run folder."""
+
+from __future__ import annotations
+
+import csv
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tests.telemetry.logged import make_logger, read_records
+from toolkit.runfolder.control import write_request
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.options import OptionsError
+
+torch = pytest.importorskip("torch")
+L = pytest.importorskip("lightning.pytorch")
+
+from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402  # only where Lightning is installed
+from lightning.pytorch.loggers import CSVLogger  # noqa: E402
+from lightning.pytorch.plugins.io import AsyncCheckpointIO  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from toolkit.telemetry.integrations.lightning import (  # noqa: E402
+    TelemetryCallback,
+    TelemetryLightningLogger,
+)
+
+QUIET = {"system": False, "csv": False}
+SAMPLES, BATCH, ACCUMULATED, EPOCHS = 20, 4, 2, 2
+STEPS = 6
+"""Five batches an epoch make three steps: two of two batches and one of one."""
+
+
+@pytest.fixture(autouse=True)
+def _without_lightnings_advice():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class Regression(L.LightningModule):
+    """Two layers; remembers the loss and the learning rate of each batch itself."""
+
+    def __init__(self, width=8, at_batch=None):
+        super().__init__()
+        self.save_hyperparameters("width")
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(4, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)
+        )
+        self.at_batch = at_batch
+        self.losses = []
+
+    def loss_of(self, batch):
+        features, target = batch
+        return ((self.layers(features) - target) ** 2).mean()
+
+    def training_step(self, batch, batch_idx):
+        loss = self.loss_of(batch)
+        if self.at_batch is not None:
+            loss = self.at_batch(self, len(self.losses), loss)
+        self.losses.append(loss.item())
+        self.log("train_mse", loss, on_step=True, on_epoch=True)
+        self.log("test_of_names", 1.5)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.loss_of(batch))
+        self.log("score", 2.5)
+
+    def test_step(self, batch, batch_idx):
+        self.log("test_loss", self.loss_of(batch))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        halved = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        return [optimizer], [{"scheduler": halved, "interval": "step"}]
+
+
+class TwoOptimizers(Regression):
+    """Steps by hand, with two optimizers a batch, and returns no loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+            loss = self.loss_of(batch)
+            self.manual_backward(loss)
+            optimizer.step()
+        self.log_dict({"loss": loss, "grad_2.0_norm_total": 3.5})
+
+    def configure_optimizers(self):
+        first, _, second = self.layers
+        return [
+            torch.optim.SGD(first.parameters(), lr=0.1),
+            torch.optim.SGD(second.parameters(), lr=0.2),
+        ]
+
+
+def loader(batch_size=BATCH):
+    generator = torch.Generator().manual_seed(0)
+    data = TensorDataset(
+        torch.randn(SAMPLES, 4, generator=generator), torch.randn(SAMPLES, 1, generator=generator)
+    )
+    return DataLoader(data, batch_size=batch_size)
+
+
+def trainer_of(folder, callbacks, **options):
+    return L.Trainer(
+        **{
+            "max_epochs": EPOCHS,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "enable_checkpointing": any(isinstance(one, ModelCheckpoint) for one in callbacks),
+            "default_root_dir": folder,
+            "callbacks": callbacks,
+            **options,
+        }
+    )
+
+
+def callback_of(folder, **options):
+    return TelemetryCallback(
+        **{"log_dir": folder / "logs", "run_name": "r", "log_every": 1, **QUIET, **options}
+    )
+
+
+def records(folder, event=None, name="r", session=None):
+    found = read_records(folder / "logs" / name / "metrics.jsonl", event)
+    return [record for record in found if session in (None, record["session"])]
+
+
+def spans(folder, name):
+    return [record for record in records(folder, "span") if record["name"] == name]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A training with accumulation, validation, checkpoints and Lightning's own CSV file, and a test after it."""
+    folder = tmp_path_factory.mktemp("lightning")
+    torch.manual_seed(0)
+    module = Regression()
+    callback = callback_of(folder, perf_tag="cpu", session_tag="night")
+    saves = ModelCheckpoint(dirpath=folder / "kept", monitor="val_loss", save_top_k=-1)
+    trainer = trainer_of(
+        folder,
+        [callback, saves],
+        accumulate_grad_batches=ACCUMULATED,
+        gradient_clip_val=1.0,
+        log_every_n_steps=1,
+        logger=CSVLogger(folder, name="csv", version=""),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.fit(module, loader(), loader(10))
+        trainer.test(module, loader(10), verbose=False)
+    return folder, trainer, callback, module
+
+
+def history(folder, column):
+    with (folder / "csv/metrics.csv").open() as file:
+        return [float(row[column]) for row in csv.DictReader(file) if row[column]]
+
+
+def test_each_step_of_the_optimizer_is_one_step_however_many_batches_it_took(trained):
+    folder, trainer, _, module = trained
+    steps = records(folder, "step")
+    batches = [[0, 1], [2, 3], [4], [5, 6], [7, 8], [9]]
+
+    assert [step["global_step"] for step in steps] == [1, 2, 3, 4, 5, 6]
+    assert trainer.global_step == STEPS
+    for step, of_step in zip(steps, batches, strict=True):
+        mean = sum(module.losses[i] for i in of_step) / len(of_step)
+        assert step["train_loss"] == pytest.approx(mean, rel=1e-5)
+    assert [step["lr"] for step in steps] == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
+    assert [step["epoch"] for step in steps] == [0, 0, 0, 1, 1, 1]
+
+
+def test_metrics_are_those_that_lightnings_own_logger_has(trained):
+    folder, _, _, _ = trained
+
+    assert [r["train_mse_step"] for r in records(folder, "step")] == pytest.approx(
+        history(folder, "train_mse_step"), rel=1e-5
+    )
+    assert [r["val_loss"] for r in records(folder, "eval") if "val_loss" in r] == pytest.approx(
+        history(folder, "val_loss"), rel=1e-5
+    )
+    epochs = records(folder, "epoch")
+    assert [(r["epoch"], r["global_step"]) for r in epochs] == [(0, 3), (1, 6)]
+    assert [r["train_mse_epoch"] for r in epochs] == pytest.approx(
+        history(folder, "train_mse_epoch"), rel=1e-5
+    )
+
+
+def test_an_older_metric_is_not_told_again(trained):
+    folder, _, _, _ = trained
+
+    for record in records(folder, "step"):
+        assert not {"val_loss", "score", "train_mse_epoch"} & set(record)
+        assert record["test_of_names"] == 1.5
+    assert [set(r) & {"train_mse_step", "val_loss", "test_loss"} for r in records(folder, "eval")] == [
+        {"val_loss"},
+        {"val_loss"},
+        {"test_loss"},
+    ]
+
+
+def test_the_start_says_what_is_trained_and_how(trained):
+    folder, _, _, module = trained
+    start, of_test = records(folder, "start")
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+
+    assert start["config"] == {"width": 8}
+    assert (start["model_name"], start["model_total_params"]) == ("Regression", parameters)
+    assert start["model_trainable_params"] == parameters
+    told = ("batch_size", "gradient_accumulation_steps", "effective_batch_size", "max_steps", "max_epochs")
+    assert [start[name] for name in told] == [BATCH, ACCUMULATED, BATCH * ACCUMULATED, STEPS, EPOCHS]
+    assert (start["optimizer"], start["scheduler"], start["learning_rate"]) == ("SGD", "StepLR", 0.1)
+    assert (start["max_grad_norm"], start["dtype"], start["perf_tag"]) == (1.0, "32-true", "cpu")
+    assert "resumed_from_step" not in start
+    assert "optimizer" not in of_test
+
+
+def test_checkpoints_are_told_of_with_their_path_size_and_time(trained):
+    folder, trainer, _, _ = trained
+    saved = records(folder, "checkpoint")
+
+    assert [r["global_step"] for r in saved] == [3, 6]
+    for record in saved:
+        assert record["bytes"] == Path(record["checkpoint_path"]).stat().st_size
+        assert 0 < record["seconds"] < 60
+    assert saved[-1]["is_best"] == (
+        trainer.checkpoint_callback.best_model_path == saved[-1]["checkpoint_path"]
+    )
+    assert len(spans(folder, "checkpoint_save_sync")) == 2
+
+
+def test_every_part_of_the_training_has_its_span(trained):
+    folder, _, _, _ = trained
+    (summary,) = records(folder, "span_summary", session=1)
+    counts = {name: times["count"] for name, times in summary["spans"].items()}
+    batches = EPOCHS * SAMPLES // BATCH
+
+    assert counts == {
+        "application": 1,
+        "model_init": 1,
+        "dataloader_init": 2,
+        "training_loop": 1,
+        "training_iteration": STEPS,
+        "data_loading": batches,
+        "forward": batches,
+        "zero_grad": STEPS,
+        "backward": batches,
+        "optimizer_update": STEPS,
+        "validation_loop": EPOCHS,
+        "validation_iteration": EPOCHS * 2,
+        "checkpoint_save_sync": EPOCHS,
+    }
+    updates = [r for r in records(folder, "span_event") if r["name"] == "training_metrics_update"]
+    assert [r["attributes"]["num_iterations"] for r in updates] == [STEPS]
+    assert not any("error" in record or "unfinished" in record for record in records(folder, "span"))
+
+
+def test_spans_stand_within_one_another_as_the_work_did(trained):
+    folder, _, _, _ = trained
+    by_id = {record["id"]: record["name"] for record in records(folder, "span")}
+    parents = {(record["name"], by_id.get(record.get("parent_id"))) for record in records(folder, "span")}
+
+    assert ("training_loop", "application") in parents
+    assert ("training_iteration", "training_loop") in parents
+    assert {("forward", "training_iteration"), ("backward", "training_iteration")} <= parents
+    assert ("optimizer_update", "training_iteration") in parents
+    assert ("validation_loop", "training_loop") in parents
+    assert ("checkpoint_save_sync", "training_loop") in parents
+    assert ("testing_loop", "application") in parents
+    assert ("testing_iteration", "testing_loop") in parents
+
+
+def test_the_check_of_the_validation_before_the_training_is_left_out(trained):
+    folder, _, _, _ = trained
+    first_step = records(folder, "step")[0]["seq"]
+
+    assert [r for r in records(folder, "eval") if r["seq"] < first_step] == []
+    assert [
+        r for r in records(folder, "span_start") if r["name"] == "validation_loop" and r["seq"] < first_step
+    ] == []
+
+
+def test_a_test_after_the_training_is_a_further_session_of_the_run(trained):
+    folder, _, callback, _ = trained
+    manifest = read_manifest(folder / "logs/r")
+
+    assert [(s.status, s.perf_tag, s.session_tag) for s in manifest.sessions] == [
+        ("finished", "cpu", "night")
+    ] * 2
+    assert [r["test_loss"] for r in records(folder, "eval", session=2)] == history(folder, "test_loss")
+    assert callback.guard.total == 0
+
+
+def test_the_trainer_is_left_as_it_was(trained):
+    _, trainer, _, _ = trained
+
+    assert "save_checkpoint" not in vars(trainer)
+    assert not {"_on_before_fetch", "_on_after_fetch"} & set(vars(trainer.fit_loop.epoch_loop))
+    assert not trainer.optimizers[0]._optimizer_step_post_hooks
+
+
+def test_a_training_from_a_checkpoint_goes_on_in_its_run(tmp_path):
+    saves = ModelCheckpoint(dirpath=tmp_path, save_last=True)
+    trainer_of(tmp_path, [callback_of(tmp_path), saves], max_epochs=1).fit(Regression(), loader())
+    resumed = callback_of(tmp_path)
+    trainer_of(tmp_path, [resumed], max_epochs=2).fit(
+        Regression(), loader(), ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True
+    )
+
+    assert [folder.name for folder in (tmp_path / "logs").iterdir()] == ["r"]
+    assert [r["global_step"] for r in records(tmp_path, "step", session=1)] == [1, 2, 3, 4, 5]
+    assert [r["global_step"] for r in records(tmp_path, "step", session=2)] == [6, 7, 8, 9, 10]
+    assert records(tmp_path, "start", session=2)[0]["resumed_from_step"] == 5
+    (loop,) = [r for r in spans(tmp_path, "training_loop") if r["session"] == 2]
+    assert loop["attributes"]["train_iterations_start"] == 5
+
+
+def test_what_is_asked_is_done_between_two_steps(tmp_path):
+    asked = []
+
+    class WithKnob(TelemetryCallback):
+        def on_request(self, trainer, pl_module, request):
+            asked.append((trainer.global_step, request.name, request.value))
+
+    callback = WithKnob(log_dir=tmp_path / "logs", run_name="r", log_every=5, **QUIET)
+
+    def ask(module, batch, loss):
+        poller = callback.telemetry._run.steering.poller
+        if batch == 0:
+            callback.telemetry.declare_knob("strength", float, low=0, high=1)
+        if batch == 1:
+            write_request(callback.telemetry.run_folder, actions=["save"], knobs={"strength": 0.5})
+        if batch == 3:
+            write_request(callback.telemetry.run_folder, actions=["save_and_stop"])
+        poller.poll()
+        return loss
+
+    trainer = trainer_of(tmp_path, [callback], max_epochs=100)
+    trainer.fit(Regression(at_batch=ask), loader())
+
+    assert trainer.global_step == 4
+    assert asked == [(2, "strength", 0.5)]
+    saved = records(tmp_path, "checkpoint")
+    assert [(r["global_step"], Path(r["checkpoint_path"]).name) for r in saved] == [
+        (2, "asked-epoch=0-step=2.ckpt"),
+        (4, "asked-epoch=0-step=4.ckpt"),
+    ]
+    assert torch.load(saved[-1]["checkpoint_path"], weights_only=True)["global_step"] == 4
+    answers = records(tmp_path, "control_change")
+    assert [(r["status"], r["actions"], r["global_step"]) for r in answers] == [
+        ("applied", ["save"], 2),
+        ("applied", ["save_and_stop"], 4),
+    ]
+    (end,) = records(tmp_path, "end")
+    assert end["status"] == "stopped"
+
+
+def test_a_save_that_was_asked_for_and_fails_does_not_stop_the_training(tmp_path, monkeypatch):
+    callback = callback_of(tmp_path)
+
+    def ask(module, batch, loss):
+        if batch == 1:
+            write_request(callback.telemetry.run_folder, actions=["save"])
+            callback.telemetry._run.steering.poller.poll()
+        return loss
+
+    trainer = trainer_of(tmp_path, [callback])
+    monkeypatch.setattr(trainer.strategy, "save_checkpoint", raising(OSError("no space left")))
+    trainer.fit(Regression(at_batch=ask), loader())
+
+    assert trainer.global_step == 10
+    (span,) = spans(tmp_path, "checkpoint_save_sync")
+    assert span["error"]["type"] == "OSError"
+    assert records(tmp_path, "checkpoint") == []
+    (answer,) = records(tmp_path, "control_change")
+    assert answer["status"] == "refused"
+    assert "no space left" in answer["reason"]
+
+
+def test_a_checkpoint_of_the_trainers_own_that_fails_raises_as_without_us(tmp_path, monkeypatch):
+    failure = OSError("no space left")
+    trainer = trainer_of(tmp_path, [callback_of(tmp_path), ModelCheckpoint(dirpath=tmp_path)])
+    monkeypatch.setattr(trainer.strategy, "save_checkpoint", raising(failure))
+    with pytest.raises(OSError) as caught:
+        trainer.fit(Regression(), loader())
+
+    assert caught.value is failure
+    assert spans(tmp_path, "checkpoint_save_sync")[0]["error"]["type"] == "OSError"
+    assert records(tmp_path, "checkpoint") == []
+    assert "save_checkpoint" not in vars(trainer)
+    assert records(tmp_path, "end")[0]["status"] == "failed"
+
+
+def test_a_checkpoint_that_is_saved_beside_the_training_is_told_of_once_it_is_there(tmp_path):
+    plugin = AsyncCheckpointIO()
+    saves = ModelCheckpoint(dirpath=tmp_path, save_top_k=-1)
+    trainer_of(tmp_path, [callback_of(tmp_path), saves], plugins=[plugin]).fit(Regression(), loader())
+
+    assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [5, 10]
+    assert all(r["bytes"] > 0 for r in records(tmp_path, "checkpoint"))
+    assert len(spans(tmp_path, "checkpoint_save_async")) == 2
+    told = [r for r in records(tmp_path, "span_event") if r["name"] == "save_checkpoint_success"]
+    assert [r["attributes"]["current_iteration"] for r in told] == [5, 10]
+
+
+def test_a_validation_alone_is_a_run_of_its_own(tmp_path):
+    callback = callback_of(tmp_path)
+    (told,) = trainer_of(tmp_path, [callback]).validate(Regression(), loader(), verbose=False)
+
+    (evaluation,) = records(tmp_path, "eval")
+    assert evaluation["val_loss"] == pytest.approx(told["val_loss"], rel=1e-6)
+    assert len(spans(tmp_path, "validation_loop")) == 1
+    assert records(tmp_path, "end")[0]["status"] == "finished"
+    assert callback.guard.total == 0
+
+
+def test_a_training_that_fails_is_a_failed_run_and_raises_the_same(tmp_path):
+    failure = ValueError("no such sample")
+
+    def fail(module, batch, loss):
+        if batch == 2:
+            raise failure
+        return loss
+
+    with pytest.raises(ValueError) as caught:
+        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(Regression(at_batch=fail), loader())
+
+    assert caught.value is failure
+    (end,) = records(tmp_path, "end")
+    assert (end["status"], end["reason"]) == ("failed", "failed")
+    assert [r["global_step"] for r in records(tmp_path, "step")] == [1, 2]
+    failed = {r["name"] for r in records(tmp_path, "span") if r.get("error", {}).get("type") == "ValueError"}
+    assert failed == {"forward", "training_iteration", "training_loop", "application"}
+    updates = [r for r in records(tmp_path, "span_event") if r["name"] == "training_metrics_update"]
+    assert [r["attributes"]["num_iterations"] for r in updates] == [2]
+
+
+@pytest.fixture
+def _own_interrupt_handler():
+    """Put the handler back: Lightning lets no further interrupt through while it ends."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("_own_interrupt_handler")
+def test_a_training_that_is_interrupted_is_a_stopped_run(tmp_path):
+    def interrupt(module, batch, loss):
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit):
+        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(Regression(at_batch=interrupt), loader())
+
+    (end,) = records(tmp_path, "end")
+    assert (end["status"], end["reason"]) == ("stopped", "interrupted")
+
+
+def test_a_loss_that_is_no_number_is_seen(tmp_path):
+    def spoil(module, batch, loss):
+        return loss * float("nan") if batch == 2 else loss
+
+    callback = callback_of(tmp_path, log_every=100)
+    trainer_of(tmp_path, [callback], max_epochs=1).fit(Regression(at_batch=spoil), loader())
+
+    seen = [r for r in records(tmp_path, "step") if r["nan_inf_detected"]]
+    assert seen[0]["global_step"] == 3
+
+
+def test_steps_made_by_hand_with_two_optimizers_are_counted_as_lightning_counts_them(tmp_path):
+    callback = callback_of(tmp_path)
+    trainer = trainer_of(tmp_path, [callback], max_epochs=1)
+    trainer.fit(TwoOptimizers(), loader())
+
+    steps = records(tmp_path, "step")
+    assert trainer.global_step == 10
+    assert [r["global_step"] for r in steps] == [2, 4, 6, 8, 10]
+    assert {(r["lr"], r["lr_1"], r["grad_norm"]) for r in steps} == {(0.1, 0.2, 3.5)}
+    assert all(r["train_loss"] == r["loss"] for r in steps)
+    (summary,) = records(tmp_path, "span_summary")
+    counts = {name: times["count"] for name, times in summary["spans"].items()}
+    assert (counts["training_iteration"], counts["backward"], counts["optimizer_update"]) == (5, 10, 10)
+    assert callback.guard.total == 0
+
+
+def test_a_logger_and_a_callback_write_one_run(tmp_path):
+    logger = TelemetryLightningLogger(
+        log_dir=tmp_path / "logs", run_name="both", log_every=1, save_dir=tmp_path / "saved", **QUIET
+    )
+
+    def add(module, batch, loss):
+        if batch == 1:
+            logger.log_metrics({"own": 7.0})
+            logger.log_hyperparams({"late": True})
+        return loss
+
+    saves = ModelCheckpoint()
+    trainer = trainer_of(tmp_path, [TelemetryCallback(), saves], logger=logger, log_every_n_steps=1)
+    trainer.fit(Regression(at_batch=add), loader(), loader())
+
+    assert [folder.name for folder in (tmp_path / "logs").iterdir()] == ["both"]
+    steps = records(tmp_path, "step", name="both")
+    assert [r["global_step"] for r in steps] == [*range(1, 11)]
+    assert [r["own"] for r in steps if "own" in r] == [7.0]
+    assert len(records(tmp_path, "eval", name="both")) == EPOCHS
+    (start,) = records(tmp_path, "start", name="both")
+    assert start["config"] == {"width": 8}
+    assert Path(saves.dirpath) == tmp_path / "saved/both/checkpoints"
+    assert (logger.name, logger.log_dir) == ("both", str(tmp_path / "logs/both"))
+
+    trainer_of(tmp_path, [], logger=logger).test(Regression(), loader(), verbose=False)
+
+    assert "test_loss" in records(tmp_path, "eval", name="both", session=2)[-1]
+    assert [r["status"] for r in records(tmp_path, "end", name="both")] == ["finished", "finished"]
+
+
+def test_a_logger_alone_writes_what_lightning_hands_to_loggers(tmp_path):
+    logger = TelemetryLightningLogger(log_dir=tmp_path / "logs", run_name="r", save_dir=tmp_path, **QUIET)
+    theirs = CSVLogger(tmp_path, name="csv", version="")
+    saves = ModelCheckpoint(dirpath=tmp_path, monitor="val_loss")
+    trainer = trainer_of(tmp_path, [saves], logger=[logger, theirs], log_every_n_steps=1)
+    trainer.fit(Regression(), loader(), loader())
+
+    steps = [r for r in records(tmp_path, "step") if "train_mse_step" in r]
+    assert [r["global_step"] for r in steps] == [*range(10)]
+    assert [r["train_mse_step"] for r in steps] == pytest.approx(
+        history(tmp_path, "train_mse_step"), rel=1e-5
+    )
+    evaluations = [r for r in records(tmp_path, "eval") if "val_loss" in r]
+    assert [r["val_loss"] for r in evaluations] == pytest.approx(history(tmp_path, "val_loss"), rel=1e-5)
+    assert records(tmp_path, "start")[0]["config"] == {"width": 8}
+    assert records(tmp_path, "checkpoint")[0]["bytes"] > 0
+    assert records(tmp_path, "end")[0]["status"] == "finished"
+    assert logger.guard.total == 0
+
+
+def test_a_logger_alone_tells_that_a_training_failed(tmp_path):
+    logger = TelemetryLightningLogger(log_dir=tmp_path / "logs", run_name="r", save_dir=tmp_path, **QUIET)
+
+    def fail(module, batch, loss):
+        raise ValueError("no such sample")
+
+    with pytest.raises(ValueError, match="no such sample"):
+        trainer_of(tmp_path, [], logger=logger).fit(Regression(at_batch=fail), loader())
+
+    assert records(tmp_path, "end")[0]["status"] == "failed"
+
+
+def test_a_logger_that_was_given_stays_open_for_its_owner(tmp_path):
+    log = make_logger(tmp_path / "logs", log_every=1)
+    trainer_of(tmp_path, [TelemetryCallback(log)], max_epochs=1).fit(Regression(), loader())
+
+    assert log.is_live
+    log.close()
+    assert len(records(tmp_path, "step")) == 5
+    assert spans(tmp_path, "application") == []
+
+
+def test_switched_off_nothing_is_written_and_nothing_put_around_the_trainer(tmp_path):
+    seen = []
+
+    def look(module, batch, loss):
+        seen.append("save_checkpoint" in vars(module.trainer))
+        return loss
+
+    callback = callback_of(tmp_path, enabled=False)
+    trainer_of(tmp_path, [callback], max_epochs=1).fit(Regression(at_batch=look), loader(), loader())
+
+    assert not (tmp_path / "logs").exists()
+    assert set(seen) == {False}
+    assert (callback.telemetry, callback.state_dict(), callback.guard.total) == (None, {}, 0)
+
+
+@pytest.mark.parametrize(
+    "method", ["__init__", "log_step", "span", "log_start", "take_requests", "log_checkpoint"]
+)
+def test_a_broken_logger_does_not_stop_the_training(tmp_path, monkeypatch, method, caplog):
+    monkeypatch.setattr(TelemetryLogger, method, raising(RuntimeError("broken")))
+    callback = callback_of(tmp_path)
+    trainer = trainer_of(tmp_path, [callback, ModelCheckpoint(dirpath=tmp_path)])
+    trainer.fit(Regression(), loader(), loader())
+
+    assert trainer.global_step == 10
+    assert (tmp_path / "epoch=1-step=10.ckpt").exists()
+    assert callback.guard.total > 0
+    assert "broken" in caplog.text
+
+
+def test_wrong_options_are_heard_of_when_it_is_made(tmp_path):
+    for make in (TelemetryCallback, TelemetryLightningLogger):
+        with pytest.raises(OptionsError, match="log_evry"):
+            make(log_evry=5)
+        with pytest.raises(OptionsError, match="log_every"):
+            make({"log_every": 0})
+        with pytest.raises(OptionsError, match="log_dir"):
+            make(make_logger(tmp_path, enabled=False), log_dir="logs")
+    with pytest.raises(OptionsError, match="options"):
+        TelemetryCallback(TelemetryLightningLogger(), log_dir="logs")
+
+
+def test_a_callback_can_be_sent_to_another_process(trained):
+    _, _, callback, _ = trained
+    copied = pickle.loads(pickle.dumps(TelemetryCallback(run_name="r", log_dir="logs")))
+    resumed = pickle.loads(pickle.dumps(callback))
+
+    assert (copied.telemetry, copied.is_live, copied.guard.total) == (None, False, 0)
+    assert resumed.state_dict() == callback.state_dict() != {}
+
+
+OTHER_NAME = """
+    import sys
+    import torch
+    {imports}
+    from toolkit.telemetry.integrations.lightning import TelemetryCallback, TelemetryLightningLogger
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch, batch_idx):
+            return self.layer(batch).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    logger = TelemetryLightningLogger(log_dir="logs", run_name="r", log_every=1, system=False)
+    trainer = pl.Trainer(
+        max_steps=3, accelerator="cpu", enable_progress_bar=False, logger=logger, callbacks=[TelemetryCallback()]
+    )
+    trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=2))
+    assert isinstance(TelemetryCallback(), pl.Callback) and isinstance(logger, pl.loggers.Logger)
+    assert ("lightning.pytorch" in sys.modules) == {both}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("imports", "both"),
+    [
+        ("import pytorch_lightning as pl", False),
+        ("import lightning.pytorch, pytorch_lightning as pl", True),
+    ],
+)
+def test_the_older_name_of_the_package_works_too(tmp_path, imports, both):
+    pytest.importorskip("pytorch_lightning")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(OTHER_NAME.format(imports=imports, both=both))],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert [r["global_step"] for r in records(tmp_path, "step")] == [1, 2, 3]
+
+
+TWO_RANKS = """
+    import time
+    import lightning.pytorch as pl
+    import torch
+    from toolkit.runfolder.control import write_request
+    from toolkit.telemetry.integrations.lightning import TelemetryCallback
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch, batch_idx):
+            if self.global_rank == 0 and self.global_step == 3:
+                write_request(callback.telemetry.run_folder, actions=["save_and_stop"])
+            time.sleep(0.05)
+            loss = self.layer(batch).mean()
+            self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+            return loss
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", self.layer(batch).mean(), sync_dist=True)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    callback = TelemetryCallback(log_dir="logs", run_name="r", log_every=1, system=False)
+    trainer = pl.Trainer(
+        max_epochs=100, devices=2, strategy="ddp", accelerator="cpu", enable_progress_bar=False, logger=False,
+        enable_checkpointing=False, enable_model_summary=False, callbacks=[callback],
+    )
+    batches = torch.utils.data.DataLoader(torch.ones(40, 2), batch_size=2)
+    trainer.fit(Module(), batches, batches)
+    print("rank", trainer.global_rank, "stopped at", trainer.global_step, callback.guard.counts, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
+    (tmp_path / "job.py").write_text(textwrap.dedent(TWO_RANKS))
+    done = subprocess.run(
+        [sys.executable, "job.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    (answer,) = records(tmp_path, "control_change")
+    step = answer["global_step"]
+    assert answer["status"] == "applied"
+    assert said == [f"rank {rank} stopped at {step} {{}}" for rank in (0, 1)]
+    assert [r["global_step"] for r in records(tmp_path, "step")] == [*range(1, step + 1)]
+    assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [step]
+
+
+def raising(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail

@@ -1,0 +1,511 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
+from tests.telemetry.logged import make_logger, read_records
+from toolkit.runfolder.control import write_request
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.integrations.transformers import TelemetryCallback
+from toolkit.telemetry.options import OptionsError
+
+QUIET = {"system": False, "csv": False}
+
+
+def make_trainer(folder, *callbacks, trainer=Trainer, model=None, **arguments):
+    """Return a trainer of a tiny model on eight examples, four a step: two steps an epoch unless told otherwise."""
+    given = {
+        "output_dir": str(folder / "out"),
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "num_train_epochs": 2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "learning_rate": 0.01,
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+        **arguments,
+    }
+    return trainer(
+        model=model or make_model(),
+        args=TrainingArguments(**given),
+        train_dataset=make_examples(8),
+        eval_dataset=make_examples(4),
+        callbacks=list(callbacks),
+    )
+
+
+def only_run(folder):
+    """Return the folder of the only run that was logged."""
+    runs = [path.parent for path in (folder / "logs").glob("*/run.json")]
+    assert len(runs) == 1
+    return runs[0]
+
+
+def records(folder, event=None):
+    return read_records(only_run(folder) / "metrics.jsonl", event)
+
+
+def status(folder):
+    manifest = json.loads((only_run(folder) / "run.json").read_text())
+    return manifest["sessions"][-1]["status"]
+
+
+def steps_of(found):
+    """Return what is known of each step, from however many records."""
+    steps = {}
+    for record in found:
+        steps.setdefault(record["global_step"], {}).update(record)
+    return steps
+
+
+class AskAt(TrainerCallback):
+    """Asks for something, as somebody with an editor would, and has the run look at it before a step ends."""
+
+    def __init__(self, telemetry, step, **request):
+        self.telemetry = telemetry
+        self.step = step
+        self.request = request
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step - 1:
+            log = self.telemetry.log
+            write_request(log.run_folder, **self.request)
+            log._run._look_at_control()
+
+
+class FailAt(TrainerCallback):
+    """Breaks the training within a step."""
+
+    def __init__(self, step, error):
+        self.step = step
+        self.error = error
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step == self.step - 1:
+            raise self.error
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_of_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, monkeypatch_of_module):
+    """A whole training: two epochs of two steps, evaluated and saved after each, logged at each step."""
+    folder = tmp_path_factory.mktemp("trained")
+    monkeypatch_of_module.setenv("TENSORBOARD_LOGGING_DIR", str(folder / "tensorboard"))
+    telemetry = TelemetryCallback(log_dir=folder / "logs", log_every=1, perf_tag="tiny", **QUIET)
+    trainer = make_trainer(
+        folder,
+        telemetry,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        include_num_input_tokens_seen="all",
+        metric_for_best_model="loss",
+        run_name="greyjacket",
+        report_to="tensorboard",
+    )
+    trainer.train()
+    return SimpleNamespace(
+        folder=folder, trainer=trainer, telemetry=telemetry, history=trainer.state.log_history
+    )
+
+
+def test_each_step_has_the_numbers_of_the_trainers_own_history(trained):
+    steps = records(trained.folder, "step")
+    history = [entry for entry in trained.history if "loss" in entry]
+
+    assert [step["global_step"] for step in steps] == [1, 2, 3, 4]
+    for step, entry in zip(steps, history, strict=True):
+        assert step["train_loss"] == pytest.approx(entry["loss"], rel=1e-6)
+        assert step["loss"] == entry["loss"]
+        assert step["lr"] == entry["learning_rate"]
+        assert step["grad_norm"] == pytest.approx(entry["grad_norm"])
+        assert step["epoch"] == entry["epoch"]
+        assert step["num_input_tokens_seen"] == entry["num_input_tokens_seen"]
+        assert step["nan_inf_detected"] is False
+
+
+def test_speed_is_known_from_the_second_step_on(trained):
+    steps = records(trained.folder, "step")
+
+    for step in steps[1:]:
+        assert step["samples_per_sec"] == pytest.approx(4 / step["sec_per_step"])
+
+
+def test_the_start_says_what_is_trained_and_how(trained):
+    (start,) = records(trained.folder, "start")
+
+    assert start["run_name"] == "greyjacket"
+    assert start["perf_tag"] == "tiny"
+    assert start["model_architecture"] == "LlamaForCausalLM"
+    assert start["model_total_params"] == trained.trainer.model.num_parameters()
+    assert start["model_trainable_params"] == start["model_total_params"]
+    assert start["batch_size"] == 2
+    assert start["gradient_accumulation_steps"] == 2
+    assert start["effective_batch_size"] == 4
+    assert start["max_steps"] == 4
+    assert start["learning_rate"] == 0.01
+    assert start["trainer"] == "Trainer"
+    assert start["config"]["num_train_epochs"] == 2
+    assert "resumed_from_step" not in start
+
+
+def test_an_evaluation_is_a_record_of_its_own_kind(trained):
+    evaluations = records(trained.folder, "eval")
+    history = [entry for entry in trained.history if "eval_loss" in entry]
+
+    assert [entry["global_step"] for entry in evaluations] == [2, 4]
+    assert [entry["eval_loss"] for entry in evaluations] == [entry["eval_loss"] for entry in history]
+
+
+def test_whole_epochs_are_told(trained):
+    assert [(entry["epoch"], entry["global_step"]) for entry in records(trained.folder, "epoch")] == [
+        (1, 2),
+        (2, 4),
+    ]
+
+
+def test_a_checkpoint_has_its_path_size_and_seconds(trained):
+    saved = records(trained.folder, "checkpoint")
+
+    assert [entry["global_step"] for entry in saved] == [2, 4]
+    for entry in saved:
+        assert entry["checkpoint_path"] == str(trained.folder / f"out/checkpoint-{entry['global_step']}")
+        assert entry["bytes"] > 10_000
+        assert entry["seconds"] > 0
+        assert "timed_since" not in entry
+    assert saved[1]["is_best"] is True
+
+
+def test_the_trainers_summary_is_no_step(trained):
+    (summary,) = records(trained.folder, "train_summary")
+
+    assert summary["global_step"] == 4
+    assert summary["summary/train_loss"] == pytest.approx(trained.history[-1]["train_loss"])
+    assert summary["summary/train_runtime"] > 0
+
+
+def test_the_time_is_told_by_its_parts(trained):
+    spans = records(trained.folder, "span")
+    summary = records(trained.folder, "span_summary")[-1]["spans"]
+
+    names = [span["name"] for span in spans]
+    assert names.count("validation_loop") == 2
+    assert names.count("checkpoint_save_sync") == 2
+    assert names.count("training_loop") == 1
+    assert names.count("application") == 1
+    assert not [span for span in spans if "error" in span or "unfinished" in span]
+    counts = {name: summary[name]["count"] for name in ("training_iteration", "backward", "optimizer_update")}
+    assert counts == {"training_iteration": 4, "backward": 8, "optimizer_update": 4}
+    assert summary["data_loading"]["count"] == 4
+    # Eight micro-batches, and the batch of each evaluation.
+    assert summary["forward"]["count"] == 8 + summary["validation_iteration"]["count"]
+
+
+def test_the_vocabulary_is_told_steps_samples_and_tokens(trained):
+    (update,) = [
+        event["attributes"]
+        for event in records(trained.folder, "span_event")
+        if event["name"] == "training_metrics_update"
+    ]
+
+    assert update["num_iterations"] == 4
+    assert update["num_train_samples"] == 16
+    assert update["train_tokens"] == 16 * 8
+
+
+def test_a_run_that_ends_is_finished_and_its_trainer_as_it_was(trained):
+    assert status(trained.folder) == "finished"
+    assert records(trained.folder, "error") == []
+    assert records(trained.folder, "end")[0]["telemetry_errors"] == 0
+    assert not {"training_step", "_run_epoch", "compute_loss"} & set(vars(trained.trainer))
+    assert "backward" not in vars(trained.trainer.accelerator)
+
+
+def test_what_report_to_names_is_written_beside_it(trained):
+    assert list((trained.folder / "tensorboard").glob("events.*"))
+    assert len([one for one in trained.trainer.callback_handler.callbacks if one is trained.telemetry]) == 1
+
+
+def test_a_resumed_training_goes_on_in_the_same_run(trained, tmp_path):
+    shutil.copytree(trained.folder / "logs", tmp_path / "logs")
+    shutil.copytree(trained.folder / "out/checkpoint-4", tmp_path / "elsewhere")
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    trainer = make_trainer(tmp_path, telemetry, num_train_epochs=3, run_name="another name")
+    trainer.train(resume_from_checkpoint=str(tmp_path / "elsewhere"))
+
+    second = [record for record in records(tmp_path) if record["session"] == 2]
+    (start,) = [record for record in second if record["event"] == "start"]
+    assert start["resumed_from_step"] == 4
+    assert [record["global_step"] for record in second if record["event"] == "step"] == [5, 6]
+    assert len(json.loads((only_run(tmp_path) / "run.json").read_text())["sessions"]) == 2
+
+
+class NanAt(Trainer):
+    """Has a loss that is no number at one step."""
+
+    def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
+        return loss * math.nan if self.state.global_step == 2 else loss
+
+
+def test_a_loss_that_the_trainers_filter_hides_is_seen_and_said(tmp_path):
+    trainer = make_trainer(
+        tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), trainer=NanAt, logging_steps=4
+    )
+    trainer.train()
+
+    # The gradients are no numbers either, so that every loss after it is none.
+    steps = steps_of(records(tmp_path, "step"))
+    assert steps[3]["nan_inf_detected"] is True
+    assert steps[3]["non_finite"] == {"train_loss": "NaN", "grad_norm": "NaN"}
+    assert math.isfinite(trainer.state.log_history[0]["loss"])
+    (said,) = records(tmp_path, "nan_inf_filter")
+    assert said["global_step"] == 3
+    assert said["nan_inf_filter_hides_this"] is True
+    assert records(tmp_path, "train_summary")[0]["losses_hidden_by_nan_inf_filter"] == 2
+
+
+def test_without_the_filter_nothing_is_said_of_it(tmp_path):
+    trainer = make_trainer(
+        tmp_path,
+        TelemetryCallback(log_dir=tmp_path / "logs", **QUIET),
+        trainer=NanAt,
+        logging_nan_inf_filter=False,
+    )
+    trainer.train()
+
+    assert steps_of(records(tmp_path, "step"))[3]["nan_inf_detected"] is True
+    assert records(tmp_path, "nan_inf_filter") == []
+
+
+def test_what_the_trainer_logs_is_kept_at_steps_that_log_every_folds(tmp_path):
+    trainer = make_trainer(
+        tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", log_every=100, **QUIET), logging_steps=3
+    )
+    trainer.train()
+
+    steps = steps_of(records(tmp_path, "step"))
+    assert steps[3]["loss"] == trainer.state.log_history[0]["loss"]
+    # The step's own loss, where the Trainer's is a mean over three.
+    assert steps[3]["train_loss"] != pytest.approx(steps[3]["loss"], rel=1e-6)
+
+
+class Talkative(Trainer):
+    """Logs metrics of its own in the midst of a step, and things that are none."""
+
+    def compute_loss(self, *args, **kwargs):
+        if self.state.global_step == 1:
+            self.log({"mine": 0.5, "note": "no number", "flag": True, "table": [1, 2]})
+        return super().compute_loss(*args, **kwargs)
+
+
+def test_metrics_of_the_callers_own_are_kept_and_what_is_no_number_is_left_out(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    make_trainer(tmp_path, telemetry, trainer=Talkative, num_train_epochs=1).train()
+
+    steps = steps_of(records(tmp_path, "step"))
+    assert steps[1]["mine"] == 0.5
+    assert not {"note", "flag", "table", "unencodable"} & set(steps[1])
+    assert steps[1]["train_loss"] == pytest.approx(steps[1]["loss"])
+
+
+def test_a_save_is_done_at_the_step_where_it_is_asked_for(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    make_trainer(tmp_path, telemetry, AskAt(telemetry, 3, actions=["save"])).train()
+
+    assert [entry["global_step"] for entry in records(tmp_path, "checkpoint")] == [3]
+    (answer,) = records(tmp_path, "control_change")
+    assert (answer["status"], answer["global_step"]) == ("applied", 3)
+    assert (tmp_path / "out/checkpoint-3/telemetry_run.json").exists()
+
+
+def test_a_stop_saves_first_where_that_is_asked_for(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    trainer = make_trainer(
+        tmp_path, telemetry, AskAt(telemetry, 2, actions=["save_and_stop"]), logging_strategy="no"
+    )
+    trainer.train()
+
+    assert trainer.state.global_step == 2
+    assert [entry["global_step"] for entry in records(tmp_path, "checkpoint")] == [2]
+    assert status(tmp_path) == "stopped"
+
+
+def test_an_evaluation_and_another_interval_can_be_asked_for(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    ask = AskAt(telemetry, 1, actions=["evaluate"], knobs={"logging_steps": 2})
+    trainer = make_trainer(tmp_path, telemetry, ask)
+    trainer.train()
+
+    assert [entry["global_step"] for entry in records(tmp_path, "eval")] == [1]
+    assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry] == [1, 2, 4]
+
+
+def test_a_failure_is_recorded_and_goes_on_as_it_is(tmp_path):
+    error = RuntimeError("the disk of the data is gone")
+    trainer = make_trainer(
+        tmp_path, FailAt(2, error), TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), logging_steps=100
+    )
+
+    with pytest.raises(RuntimeError) as raised:
+        trainer.train()
+
+    assert raised.value is error
+    assert status(tmp_path) == "failed"
+    (told,) = records(tmp_path, "error")
+    assert told["message"] == "RuntimeError: the disk of the data is gone"
+    (loop,) = [span for span in records(tmp_path, "span") if span["name"] == "training_loop"]
+    assert loop["error"]["type"] == "RuntimeError"
+    assert not {"training_step", "_run_epoch"} & set(vars(trainer))
+
+
+def test_an_interruption_is_no_failure(tmp_path):
+    trainer = make_trainer(
+        tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), FailAt(2, KeyboardInterrupt())
+    )
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+
+    assert status(tmp_path) == "stopped"
+    assert records(tmp_path, "end")[0]["reason"] == "interrupted"
+
+
+def test_switched_off_it_does_nothing_and_writes_nothing(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", enabled=False)
+    make_trainer(tmp_path, telemetry, num_train_epochs=1).train()
+
+    assert not (tmp_path / "logs").exists()
+    assert telemetry.log is None
+    assert telemetry.is_live is False
+
+
+@pytest.mark.parametrize("broken", ["log_step", "log_start", "span"])
+def test_a_broken_logger_does_not_stop_the_training(trained, tmp_path, monkeypatch, broken):
+    def fail(*args, **kwargs):
+        raise ValueError("broken")
+
+    monkeypatch.setattr(TelemetryLogger, broken, fail)
+    trainer = make_trainer(
+        tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), num_train_epochs=1
+    )
+    trainer.train()
+
+    assert trainer.state.global_step == 2
+    assert trainer.state.log_history[0]["loss"] == trained.history[0]["loss"]
+    assert status(tmp_path) == "finished"
+
+
+def test_a_logger_of_the_callers_stays_open(tmp_path):
+    log = make_logger(tmp_path / "logs", log_every=1)
+    trainer = make_trainer(tmp_path, TelemetryCallback(log), num_train_epochs=1)
+    trainer.train()
+    trainer.evaluate()
+    trainer.train()
+    log.close()
+
+    assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2, 1, 2]
+    assert [entry["global_step"] for entry in records(tmp_path, "eval")] == [2]
+    spans = [span["name"] for span in records(tmp_path, "span")]
+    assert spans.count("validation_loop") == 1
+    assert records(tmp_path, "end")[0]["telemetry_errors"] == 0
+
+
+def test_a_second_callback_on_the_same_trainer_stays_silent(tmp_path, caplog):
+    first = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    trainer = make_trainer(tmp_path, first, num_train_epochs=1)
+    trainer.add_callback(TelemetryCallback(log_dir=tmp_path / "logs", **QUIET))
+    trainer.train()
+
+    assert status(tmp_path) == "finished"
+    assert "another TelemetryCallback is there already" in caplog.text
+
+
+def test_where_the_trainer_is_not_found_its_hooks_and_logs_are_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "toolkit.telemetry.integrations.transformers._caller_of", lambda callback: (None, None)
+    )
+    trainer = make_trainer(
+        tmp_path,
+        TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
+        num_train_epochs=1,
+        save_strategy="epoch",
+        eval_strategy="epoch",
+    )
+    trainer.train()
+
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert [step["train_loss"] for step in records(tmp_path, "step")] == losses
+    (saved,) = records(tmp_path, "checkpoint")
+    assert saved["timed_since"] == "the last hook before it"
+    spans = [span["name"] for span in records(tmp_path, "span")]
+    assert spans.count("validation_loop") == 1
+    assert spans.count("checkpoint_save_sync") == 1
+    assert records(tmp_path, "end")[0]["telemetry_errors"] == 0
+
+
+def test_a_wrong_option_is_heard_of_at_once():
+    with pytest.raises(OptionsError, match="log_evry"):
+        TelemetryCallback(log_evry=3)
+
+
+TWO_RANKS = """
+import os, sys, time
+from pathlib import Path
+from transformers import TrainerCallback
+from tests.telemetry.integrations.test_transformers import make_trainer
+from toolkit.runfolder.control import write_request
+from toolkit.telemetry.integrations.transformers import TelemetryCallback
+
+folder = Path(sys.argv[1])
+telemetry = TelemetryCallback(log_dir=folder / "logs", system=False, csv=False)
+
+class Ask(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        time.sleep(0.1)
+        if state.global_step == 3 and telemetry.log.is_live:
+            write_request(telemetry.log.run_folder, actions=["save_and_stop"])
+
+trainer = make_trainer(folder, telemetry, Ask(), num_train_epochs=500, ddp_backend="gloo")
+trainer.train()
+(folder / f"ended-{os.environ['RANK']}").write_text(str(trainer.state.global_step))
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_write_one_run_and_stop_at_the_same_step(tmp_path):
+    (tmp_path / "train.py").write_text(TWO_RANKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    finished = subprocess.run(
+        [*command, tmp_path / "train.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    first, second = ((tmp_path / f"ended-{rank}").read_text() for rank in (0, 1))
+    assert first == second
+    assert [str(entry["global_step"]) for entry in records(tmp_path, "checkpoint")] == [first]
+    assert records(tmp_path, "start")[0]["effective_batch_size"] == 8
+    assert status(tmp_path) == "stopped"

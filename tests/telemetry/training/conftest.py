@@ -1,0 +1,37 @@
+"""A logger by a clock that the test moves, whose spans are all written one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.telemetry.logged import make_logger
+from toolkit.telemetry import environment
+from toolkit.telemetry.clock import ManualClock
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_that_is_described_at_once(monkeypatch):
+    monkeypatch.setattr(environment, "describe_environment", lambda guard: {"host": "here", "os": "an os"})
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def make(tmp_path, clock):
+    made = []
+
+    def make(name="r", **options):
+        made.append(make_logger(tmp_path / "logs", name, **{"spans": "all", "clock": clock, **options}))
+        return made[-1]
+
+    yield make
+    for log in made:
+        log.close()
+
+
+@pytest.fixture
+def log(make):
+    return make()

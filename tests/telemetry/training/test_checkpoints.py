@@ -1,0 +1,171 @@
+"""What a checkpoint makes safe: the work up to its beginning, told once it has succeeded, in whatever order."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.telemetry.logged import records_of
+from tests.telemetry.training.told import events, spans, train
+
+CONFIG = {"global_batch_size": 4, "flops_per_sample": 1e12}
+
+
+def test_a_checkpoint_tells_what_is_safe_now(log, clock, tmp_path):
+    training = log.training
+    training.configure(**CONFIG)
+    weights = tmp_path / "weights.safetensors"
+    with training.training_loop(train_iterations_start=10) as loop:
+        train(log, clock, [1.0, 2.0])
+        with training.validation_loop(), training.validation_iteration():
+            clock.advance(5.0)
+        with training.checkpoint_save(12, path=weights) as span:
+            weights.write_bytes(b"0" * 1234)
+            clock.advance(3.0)
+
+    [told] = events(log, "save_checkpoint_success")
+    assert told == {
+        "checkpoint_strategy": "sync",
+        "current_iteration": 12,
+        "first_successful_save_checkpoint_timestamp_sec": pytest.approx(clock.wall()),
+        "latest_successful_save_checkpoint_timestamp_sec": pytest.approx(clock.wall()),
+        "save_checkpoint_success_count": 1,
+        "productive_train_iterations": 12,
+        "productive_train_samples": 48,
+        "productive_train_iterations_sec": pytest.approx(3.0),
+        "productive_validation_iterations_sec": pytest.approx(5.0),
+        "productive_train_tflops": pytest.approx(48.0),
+        "checkpoint_size": 1234,
+        "checkpoint_directory": str(tmp_path),
+        "training_start_timestamp_sec": pytest.approx(loop.start),
+    }
+    [saved] = spans(log, "checkpoint_save_sync")
+    assert saved["id"] == span.id
+    assert saved["attributes"] == {
+        "checkpoint_strategy": "sync",
+        "current_iteration": 12,
+        "save_checkpoint_attempt_count": 1,
+    }
+
+
+def test_both_events_of_a_checkpoint_come_before_its_span_ends(log, clock):
+    with log.training.checkpoint_save(1) as span:
+        clock.advance(2.0)
+
+    about_it = [record for record in records_of(log) if record.get("span_id", record.get("id")) == span.id]
+    assert [record.get("name") for record in about_it] == [
+        "checkpoint_save_sync",
+        "save_checkpoint_success",
+        "sync_checkpoint_metrics_update",
+        "checkpoint_save_sync",
+    ]
+
+
+def test_how_long_checkpoints_held_up_the_training(log, clock):
+    for seconds in (2.0, 5.0):
+        with log.training.checkpoint_save(1):
+            clock.advance(seconds)
+
+    assert events(log, "sync_checkpoint_metrics_update")[1] == {
+        "save_checkpoint_sync_time_total_sec": pytest.approx(7.0),
+        "save_checkpoint_sync_time_min_sec": pytest.approx(2.0),
+        "save_checkpoint_sync_time_max_sec": pytest.approx(5.0),
+    }
+
+
+def test_a_checkpoint_that_failed_is_an_attempt_and_no_success(log):
+    with pytest.raises(OSError, match="disk full"), log.training.checkpoint_save(1):
+        raise OSError("disk full")
+    with log.training.checkpoint_save(2):
+        pass
+
+    assert [told["current_iteration"] for told in events(log, "save_checkpoint_success")] == [2]
+    attempts = [
+        span["attributes"]["save_checkpoint_attempt_count"] for span in spans(log, "checkpoint_save_sync")
+    ]
+    assert attempts == [1, 2]
+
+
+def test_checkpoints_that_are_saved_elsewhere_succeed_in_any_order_and_from_any_thread(log, clock, tmp_path):
+    training = log.training
+    training.configure(**CONFIG, save_checkpoint_strategy="async")
+    (tmp_path / "b").write_bytes(b"12345")
+    with training.application() as application, training.training_loop():
+        train(log, clock, [1.0])
+        training.on_save_checkpoint_start(1)
+        training.on_save_checkpoint_end()
+        train(log, clock, [1.0])
+        with training.checkpoint_save(2, path=tmp_path / "b"):
+            pass
+        train(log, clock, [1.0] * 3)
+        elsewhere = threading.Thread(target=_finish, args=(training, clock))
+        elsewhere.start()
+        elsewhere.join()
+
+    later, earlier = events(log, "save_checkpoint_success")
+    assert (later["current_iteration"], earlier["current_iteration"]) == (2, 1)
+    assert (later["productive_train_iterations"], earlier["productive_train_iterations"]) == (2, 1)
+    assert (later["productive_train_iterations_sec"], earlier["productive_train_iterations_sec"]) == (
+        2.0,
+        1.0,
+    )
+    assert (later["checkpoint_size"], earlier["checkpoint_size"]) == (5, 99)
+    assert (later["save_checkpoint_success_count"], earlier["save_checkpoint_success_count"]) == (1, 2)
+    where = {
+        event["span_id"]
+        for event in records_of(log, "span_event")
+        if event["name"] == "save_checkpoint_success"
+    }
+    assert where == {application.id}
+    [finalized] = spans(log, "checkpoint_save_finalization")
+    assert finalized["duration"] == pytest.approx(4.0)
+    assert finalized["attributes"] == {"current_iteration": 2}
+    assert log.guard.counts == {}
+
+
+def _finish(training, clock):
+    with training.checkpoint_finalization(2):
+        clock.advance(4.0)
+    training.on_save_checkpoint_success(1, size=99)
+
+
+def test_finalisation_can_be_told_by_callbacks(log, clock):
+    training = log.training
+    for step in (1, 2):
+        training.on_save_checkpoint_start(step, strategy="async")
+        training.on_save_checkpoint_end()
+    training.on_checkpoint_finalization_start(1)
+    training.on_checkpoint_finalization_start(2)
+    training.on_checkpoint_finalization_end(1)
+    training.on_save_checkpoint_success(1)
+    training.on_checkpoint_finalization_end(2)
+
+    finalized = [
+        span["attributes"]["current_iteration"] for span in spans(log, "checkpoint_save_finalization")
+    ]
+    assert finalized == [1, 2]
+    assert [told["current_iteration"] for told in events(log, "save_checkpoint_success")] == [1]
+
+
+def test_a_success_that_nobody_began_says_nothing_of_productive_work(log):
+    log.training.on_save_checkpoint_success(5)
+
+    [told] = events(log, "save_checkpoint_success")
+    assert told["current_iteration"] == 5
+    assert "productive_train_iterations" not in told
+
+
+def test_a_checkpoint_in_a_folder_is_as_large_as_its_files(log, tmp_path):
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"123")
+    (folder / "b").write_bytes(b"4567")
+    with log.training.checkpoint_save(1, path=folder):
+        pass
+    with log.training.checkpoint_save(2, path=tmp_path / "nothing"):
+        pass
+
+    there, nothing = events(log, "save_checkpoint_success")
+    assert (there["checkpoint_size"], there["checkpoint_directory"]) == (7, str(folder))
+    assert "checkpoint_size" not in nothing

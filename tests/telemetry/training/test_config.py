@@ -1,0 +1,189 @@
+"""The configuration of a job: any value may be a function, may come late, and is checked at once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from tests.telemetry.logged import records_of
+from tests.telemetry.training.told import events, train
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry import OptionsError
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.training import ConfigError, TrainingConfig
+from toolkit.telemetry.training.config import ConfigSource
+
+GOOD = {
+    "application_name": "greyjacket",
+    "perf_tag": ["a100", "bf16"],
+    "session_tag": "night",
+    "is_baseline_run": True,
+    "custom_metadata": {"branch": "main"},
+    "world_size": 8,
+    "global_batch_size": 64,
+    "micro_batch_size": 2,
+    "seq_length": 4096,
+    "flops_per_sample": 10**12,
+    "train_iterations_target": 1000,
+    "train_samples_target": 64_000,
+    "log_every_n_train_iterations": 10,
+    "is_log_throughput_enabled": True,
+    "save_checkpoint_strategy": "async",
+    "is_train_iterations_enabled": False,
+    "is_validation_iterations_enabled": False,
+    "is_test_iterations_enabled": False,
+    "is_save_checkpoint_enabled": False,
+}
+
+
+def source(**given):
+    made = ConfigSource(Guard())
+    made.take(given)
+    return made
+
+
+def test_every_field_can_be_given_as_a_value_a_function_or_by_one_loggers_spelling():
+    assert set(GOOD) == {field.name for field in fields(TrainingConfig)}
+
+    as_values = source(**GOOD).now()
+    as_functions = source(**{name: lambda value=value: value for name, value in GOOD.items()}).now()
+    by_their_spelling = source(**{f"{name}_or_fn": value for name, value in GOOD.items()}).now()
+
+    assert as_values == as_functions == by_their_spelling
+    assert as_values.perf_tag == ("a100", "bf16")
+    assert as_values != TrainingConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("global_batch_size", 0, "a whole number from 1 on"),
+        ("global_batch_size", True, "a whole number from 1 on"),
+        ("global_batch_size", 2.5, "a whole number from 1 on"),
+        ("world_size", "8", "a whole number from 1 on"),
+        ("log_every_n_train_iterations", None, "a whole number from 1 on"),
+        ("flops_per_sample", float("nan"), "a number above 0"),
+        ("flops_per_sample", float("inf"), "a number above 0"),
+        ("flops_per_sample", -1, "a number above 0"),
+        ("perf_tag", [], "a text that is not empty, or a list of such"),
+        ("perf_tag", ["a", ""], "a text that is not empty, or a list of such"),
+        ("session_tag", " ", "a text that is not empty"),
+        ("save_checkpoint_strategy", "later", "'sync' or 'async'"),
+        ("is_baseline_run", "yes", "true or false"),
+        ("custom_metadata", {1: "a"}, "a mapping whose keys are texts"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name_and_what_is_allowed(name, value, allowed):
+    with pytest.raises(ConfigError) as refused:
+        source(**{name: value})
+
+    assert isinstance(refused.value, OptionsError)
+    assert name in str(refused.value)
+    assert repr(value)[:200] in str(refused.value)
+    assert allowed in str(refused.value)
+
+
+def test_an_unknown_key_is_refused_with_the_one_that_was_meant(log):
+    with pytest.raises(ConfigError, match="did you mean 'global_batch_size'"):
+        log.training.configure(globl_batch_size_or_fn=8)
+    with pytest.raises(ConfigError, match="given twice"):
+        log.training.configure(seq_length=8, seq_length_or_fn=8)
+
+
+def test_of_a_call_with_something_wrong_in_it_nothing_is_taken():
+    made = source(seq_length=8)
+    with pytest.raises(ConfigError):
+        made.take({"seq_length": 16, "world_size": 0})
+
+    assert made.now().seq_length == 8
+
+
+def test_integers_of_numpy_are_integers():
+    assert source(global_batch_size=np.int64(8)).now().global_batch_size == 8
+
+
+def test_a_function_that_fails_or_returns_nonsense_is_said_once_and_its_field_left_out(make):
+    log = make()
+
+    def fails():
+        raise RuntimeError("the loader is not there yet")
+
+    log.training.configure(global_batch_size=fails, seq_length=lambda: -1, micro_batch_size=lambda: 2)
+    log.training.configure(world_size=4)
+
+    told = events(log, "update_training_telemetry_config")
+    assert [set(event) & {"global_batch_size", "seq_length", "micro_batch_size"} for event in told] == [
+        {"micro_batch_size"},
+        {"micro_batch_size"},
+    ]
+    assert log.guard.counts == {
+        "asking the function given as global_batch_size: RuntimeError": 2,
+        "asking the function given as seq_length: ConfigError": 2,
+    }
+
+
+def test_each_call_is_told_on_the_application_or_on_the_run(log):
+    log.training.configure(perf_tag="a")
+    with log.training.application() as application:
+        log.training.configure(global_batch_size=4)
+
+    told = [event for event in records_of(log, "span_event") if event["name"].startswith("update")]
+    assert [event.get("span_id") for event in told] == [None, application.id, application.id]
+    assert [event["attributes"].get("global_batch_size") for event in told] == [None, None, 4]
+    assert {event["attributes"]["perf_tag"] for event in told} == {"a"}
+
+
+def test_configuration_that_arrives_after_the_start_counts_for_what_came_before(log, clock):
+    with log.training.training_loop():
+        train(log, clock, [1.0, 1.0])
+        log.training.configure(global_batch_size=lambda: 8, seq_length=16)
+        train(log, clock, [1.0])
+        log.training.configure(flops_per_sample=1e12, world_size=2)
+        train(log, clock, [1.0])
+
+    [told] = events(log, "training_metrics_update")
+    assert told["num_iterations"] == 4
+    assert told["num_train_samples"] == 32
+    assert told["train_tokens"] == 512
+    assert told["total_flops"] == 32e12
+    assert told["train_throughput_per_gpu"] == pytest.approx(4.0)
+
+
+def test_without_a_batch_size_nothing_is_made_up_from_it(log, clock):
+    log.training.configure(seq_length=16, flops_per_sample=1e12)
+    with log.training.training_loop():
+        train(log, clock, [1.0])
+
+    [told] = events(log, "training_metrics_update")
+    for name in ("num_train_samples", "train_tokens", "total_flops", "avg_tflops", "avg_batch_size"):
+        assert name not in told
+
+
+def test_a_batch_size_that_is_a_function_is_asked_for_each_iteration(log, clock):
+    sizes = iter([2, 2, 4, 6])
+    log.training.configure(global_batch_size=lambda: next(sizes), seq_length=10)
+    with log.training.training_loop():
+        train(log, clock, [1.0, 1.0])
+
+    [told] = events(log, "training_metrics_update")
+    assert told["num_train_samples"] == 4 + 6
+    assert told["avg_batch_size"] == 5.0
+    assert told["train_tokens"] == 100
+
+
+def test_tags_that_are_known_late_reach_the_manifest(log):
+    log.training.configure(perf_tag=lambda: ["a", "b"], session_tag="night")
+    log.close()
+
+    session = read_manifest(log.run_folder).latest
+    assert (session.perf_tag, session.session_tag) == ("a,b", "night")
+
+
+def test_a_logger_that_is_off_takes_no_nonsense_either(make):
+    log = make(enabled=False)
+    log.training.configure(global_batch_size=8)
+
+    with pytest.raises(ConfigError):
+        log.training.configure(global_batch_size=-8)

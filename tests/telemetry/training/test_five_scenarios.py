@@ -1,0 +1,130 @@
+"""`perf_tag` and `session_tag` in the five scenarios of OneLogger, each played with real loggers and folders."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.telemetry.logged import make_logger, read_records
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.timing.tags import by_perf_tag, by_session_tag, jobs_of
+
+
+class Evicted(Exception):
+    """The machine is taken away."""
+
+
+def run_job(folder, *, start=0, stop=1000, evicted_at=None, **options):
+    """Train from `start`, with a checkpoint every 90 iterations, and return the run's folder."""
+    log = make_logger(folder, "greyjacket", **options)
+    training = log.training
+    try:
+        with log, training.application(), training.training_loop(train_iterations_start=start):
+            for step in range(start, stop):
+                if step == evicted_at:
+                    raise Evicted
+                with training.training_iteration():
+                    pass
+                log.log_step(step + 1, train_loss=1.0 / (step + 1))
+                if (step + 1) % 90 == 0:
+                    with training.checkpoint_save(step + 1):
+                        pass
+    except Evicted:
+        pass
+    return log.run_folder
+
+
+def told(folders):
+    """Return what the start records, the manifests and the applications of these runs say of the tags."""
+    starts, sessions, applications, jobs = [], [], [], []
+    for folder in dict.fromkeys(folders):
+        path = folder / "metrics.jsonl"
+        for start in read_records(path, "start"):
+            starts.append((start.get("perf_tag"), start["session_tag"]))
+        manifest = read_manifest(folder)
+        sessions += [(session.perf_tag, session.session_tag) for session in manifest.sessions]
+        for event in read_records(path, "span_event"):
+            if event["name"] == "one_logger_initialization":
+                applications.append(event["attributes"]["session_tag"])
+        jobs += jobs_of([manifest])
+    assert starts == sessions
+    assert applications == [session_tag for _, session_tag in sessions]
+    return sessions, jobs
+
+
+def grouped(jobs):
+    """Return how many jobs there are under each tag."""
+    return (
+        {tag: len(group) for tag, group in by_perf_tag(jobs).items()},
+        {tag: len(group) for tag, group in by_session_tag(jobs).items()},
+    )
+
+
+@pytest.mark.parametrize(
+    "change", ["the model's architecture is another", "there are more machines"], ids=["1", "2"]
+)
+def test_after_a_change_that_matters_two_trainings_are_neither_comparable_nor_one(tmp_path, change):
+    first = run_job(tmp_path, stop=5, perf_tag="as it was", session_tag="monday")
+    second = run_job(tmp_path, stop=5, perf_tag=change, session_tag="a week later")
+
+    sessions, jobs = told([first, second])
+    assert first != second
+    assert sessions == [("as it was", "monday"), (change, "a week later")]
+    assert grouped(jobs) == ({"as it was": 1, change: 1}, {"monday": 1, "a week later": 1})
+
+
+def test_3_after_a_change_that_should_not_matter_two_trainings_are_comparable(tmp_path):
+    first = run_job(tmp_path, stop=5, perf_tag="rev 7", session_tag="monday")
+    second = run_job(tmp_path, stop=5, perf_tag="rev 7", session_tag="after the security patch")
+
+    sessions, jobs = told([first, second])
+    assert first != second
+    assert [perf_tag for perf_tag, _ in sessions] == ["rev 7"] * 2
+    assert grouped(jobs) == ({"rev 7": 2}, {"monday": 1, "after the security patch": 1})
+
+
+@pytest.mark.parametrize("resume", [True, False], ids=["in the same folder", "on another machine"])
+def test_4_a_job_that_goes_on_after_a_failure_is_comparable_and_part_of_the_same(tmp_path, resume):
+    tags = {"perf_tag": "rev 7", "session_tag": "night"}
+    first = run_job(tmp_path, evicted_at=100, **tags)
+    second = run_job(tmp_path, start=90, stop=110, resume=resume, **tags)
+
+    sessions, jobs = told([first, second])
+    assert (first == second) is resume
+    assert sessions == [("rev 7", "night")] * 2
+    assert grouped(jobs) == ({"rev 7": 2}, {"night": 2})
+    assert went_on(first, second) == (90, 90)
+
+
+@pytest.mark.parametrize("resume", [True, False], ids=["in the same folder", "on another machine"])
+def test_5_a_job_that_goes_on_with_faster_code_is_part_of_the_same_and_not_comparable(tmp_path, resume):
+    first = run_job(tmp_path, evicted_at=100, perf_tag="rev 7", session_tag="night")
+    second = run_job(tmp_path, start=90, stop=110, resume=resume, perf_tag="rev 8", session_tag="night")
+
+    sessions, jobs = told([first, second])
+    assert (first == second) is resume
+    assert sessions == [("rev 7", "night"), ("rev 8", "night")]
+    assert grouped(jobs) == ({"rev 7": 1, "rev 8": 1}, {"night": 2})
+    assert went_on(first, second) == (90, 90)
+
+
+def went_on(first, second):
+    """Return what of the first job's work was safe, and where the second began."""
+    safe = [
+        event["attributes"]["productive_train_iterations"]
+        for event in read_records(first / "metrics.jsonl", "span_event")
+        if event["name"] == "save_checkpoint_success"
+    ]
+    loops = [
+        span["attributes"]["train_iterations_start"]
+        for span in read_records(second / "metrics.jsonl", "span")
+        if span["name"] == "training_loop"
+    ]
+    return safe[0], loops[-1]
+
+
+def test_without_tags_a_run_and_its_resumption_are_one_piece_of_work_and_compared_with_nothing(tmp_path):
+    first = run_job(tmp_path, evicted_at=3)
+    run_job(tmp_path, start=2, stop=4, resume=True)
+
+    _, jobs = told([first])
+    assert grouped(jobs) == ({}, {read_manifest(first).run_id: 2})

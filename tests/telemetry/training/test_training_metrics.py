@@ -1,0 +1,336 @@
+"""What `training_metrics_update` says: totals for the job, windows that begin anew, and nothing lost at the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.telemetry.logged import read_records, records_of
+from tests.telemetry.training.told import events, spans, train
+
+CONFIG = {
+    "global_batch_size": 4,
+    "seq_length": 8,
+    "flops_per_sample": 1e12,
+    "world_size": 2,
+    "log_every_n_train_iterations": 3,
+}
+
+
+def test_every_n_iterations_a_window_ends_and_the_rest_comes_at_the_end(log, clock):
+    log.training.configure(**CONFIG)
+    with log.training.training_loop(train_iterations_target=8, train_samples_target=32):
+        train(log, clock, [1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 0.5])
+
+    first, second, rest = events(log, "training_metrics_update")
+    assert [told["current_iteration"] for told in (first, second, rest)] == [2, 5, 6]
+    assert [told["num_iterations"] for told in (first, second, rest)] == [3, 6, 7]
+    assert [told["interval"] for told in (first, second, rest)] == [3, 3, 1]
+
+    assert second["avg_iteration_time_sec"] == pytest.approx(11.0)
+    assert second["min_iteration_time_sec"] == pytest.approx(1.0)
+    assert second["max_iteration_time_sec"] == pytest.approx(30.0)
+    assert second["total_iteration_time_sec"] == pytest.approx(66.0)
+    assert second["window_num_iterations"] == 3
+    assert second["window_avg_iteration_time_sec"] == pytest.approx(20.0)
+    assert second["window_min_iteration_time_sec"] == pytest.approx(10.0)
+    assert second["window_max_iteration_time_sec"] == pytest.approx(30.0)
+    assert second["window_total_iteration_time_sec"] == pytest.approx(60.0)
+
+    assert rest["window_num_iterations"] == 1
+    assert rest["window_avg_iteration_time_sec"] == pytest.approx(0.5)
+
+
+def test_samples_tokens_operations_and_throughput(log, clock):
+    log.training.configure(**CONFIG)
+    with log.training.training_loop(train_iterations_start=10):
+        train(log, clock, [1.0, 4.0])
+
+    [told] = events(log, "training_metrics_update")
+    assert told["train_iterations_start"] == 10
+    assert told["current_iteration"] == 11
+    assert told["train_samples_start"] == 40
+    assert told["num_train_samples"] == 8
+    assert told["avg_batch_size"] == 4.0
+    assert told["train_tokens"] == 64
+    assert told["avg_tokens_per_second"] == pytest.approx(64 / 5)
+    assert told["total_flops"] == 8e12
+    assert told["completed_floating_point_operations_overall"] == 48e12
+    assert told["avg_tflops"] == pytest.approx(8 / 5)
+    assert told["train_throughput_per_gpu"] == pytest.approx(8 / 5 / 2)
+    # Of single iterations, and not of the average as it goes.
+    assert told["train_throughput_per_gpu_max"] == pytest.approx(4 / 1 / 2)
+    assert told["train_throughput_per_gpu_min"] == pytest.approx(4 / 4 / 2)
+    assert told["window_throughput_per_gpu"] == pytest.approx(8 / 5 / 2)
+    assert told["window_avg_tokens_per_second"] == pytest.approx(64 / 5)
+
+
+def test_the_loop_says_where_it_begins_and_where_it_is_meant_to_end(log):
+    log.training.configure(**CONFIG, train_iterations_target=5)
+    with log.training.training_loop(10, train_samples_target=lambda: 100):
+        pass
+
+    [loop] = spans(log, "training_loop")
+    assert loop["attributes"] == {
+        "train_iterations_start": 10,
+        "train_samples_start": 40,
+        "train_tokens_target": 800,
+        "completed_floating_point_operations_overall": 40e12,
+        "train_iterations_target": 5,
+        "train_samples_target": 100,
+    }
+
+
+def test_a_job_that_goes_on_reports_at_the_same_iterations_as_the_one_before_it(log, clock):
+    log.training.configure(log_every_n_train_iterations=50)
+    with log.training.training_loop(train_iterations_start=90):
+        train(log, clock, [1.0] * 15)
+
+    told = events(log, "training_metrics_update")
+    assert [event["current_iteration"] for event in told] == [99, 104]
+    assert [event["window_num_iterations"] for event in told] == [10, 5]
+
+
+def test_with_an_interval_of_one_the_first_iteration_is_reported_too(log, clock):
+    log.training.configure(log_every_n_train_iterations=1)
+    with log.training.training_loop():
+        train(log, clock, [1.0, 1.0])
+
+    assert [event["current_iteration"] for event in events(log, "training_metrics_update")] == [0, 1]
+
+
+def test_windows_longer_than_what_is_held_back_are_whole(log, clock):
+    log.training.configure(log_every_n_train_iterations=2500)
+    with log.training.training_loop():
+        train(log, clock, [0.5] * 2600)
+
+    told = events(log, "training_metrics_update")
+    assert [event["window_num_iterations"] for event in told] == [2500, 100]
+    assert told[1]["total_iteration_time_sec"] == pytest.approx(1300.0)
+
+
+def test_an_iteration_that_raised_is_not_counted_and_the_rest_is_told(log, clock):
+    @log.training.application()
+    @log.training.training_loop()
+    def job():
+        train(log, clock, [1.0, 1.0])
+        with log.training.training_iteration():
+            clock.advance(5.0)
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError):
+        job()
+
+    [told] = events(log, "training_metrics_update")
+    assert (told["num_iterations"], told["max_iteration_time_sec"]) == (2, pytest.approx(1.0))
+    assert [span["name"] for span in spans(log) if "error" in span] == [
+        "training_iteration",
+        "training_loop",
+        "application",
+    ]
+    [error] = [event for event in records_of(log, "span_event") if event["name"] == "error"]
+    assert error["span"] == "training_iteration"
+    assert error["attributes"]["exception_type"] == "RuntimeError"
+    assert "out of memory" in error["attributes"]["exception_message"]
+    assert "test_training_metrics.py" in error["attributes"]["exception_traceback"]
+
+
+def test_closing_the_logger_inside_the_loop_tells_of_the_rest(log, clock):
+    log.training.on_app_start()
+    clock.advance(1.0)
+    log.training.on_train_start()
+    train(log, clock, [1.0, 2.0])
+    log.close()
+
+    path = log.run_folder / "metrics.jsonl"
+    told = [event for event in read_records(path, "span_event") if event["name"] == "training_metrics_update"]
+    assert [event["attributes"]["num_iterations"] for event in told] == [2]
+    assert [span["name"] for span in read_records(path, "span") if span.get("unfinished")] == [
+        "training_loop",
+        "application",
+    ]
+
+
+def test_a_script_that_dies_of_an_exception_tells_of_the_rest(tmp_path):
+    script = """
+        from toolkit.telemetry import TelemetryLogger
+        log = TelemetryLogger("r", log_dir="logs", system=False, csv=False, control=False)
+        log.training.on_train_start()
+        for _ in range(3):
+            with log.training.training_iteration():
+                pass
+        raise RuntimeError("the script is broken")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert b"the script is broken" in done.stderr
+    told = read_records(tmp_path / "logs" / "r" / "metrics.jsonl", "span_event")
+    assert [event["attributes"]["num_iterations"] for event in told] == [3]
+
+
+def test_the_phases_of_an_iteration_are_averaged_and_evaluations_left_out(log, clock):
+    training = log.training
+    training.configure(log_every_n_train_iterations=2)
+    with training.training_loop():
+        for forward in (1.0, 3.0, 5.0):
+            with training.training_iteration():
+                with training.data_loading():
+                    clock.advance(0.25)
+                with training.forward():
+                    clock.advance(forward)
+                with training.backward():
+                    clock.advance(2 * forward)
+            with training.validation_loop(), training.validation_iteration(), training.forward():
+                clock.advance(100.0)
+            with training.sampling(), training.forward():
+                clock.advance(100.0)
+
+    first, rest = events(log, "training_metrics_update")
+    assert first["avg_forward_time_sec"] == pytest.approx(2.0)
+    assert first["avg_backward_time_sec"] == pytest.approx(4.0)
+    assert first["avg_dataloader_time_sec"] == pytest.approx(0.25)
+    assert rest["avg_forward_time_sec"] == pytest.approx(3.0)
+    assert rest["window_avg_forward_time_sec"] == pytest.approx(5.0)
+    assert rest["window_avg_backward_time_sec"] == pytest.approx(10.0)
+    assert rest["window_avg_dataloader_time_sec"] == pytest.approx(0.25)
+
+
+def test_a_phase_that_nobody_times_is_left_out(log, clock):
+    with log.training.training_loop():
+        train(log, clock, [1.0])
+
+    [told] = events(log, "training_metrics_update")
+    assert not {"avg_forward_time_sec", "avg_backward_time_sec", "avg_dataloader_time_sec"} & set(told)
+
+
+def test_the_latest_loss_is_the_step_records_or_what_the_callback_was_given(log, clock):
+    training = log.training
+    training.configure(log_every_n_train_iterations=1)
+    training.on_train_start()
+    for loss in (None, 0.25, np.float32(0.125), torch.tensor(0.5)):
+        training.on_training_single_iteration_start()
+        clock.advance(1.0)
+        log.log_step(1, train_loss=2.0)
+        training.on_training_single_iteration_end(loss=loss)
+
+    losses = [event["latest_loss"] for event in events(log, "training_metrics_update")]
+    # A tensor may be on a device that is not to be waited for: the step record has its number in time.
+    assert losses == [2.0, 0.25, 0.125, 2.0]
+
+
+class OnADevice:
+    """A number that has to be waited for."""
+
+    def wait(self, *_):
+        raise AssertionError("a device was asked for its number")
+
+    __float__ = __int__ = __index__ = __bool__ = __str__ = __repr__ = __eq__ = __lt__ = __hash__ = wait
+    item = tolist = cpu = wait
+
+
+def test_a_device_is_never_asked_for_a_number(log, clock):
+    training = log.training
+    training.configure(log_every_n_train_iterations=1, global_batch_size=2)
+    training.on_train_start()
+    training.on_training_single_iteration_start()
+    clock.advance(1.0)
+    training.on_training_single_iteration_end(loss=OnADevice(), batch_size=OnADevice(), tokens=OnADevice())
+
+    [told] = events(log, "training_metrics_update")
+    assert told["num_train_samples"] == 2
+    assert not {"latest_loss", "train_tokens"} & set(told)
+    assert log.guard.total == 2
+
+
+def test_an_iteration_says_itself_what_it_trained_on(log, clock):
+    training = log.training
+    training.configure(**CONFIG)
+    training.on_train_start()
+    training.on_training_single_iteration_start()
+    clock.advance(1.0)
+    training.on_training_single_iteration_end(batch_size=10, tokens=7)
+    with training.training_iteration(batch_size=6):
+        clock.advance(1.0)
+    with training.training_iteration() as span:
+        clock.advance(1.0)
+        span.set(batch_size="many")
+
+    [told] = events(log, "training_metrics_update")
+    assert told["num_train_samples"] == 10 + 6 + 4
+    assert told["train_tokens"] == 7 + 6 * 8 + 4 * 8
+    assert log.guard.total == 1
+
+
+def test_events_that_are_switched_off_are_not_written(log, clock):
+    training = log.training
+    training.configure(
+        is_train_iterations_enabled=False,
+        is_validation_iterations_enabled=False,
+        is_test_iterations_enabled=False,
+        is_save_checkpoint_enabled=False,
+        is_log_throughput_enabled=False,
+        flops_per_sample=1.0,
+    )
+    with training.training_loop():
+        train(log, clock, [1.0])
+        with training.validation_loop(), training.checkpoint_save(1):
+            pass
+        with training.testing_loop():
+            pass
+
+    names = {event["name"] for event in records_of(log, "span_event")}
+    assert names == {"update_training_telemetry_config"}
+    assert {span["name"] for span in spans(log)} == {
+        *("training_loop", "training_iteration", "validation_loop", "checkpoint_save_sync", "testing_loop")
+    }
+
+
+def test_folded_iterations_are_counted_like_those_that_are_written(make, clock):
+    log = make(spans={"around": 0})
+    log.training.configure(log_every_n_train_iterations=2)
+    with log.training.training_loop():
+        train(log, clock, [1.0, 3.0])
+
+    assert spans(log, "training_iteration") == []
+    [told] = events(log, "training_metrics_update")
+    assert (told["num_iterations"], told["avg_iteration_time_sec"]) == (2, pytest.approx(2.0))
+
+
+def test_of_a_second_loop_nothing_is_counted_twice(log, clock):
+    log.training.configure(**CONFIG)
+    for start in (0, 3):
+        with log.training.training_loop(train_iterations_start=start):
+            train(log, clock, [1.0, 2.0, 3.0])
+    with log.training.checkpoint_save(6):
+        pass
+
+    _, second = events(log, "training_metrics_update")
+    assert second["num_iterations"] == 6, "of the whole job"
+    assert second["total_iteration_time_sec"] == pytest.approx(12.0)
+    assert second["current_iteration"] == 5
+    assert second["completed_floating_point_operations_overall"] == pytest.approx(6 * 4 * 1e12)
+    [safe] = events(log, "save_checkpoint_success")
+    assert safe["productive_train_samples"] == 6 * 4
+    assert safe["productive_train_tflops"] == pytest.approx(6 * 4)
+    assert safe["productive_train_iterations_sec"] == pytest.approx(12.0)
+
+
+def test_a_loss_that_is_no_float_does_no_harm(log, clock):
+    with log.training.training_loop():
+        log.training.on_training_single_iteration_start()
+        log.training.on_training_single_iteration_end(loss=10**400)
+
+    [told] = events(log, "training_metrics_update")
+    assert "latest_loss" not in told

@@ -1,0 +1,572 @@
+from __future__ import annotations
+
+import pytest
+
+from toolkit.runfolder.manifest import Session
+from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.names import ENTRIES
+
+BEGAN = 1_700_000_000.0
+
+
+class Records(list):
+    """Records of a run, each put by the moment on its session's clock at which it came."""
+
+    def __init__(self):
+        super().__init__()
+        self.session = 1
+        self.origin = BEGAN
+
+    def begin(self, session, origin, **start):
+        self.session, self.origin = session, origin
+        return self.put(0.0, "start", **start)
+
+    def put(self, at, event, **fields):
+        envelope = {"event": event, "time": self.origin + at, "elapsed": at, "session": self.session}
+        self.append({**envelope, **fields})
+        return self
+
+    def step(self, at, step, **fields):
+        told = {f"ledger/{name}" if name in ENTRIES else name: value for name, value in fields.items()}
+        return self.put(at, "step", global_step=step, train_loss=0.5, **told)
+
+    def span(self, begin, end, name, span_id="a", **fields):
+        about = {"id": span_id, "name": name, "start": self.origin + begin, "duration": end - begin}
+        return self.put(end, "span", clock="host", **about, **fields)
+
+
+def ledger_of(records, sessions=(), **until):
+    book = LedgerBook()
+    book.take(records)
+    ledger = book.ledger(sessions, **until)
+    assert sum(line.seconds for line in ledger.lines) == pytest.approx(ledger.wall_s, abs=1e-9)
+    return ledger
+
+
+def entries(ledger):
+    """The entries that have any time."""
+    return {line.entry: pytest.approx(line.seconds, abs=1e-6) for line in ledger.lines if line.seconds > 1e-6}
+
+
+@pytest.fixture
+def records():
+    return Records()
+
+
+def manifest_session(number=1, **fields):
+    return Session(session=number, pid=1, **{"started": BEGAN, **fields})
+
+
+# ------------------------------------------------------------ the wall clock
+
+
+def test_nothing_read_is_an_empty_ledger():
+    ledger = ledger_of([])
+
+    assert [line.entry for line in ledger.lines] == list(ENTRIES)
+    assert ledger.wall_s == 0.0
+    assert ledger.goodput is None
+    assert ledger.kwh is None
+    assert ledger.notes == ()
+    assert ledger.sessions == ()
+
+
+def test_a_session_lasts_from_its_start_to_its_end_record(records):
+    records.put(0.0, "start").step(10.0, 1, training=4.0).put(12.0, "end").put(99.0, "error")
+
+    assert ledger_of(records, now=BEGAN + 500.0).wall_s == 12.0
+
+
+def test_a_session_that_goes_on_lasts_until_now(records):
+    records.put(0.0, "start").step(10.0, 1, training=4.0)
+
+    assert ledger_of(records, [manifest_session()], now=BEGAN + 25.0).wall_s == 25.0
+
+
+def test_what_follows_the_last_record_of_a_killed_session_is_unaccounted(records):
+    records.put(0.0, "start").step(10.0, 1).step(20.0, 2)
+    ledger = ledger_of(records, [manifest_session()], last_sign=BEGAN + 23.0)
+
+    assert ledger.wall_s == 23.0
+    assert entries(ledger)["unaccounted"] == 3.0
+
+
+def test_the_manifest_knows_an_end_that_no_record_tells_of(records):
+    records.put(0.0, "start").step(10.0, 1)
+    session = manifest_session(ended=BEGAN + 14.0, status="failed")
+
+    assert ledger_of(records, [session], now=BEGAN + 900.0).wall_s == 14.0
+
+
+def test_a_session_without_records_lasts_as_the_manifest_says():
+    ledger = ledger_of([], [manifest_session(ended=BEGAN + 3.0, status="failed")])
+
+    assert ledger.wall_s == 3.0
+    assert entries(ledger) == {"unaccounted": 3.0}
+
+
+def test_a_session_that_has_just_begun_is_starting_up():
+    assert entries(ledger_of([], [manifest_session()], now=BEGAN + 3.0)) == {"startup": 3.0}
+
+
+def test_a_process_that_began_before_its_logger_began_with_its_application_span(records):
+    records.put(0.0, "start")
+    records.put(0.0, "span_start", id="a", name="application", start=BEGAN - 30.0)
+    records.step(10.0, 1, training=2.0).put(10.0, "end")
+    ledger = ledger_of(records)
+
+    assert ledger.wall_s == 40.0
+    assert entries(ledger) == {"startup": 38.0, "training": 2.0}
+
+
+def test_a_span_that_is_told_of_only_at_its_end_reaches_back_too(records):
+    records.put(0.0, "start").step(10.0, 1, training=2.0)
+    records.span(-30.0, 12.0, "application").put(12.0, "end")
+    ledger = ledger_of(records)
+
+    assert ledger.wall_s == 42.0
+    assert entries(ledger) == {"startup": 38.0, "training": 2.0, "unaccounted": 2.0}
+
+
+def test_a_session_does_not_reach_back_into_the_one_before(records):
+    records.put(0.0, "start").step(10.0, 1).put(20.0, "end")
+    records.begin(2, BEGAN + 25.0)
+    records.put(0.0, "span_start", id="a", name="application", start=BEGAN - 60.0).put(5.0, "end")
+    ledger = ledger_of(records)
+
+    assert [session.wall_s for session in ledger.sessions] == [20.0, 10.0]
+    assert ledger.between_sessions_s == 0.0
+
+
+def test_time_between_sessions_is_not_part_of_the_run(records):
+    records.put(0.0, "start").step(10.0, 1).put(20.0, "end")
+    records.begin(2, BEGAN + 100.0).step(5.0, 2).put(6.0, "end")
+    ledger = ledger_of(records)
+
+    assert ledger.wall_s == 26.0
+    assert ledger.between_sessions_s == 80.0
+
+
+def test_a_machine_that_slept_is_told_of_and_its_sleep_not_counted(records):
+    records.put(0.0, "start").step(10.0, 1)
+    records.origin += 3600.0
+    records.step(20.0, 2).put(20.0, "end")
+    ledger = ledger_of(records)
+
+    assert ledger.wall_s == 20.0
+    (note,) = ledger.notes
+    assert note.startswith("The wall clock went 3,600 s further than the run's own: the machine slept")
+
+
+def test_a_clock_that_was_set_back_is_told_of(records):
+    records.put(0.0, "start").step(10.0, 1)
+    records.origin -= 60.0
+    records.step(20.0, 2).put(20.0, "end")
+
+    assert ledger_of(records).notes == ("The wall clock was set back by 60 s; the run's own clock counts.",)
+
+
+# ------------------------------------------------------------ what records tell
+
+
+def test_told_seconds_are_where_they_were_told_and_the_rest_is_unaccounted(records):
+    records.put(0.0, "start").step(10.0, 1, startup=6.0, training=1.0)
+    records.step(20.0, 2, training=5.0, data_wait=2.0, validation=1.5).put(
+        30.0, "ledger", **{"ledger/checkpoint": 4.0, "ledger/sampling": 3.0, "ledger/control": 2.0}
+    )
+    records.put(30.0, "end")
+    ledger = ledger_of(records)
+
+    assert entries(ledger) == {
+        "startup": 9.0,
+        "training": 6.0,
+        "data_wait": 2.0,
+        "validation": 1.5,
+        "checkpoint": 4.0,
+        "sampling": 3.0,
+        "control": 2.0,
+        "unaccounted": 2.5,
+    }
+    assert ledger.goodput == pytest.approx(0.2)
+    assert not any(line.inferred for line in ledger.lines)
+    assert {line.entry: line.share for line in ledger.lines}["validation"] == pytest.approx(0.05)
+
+
+def test_the_training_loop_ends_startup_before_the_first_step_does(records):
+    records.put(0.0, "start")
+    records.put(7.0, "span_start", id="a", name="training_loop", start=BEGAN + 7.0)
+    records.step(10.0, 1, training=2.0).put(10.0, "end")
+
+    assert entries(ledger_of(records)) == {"startup": 7.0, "training": 2.0, "unaccounted": 1.0}
+
+
+def test_a_loop_that_times_everything_but_its_training_is_training_for_the_rest(records):
+    records.put(0.0, "start").step(10.0, 1, startup=10.0)
+    records.step(20.0, 2, data_wait=3.0).step(30.0, 3).put(30.0, "end")
+    ledger = ledger_of(records)
+
+    assert entries(ledger) == {"startup": 10.0, "data_wait": 3.0, "training": 17.0}
+    assert [line.entry for line in ledger.lines if line.inferred] == ["training"]
+
+
+def test_seconds_told_by_a_record_that_was_finished_late_wait_for_the_next_stretch(records):
+    records.put(0.0, "start").step(10.0, 1, training=0.5)
+    records.step(11.0, 2, training=1.4).step(12.0, 3, training=0.5).put(12.0, "end")
+
+    assert entries(ledger_of(records)) == {"startup": 9.5, "training": 2.4, "unaccounted": 0.1}
+
+
+def test_seconds_told_late_belong_to_the_steps_that_told_none(records):
+    records.put(0.0, "start").step(10.0, 1, training=1.0)
+    records.step(11.0, 2).step(12.0, 3).step(13.0, 4, training=2.4, data_wait=0.3).put(13.0, "end")
+
+    assert entries(ledger_of(records)) == {
+        "startup": 9.0,
+        "training": 3.4,
+        "data_wait": 0.3,
+        "unaccounted": 0.3,
+    }
+
+
+def test_seconds_that_no_stretch_has_room_for_are_left_out_and_told_of(records):
+    records.put(0.0, "start").step(10.0, 1, training=1e6).step(11.0, 2, training=0.5).put(11.0, "end")
+    ledger = ledger_of(records)
+
+    assert ledger.wall_s == 11.0
+    assert entries(ledger) == {"training": 11.0}
+    assert "more seconds than had passed" in ledger.notes[0]
+
+
+# ------------------------------------------------------------ runs that tell nothing
+
+
+def test_a_plain_loop_is_startup_then_training(records):
+    records.put(0.0, "start")
+    for number in range(5):
+        records.step(30.0 + 2.0 * number, number + 1)
+    records.put(40.0, "end")
+    ledger = ledger_of(records)
+
+    # The first step took as long as the others.
+    assert entries(ledger) == {"startup": 28.0, "training": 12.0}
+    assert [line.entry for line in ledger.lines if line.inferred] == ["training", "startup"]
+
+
+def test_the_first_record_may_stand_for_many_steps(records):
+    records.put(0.0, "start").step(30.0, 10, steps_folded=9).step(40.0, 20, steps_folded=9).put(40.0, "end")
+
+    assert entries(ledger_of(records)) == {"startup": 20.0, "training": 20.0}
+
+
+def test_a_checkpoint_of_a_plain_loop_takes_the_seconds_it_says(records):
+    records.put(0.0, "start").step(10.0, 1).step(20.0, 2)
+    records.put(26.0, "checkpoint", global_step=2, seconds=5.0).step(35.0, 3).put(35.0, "end")
+
+    assert entries(ledger_of(records))["checkpoint"] == 5.0
+
+
+def test_a_checkpoint_is_found_among_records_that_only_know_of_data(records):
+    records.put(0.0, "start").step(10.0, 1, data_wait=1.0).step(20.0, 2, data_wait=1.0)
+    records.put(25.0, "ledger").put(30.0, "ledger")
+    records.put(34.0, "checkpoint", global_step=2, seconds=13.0)
+    records.step(40.0, 3, data_wait=1.0).put(40.0, "end")
+
+    assert entries(ledger_of(records))["checkpoint"] == 13.0
+
+
+def test_a_checkpoint_with_a_span_is_not_counted_twice(records):
+    records.put(0.0, "start").step(10.0, 1, training=1.0)
+    records.span(12.0, 17.0, "checkpoint_save_sync", global_step=1)
+    records.put(17.0, "checkpoint", global_step=1, seconds=5.0)
+    records.step(20.0, 2, training=3.0, checkpoint=5.0).put(20.0, "end")
+
+    assert entries(ledger_of(records))["checkpoint"] == 5.0
+
+
+def test_of_nested_spans_the_inner_one_has_its_seconds(records):
+    records.put(0.0, "start").step(10.0, 1).step(20.0, 2)
+    records.span(23.0, 25.0, "sampling", "b").span(21.0, 29.0, "validation_loop", "a").step(30.0, 3)
+    records.put(30.0, "end")
+    found = entries(ledger_of(records))
+
+    assert found["sampling"] == 2.0
+    assert found["validation"] == 6.0
+
+
+def test_spans_of_other_threads_and_of_the_device_take_nothing_from_the_loop(records):
+    records.put(0.0, "start").step(10.0, 1)
+    records.span(11.0, 19.0, "checkpoint_save_async", thread="saver").step(20.0, 2)
+    records.put(21.0, "span", id="c", name="validation_loop", duration=9.0, clock="cuda").put(30.0, "end")
+    found = entries(ledger_of(records))
+
+    assert "checkpoint" not in found
+    assert "validation" not in found
+
+
+# ------------------------------------------------------------ killed
+
+
+def test_a_killed_session_was_in_the_span_that_never_ended(records):
+    records.put(0.0, "start").step(10.0, 1, training=1.0).step(12.0, 2, training=2.0)
+    records.put(13.0, "span_start", id="v", name="validation_loop", start=BEGAN + 13.0, global_step=2)
+    records.put(40.0, "system")
+    found = entries(ledger_of(records))
+
+    assert found["validation"] == 27.0
+    assert found["unaccounted"] == 1.0
+
+
+def test_a_span_that_ended_after_the_last_told_seconds_counts_too(records):
+    records.put(0.0, "start").step(10.0, 1, training=1.0)
+    records.put(10.0, "span_start", id="v", name="sampling", start=BEGAN + 10.0)
+    records.span(10.0, 14.0, "sampling", "v").put(20.0, "system")
+    found = entries(ledger_of(records))
+
+    assert found["sampling"] == 4.0
+    assert found["unaccounted"] == 6.0
+
+
+# ------------------------------------------------------------ stalled
+
+
+def steady(records, steps, seconds=1.0, **told):
+    records.put(0.0, "start")
+    for number in range(1, steps + 1):
+        records.step(number * seconds, number, **told)
+    return records
+
+
+def test_a_silence_far_beyond_the_usual_is_a_stall(records):
+    steady(records, 10).step(210.0, 11).put(210.0, "end")
+
+    assert entries(ledger_of(records)) == {"training": 11.0, "stalled": 199.0}
+
+
+def test_a_hung_data_loader_is_a_stall_and_the_training_beside_it_is_not(records):
+    steady(records, 10, training=0.75, data_wait=0.25)
+    records.step(210.0, 11, training=0.75, data_wait=199.25).put(210.0, "end")
+    found = entries(ledger_of(records))
+
+    assert found["stalled"] == 199.0
+    assert found["training"] == 11 * 0.75
+    assert found["data_wait"] == 11 * 0.25
+
+
+def test_a_long_validation_is_no_stall(records):
+    steady(records, 10, training=1.0).step(410.0, 11, training=1.0, validation=399.0).put(410.0, "end")
+
+    assert entries(ledger_of(records)) == {"training": 11.0, "validation": 399.0}
+
+
+def test_under_a_minute_nothing_is_a_stall(records):
+    steady(records, 10).step(69.0, 11).put(69.0, "end")
+
+    assert "stalled" not in entries(ledger_of(records))
+
+
+def test_slow_steps_are_no_stall_when_fewer_of_them_are_logged(records):
+    steady(records, 20).step(1020.0, 1020, steps_folded=999).put(1020.0, "end")
+
+    assert "stalled" not in entries(ledger_of(records))
+
+
+def test_a_run_that_hangs_now_is_stalled_now(records):
+    steady(records, 10)
+    book = LedgerBook()
+    book.take(records)
+    hanging = book.ledger([manifest_session()], now=BEGAN + 310.0)
+    book.take(Records().step(311.0, 11).put(311.0, "end"))
+    after = book.ledger()
+
+    assert entries(hanging)["stalled"] == 299.0
+    assert entries(after)["stalled"] == 300.0
+
+
+def test_ledger_records_in_between_do_not_hide_a_stall(records):
+    steady(records, 10, training=1.0)
+    for number in range(1, 41):
+        records.put(10.0 + 5.0 * number, "ledger", global_step=10, **{"ledger/training": 5.0})
+    records.put(210.0, "end")
+
+    assert entries(ledger_of(records)) == {"training": 11.0, "stalled": 199.0}
+
+
+# ------------------------------------------------------------ lost and done again
+
+
+def test_work_behind_the_step_that_the_next_session_began_from_is_redone(records):
+    steady(records, 100, training=1.0)
+    records.begin(2, BEGAN + 200.0, resumed_from_step=60).step(1.0, 61, training=1.0).put(1.0, "end")
+    ledger = ledger_of(records)
+
+    assert entries(ledger) == {"training": 61.0, "redone": 40.0}
+    assert [entries(session) for session in ledger.sessions] == [
+        {"training": 60.0, "redone": 40.0},
+        {"training": 1.0},
+    ]
+
+
+def test_where_a_session_began_is_seen_from_its_first_step(records):
+    steady(records, 100, training=1.0)
+    records.begin(2, BEGAN + 200.0).step(10.0, 70, steps_folded=9, training=10.0).put(10.0, "end")
+
+    assert entries(ledger_of(records)) == {"training": 70.0, "redone": 40.0}
+
+
+def test_inside_a_stretch_the_loss_is_in_proportion_to_the_steps(records):
+    records.put(0.0, "start").step(1.0, 1, training=1.0).step(100.0, 100, training=99.0)
+    records.begin(2, BEGAN + 200.0, resumed_from_step=60).put(0.0, "end")
+
+    assert entries(ledger_of(records)) == {"training": 60.0, "redone": 40.0}
+
+
+def test_the_checkpoint_that_was_gone_on_from_was_not_in_vain(records):
+    records.put(0.0, "start").step(1.0, 1, training=1.0).step(10.0, 10, training=9.0)
+    records.span(10.0, 30.0, "validation_loop", "v", global_step=10)
+    records.span(30.0, 34.0, "checkpoint_save_sync", "c", global_step=10)
+    records.put(34.0, "checkpoint", global_step=10, seconds=4.0)
+    records.step(44.0, 20, training=10.0, validation=20.0, checkpoint=4.0)
+    records.begin(2, BEGAN + 200.0, resumed_from_step=10).put(0.0, "end")
+
+    assert entries(ledger_of(records)) == {
+        "training": 10.0,
+        "validation": 20.0,
+        "checkpoint": 4.0,
+        "redone": 10.0,
+    }
+
+
+def test_what_was_done_after_the_last_step_record_is_lost_too(records):
+    records.put(0.0, "start").step(1.0, 1, training=1.0)
+    records.put(6.0, "ledger", global_step=6, **{"ledger/training": 5.0})
+    records.begin(2, BEGAN + 200.0, resumed_from_step=2).put(0.0, "end")
+
+    assert entries(ledger_of(records)) == {"training": 2.0, "redone": 4.0}
+
+
+def test_a_resume_may_go_back_over_two_sessions(records):
+    steady(records, 100, training=1.0)
+    records.begin(2, BEGAN + 200.0, resumed_from_step=100)
+    for number in range(1, 51):
+        records.step(float(number), 100 + number, training=1.0)
+    records.begin(3, BEGAN + 300.0, resumed_from_step=40).step(5.0, 45, training=5.0).put(5.0, "end")
+    ledger = ledger_of(records)
+
+    assert entries(ledger) == {"training": 45.0, "redone": 110.0}
+
+
+def test_what_is_redone_once_is_not_redone_twice(records):
+    steady(records, 100, training=1.0)
+    for session, begins_at in ((2, 60), (3, 60), (4, 80)):
+        records.begin(session, BEGAN + 200.0 * session, resumed_from_step=begins_at)
+        for number in range(1, 31):
+            records.step(float(number), begins_at + number, training=1.0)
+    ledger = ledger_of(records)
+
+    # Sessions 1 up to step 60, 3 up to 80 and all of 4 are what the run is made of; 2 began and ended in vain.
+    assert entries(ledger) == {"training": 60.0 + 20.0 + 30.0, "redone": 40.0 + 30.0 + 10.0}
+
+
+def test_a_session_that_was_given_up_takes_nothing_from_the_one_that_was_gone_on_from(records):
+    steady(records, 100, training=1.0)
+    records.put(100.0, "checkpoint", global_step=100)
+    records.begin(2, BEGAN + 200.0, resumed_from_step=50).step(5.0, 55, training=5.0)
+    records.begin(3, BEGAN + 300.0, resumed_from_step=100).step(5.0, 105, training=5.0).put(5.0, "end")
+
+    assert entries(ledger_of(records)) == {"training": 105.0, "redone": 5.0}
+
+
+def test_startup_and_stalls_of_lost_work_stay_what_they_are(records):
+    records.put(0.0, "start").put(10.0, "ledger", **{"ledger/startup": 10.0})
+    for number in range(1, 11):
+        records.step(10.0 + number, number, training=1.0)
+    records.step(220.0, 11, training=200.0)
+    records.begin(2, BEGAN + 500.0, resumed_from_step=0).put(0.0, "end")
+
+    assert entries(ledger_of(records)) == {"startup": 10.0, "stalled": 199.0, "redone": 11.0}
+
+
+def test_inferred_training_can_be_lost(records):
+    steady(records, 100)
+    records.begin(2, BEGAN + 200.0, resumed_from_step=60).put(0.0, "end")
+
+    assert entries(ledger_of(records)) == {"training": 60.0, "redone": 40.0}
+
+
+# ------------------------------------------------------------ energy
+
+
+def test_energy_is_what_the_gpus_drew_in_the_seconds_of_an_entry(records):
+    records.put(0.0, "start").put(0.0, "system", **{"gpu/0/power_w": 60.0, "gpu/1/power_w": 40.0})
+    records.step(10.0, 1, training=4.0, startup=6.0)
+    records.put(10.0, "system", **{"gpu/0/power_w": 300.0, "gpu/1/power_w": None})
+    records.step(20.0, 2, training=9.0, validation=1.0).put(20.0, "end")
+    ledger = ledger_of(records)
+
+    assert {line.entry: line.kwh for line in ledger.lines} == pytest.approx(
+        dict.fromkeys(ENTRIES, 0.0)
+        | {"startup": 600.0 / 3.6e6, "training": (400.0 + 2700.0) / 3.6e6, "validation": 300.0 / 3.6e6}
+    )
+    assert ledger.kwh == pytest.approx(4000.0 / 3.6e6)
+    assert ledger.notes == ()
+
+
+def test_a_sample_holds_for_a_minute_and_the_rest_is_said_not_to_be_known(records):
+    records.put(0.0, "start").step(20.0, 1, startup=20.0)
+    records.put(20.0, "system", **{"gpu/0/power_w": 100.0})
+    records.step(100.0, 2, validation=80.0).put(100.0, "end")
+    ledger = ledger_of(records)
+    kwh = {line.entry: line.kwh for line in ledger.lines}
+
+    assert kwh["validation"] == pytest.approx(6000.0 / 3.6e6)
+    assert kwh["startup"] is None
+    assert ledger.notes == ("Power is known for 60 % of the time; kWh are of that part only.",)
+
+
+def test_without_power_there_is_no_energy(records):
+    ledger = ledger_of(steady(records, 3))
+
+    assert ledger.kwh is None
+    assert {line.kwh for line in ledger.lines} == {None}
+
+
+# ------------------------------------------------------------ sessions
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"), [("h200", "h200"), (["h200", "fp8"], "h200,fp8"), (None, None), ([1], None)]
+)
+def test_a_session_has_the_tag_of_its_start_record(records, given, shown):
+    records.put(0.0, "start", perf_tag=given)
+
+    assert ledger_of(records).sessions[0].perf_tag == shown
+
+
+def test_the_manifest_has_the_tag_where_no_record_does(records):
+    records.put(0.0, "start")
+
+    assert ledger_of(records, [manifest_session(perf_tag="a,b")]).sessions[0].perf_tag == "a,b"
+
+
+def test_other_ranks_are_not_counted(records):
+    records.put(0.0, "start").step(10.0, 1).put(500.0, "step", global_step=2, rank=3).put(20.0, "end")
+
+    assert ledger_of(records).wall_s == 20.0
+
+
+def test_a_long_run_is_kept_in_bounded_memory_and_loses_no_second(records):
+    book = LedgerBook()
+    for first in range(0, 60_000, 1_000):
+        chunk = Records()
+        for step in range(first + 1, first + 1_001):
+            chunk.step(float(step), step, training=0.75)
+            if step % 7 == 0:
+                chunk.put(float(step), "checkpoint", global_step=step)
+        book.take(chunk)
+    late = Records().begin(2, BEGAN + 1e6, resumed_from_step=30_000)
+    stretches = len(book._sessions[1].timeline.stretches)
+    book.take(late)
+
+    assert stretches < 25_000
+    assert entries(book.ledger())["training"] == pytest.approx(0.75 * 30_000, abs=10.0)
+    assert entries(book.ledger())["redone"] == pytest.approx(0.75 * 30_000, abs=10.0)

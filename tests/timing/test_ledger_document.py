@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolkit.timing.names import ENTRIES, ENTRY_OF
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "ledger.md"
+
+
+def rows():
+    cells = [
+        line.strip("|").split("|")
+        for line in DOCUMENT.read_text(encoding="utf-8").splitlines()
+        if "|" in line
+    ]
+    return {row[0].strip(): row[-1] for row in cells[2:]}
+
+
+def test_the_document_tells_of_every_entry():
+    assert set(rows()) == {entry.replace("_", " ") for entry in ENTRIES}
+
+
+def test_every_span_stands_beside_its_entry():
+    told = rows()
+
+    assert {
+        name for name, entry in ENTRY_OF.items() if f"`{name}`" not in told[entry.replace("_", " ")]
+    } == set()

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from toolkit.timing.history import read_run_time
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TRAINING = textwrap.dedent(
+    """
+    import os, signal, sys, time
+    from toolkit.telemetry import TelemetryLogger
+
+    log_dir, first, last, is_killed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "killed"
+    log = TelemetryLogger("run", log_dir=log_dir, log_every=5, resume=True, system=False)
+    with log.span("model_init"):
+        time.sleep(0.05)
+    log.log_start(training={"resumed_from_step": first})
+    with log.span("training_loop"):
+        for step in range(first + 1, last + 1):
+            with log.span("data_loading"):
+                time.sleep(0.001)
+            with log.span("training_iteration"):
+                time.sleep(0.003)
+            log.log_step(step, train_loss=1.0 / step)
+            if step % 20 == 0:
+                with log.span("validation_loop"):
+                    time.sleep(0.04)
+                with log.span("checkpoint_save_sync"):
+                    time.sleep(0.02)
+                log.log_checkpoint(step, "model.safetensors", seconds=0.02)
+        if is_killed:
+            log.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    log.close()
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run that was killed at step 50, and again at 75 after it had gone on from 40, and then came to its end."""
+    log_dir = tmp_path_factory.mktemp("logs")
+    for first, last, how in ((0, 50, "killed"), (40, 75, "killed"), (60, 80, "finished")):
+        command = [sys.executable, "-c", TRAINING, str(log_dir), str(first), str(last), how]
+        subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True)
+    return log_dir / "run"
+
+
+def total(records, field, steps=None):
+    return sum(
+        record.get(field, 0.0) for record in records if steps is None or record.get("global_step") in steps
+    )
+
+
+def test_the_ledger_of_a_run_that_was_killed_twice_is_what_its_records_say(folder):
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    found = read_run_time(folder)
+    ledger = found.ledger
+    seconds = {line.entry: line.seconds for line in ledger.lines}
+    spans = [record for record in records if record["event"] == "span"]
+    last_records = [
+        [record for record in records if record["session"] == session][-1] for session in (1, 2, 3)
+    ]
+
+    assert found.status == "finished"
+    assert last_records[2]["event"] == "end"
+    # Of a session that was killed and gone on from nothing is known after its last record.
+    assert ledger.wall_s == pytest.approx(sum(record["elapsed"] for record in last_records))
+    assert sum(seconds.values()) == pytest.approx(ledger.wall_s, abs=1e-9)
+    assert seconds["validation"] == pytest.approx(
+        sum(span["duration"] for span in spans if span["name"] == "validation_loop"), rel=0.01
+    )
+    assert seconds["startup"] >= sum(span["duration"] for span in spans if span["name"] == "model_init")
+    # Steps 41 to 50 of the first session and 61 to 75 of the second were made again.
+    lost = [
+        total([record for record in records if record["session"] == session], field, steps)
+        for session, steps in ((1, {45, 50}), (2, {65, 70, 75}))
+        for field in ("ledger/training", "ledger/data_wait")
+    ]
+    assert seconds["redone"] == pytest.approx(sum(lost), rel=0.05)
+    assert seconds["training"] + seconds["data_wait"] + seconds["redone"] == pytest.approx(
+        total(records, "ledger/training") + total(records, "ledger/data_wait"), rel=0.01
+    )
+    assert not any(line.inferred for line in ledger.lines)

@@ -1,0 +1,32 @@
+"""`telemetry status`: whether an ai-toolkit checkout records its trainings."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from toolkit.cli.chosen_run import refuse
+from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, status
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the checkout."""
+    parser.add_argument(
+        "checkout", metavar="CHECKOUT", type=Path, help="the folder of an ai-toolkit checkout"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is there; 1 where nothing is, or it cannot be known, with the reason."""
+    try:
+        found = status(args.checkout)
+    except (AttachError, OSError) as error:
+        return refuse(str(error))
+    if not found.is_there:
+        print(f"Not attached: 'telemetry attach {args.checkout}' writes {found.path}.")
+        return 1
+    jobs = "every job" if found.all_jobs else "jobs with a telemetry: block"
+    print(f"Attached by {found.path}, for {jobs}; the package is looked for in {found.toolkit_folder}.")
+    if not found.is_current:
+        print(f"It is of another version or place: 'telemetry attach {args.checkout}' writes it anew.")
+    return 0

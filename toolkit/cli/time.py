@@ -1,0 +1,149 @@
+"""`telemetry time`: where the time of a run went, and how much of it was training."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.timing.history import RunTime, read_run_time
+from toolkit.timing.ledger import Ledger, Line
+
+_TELL_EVERY: Final = 500_000
+_COLUMNS: Final = ("entry", "time", "share", "kWh")
+_MARK: Final = " *"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run to look at."""
+    add_run_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the run's time ledger; 1 where there is nothing to read, with the reason."""
+    folder = chosen_run(args.run)
+    if folder is None:
+        return 1
+    try:
+        found = read_run_time(folder, on_records=_tell_at_a_terminal())
+    except OSError as error:
+        return refuse(f"{folder}: {error.strerror or error}")
+
+    if args.json:
+        print(json.dumps(_as_json(folder, found), indent=2, allow_nan=False))
+    else:
+        _print(folder, found)
+    return 0
+
+
+def _as_json(folder: Path, found: RunTime) -> dict[str, Any]:
+    ledger = asdict(found.ledger)
+    return {
+        "run": _name_of(folder),
+        "path": str(folder),
+        "status": found.status,
+        "records": found.records,
+        "bad_lines": found.bad_lines,
+        **ledger,
+    }
+
+
+# ------------------------------------------------------------ for people
+
+
+def _print(folder: Path, found: RunTime) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that lacks a letter shows another one instead.
+        sys.stdout.reconfigure(errors="replace")
+    ledger = found.ledger
+    status = f"{found.status}, " if found.status else ""
+    print(f"{printable(_name_of(folder))}: {status}{_duration(ledger.wall_s)} of wall time\n")
+    if not ledger.sessions:
+        print("No records yet.")
+        return
+    _print_table(ledger)
+    print(f"\nGoodput {_percent(ledger.goodput or 0.0)}: training that was not lost, of the wall time.")
+    if len(ledger.sessions) > 1:
+        _print_sessions(ledger)
+    if any(line.inferred for line in ledger.lines):
+        print(f"{_MARK.strip()} inferred: in no span, and put where such time usually belongs.")
+    for note in ledger.notes:
+        print(f"({note})")
+    if found.bad_lines:
+        lines = "1 line is" if found.bad_lines == 1 else f"{found.bad_lines:,} lines are"
+        print(f"({lines} no record)")
+
+
+def _print_table(ledger: Ledger) -> None:
+    rows = [_COLUMNS, *(_row(line) for line in ledger.lines)]
+    rows.append(("together", _duration(ledger.wall_s), _percent(1.0), _kwh(ledger.kwh)))
+    if ledger.kwh is None:
+        rows = [row[:-1] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        first, *others = (
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join(["", first, *others]).rstrip())
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    name = line.entry.replace("_", " ") + (_MARK if line.inferred else "")
+    return name, _duration(line.seconds), _percent(line.share), _kwh(line.kwh)
+
+
+def _print_sessions(ledger: Ledger) -> None:
+    for session in ledger.sessions:
+        tag = f", {printable(session.perf_tag)}" if session.perf_tag else ""
+        goodput = _percent(session.goodput or 0.0)
+        print(f"  session {session.session}: {_duration(session.wall_s)}, goodput {goodput}{tag}")
+    if ledger.between_sessions_s >= 1.0:
+        print(f"{_duration(ledger.between_sessions_s)} between sessions are not counted.")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60.0:
+        return "0 s" if seconds < 0.05 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.1f} %"
+
+
+def _kwh(kwh: float | None) -> str:
+    if kwh is None:
+        return ""
+    # A short run takes a fraction of a watt-hour, and that is worth a figure too.
+    return f"{kwh:.3f}" if 0.1 <= kwh < 10.0 else f"{kwh:,.1f}" if kwh >= 10.0 else f"{kwh:.3g}"
+
+
+def _name_of(folder: Path) -> str:
+    # "." has no name of its own, and what a link is called says more than where it leads.
+    return Path(os.path.abspath(folder)).name
+
+
+def _tell_at_a_terminal() -> Callable[[int], None]:
+    told = 0
+
+    def tell(records: int) -> None:
+        nonlocal told
+        if records - told >= _TELL_EVERY and sys.stderr.isatty():
+            told = records
+            print(f"{records:,} records …", file=sys.stderr)
+
+    return tell

@@ -1,0 +1,61 @@
+"""`telemetry trace`: a run's spans as a Chrome trace, a file that Perfetto opens."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, refuse
+from toolkit.timing.chrome_trace import trace_of_run
+
+_STDOUT = "-"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run and the file to write."""
+    add_run_argument(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"where to write it, or {_STDOUT} for the terminal (default: <run>-trace.json in this folder)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the trace and say where it is; 1 where there is no run or the file cannot be written, with the reason."""
+    folder = chosen_run(args.run)
+    if folder is None:
+        return 1
+    if args.output == _STDOUT:
+        for piece in trace_of_run(folder):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+        return 0
+    target = Path(args.output) if args.output else Path(f"{folder.resolve().name}-trace.json")
+    try:
+        size = _write(folder, target)
+    except OSError as error:
+        return refuse(f"{target} could not be written: {error.strerror or error}")
+    print(f"{target}: {size / 1e6:.3g} MB. Open it in https://ui.perfetto.dev or chrome://tracing;")
+    print("both read the file in the browser and send it nowhere.")
+    return 0
+
+
+def _write(folder: Path, target: Path) -> int:
+    # Under another name until it is whole: half a trace opens nowhere.
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    size = 0
+    try:
+        with temporary.open("wb") as file:
+            for piece in trace_of_run(folder):
+                size += file.write(piece)
+        os.replace(temporary, target)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    return size

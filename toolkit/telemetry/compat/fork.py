@@ -1,0 +1,203 @@
+"""The calls of ai-toolkit's telemetry fork, for code that was written for it, on the logger of this package.
+
+Only the signatures are the fork's. Records, files and control are this package's: a run goes on in its folder instead
+of overwriting its CSV file, NaN is kept as valid JSON, and a request is answered once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from toolkit.runfolder.layout import CONTROL, METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.records import CONTROL_CHANGE
+from toolkit.telemetry.guard import Guard, guarded
+from toolkit.telemetry.logger import TelemetryLogger as Logger
+from toolkit.telemetry.metadata import lora_metadata, model_metadata, training_metadata
+from toolkit.telemetry.options import run_name_from_config
+
+_guard = Guard()
+"""For what is done before there is a run to do it for."""
+_COUNTS: Final = ("total_params", "trainable_params")
+
+
+class TelemetryLogger:
+    """The fork's logger. Wrong options raise when it is made; after that no call raises.
+
+    `telemetry` is the logger behind it. Options of the `telemetry:` block may be given by name.
+    """
+
+    def __init__(
+        self,
+        run_name: str,
+        log_dir: str | os.PathLike[str] = "./logs",
+        enable_tensorboard: bool = False,
+        enable_wandb: bool = False,
+        **options: Any,
+    ) -> None:
+        mirrors: dict[str, Any] = {"tensorboard": bool(enable_tensorboard), "wandb": bool(enable_wandb)}
+        if enable_wandb:
+            mirrors["wandb_project"] = "ai-toolkit"
+        # The fork wrote every step it was told of, and always into the folder of the run's name.
+        known = {"log_dir": log_dir, "log_every": 1, "resume": True, **mirrors}
+        self.telemetry = Logger(run_name, **{**known, **options})
+        self.run_name = run_name
+        self.log_dir = Path(log_dir)
+        self.run_log_dir = self.telemetry.run_folder or self.log_dir / run_name
+        self.jsonl_path = self.run_log_dir / METRICS_JSONL
+        self.csv_path = self.run_log_dir / METRICS_CSV
+        self.control_path = self.run_log_dir / CONTROL
+        self.enable_tensorboard = enable_tensorboard
+        self.enable_wandb = enable_wandb
+        self.guard = self.telemetry.guard
+        self.is_live = True
+        self._log_every = self.telemetry.log_every
+        self._handed_out = 0
+
+    @guarded
+    def log_start(
+        self,
+        config: Mapping[str, Any] | None = None,
+        lora_config: Mapping[str, Any] | None = None,
+        model_info: Mapping[str, Any] | None = None,
+        training_info: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Say what is being trained and how."""
+        model = dict(model_info or {})
+        self.telemetry.log_start(
+            config=config,
+            lora=lora_config,
+            model={name: model[name] for name in _COUNTS if name in model},
+            # Under the fork's own names, which have no prefix.
+            training={**model, **(training_info or {})},
+        )
+
+    @guarded
+    def log_step(
+        self, global_step: int, epoch: int | None = None, metrics: Mapping[str, Any] | None = None
+    ) -> None:
+        """Tell of one training step."""
+        self.telemetry.log_step(global_step, **{"epoch": epoch, **_without(metrics, "global_step")})
+
+    @guarded
+    def log_epoch(self, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
+        """Tell of the end of an epoch."""
+        self.telemetry.log_epoch(epoch, **_without(metrics, "epoch"))
+
+    @guarded
+    def log_checkpoint(
+        self, global_step: int, checkpoint_path: str | os.PathLike[str], is_best: bool = False
+    ) -> None:
+        """Tell of a checkpoint that was saved."""
+        self.telemetry.log_checkpoint(global_step, checkpoint_path, is_best=is_best)
+
+    @guarded
+    def log_eval(self, global_step: int, metrics: Mapping[str, Any] | None = None) -> None:
+        """Tell of an evaluation; its metrics are named `eval/<name>`, as the fork named them."""
+        given = _without(metrics, "global_step")
+        fields = {f"eval/{name}": value for name, value in given.items()}
+        if "val_loss" in given:
+            # What pages and detectors look for.
+            fields["val_loss"] = given["val_loss"]
+        self.telemetry.log_eval(global_step, **fields)
+
+    @guarded
+    def log_control_change(self, old_value: Any, new_value: Any, source: str = "dashboard") -> None:
+        """Tell of a change that the script made by itself; one that `check_control_file` gave was told of already."""
+        if self._handed_out:
+            self._handed_out -= 1
+            return
+        self.telemetry.log_event(CONTROL_CHANGE, old=old_value, new=new_value, source=source)
+
+    @guarded
+    def check_control_file(self) -> dict[str, Any] | None:
+        """Return what somebody asked for since the last call, once; None where nobody did.
+
+        A new `log_every` is in force already. Declared actions are listed under `actions`, knobs stand by their names.
+        """
+        found: dict[str, Any] = {}
+        now = self.telemetry.log_every
+        if now != self._log_every:
+            self._log_every = found["log_every"] = now
+        for request in self.telemetry.take_requests():
+            if request.value is None:
+                found.setdefault("actions", []).append(request.name)
+            else:
+                found[request.name] = request.value
+        if not found:
+            return None
+        self._handed_out += "log_every" in found
+        return {**found, "timestamp": time.time()}
+
+    def close(self) -> None:
+        """End the run."""
+        self.telemetry.close()
+        self.is_live = False
+
+    def __enter__(self) -> TelemetryLogger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.telemetry.__exit__(kind, error, trace)
+        self.is_live = False
+
+
+def get_run_name(config: Mapping[str, Any]) -> str:
+    """Return the job's name, or one made of the time."""
+    return run_name_from_config(config) or time.strftime("run-%Y%m%d_%H%M%S")
+
+
+def extract_lora_metadata(network_config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a `network` block says of the LoRA; what it leaves open has the fork's default."""
+    if not network_config:
+        return {}
+    defaults: dict[str, Any] = {"lora_type": "lora", "lora_rank": 4, "lora_alpha": 1.0}
+    defaults |= dict.fromkeys(("lora_conv_rank", "lora_conv_alpha", "lora_dropout"))
+    return {**defaults, **lora_metadata(network_config)}
+
+
+def extract_model_info(model_config: Mapping[str, Any] | None, sd_model: Any = None) -> dict[str, Any]:
+    """Return what a `model` block says, and how many parameters the network of `sd_model` has, where there is one."""
+    flags = ("is_flux", "is_sdxl", "is_v2", "quantize", "low_vram")
+    stated = model_metadata({"model": model_config or {}})
+    info = {"model_name_or_path": None, **dict.fromkeys(flags, False), **stated}
+    with _guard.watch("counting the network's parameters"):
+        parameters = getattr(getattr(sd_model, "network", None), "parameters", None)
+        if callable(parameters):
+            counted = [(parameter.numel(), parameter.requires_grad) for parameter in parameters()]
+            info["trainable_params"] = sum(count for count, trained in counted if trained)
+            info["total_params"] = sum(count for count, _ in counted)
+    return info
+
+
+def extract_training_info(train_config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the training set-up that a `train` block states; what it leaves open has the fork's default."""
+    stated = training_metadata({"train": train_config or {}})
+    info: dict[str, Any] = {
+        "batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 1e-4,
+        "optimizer": "adamw",
+        "scheduler": "constant",
+        "warmup_steps": 0,
+        "max_steps": 1000,
+        "dtype": "float32",
+        "gradient_checkpointing": False,
+        "noise_scheduler": "ddpm",
+        **stated,
+    }
+    batch, accumulation = info["batch_size"], info["gradient_accumulation_steps"]
+    if isinstance(batch, int) and isinstance(accumulation, int):
+        info["effective_batch_size"] = batch * accumulation
+    return info
+
+
+def _without(metrics: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+    """Return metrics without one that has a place of its own in the call."""
+    return {str(key): value for key, value in (metrics or {}).items() if key != name}

@@ -1,0 +1,52 @@
+"""An array of pixels as a PNG file, with the standard library alone."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Final
+
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_COLOUR_TYPES: Final = {1: 0, 3: 2, 4: 6}
+"""Grey, RGB and RGBA, by their channels."""
+_LEVEL: Final = 3
+"""Of zlib: nearly as small as the highest, in a fraction of the time."""
+
+
+def png_of(array: Any) -> bytes:
+    """Return an array like numpy's, of height, width and perhaps 1, 3 or 4 channels, as a PNG.
+
+    Whole numbers are taken from 0 to 255. Fractions that lie between 0 and 1 are spread over that range; what is not a
+    number is black.
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    if array.ndim > 3:
+        array = array.squeeze()
+    channels = array.shape[2] if array.ndim == 3 else 1
+    if array.ndim not in (2, 3) or channels not in _COLOUR_TYPES or 0 in array.shape:
+        raise ValueError(f"an array of shape {tuple(array.shape)} is no image")
+    height, width = array.shape[:2]
+    data = _as_bytes(array).tobytes()
+    stride = width * channels
+    # Each row begins with the filter it was put through: none.
+    rows = b"".join(b"\0" + data[row * stride : (row + 1) * stride] for row in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, _LEVEL)), (b"IEND", b""))
+    return _SIGNATURE + b"".join(_chunk(kind, body) for kind, body in chunks)
+
+
+def _as_bytes(array: Any) -> Any:
+    if array.dtype.kind == "b":
+        return array.astype("uint8") * 255
+    if array.dtype.kind == "f":
+        array = array.astype("float64")
+        array[array != array] = 0.0
+        if array.min() >= 0.0 and array.max() <= 1.0:
+            array = (array * 255.0).round()
+    return array.clip(0, 255).astype("uint8")
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

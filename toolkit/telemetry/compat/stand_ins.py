@@ -1,0 +1,73 @@
+"""What stands in for the parts of another tool that are not here: said once, by name, and nothing is ever raised."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+_log = logging.getLogger("toolkit.telemetry")
+_said: set[str] = set()
+
+
+def say_once(what: str, why: str) -> None:
+    """Warn of `what`, the first time that it comes up."""
+    if what not in _said:
+        _said.add(what)
+        _log.warning("[telemetry] %s %s; this is said once", what, why)
+
+
+def stand_in(name: str) -> Any:
+    """Return something to use in place of `name`: a class where the name is one's, else an object."""
+    say_once(name, "is not supported here and does nothing")
+    own = name.rpartition(".")[2]
+    return _StandInClass(own, (StandIn,), {}) if own[:1].isupper() else StandIn()
+
+
+class _StandInClass(type):
+    """The type of stand-ins for classes: what is looked up on such a class is a stand-in too."""
+
+    def __getattr__(cls, name: str) -> StandIn:
+        return _unless_special(cls, name)
+
+
+class StandIn(metaclass=_StandInClass):
+    """Takes any call, attribute, item or `with`, and gives back a stand-in; empty, false, and never an error."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> StandIn:
+        return _unless_special(self, name)
+
+    def __call__(self, *_: Any, **__: Any) -> StandIn:
+        """Take any call."""
+        return StandIn()
+
+    def __getitem__(self, _: Any) -> StandIn:
+        return StandIn()
+
+    def __setitem__(self, _: Any, __: Any) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __enter__(self) -> StandIn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _unless_special(where: object, name: str) -> StandIn:
+    # Python itself asks for special names, and takes an answer for a promise.
+    if name.startswith("__") and name.endswith("__"):
+        raise AttributeError(f"{where!r} has no {name}")
+    return StandIn()

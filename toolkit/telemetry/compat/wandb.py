@@ -1,0 +1,321 @@
+"""`import toolkit.telemetry.compat.wandb as wandb`: a script written for W&B, logged into a run folder on this machine.
+
+Nothing is sent anywhere and no account is needed. What is not here warns once, by name, and does nothing.
+"""
+
+# ruff: noqa: ARG001 - the parameters are W&B's, and some of them mean nothing here
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from toolkit.telemetry.compat.stand_ins import say_once, stand_in
+from toolkit.telemetry.compat.wandb_config import Config, config_mapping
+from toolkit.telemetry.compat.wandb_home import asked_for, home_of
+from toolkit.telemetry.compat.wandb_media import Histogram, Image, Table
+from toolkit.telemetry.compat.wandb_run import Run
+from toolkit.telemetry.compat.wandb_summary import Metric, Summary
+
+__all__ = [
+    "AlertLevel",
+    "CommError",
+    "Config",
+    "Error",
+    "Histogram",
+    "Image",
+    "Run",
+    "Settings",
+    "Table",
+    "UsageError",
+    "alert",
+    "config",
+    "define_metric",
+    "finish",
+    "init",
+    "log",
+    "login",
+    "run",
+    "save",
+    "summary",
+    "termerror",
+    "termlog",
+    "termwarn",
+    "unwatch",
+    "watch",
+]
+
+run: Run | None = None
+"""The run that `init` began, until it is finished."""
+config: Config = Config()
+"""That run's configuration."""
+summary: Summary = Summary()
+"""That run's summary."""
+
+
+class Error(Exception):
+    """W&B's, for scripts that catch it; nothing here raises it."""
+
+
+class CommError(Error):
+    """W&B's, for scripts that catch it; nothing here raises it."""
+
+
+class UsageError(Error):
+    """W&B's, for scripts that catch it; nothing here raises it."""
+
+
+errors = SimpleNamespace(Error=Error, CommError=CommError, UsageError=UsageError)
+
+
+class AlertLevel(enum.Enum):
+    """How urgent an alert is."""
+
+    INFO = "INFO"
+    WARN = "WARN"
+    ERROR = "ERROR"
+
+
+class Settings:
+    """W&B's settings: any may be given, and those that say what a run is called and where it goes are used."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.__dict__.update(settings)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+def init(
+    entity: str | None = None,
+    project: str | None = None,
+    dir: str | os.PathLike[str] | None = None,  # noqa: A002 - W&B's name
+    id: str | None = None,  # noqa: A002 - W&B's name
+    name: str | None = None,
+    notes: str | None = None,
+    tags: Sequence[str] | None = None,
+    config: Any = None,
+    config_exclude_keys: Sequence[str] | None = None,
+    config_include_keys: Sequence[str] | None = None,
+    allow_val_change: bool | None = None,
+    group: str | None = None,
+    job_type: str | None = None,
+    mode: str | None = None,
+    force: bool | None = None,
+    reinit: bool | str | None = None,
+    resume: bool | str | None = None,
+    resume_from: str | None = None,
+    fork_from: str | None = None,
+    save_code: bool | None = None,
+    tensorboard: bool | None = None,
+    sync_tensorboard: bool | None = None,
+    monitor_gym: bool | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    anonymous: Any = None,
+    *,
+    telemetry: Mapping[str, Any] | None = None,
+) -> Run:
+    """Begin a run, in `logs/` under `dir` or the working directory, and make it `wandb.run`.
+
+    `telemetry` is ours: options of the `telemetry:` block, such as `{"log_dir": "runs", "tensorboard": True}`.
+
+    Raises:
+        OptionsError: one of those is wrong, or the folder cannot hold runs.
+    """
+    asked = asked_for(
+        {
+            "entity": entity,
+            "project": project,
+            "dir": dir,
+            "id": id,
+            "name": name,
+            "notes": notes,
+            "tags": tags,
+            "group": group,
+            "job_type": job_type,
+            "mode": mode,
+            "reinit": reinit,
+            "resume": resume,
+        },
+        settings,
+    )
+    unsupported: dict[str, Any] = {
+        "resume_from": resume_from,
+        "fork_from": fork_from,
+        "monitor_gym": monitor_gym,
+    }
+    for keyword, value in {**unsupported, "sync_tensorboard": sync_tensorboard or tensorboard}.items():
+        if value:
+            say_once(f"wandb.init({keyword}=…)", "is not supported here and does nothing")
+    current = run
+    if current is not None:
+        if asked["reinit"] in (True, "finish_previous"):
+            current.finish()
+        elif asked["reinit"] != "create_new":
+            return current
+    values = config_mapping(config)
+    if config_include_keys:
+        values = {key: values[key] for key in config_include_keys if key in values}
+    values = {key: value for key, value in values.items() if key not in (config_exclude_keys or ())}
+    about, options = home_of(asked, telemetry or {})
+    begun = Run(about, options, values, on_finish=_forget)
+    if asked["resume"] == "must" and begun.telemetry.is_live and not begun.resumed:
+        say_once("wandb.init(resume='must')", f"found no earlier run {id or begun.name!r}: a new one begins")
+    if run is None:
+        _set_current(begun, begun.config, begun.summary)
+    return begun
+
+
+def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
+    """End the current run."""
+    if run is not None:
+        run.finish(exit_code)
+
+
+def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
+    """Log a row of values to the current run."""
+    current = run
+    if current is None:
+        _say_there_is_no_run("log")
+    else:
+        current.log(data, step, commit)
+
+
+def define_metric(
+    name: str,
+    step_metric: str | Metric | None = None,
+    step_sync: bool | None = None,
+    hidden: bool | None = None,
+    summary: str | None = None,
+    overwrite: bool | None = None,
+    goal: str | None = None,
+) -> Metric:
+    """Say how a metric of the current run is summed up."""
+    if run is None:
+        _say_there_is_no_run("define_metric")
+        return Metric(name=name)
+    return run.define_metric(name, step_metric, step_sync, hidden, summary, overwrite, goal)
+
+
+def alert(title: str, text: str, level: Any = None, wait_duration: Any = None) -> None:
+    """Put an alert into the current run's records."""
+    if run is None:
+        _say_there_is_no_run("alert")
+    else:
+        run.alert(title, text, level, wait_duration)
+
+
+def save(
+    glob_str: str | os.PathLike[str] | None = None,
+    base_path: str | os.PathLike[str] | None = None,
+    policy: str = "live",
+    glob: bool = True,
+) -> bool | list[str]:
+    """Link files into the current run's folder."""
+    if run is None:
+        _say_there_is_no_run("save")
+        return []
+    return run.save(glob_str, base_path, policy, glob)
+
+
+def watch(
+    models: Any,
+    criterion: Any = None,
+    log: str | None = "gradients",
+    log_freq: int = 1000,
+    idx: int | None = None,
+    log_graph: bool = False,
+) -> None:
+    """Do nothing: gradients and parameters are not looked at."""
+    if run is not None:
+        run.watch(models)
+
+
+def unwatch(models: Any = None) -> None:
+    """Do nothing: nothing is watched."""
+
+
+def login(
+    key: str | None = None,
+    relogin: bool | None = None,
+    host: str | None = None,
+    force: bool | None = None,
+    timeout: int | None = None,
+    verify: bool = True,
+    referrer: str | None = None,
+    prompt: bool = True,
+    anonymous: Any = None,
+) -> bool:
+    """Return that all is well: no account is needed, and nobody is asked."""
+    return True
+
+
+def setup(settings: Any = None) -> None:
+    """Do nothing: there is nothing to set up."""
+
+
+def teardown(exit_code: int | None = None) -> None:
+    """End the current run."""
+    finish(exit_code)
+
+
+def require(*_: Any, **__: Any) -> None:
+    """Do nothing: there are no features to ask for."""
+
+
+def mark_preempting() -> None:
+    """Do nothing: a run that is preempted goes on by its id."""
+
+
+def termlog(string: str = "", newline: bool = True, repeat: bool = True, prefix: bool = True) -> None:
+    """Print a line to standard error."""
+    _print(string, newline, repeat, "wandb: " if prefix else "")
+
+
+def termwarn(string: str, newline: bool = True, repeat: bool = True, prefix: bool = True) -> None:
+    """Print a warning to standard error."""
+    _print(string, newline, repeat, "wandb: WARNING " if prefix else "")
+
+
+def termerror(string: str, newline: bool = True, repeat: bool = True, prefix: bool = True) -> None:
+    """Print an error to standard error."""
+    _print(string, newline, repeat, "wandb: ERROR " if prefix else "")
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return stand_in(f"wandb.{name}")
+
+
+_printed: set[str] = set()
+
+
+def _print(string: str, newline: bool, repeat: bool, prefix: str) -> None:
+    if repeat or string not in _printed:
+        _printed.add(string)
+        try:
+            sys.stderr.write(f"{prefix}{string}" + ("\n" if newline else ""))
+        except (AttributeError, OSError, ValueError):
+            # Standard error may be closed, or not be there.
+            pass
+
+
+def _say_there_is_no_run(call: str) -> None:
+    say_once(f"wandb.{call}() without a run", "does nothing: call wandb.init() first")
+
+
+def _set_current(begun: Run | None, its_config: Config, its_summary: Summary) -> None:
+    global run, config, summary
+    run, config, summary = begun, its_config, its_summary
+
+
+def _forget(finished: Run) -> None:
+    if run is finished:
+        _set_current(None, Config(), Summary())

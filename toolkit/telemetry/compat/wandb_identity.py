@@ -1,0 +1,119 @@
+"""What a run is called, whose it is and where it lies, in W&B's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolkit.telemetry.compat.stand_ins import say_once
+from toolkit.telemetry.logger import TelemetryLogger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What a script says of a run when it begins."""
+
+    name: str
+    project: str | None = None
+    entity: str | None = None
+    group: str | None = None
+    job_type: str | None = None
+    notes: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class Identity:
+    """The part of a run that says what it is. What a script may change of it later with W&B has no effect here."""
+
+    def __init__(self, about: About, telemetry: TelemetryLogger) -> None:
+        self._about = about
+        self.telemetry = telemetry
+
+    @property
+    def id(self) -> str:
+        """What identifies the run across its sessions."""
+        return self.telemetry.run_id or "disabled"
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self._about.name
+
+    @name.setter
+    def name(self, _: str) -> None:
+        say_once(
+            "run.name = …", "has no effect after wandb.init: rename the run on its page, or give name= there"
+        )
+
+    @property
+    def notes(self) -> str | None:
+        """What was said of it at the start."""
+        return self._about.notes
+
+    @notes.setter
+    def notes(self, _: str) -> None:
+        say_once(
+            "run.notes = …",
+            "has no effect after wandb.init: write them on the run's page, or give notes= there",
+        )
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Its tags at the start."""
+        return self._about.tags
+
+    @tags.setter
+    def tags(self, _: Sequence[str]) -> None:
+        say_once(
+            "run.tags = …", "has no effect after wandb.init: tag the run on its page, or give tags= there"
+        )
+
+    @property
+    def url(self) -> str | None:
+        """Where the run folder is, as an address of this machine."""
+        folder = self.telemetry.run_folder
+        return folder.as_uri() if folder is not None else None
+
+    def get_url(self) -> str | None:
+        """Return `url`."""
+        return self.url
+
+    @property
+    def path(self) -> str:
+        """Project and id."""
+        return "/".join(part for part in (self.entity, self.project, self.id) if part)
+
+    @property
+    def project(self) -> str:
+        """What it belongs to."""
+        return self._about.project or "uncategorized"
+
+    @property
+    def entity(self) -> str:
+        """Whose it is, as the script says."""
+        return self._about.entity or ""
+
+    @property
+    def group(self) -> str:
+        """What it is one of several of."""
+        return self._about.group or ""
+
+    @property
+    def job_type(self) -> str:
+        """What kind of work it is."""
+        return self._about.job_type or ""
+
+    @property
+    def offline(self) -> bool:
+        """Always: nothing is sent anywhere."""
+        return True
+
+    @property
+    def disabled(self) -> bool:
+        """Whether nothing is written."""
+        return self.telemetry.run_folder is None
+
+    @property
+    def sweep_id(self) -> None:
+        """There are no sweeps here."""
+        return None

@@ -1,0 +1,274 @@
+"""What W&B scripts log besides numbers: images, tables and histograms."""
+
+# ruff: noqa: ARG002 - the parameters are W&B's, and some of them mean nothing here
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from toolkit.runfolder.layout import SAMPLES, safe_run_name
+from toolkit.runfolder.safefile import replace_file
+from toolkit.telemetry.compat.png import png_of
+from toolkit.telemetry.compat.stand_ins import StandIn, say_once, stand_in
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.logger import TelemetryLogger
+
+TABLES: Final = "tables"
+_MAX_BINS: Final = 512
+_guard = Guard()
+"""For what is made before there is a run to make it for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in a run something was logged: under which key, at which step, as which of several."""
+
+    log: TelemetryLogger
+    key: str
+    step: int
+    index: int = 0
+
+    def write(self, folder: str, ending: str, data: bytes) -> str:
+        """Put a file into one of the run's folders and return its path inside the run folder."""
+        run = self.log.run_folder
+        assert run is not None, "only a live run keeps files"
+        # Whoever may read the run may read what is in it.
+        mode = stat.S_IMODE(run.stat().st_mode)
+        (run / folder).mkdir(mode=mode, exist_ok=True)
+        # A key may be logged twice at one step, and both are kept.
+        name = f"{safe_run_name(self.key)}_{self.step:09d}_{self.index}_{os.urandom(3).hex()}{ending}"
+        replace_file(run / folder / name, data, mode=mode & 0o666)
+        return f"{folder}/{name}"
+
+
+class Media:
+    """Something that gets a file or a record of its own."""
+
+    def keep(self, place: Place) -> Any:
+        """Put it into the run, and return what a table's cell shows of it. Call it where failures are guarded."""
+        raise NotImplementedError
+
+
+class Image(Media):
+    """A picture: the path of one, a PIL image, a figure of matplotlib's, or an array of numpy's or torch's.
+
+    It is turned into a file's bytes when it is made, for the array may be used again before it is logged.
+    """
+
+    def __init__(
+        self,
+        data_or_path: Any,
+        mode: str | None = None,
+        caption: str | None = None,
+        grouping: int | None = None,
+        classes: Any = None,
+        boxes: Mapping[str, Any] | None = None,
+        masks: Mapping[str, Any] | None = None,
+        file_type: str | None = None,
+    ) -> None:
+        self.caption = caption
+        self.format = (file_type or "png").lower().lstrip(".")
+        self.data = b""
+        """The file's content; empty where it could not be read."""
+        if boxes or masks or classes:
+            say_once("wandb.Image(boxes=…, masks=…)", "is shown without its boxes and masks")
+        with _guard.watch("reading an image"):
+            self.data = self._read(data_or_path, mode)
+
+    def _read(self, given: Any, mode: str | None) -> bytes:
+        if isinstance(given, (str, os.PathLike)):
+            path = Path(given)
+            self.format = path.suffix.lower().lstrip(".") or self.format
+            return path.read_bytes()
+        if isinstance(given, Image):
+            self.format, self.caption = given.format, self.caption or given.caption
+            return given.data
+        figure: Any = given if hasattr(given, "savefig") else getattr(given, "figure", None)
+        buffer = io.BytesIO()
+        if hasattr(figure, "savefig"):
+            figure.savefig(buffer, format=self.format)
+        elif hasattr(given, "save") and hasattr(given, "convert"):
+            picture = given.convert(mode) if mode else given
+            picture.save(buffer, format="JPEG" if self.format == "jpg" else self.format.upper())
+        else:
+            self.format = "png"
+            return png_of(_pixels(given))
+        return buffer.getvalue()
+
+    def keep(self, place: Place) -> Any:
+        """Write the file and tell of it as a sample, under its caption or else its key."""
+        if not self.data:
+            return None
+        path = place.write(SAMPLES, f".{self.format}", self.data)
+        run = place.log.run_folder
+        assert run is not None
+        place.log.log_sample(
+            place.step,
+            run / path,
+            prompt=self.caption or place.key,
+            name=place.key,
+            caption=self.caption,
+            index=place.index,
+        )
+        return path
+
+
+class Histogram(Media):
+    """How often values fall into each of some bins."""
+
+    def __init__(self, sequence: Any = None, np_histogram: Any = None, num_bins: int = 64) -> None:
+        self.histogram: list[float] = []
+        self.bins: list[float] = []
+        with _guard.watch("counting a histogram"):
+            if np_histogram is not None:
+                counts, edges = np_histogram
+                self.histogram, self.bins = _listed(counts), _listed(edges)
+            elif sequence is not None:
+                self.histogram, self.bins = _count(sequence, max(1, min(int(num_bins), _MAX_BINS)))
+
+    def keep(self, place: Place) -> Any:
+        """Tell of it as a record of its own."""
+        place.log.log_event(
+            "histogram", name=place.key, global_step=place.step, values=self.histogram, bins=self.bins
+        )
+        return {"values": self.histogram, "bins": self.bins}
+
+
+class Table(Media):
+    """Rows under named columns; kept as a JSON file of `columns` and `data` in the run folder."""
+
+    def __init__(
+        self,
+        columns: Sequence[Any] | None = None,
+        data: Any = None,
+        rows: Any = None,
+        dataframe: Any = None,
+        dtype: Any = None,
+        optional: Any = True,
+        allow_mixed_types: bool = False,
+        log_mode: str | None = "IMMUTABLE",
+    ) -> None:
+        self.columns: list[Any] = list(columns) if columns is not None else ["Input", "Output", "Expected"]
+        self.data: list[list[Any]] = []
+        with _guard.watch("reading a table"):
+            if dataframe is None and hasattr(data, "columns"):
+                dataframe = data
+            if dataframe is not None:
+                self.columns = list(dataframe.columns)
+                data = dataframe.values
+            data = rows if data is None else data
+            if data is not None:
+                self.data = [list(row) for row in (data.tolist() if hasattr(data, "tolist") else data)]
+
+    def add_data(self, *data: Any) -> None:
+        """Add a row."""
+        self.data.append(list(data))
+
+    def add_row(self, *row: Any) -> None:
+        """Add a row."""
+        self.data.append(list(row))
+
+    def add_column(self, name: str, data: Any, optional: bool = False) -> None:
+        """Add a column, a value for each row there is; the first one makes the rows."""
+        with _guard.watch("adding a column to a table"):
+            values = list(data)
+            if not self.data:
+                self.columns, self.data = [], [[] for _ in values]
+            self.columns.append(name)
+            for row, value in zip(self.data, values, strict=False):
+                row.append(value)
+
+    def get_column(self, name: str, convert_to: str | None = None) -> list[Any]:
+        """Return the values of one column; none where it does not exist."""
+        if name not in self.columns:
+            return []
+        place = self.columns.index(name)
+        return [row[place] for row in self.data if place < len(row)]
+
+    def iterrows(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield each row with its number."""
+        yield from enumerate(self.data)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return stand_in(f"wandb.Table.{name}")
+
+    def keep(self, place: Place) -> Any:
+        """Write the file and tell of it."""
+        rows = [[_cell(cell, place) for cell in row] for row in self.data]
+        content = {"columns": [str(column) for column in self.columns], "data": rows}
+        options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+        path = place.write(TABLES, ".table.json", orjson.dumps(content, default=_plain, option=options))
+        place.log.log_event(
+            "table",
+            name=place.key,
+            global_step=place.step,
+            path=path,
+            columns=content["columns"],
+            rows=len(rows),
+        )
+        return path
+
+
+def media_in(value: Any) -> list[Media] | None:
+    """Return what `value` holds that gets a file or record of its own; None where it is a value like others."""
+    if isinstance(value, Media):
+        return [value]
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, Media) for item in value):
+        return list(value)
+    if isinstance(value, StandIn):
+        return []
+    return [Image(value)] if hasattr(value, "savefig") else None
+
+
+def _cell(cell: Any, place: Place) -> Any:
+    if isinstance(cell, Media):
+        return cell.keep(place)
+    return None if isinstance(cell, StandIn) else cell
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _pixels(given: Any) -> Any:
+    """Return an array as numpy has it, channels last."""
+    if hasattr(given, "detach"):
+        given = given.detach().cpu()
+        if given.is_floating_point():
+            given = given.float()
+        if given.ndim == 3:
+            given = given.permute(1, 2, 0)
+    return given.numpy() if hasattr(given, "numpy") else given
+
+
+def _listed(values: Any) -> list[float]:
+    return [float(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
+
+
+def _count(sequence: Any, bins: int) -> tuple[list[float], list[float]]:
+    if hasattr(sequence, "detach"):
+        sequence = sequence.detach().float().cpu().numpy()
+    # Whoever has an array has numpy; nobody else needs it.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        counts, edges = numpy.histogram(sequence, bins=bins)
+        return _listed(counts), _listed(edges)
+    values = _listed(sequence)
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    counted = [0.0] * bins
+    for value in values:
+        counted[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
+    return counted, [low + (high - low) * edge / bins for edge in range(bins + 1)]

@@ -1,0 +1,114 @@
+"""Rows of values, counted in steps as W&B counts them, and written as step records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from toolkit.telemetry.compat.stand_ins import say_once
+from toolkit.telemetry.compat.wandb_media import Media, Place, media_in
+from toolkit.telemetry.compat.wandb_summary import Summary
+from toolkit.telemetry.logger import TelemetryLogger
+
+_PLAIN: Final = frozenset({int, float, bool, str})
+_MAX_DEPTH: Final = 16
+
+
+class Rows:
+    """The rows of one run. Its calls are guarded by whoever makes them."""
+
+    def __init__(
+        self, log: TelemetryLogger, summary: Summary, *, first_step: int, before_first: Callable[[], None]
+    ) -> None:
+        self.step = first_step
+        """The step that is logged next."""
+        self.step_metric: str | None = None
+        """The metric that a script declared to be the step of all others."""
+        self._log = log
+        self._summary = summary
+        self._before_first = before_first
+        self._row: dict[str, Any] = {}
+        self._last_step_metric: int | None = None
+
+    def take(self, data: Any, step: int | None, commit: bool | None) -> None:
+        """Take what a script logs: a step of its own, or more for one that is not written yet."""
+        if not isinstance(data, Mapping):
+            say_once("wandb.log", f"takes a dictionary, not a {type(data).__name__}")
+            return
+        if step is not None:
+            step = int(step)
+            if step < self.step:
+                say_once("wandb.log(step=…)", f"went back from {self.step} to {step}; such rows are left out")
+                return
+            if step > self.step:
+                self.put()
+                self.step = step
+        self._row.update(data)
+        # W&B holds a row with a step back until the next step. Here it is written at once, so that a kill loses none.
+        if commit or commit is None:
+            self.put()
+        if commit or (commit is None and step is None):
+            self.step += 1
+
+    def only_count(self, data: Any, step: int | None, commit: bool | None) -> None:
+        """Keep up with the steps: a rank that writes nothing still agrees with the others on when to stop."""
+        if step is not None:
+            self.step = max(self.step, int(step))
+        self._log.log_step(self._step_of(data) if isinstance(data, Mapping) else self.step)
+        if commit or (commit is None and step is None):
+            self.step += 1
+
+    def put(self) -> None:
+        """Write what was taken and is not written yet."""
+        row, self._row = self._row, {}
+        if not row:
+            return
+        self._before_first()
+        values, media = _split(row)
+        step = self._step_of(values)
+        with self._log.guard.watch("summing up a row"):
+            self._summary.take(values)
+        if "global_step" in values:
+            # Every record has a step under that name already.
+            own = values.pop("global_step")
+            if self.step_metric != "global_step":
+                values["x_global_step"] = own
+        if values:
+            self._log.log_step(step, **values)
+        for name, found in media:
+            for index, item in enumerate(found):
+                with self._log.guard.watch(f"keeping a {type(item).__name__}"):
+                    item.keep(Place(log=self._log, key=name, step=step, index=index))
+
+    def _step_of(self, values: Mapping[str, Any]) -> int:
+        if self.step_metric is None:
+            return self.step
+        given = values.get(self.step_metric)
+        if given is not None:
+            self._last_step_metric = int(given)
+        return self.step if self._last_step_metric is None else self._last_step_metric
+
+
+def _split(row: Mapping[Any, Any]) -> tuple[dict[str, Any], list[tuple[str, list[Media]]]]:
+    """Return a row's values and what gets a file or record of its own, both under flat names such as `outer/inner`."""
+    values: dict[str, Any] = {}
+    media: list[tuple[str, list[Media]]] = []
+    for name, value in _flat(row.items()):
+        found = None if type(value) in _PLAIN else media_in(value)
+        if found is None:
+            values[name] = value
+        else:
+            media.append((name, found))
+    return values, media
+
+
+def _flat(items: Iterable[tuple[Any, Any]], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    for key, value in items:
+        name = f"{prefix}{key}"
+        if type(value) in _PLAIN:
+            # Asking whether it is a mapping would take longer than all the rest.
+            yield name, value
+        elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
+            yield from _flat(value.items(), f"{name}/", depth + 1)
+        else:
+            yield name, value

@@ -1,0 +1,1 @@
+"""Hooks into frameworks that tell of their work by themselves."""

@@ -1,0 +1,109 @@
+"""Puts the one file into an ai-toolkit checkout, takes it out again, and says what is there."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from toolkit.runfolder.safefile import replace_file
+from toolkit.telemetry.integrations.ai_toolkit.extension_file import (
+    FILE_NAME,
+    extension_text,
+    folder_in,
+    is_ours,
+    records_all_jobs,
+)
+
+_MAX_BYTES: Final = 64 * 1024
+_NOT_A_CHECKOUT: Final = "is no ai-toolkit checkout: it has no jobs/ and toolkit/job.py"
+
+
+class AttachError(Exception):
+    """A checkout is not one, or cannot be attached to; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """What stands in a checkout."""
+
+    path: Path
+    """Where the file is, or would be."""
+    is_there: bool = False
+    is_current: bool = False
+    """Whether it is what `attach` would write now."""
+    all_jobs: bool = False
+    toolkit_folder: str | None = None
+    """Where it looks for our package first."""
+
+
+def is_checkout(folder: Path) -> bool:
+    """Whether `folder` is the root of an ai-toolkit checkout."""
+    return (folder / "jobs").is_dir() and (folder / "toolkit" / "job.py").is_file()
+
+
+def attach(checkout: Path, *, all_jobs: bool = False) -> Path:
+    """Write the file, in place of an older one of ours, and return its path.
+
+    Raises:
+        AttachError: `checkout` is none, has a telemetry of its own, or has a file of that name that is not ours.
+        OSError: it could not be written.
+    """
+    path = status(checkout).path
+    for own in ("telemetry.py", "telemetry"):
+        if (checkout / "toolkit" / own).exists():
+            raise AttachError(
+                f"{checkout / 'toolkit' / own} is in the way: this checkout has a telemetry of its own"
+            )
+    path.parent.mkdir(exist_ok=True)
+    replace_file(path, extension_text(_our_folder(), all_jobs=all_jobs).encode(), mode=0o644)
+    return path
+
+
+def detach(checkout: Path) -> Path | None:
+    """Remove the file and what Python compiled of it, and return its path; None where there is none.
+
+    Raises:
+        AttachError: `checkout` is none, or the file is not ours.
+        OSError: it could not be removed.
+    """
+    found = status(checkout)
+    if not found.is_there:
+        return None
+    found.path.unlink()
+    for compiled in (found.path.parent / "__pycache__").glob(f"{found.path.stem}.*.pyc"):
+        with suppress(OSError):
+            compiled.unlink()
+    return found.path
+
+
+def status(checkout: Path) -> Attachment:
+    """Return what stands in `checkout`.
+
+    Raises:
+        AttachError: `checkout` is none, or a file of that name is not ours.
+    """
+    if not is_checkout(checkout):
+        raise AttachError(f"{checkout} {_NOT_A_CHECKOUT}")
+    path = checkout / "extensions" / FILE_NAME
+    if not path.exists() and not path.is_symlink():
+        return Attachment(path=path)
+    text = ""
+    if path.is_file() and path.stat().st_size <= _MAX_BYTES:
+        text = path.read_text("utf-8", "replace")
+    if not is_ours(text):
+        raise AttachError(f"{path} was not written by `telemetry attach`; it is left alone")
+    all_jobs = records_all_jobs(text)
+    return Attachment(
+        path=path,
+        is_there=True,
+        is_current=text == extension_text(_our_folder(), all_jobs=all_jobs),
+        all_jobs=all_jobs,
+        toolkit_folder=folder_in(text),
+    )
+
+
+def _our_folder() -> Path:
+    # By this very file: inside a checkout `toolkit` is ai-toolkit's package, and ours only a part of its path.
+    return Path(__file__).resolve().parents[3]

@@ -1,0 +1,97 @@
+"""What a trainer of ai-toolkit says of itself: the start record, the learning rate, when its process began."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from toolkit.runfolder.process import process_started
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.metadata import lora_metadata, model_metadata, training_metadata
+from toolkit.telemetry.ranks import find_rank
+
+
+def samples_a_step(process: Any) -> int:
+    """Return how many samples one step of ai-toolkit's count trains on, over all ranks."""
+    train = process.train_config
+    return int(train.batch_size) * int(train.gradient_accumulation) * find_rank().world_size
+
+
+def describe(process: Any, guard: Guard) -> dict[str, Any]:
+    """Return the parts of the start record; what cannot be found out is left out."""
+    config: Mapping[str, Any] = process.config
+    model: dict[str, Any] = {**model_metadata(config)}
+    model.setdefault("name", model.get("model_name_or_path"))
+    with guard.watch("naming the model's architecture"):
+        model.setdefault("architecture", process.model_config.arch)
+    with guard.watch("counting the model's parameters"):
+        model["total_params"] = _count(process.sd.unet.parameters())
+        model["trainable_params"] = _count(_trained(process.params))
+    training: dict[str, Any] = {**training_metadata(config)}
+    with guard.watch("describing the training"):
+        train = process.train_config
+        training.update(
+            batch_size=train.batch_size,
+            gradient_accumulation=train.gradient_accumulation,
+            effective_batch_size=samples_a_step(process),
+            learning_rate=train.lr,
+            optimizer=train.optimizer,
+            scheduler=train.lr_scheduler,
+            max_steps=train.steps,
+            dtype=train.dtype,
+        )
+        if process.training_seed is not None:
+            training["seed"] = process.training_seed
+    if process.start_step:
+        training["resumed_from_step"] = process.start_step
+    network = config.get("network")
+    return {
+        "config": process.job.raw_config,
+        "lora": lora_metadata(network) if isinstance(network, Mapping) else None,
+        "model": model,
+        "training": training,
+        "trainer": "ai-toolkit",
+        "process_type": config.get("type"),
+        "save_root": os.path.abspath(process.save_root),
+    }
+
+
+def learning_rate(process: Any) -> Any:
+    """Return the rate in force, by the same rules as ai-toolkit's own progress bar."""
+    optimizer = process.optimizer
+    inner = getattr(optimizer, "optimizer", optimizer)
+    if hasattr(inner, "get_avg_learning_rate"):
+        return inner.get_avg_learning_rate()
+    if hasattr(inner, "get_learning_rates"):
+        return inner.get_learning_rates()[0]
+    first = inner.param_groups[0]
+    if str(process.train_config.optimizer).lower().startswith(("dadaptation", "prodigy")):
+        return first["d"] * first["lr"]
+    return first["lr"]
+
+
+def is_costly_rate(process: Any) -> bool:
+    """Say whether the optimizer works its rate out of its state, so that it is not asked at every step."""
+    optimizer = process.optimizer
+    inner = getattr(optimizer, "optimizer", optimizer)
+    return hasattr(inner, "get_avg_learning_rate") or hasattr(inner, "get_learning_rates")
+
+
+def process_began() -> float | None:
+    """Return the wall time at which this process began, or None where the system does not say."""
+    ticks = process_started(os.getpid())
+    if ticks is None or not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - max(0.0, age)
+
+
+def _trained(params: Iterable[Any]) -> Iterable[Any]:
+    for group in params:
+        yield from group["params"] if isinstance(group, Mapping) else (group,)
+
+
+def _count(parameters: Iterable[Any]) -> int:
+    return sum(parameter.numel() for parameter in parameters)

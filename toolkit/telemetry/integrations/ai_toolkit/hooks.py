@@ -1,0 +1,84 @@
+"""Gives every trainer that ai-toolkit makes its telemetry, where the job's configuration asks for it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.integrations.ai_toolkit.watched_process import WatchedProcess
+from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
+
+_MARK: Final = "_telemetry_is_hooked"
+
+
+def hook_trainers(*, all_jobs: bool = False) -> None:
+    """Have each trainer watched from the moment it is made; called by the file in `extensions/`.
+
+    With `all_jobs`, those without a `telemetry:` block are recorded too, with the options' defaults.
+    """
+    hook_class(importlib.import_module("jobs.process").BaseSDTrainProcess, all_jobs=all_jobs)
+
+
+def hook_class(base: Any, *, all_jobs: bool = False) -> None:
+    """Have each object of `base`, ai-toolkit's base class of trainers, and of its subclasses watched."""
+    if _MARK in vars(base):
+        return
+    make: Callable[..., None] = base.__init__
+
+    @functools.wraps(make)
+    def make_and_watch(process: Any, *args: Any, **kwargs: Any) -> None:
+        make(process, *args, **kwargs)
+        with Guard().watch("attaching to ai-toolkit"):
+            _watch(process, all_jobs=all_jobs)
+
+    base.__init__ = make_and_watch
+    setattr(base, _MARK, True)
+
+
+def _watch(process: Any, *, all_jobs: bool) -> None:
+    try:
+        options = options_of_process(process, all_jobs=all_jobs)
+    except OptionsError as error:
+        # ai-toolkit would train with a wrong block as if it were not there, and telemetry never stops a job.
+        print(f"[telemetry] this job is not recorded: {error}", file=sys.stderr)
+        return
+    if options.enabled:
+        WatchedProcess(process, options).install()
+
+
+def options_of_process(process: Any, *, all_jobs: bool = False) -> TelemetryOptions:
+    """Return the options for one process of a job: of its own `telemetry:` block, else the job's, else the file's.
+
+    Raises:
+        OptionsError: the block is wrong.
+    """
+    whole = _mapping(process.job.raw_config)
+    # Others of the job's processes have blocks of their own.
+    own = dict(_mapping(process.config))
+    # ai-toolkit writes these itself; a second W&B run in one process would end the first.
+    own.pop("log_dir", None)
+    logging = _mapping(own.pop("logging", None))
+    if _is_interval(logging.get("log_every")):
+        own["logging"] = {"log_every": logging["log_every"]}
+    config = {**whole, "config": {**_mapping(whole.get("config")), "process": [own]}}
+    changes: dict[str, Any] = {"wandb": False} if logging.get("use_wandb") is True else {}
+    options = options_from_config(config, **changes)
+    if not options.enabled and all_jobs and not _says_anything(config, own):
+        return options_from_config(config, enabled=True, **changes)
+    return options
+
+
+def _says_anything(config: Mapping[str, Any], process: Mapping[str, Any]) -> bool:
+    return any("telemetry" in place for place in (process, config["config"], config))
+
+
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

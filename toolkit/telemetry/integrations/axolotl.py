@@ -1,0 +1,330 @@
+"""Axolotl's training as a run of ours: a plugin that its YAML names, with a `telemetry:` block beside it."""
+
+# Every hook of a plugin has the arguments that Axolotl gives it.
+# ruff: noqa: ARG002
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from axolotl.integrations.base import BasePlugin
+from pydantic import BaseModel, Field, field_validator
+from transformers import TrainerCallback
+
+from toolkit.telemetry.guard import Guard, guarded
+from toolkit.telemetry.integrations.opening import options_of, run_id_in
+from toolkit.telemetry.integrations.transformers import TelemetryCallback
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.spans import AnySpan
+
+_WEIGHTS: Final = (".safetensors", ".bin", ".pt")
+# A file's time comes from a clock that the kernel sets forward a few hundred times a second.
+_CLOCK_STEP_S: Final = 0.05
+
+
+class TelemetryArgs(BaseModel):
+    """What the plugin adds to Axolotl's configuration; Axolotl itself checks it, together with the rest."""
+
+    telemetry: dict[str, Any] | bool | None = Field(
+        default=None,
+        json_schema_extra={
+            "description": "How the run is logged by ai-toolkit-telemetry, such as {log_dir: ./logs, log_every: 10}"
+        },
+    )
+
+    @field_validator("telemetry", mode="before")
+    @classmethod
+    def _is_a_block(cls, given: Any) -> Any:
+        """Raise ValueError for a block that is wrong: pydantic shows its message, which names what is allowed."""
+        _settings_in({"telemetry": given})
+        return given
+
+
+class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not installed where types are checked
+    """Writes a training by Axolotl into a run folder, from the loading of its data on, and lets it be steered.
+
+    Nothing it does raises into Axolotl, apart from a `telemetry:` block that is wrong, before anything is loaded.
+    """
+
+    def __init__(self) -> None:
+        """Make a plugin; Axolotl does so with each configuration that it loads."""
+        super().__init__()
+        self.guard = Guard()
+        self.is_live = False
+        """Whether the hooks do anything."""
+        self._options: TelemetryOptions | None = None
+        self._run_name: str | None = None
+        self._log: TelemetryLogger | None = None
+        self._loading: dict[str, float] = {}
+        """When each model began to load and was there, as long as there is no run to say it to."""
+        self._adapter: AnySpan | None = None
+        self._is_reading_data = False
+        self._trained: tuple[int, float] | None = None
+        """The last step and when the Trainer was done, until the weights that are saved after it are told of."""
+
+    @property
+    def log(self) -> TelemetryLogger | None:
+        """The logger that is written with; None while nothing is trained."""
+        return self._log
+
+    # The configuration.
+
+    def get_input_args(self) -> str:
+        """Return the class of the keys that this plugin takes."""
+        return f"{__name__}.{TelemetryArgs.__name__}"
+
+    def register(self, cfg: Any) -> None:
+        """Take the options of a YAML that was not checked yet; a wrong block is said when Axolotl checks it."""
+        try:
+            self._options, self._run_name = _settings_in(cfg)
+        except OptionsError:
+            self._options, self._run_name = None, None
+        self._loading = {}
+        self.is_live = self._options is not None and self._options.enabled
+
+    # Before the training.
+
+    @guarded
+    def load_datasets(self, cfg: Any, preprocess: bool = False) -> None:
+        """Open the run: of Axolotl's commands only `train` asks for data in this way."""
+        if preprocess:
+            return
+        self._open(cfg)
+        if self._log is not None:
+            self._log.training.on_dataloader_init_start()
+            self._is_reading_data = True
+
+    @guarded
+    def pre_model_load(self, cfg: Any) -> None:
+        """Begin to time the model's loading."""
+        self._end_reading_data()
+        if self._log is None:
+            self._loading = {"began": time.time()}
+        else:
+            self._log.training.on_model_init_start()
+
+    @guarded
+    def pre_lora_load(self, cfg: Any, model: Any) -> None:
+        """Begin to time the adapter's loading; Axolotl says this of models without one, too."""
+        if self._log is not None and cfg.get("adapter"):
+            self._adapter = self._log.start_span("adapter_load", attributes={"adapter": cfg.get("adapter")})
+
+    @guarded
+    def post_lora_load(self, cfg: Any, model: Any) -> None:
+        """End it."""
+        adapter, self._adapter = self._adapter, None
+        if adapter is not None:
+            adapter.stop()
+
+    @guarded
+    def post_model_load(self, cfg: Any, model: Any) -> None:
+        """End the model's loading."""
+        if self._log is None:
+            self._loading["ended"] = time.time()
+        else:
+            self._log.training.on_model_init_end()
+
+    def add_callbacks_post_trainer(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
+        """Return what opens the run, if nothing has yet, and watches the training once it begins."""
+        return self._callbacks(cfg, trainer) or []
+
+    # After it.
+
+    @guarded
+    def post_train(self, cfg: Any, model: Any) -> None:
+        """Tell of the weights that Axolotl has saved; it calls this before it saves them and again after."""
+        self._tell_of_weights(cfg)
+
+    @guarded
+    def post_train_unload(self, cfg: Any) -> None:
+        """Close the run: finished, or stopped where somebody asked for that."""
+        with self.guard.watch("telling of the final weights"):
+            self._tell_of_weights(cfg, is_last_chance=True)
+        self._close(None)
+
+    # Within.
+
+    @guarded
+    def _callbacks(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
+        original = trainer.train
+
+        def train(*args: Any, **kwargs: Any) -> Any:
+            try:
+                answer = original(*args, **kwargs)
+            except BaseException as error:
+                self._close(error)
+                raise
+            finally:
+                trainer.__dict__.pop("train", None)
+            self._begin_final_save(cfg, trainer.state.global_step)
+            return answer
+
+        # The Trainer tells none of its callbacks that it failed, nor does Axolotl its plugins.
+        trainer.train = train
+        return [_Door(trainer, self.guard, lambda: self._open(cfg) if self._log is None else self._log)]
+
+    def _open(self, cfg: Any) -> TelemetryLogger | None:
+        """Begin a run, or go on with that of the checkpoint that the training goes on from."""
+        if self._log is not None:
+            # Still there from a training in this process that never came to its end.
+            self._close(RuntimeError("another training began before this one had ended"))
+        assert self._options is not None, "only a plugin that is on gets here"
+        options, run_id = self._options, _run_to_go_on_with(cfg)
+        if run_id is not None and options.run_id is None:
+            options = options.changed(run_id=run_id)
+        self._log = log = _JobLogger(self._run_name or _name_of(cfg), options, config=_plain(cfg))
+        self.guard = log.guard
+        if "ended" in self._loading:
+            log.training.on_model_init_start(1000.0 * self._loading["began"])
+            log.training.on_model_init_end(1000.0 * self._loading["ended"])
+        self._loading = {}
+        return log
+
+    def _end_reading_data(self) -> None:
+        if self._is_reading_data and self._log is not None:
+            self._is_reading_data = False
+            self._log.training.on_dataloader_init_end()
+
+    @guarded
+    def _begin_final_save(self, cfg: Any, step: int) -> None:
+        if self._log is not None:
+            self._trained = step, time.time()
+            self._log.training.on_save_checkpoint_start(step, path=str(cfg.get("output_dir")))
+
+    def _tell_of_weights(self, cfg: Any, *, is_last_chance: bool = False) -> None:
+        """Tell of the final weights as of a checkpoint, once some are there that are newer than the training."""
+        if self._log is None or self._trained is None:
+            return
+        (step, since), folder = self._trained, Path(cfg.get("output_dir"))
+        is_there = any(
+            path.suffix in _WEIGHTS and path.stat().st_mtime > since - _CLOCK_STEP_S
+            for path in folder.iterdir()
+        )
+        if not is_there and not is_last_chance:
+            return
+        self._trained = None
+        if is_there:
+            self._log.training.on_save_checkpoint_success(step, path=str(folder))
+            self._log.log_checkpoint(step, folder, seconds=time.time() - since, is_final=True)
+        self._log.training.on_save_checkpoint_end()
+
+    def _close(self, error: BaseException | None) -> None:
+        """End the run, if there is one."""
+        log, self._log = self._log, None
+        self._trained, self._is_reading_data, self._adapter = None, False, None
+        if log is None:
+            return
+        with self.guard.watch("closing the run"):
+            if isinstance(error, SystemExit) and error.code in (None, 0):
+                # What Axolotl makes of Ctrl-C, once it has saved the weights.
+                log.close("interrupted")
+            elif error is None:
+                log.close()
+            else:
+                log.__exit__(type(error), error, error.__traceback__)
+
+
+class _Door(TrainerCallback):
+    """Lets the callback for the Trainer in when a training begins: `axolotl evaluate` makes a trainer, too."""
+
+    def __init__(self, trainer: Any, guard: Guard, open_log: Callable[[], TelemetryLogger | None]) -> None:
+        self._trainer = trainer
+        self._guard = guard
+        self._open_log = open_log
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Open the run, unless it is; the callback that is added here is told of this very event next."""
+        trainer, self._trainer = self._trainer, None
+        if trainer is None:
+            return
+        with self._guard.watch("beginning to watch Axolotl's trainer"):
+            log = self._open_log()
+            if log is not None:
+                trainer.add_callback(TelemetryCallback(log))
+
+
+class _JobLogger(TelemetryLogger):
+    """A logger whose start record has Axolotl's configuration, and the Trainer's arguments beside it."""
+
+    def log_start(
+        self,
+        /,
+        config: Any = None,
+        lora: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] | None = None,
+        training: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Say what is being trained and how."""
+        fields |= {"training_arguments": config, "axolotl_version": _version()}
+        super().log_start(lora=lora, model=model, training=training, **fields)
+
+
+def _settings_in(cfg: Mapping[str, Any]) -> tuple[TelemetryOptions, str | None]:
+    """Return the options in a configuration of Axolotl's and the run's name; naming the plugin is to switch it on.
+
+    Raises:
+        OptionsError: the block is wrong; the message names the key, its value and what is allowed.
+    """
+    block = cfg.get("telemetry")
+    if block is None or isinstance(block, bool):
+        return options_of({"enabled": block is not False}), None
+    if not isinstance(block, Mapping):
+        raise OptionsError(f"telemetry is {block!r:.200}; it must be true, false or a mapping of options")
+    options = dict(block)
+    name = options.pop("run_name", None)
+    if name is not None and not (isinstance(name, str) and name):
+        raise OptionsError(f"telemetry.run_name is {name!r:.200}; it must be a text that is not empty")
+    return options_of(options), name
+
+
+def _name_of(cfg: Any) -> str:
+    named = next((cfg.get(key) for key in ("wandb_name", "mlflow_run_name") if cfg.get(key)), None)
+    return str(named or Path(cfg.get("output_dir") or "").name or "axolotl")
+
+
+def _run_to_go_on_with(cfg: Any) -> str | None:
+    """Return the id of the run that the training goes on with; None where it begins anew."""
+    checkpoint = _checkpoint_of(cfg)
+    if checkpoint is None:
+        return None
+    earlier = [path for path in _checkpoints_in(checkpoint.parent) if _step_of(path) < _step_of(checkpoint)]
+    # A run that is interrupted while it saves leaves its note in the one before only.
+    return next(filter(None, map(run_id_in, [checkpoint, *earlier[-1:]])), None)
+
+
+def _checkpoint_of(cfg: Any) -> Path | None:
+    """Return the checkpoint that Axolotl will go on from: the one that is named, or the newest if that is asked for."""
+    named = cfg.get("resume_from_checkpoint")
+    if named is not None:
+        return Path(named)
+    if not cfg.get("auto_resume_from_checkpoints"):
+        return None
+    found = _checkpoints_in(Path(cfg.get("output_dir") or ""))
+    return found[-1] if found else None
+
+
+def _checkpoints_in(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.glob("checkpoint-*") if _step_of(path) >= 0), key=_step_of)
+
+
+def _step_of(checkpoint: Path) -> int:
+    step = checkpoint.name.rpartition("-")[2]
+    return int(step) if step.isdecimal() else -1
+
+
+def _plain(cfg: Any) -> dict[str, Any]:
+    """Return the configuration as a mapping like any other: Axolotl's own answers None for what it does not have."""
+    return dict(cfg.to_dict() if hasattr(cfg, "to_dict") else cfg)
+
+
+def _version() -> str | None:
+    try:
+        return importlib.metadata.version("axolotl")
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,241 @@
+"""The spans of a job that uses NVIDIA's OneLogger, in a run folder of ours."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from nv_one_logger.api.one_logger_provider import OneLoggerProvider
+from nv_one_logger.core.event import ErrorEvent, Event, TelemetryDataError
+from nv_one_logger.core.span import Span
+from nv_one_logger.exporter.exporter import BaseExporter
+from overrides import override
+
+from toolkit.runfolder.records import ERROR
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.spans import AnySpan
+from toolkit.timing.names import FROM_ONE_LOGGER
+
+_IDS_KEPT: Final = 10_000
+# OneLogger writes these into the attributes; a record has a place of its own for each.
+_OURS_ALREADY: Final = frozenset({"timestamp_msec", "duration_msec"})
+
+
+class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no types
+    """An exporter for OneLogger that writes what it is given as records of a run.
+
+    Give it the logger of the run, which then stays yours to close; or the options of one, and it opens a run when
+    the first span comes and closes it with OneLogger. Such a run is called what OneLogger's application is, unless
+    `run_name` says otherwise. With `log_steps`, each update of the training's metrics also becomes a step record, so
+    that there are curves.
+
+    Nothing it does raises into OneLogger, apart from wrong options when it is made.
+    """
+
+    def __init__(
+        self,
+        log: TelemetryLogger | None = None,
+        *,
+        run_name: str | None = None,
+        log_steps: bool = True,
+        **options: Any,
+    ) -> None:
+        """Make an exporter; no folder is made yet.
+
+        Raises:
+            OptionsError: an option is unknown or wrong.
+        """
+        super().__init__()
+        self._log = log
+        self._is_ours = log is None
+        self._guard = Guard() if log is None else log.guard
+        # OneLogger tells of every so many iterations already.
+        self._options = TelemetryOptions.from_mapping({}, **{"log_every": 1, **options})
+        self._run_name = run_name
+        self._log_steps = log_steps
+        self._open: dict[UUID, tuple[AnySpan, int]] = {}
+        self._ids: OrderedDict[UUID, str] = OrderedDict()
+        self._told_iterations = 0
+        self._told_samples = 0
+        self._told_seconds = 0.0
+
+    @property
+    def log(self) -> TelemetryLogger | None:
+        """The logger that is written with; None before the first span."""
+        return self._log
+
+    @override
+    def export_start(self, span: Span) -> None:
+        """Begin a span of ours."""
+        log = self._ready_log()
+        if log is None:
+            return
+        with self._guard.watch("taking a span's start from OneLogger"):
+            began = span.start_event
+            ours = log.start_span(
+                _our_name(span),
+                attributes={**_plain(span.attributes), **_plain(began.attributes)},
+                start_time=began.timestamp.seconds_since_epoch,
+                parent=self._parent_of(span),
+            )
+            self._open[span.id] = ours, _exception_on_its_way()
+            if ours.id:
+                self._ids[span.id] = ours.id
+                if len(self._ids) > _IDS_KEPT:
+                    self._ids.popitem(last=False)
+
+    @override
+    def export_stop(self, span: Span) -> None:
+        """End it."""
+        with self._guard.watch("taking a span's end from OneLogger"):
+            found = self._open.pop(span.id, None)
+            if found is None or span.stop_event is None:
+                return
+            ours, exception_before = found
+            began, ended = span.start_event.timestamp, span.stop_event.timestamp
+            ours.set_all({**_plain(span.updated_attributes), **_plain(span.stop_event.attributes)})
+            # OneLogger itself does not tell of an exception that leaves most of its spans.
+            error = sys.exc_info()[1]
+            if error is not None and id(error) != exception_before:
+                ours.fail(_exception(type(error).__name__, str(error)))
+            # Its wall clock may have been set meanwhile; its other clock was not.
+            duration = ended.perf_counter_seconds - began.perf_counter_seconds
+            ours.stop(stop_time=began.seconds_since_epoch + max(0.0, duration))
+
+    @override
+    def export_event(self, event: Event, span: Span) -> None:
+        """Tell of an event inside a span."""
+        log = self._ready_log()
+        if log is None:
+            return
+        with self._guard.watch("taking an event from OneLogger"):
+            name, attributes = event.name_str, _plain(event.attributes)
+            self._tell(span, name, attributes, event)
+            if name == "training_metrics_update" and self._log_steps:
+                self._log_update(log, attributes)
+            elif name == "one_logger_initialization":
+                log.set_tags(session_tag=_tag(attributes.get("session_tag")))
+            elif name == "update_training_telemetry_config":
+                log.set_tags(perf_tag=_tag(attributes.get("perf_tag")))
+
+    @override
+    def export_error(self, event: ErrorEvent, span: Span) -> None:
+        """Tell of an error inside a span, and on it."""
+        with self._guard.watch("taking an error from OneLogger"):
+            attributes = _plain(event.attributes)
+            self._tell(span, event.name_str, attributes, event)
+            if span.id in self._open:
+                message = attributes.get("exception_message") or attributes.get("error_message") or ""
+                kind = attributes.get("exception_type")
+                self._open[span.id][0].fail(_exception(str(kind), str(message)) if kind else str(message))
+
+    @override
+    def export_telemetry_data_error(self, error: TelemetryDataError) -> None:
+        """Tell that OneLogger's own data is not whole."""
+        log = self._ready_log()
+        if log is None:
+            return
+        with self._guard.watch("taking a trouble of OneLogger's"):
+            told = _plain(error.attributes)
+            log.log_event(
+                ERROR,
+                source="telemetry",
+                doing="collecting OneLogger's data",
+                type=told.get("telemetry_data_error_type"),
+                message=told.get("error_message"),
+            )
+
+    @override
+    def close(self) -> None:
+        """Close the run, if it was opened here: as failed where an exception is on its way."""
+        with self._guard.watch("closing the run of OneLogger"):
+            super().close()
+            if self._is_ours and self._log is not None:
+                self._log.__exit__(*sys.exc_info())
+
+    def _ready_log(self) -> TelemetryLogger | None:
+        """Return the logger, opened if need be; None before OneLogger has begun and after it has closed."""
+        if not self.ready:
+            return None
+        if self._log is None:
+            with self._guard.watch("opening a run for OneLogger"):
+                name = self._run_name or _application_name() or "one-logger"
+                self._log = TelemetryLogger(name, self._options)
+                self._guard = self._log.guard
+        return self._log
+
+    def _parent_of(self, span: Span) -> str | None:
+        """Return the id of the nearest span around that has a record: OneLogger may not export its direct parent."""
+        parent = span.parent_span
+        while parent is not None:
+            if parent.id in self._ids:
+                return self._ids[parent.id]
+            parent = parent.parent_span
+        return None
+
+    def _tell(self, span: Span, name: str, attributes: Mapping[str, Any], event: Event) -> None:
+        if span.id in self._open:
+            self._open[span.id][0].event_with(name, attributes, event.timestamp.seconds_since_epoch)
+
+    def _log_update(self, log: TelemetryLogger, update: Mapping[str, Any]) -> None:
+        """Write a step record; times are of the iterations since the last, where OneLogger's are of the whole job."""
+        iterations = int(update["num_iterations"]) - self._told_iterations
+        samples = int(update["num_train_samples"]) - self._told_samples
+        seconds = float(update["total_iteration_time_sec"]) - self._told_seconds
+        self._told_iterations += iterations
+        self._told_samples += samples
+        self._told_seconds += seconds
+        others = {name: update[name] for name in _SHOWN if update.get(name) is not None}
+        log.log_step(
+            int(update["current_iteration"]),
+            train_loss=update.get("latest_loss"),
+            sec_per_step=seconds / iterations if iterations > 0 else None,
+            samples_per_sec=samples / seconds if seconds > 0 else None,
+            **others,
+        )
+
+
+_SHOWN: Final = ("train_throughput_per_gpu", "avg_tflops", "avg_tokens_per_second", "train_tokens")
+
+
+def _our_name(span: Span) -> str:
+    name = str(span.name.value if isinstance(span.name, Enum) else span.name)
+    return FROM_ONE_LOGGER.get(name, name)
+
+
+def _plain(attributes: Any) -> dict[str, Any]:
+    """Return attributes as a plain mapping, without those that a record has a place of its own for."""
+    return {
+        str(name): value.value if isinstance(value, Enum) else value
+        for name, value in attributes.to_json().items()
+        if name not in _OURS_ALREADY
+    }
+
+
+def _exception_on_its_way() -> int:
+    """Return what tells an exception that is being handled from another; never the exception, which holds memory."""
+    error = sys.exc_info()[1]
+    return 0 if error is None else id(error)
+
+
+def _exception(kind: str, message: str) -> Exception:
+    """Return an exception of that name: a span tells an error's type by its class. It keeps no frame alive."""
+    found: Exception = type(kind, (Exception,), {})(message)
+    return found
+
+
+def _tag(given: Any) -> str | None:
+    if isinstance(given, list | tuple):
+        given = ",".join(str(tag) for tag in given)
+    return str(given) if given else None
+
+
+def _application_name() -> str | None:
+    provider = OneLoggerProvider.instance()
+    return str(provider.config.application_name) if provider.one_logger_ready else None

@@ -1,0 +1,67 @@
+"""How every integration comes to its logger, and finds the run that a checkpoint is from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.runfolder.safefile import open_regular, replace_file
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.options import TelemetryOptions
+
+LINEAGE_FILE: Final = "telemetry_run.json"
+"""Stands in a checkpoint's folder and names the run that it is from."""
+_MAX_LINEAGE_BYTES: Final = 64 * 1024
+
+GivenLog = TelemetryLogger | TelemetryOptions | Mapping[str, Any] | None
+"""What an integration is given: a logger, which stays its owner's to close, or how to make one."""
+
+
+def options_of(given: TelemetryOptions | Mapping[str, Any] | None, **options: Any) -> TelemetryOptions:
+    """Return the options that a `telemetry:` block and keywords state; keywords win.
+
+    Raises:
+        OptionsError: a key or value is wrong; the message names it and what is allowed.
+    """
+    if isinstance(given, TelemetryOptions):
+        return given.changed(**options) if options else given
+    return TelemetryOptions.from_mapping(given or {}, **options)
+
+
+def open_log(
+    options: TelemetryOptions, run_name: str, *, config: Any = None, from_checkpoint: Any = None
+) -> TelemetryLogger:
+    """Return a logger; where the training goes on from a checkpoint that we know, it goes on with that run."""
+    run_id = run_id_in(from_checkpoint)
+    if run_id is not None and options.run_id is None:
+        options = options.changed(run_id=run_id)
+    return TelemetryLogger(run_name, options, config=config)
+
+
+def remember_run(checkpoint: Any, log: TelemetryLogger) -> None:
+    """Leave a note in a checkpoint's folder that says which run it is from. Call it where failures are guarded."""
+    folder = Path(checkpoint)
+    if log.run_id is not None and folder.is_dir():
+        data = json.dumps({"run_id": log.run_id, "run_name": log.run_name}).encode() + b"\n"
+        replace_file(folder / LINEAGE_FILE, data)
+
+
+def run_id_in(checkpoint: Any) -> str | None:
+    """Return the id of the run that the checkpoint at `checkpoint` is from; None where nothing says so."""
+    if not isinstance(checkpoint, (str, os.PathLike)):
+        return None
+    try:
+        descriptor = open_regular(Path(checkpoint) / LINEAGE_FILE)
+    except (OSError, ValueError):
+        return None
+    try:
+        found = json.loads(os.read(descriptor, _MAX_LINEAGE_BYTES))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+    run_id = found.get("run_id") if isinstance(found, dict) else None
+    return run_id if isinstance(run_id, str) and run_id else None

@@ -1,0 +1,184 @@
+"""How long the spans of each name took: sums for the step records, and their spread for the summary."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+from toolkit.telemetry.time_meter import Metered, TimeMeter
+from toolkit.timing.names import DEVICE_TIME_PREFIX, ENTRY_OF, ONE_LOGGER_NAMES, PAUSED, TIME_PREFIX
+
+_FINEST_S: Final = 1e-9
+_WIDTH: Final = math.log(1.04)
+"""The spread is kept in classes 4 % wide, so that a percentile is off by 2 % at most and a name costs no memory."""
+
+MAX_NAMES: Final = 200
+THE_REST: Final = "(other spans)"
+"""Names of a caller's own beyond the first 200 are added up under this one: somebody puts a number into the name. So
+many have room in one summary, however long they are."""
+_VOCABULARY: Final = frozenset({*ENTRY_OF, *ONE_LOGGER_NAMES})
+_DIGITS: Final = 7
+
+
+class SpanTimes:
+    """The spans of one name."""
+
+    __slots__ = (
+        *("bucket", "count", "device_seconds", "failed", "is_on_steps", "kept", "name", "others", "seconds"),
+        *("told", "told_on_device", "_classes", "_largest", "_smallest", "_spread", "_total"),
+    )
+
+    def __init__(self, name: str, bucket: list[float] | None) -> None:
+        self.name = name
+        self.bucket = bucket
+        """Where the ledger's seconds of such a span are added up; None where it counts as what is around it."""
+        self.is_on_steps = False
+        """Whether step records tell of it."""
+        self.count = 0
+        self.seconds = 0.0
+        """Both of the thread that trains."""
+        self.others: list[float] = []
+        """Durations of other threads, which must not add to the sum at the same time."""
+        self.device_seconds = 0.0
+        self.told = 0.0
+        self.told_on_device = 0.0
+        self.kept = 0
+        """How many were written one by one."""
+        self.failed = 0
+        """How many of those that are added up something went wrong in."""
+        self._classes: dict[int, int] = {}
+        self._spread = 0
+        self._total = 0.0
+        self._smallest = math.inf
+        self._largest = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds of all threads."""
+        return self.seconds + sum(self.others)
+
+    def add_to_spread(self, seconds: float) -> None:
+        """Count one duration for the percentiles; called by one thread only."""
+        place = int(math.log(max(seconds, _FINEST_S)) // _WIDTH)
+        self._classes[place] = self._classes.get(place, 0) + 1
+        self._spread += 1
+        self._total += seconds
+        self._smallest = min(self._smallest, seconds)
+        self._largest = max(self._largest, seconds)
+        if len(self.others) > 1000:
+            # Threads append meanwhile: only what was added up is taken away.
+            taken = self.others[:]
+            self.others[: len(taken)] = [sum(taken)]
+
+    def summary(self) -> dict[str, float]:
+        """Return count, total, extremes and percentiles, in seconds."""
+        seconds = {
+            "total": self._total,
+            "min": self._smallest,
+            "max": self._largest,
+            "p50": self._percentile(0.5),
+            "p95": self._percentile(0.95),
+        }
+        return {"count": self._spread, **{name: _rounded(value) for name, value in seconds.items()}}
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is anything to sum up."""
+        return self._spread > 0
+
+    def _percentile(self, part: float) -> float:
+        left = part * self._spread
+        for place in sorted(self._classes):
+            left -= self._classes[place]
+            if left <= 0:
+                middle = math.exp((place + 0.5) * _WIDTH)
+                return min(max(middle, self._smallest), self._largest)
+        return self._largest
+
+
+class AllTimes:
+    """The times of every name, and what a step record says of them."""
+
+    def __init__(self, monotonic: Callable[[], float], began: float) -> None:
+        self.meter = TimeMeter(monotonic)
+        self.by_name: dict[str, SpanTimes] = {}
+        self.active: list[SpanTimes] = []
+        """Names that step records tell of; empty, and so false, in a run without spans."""
+        self.incident: Callable[[], None] = _nothing
+        """Called where a step is out of the ordinary."""
+        self._began = began
+        # A signal handler may make a span in the middle of one that is being made.
+        self._making = threading.RLock()
+
+    def of(self, name: str, *, on_steps: bool) -> SpanTimes:
+        """Return the times of `name`; with `on_steps`, step records tell of it from now on."""
+        times = self.by_name.get(name)
+        if times is None or (on_steps and not times.is_on_steps):
+            with self._making:
+                has_place = name in self.by_name or len(self.by_name) < MAX_NAMES or name in _VOCABULARY
+                times = self._made(name if has_place else THE_REST)
+                if on_steps and not times.is_on_steps:
+                    times.is_on_steps = True
+                    # What came before is in the summary, and not the next step's.
+                    times.told, times.told_on_device = times.total, times.device_seconds
+                    self.active.append(times)
+        return times
+
+    def _made(self, name: str) -> SpanTimes:
+        times = self.by_name.get(name)
+        if times is None:
+            entry = ENTRY_OF.get(name)
+            times = SpanTimes(name, self.meter.bucket(entry) if entry is not None else None)
+            self.by_name[name] = times
+        return times
+
+    def take(self, elapsed: float) -> dict[str, Any]:
+        """Return what has been added up since the last call: the fields of a step record stamped `elapsed`."""
+        fields: dict[str, Any] = {}
+        for times in self.active:
+            total = times.seconds if not times.others else times.total
+            if total > times.told:
+                fields[TIME_PREFIX + times.name] = total - times.told
+                times.told = total
+            if times.device_seconds > times.told_on_device:
+                fields[DEVICE_TIME_PREFIX + times.name] = times.device_seconds - times.told_on_device
+                times.told_on_device = times.device_seconds
+        fields.update(self.meter.take(self._began + elapsed))
+        return fields
+
+    def in_control(self) -> AbstractContextManager[object]:
+        """Return a block whose time counts as spent on requests; in a run without spans there is no ledger to keep."""
+        return _Block(self.meter, self._made(PAUSED)) if self.by_name else nullcontext()
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Return the summary of every name that was used."""
+        return {times.name: times.summary() for times in list(self.by_name.values()) if times.is_used}
+
+
+class _Block:
+    """A stretch of the loop's time that belongs to one entry of the ledger, and is no span."""
+
+    def __init__(self, meter: TimeMeter, times: SpanTimes) -> None:
+        self.times = times
+        self.below: Metered | None = None
+        self.closed = False
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == self._meter.owner:
+            self._meter.enter(self, self._meter.monotonic())
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+        self._meter.leave(self, self._meter.monotonic())
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.{_DIGITS}g}")
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

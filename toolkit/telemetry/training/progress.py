@@ -1,0 +1,243 @@
+"""How far the training of this job has got, and what its `training_metrics_update` events say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from toolkit.telemetry.training.attributes import TrainingLoopAttributes, TrainingMetricsUpdateAttributes
+from toolkit.telemetry.training.config import TrainingConfig
+from toolkit.telemetry.training.phases import Phases
+from toolkit.telemetry.training.windows import Sizes, Window
+from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD
+
+_TERA: Final = 1e12
+_MAX_USUAL: Final = 1000
+
+
+class Progress:
+    """The training iterations of this job: those of the window that is open, and those before it."""
+
+    def __init__(self, phases: Phases) -> None:
+        self.completed = 0
+        """Iterations behind us, with those before this job."""
+        self.due_at = 0
+        """How many have to be behind us for `reach` to be called."""
+        self.usual: list[float] = []
+        """Durations of iterations of the usual sizes that are not in the window yet: a list takes one soonest."""
+        self.loop_started: float | None = None
+        self.first_finished: float | None = None
+        self.last_finished: float | None = None
+        self.loss: float | None = None
+        """What the caller said it was, last."""
+        self._phases = phases
+        self._sizes = Sizes()
+        self._window = Window()
+        self._before = Window()
+        """The iterations of the windows that are over; `_earlier` has those of the loops before this one."""
+        self._earlier = Window()
+        self._iterations_start = 0
+        self._samples_start: int | None = None
+        self._every = 1
+        self._ends_at = 0
+        self.follow(TrainingConfig())
+
+    def begin_loop(
+        self,
+        config: TrainingConfig,
+        *,
+        iterations_start: int,
+        samples_start: int | None,
+        iterations_target: int | None,
+        samples_target: int | None,
+    ) -> TrainingLoopAttributes:
+        """Begin to count at `iterations_start`, and return what is known of the loop."""
+        self._fold()
+        self._earlier.merge(self._before)
+        self._before = Window()
+        self.completed = self._iterations_start = iterations_start
+        self._samples_start = samples_start
+        self.follow(config)
+        samples_target = samples_target if samples_target is not None else config.train_samples_target
+        tokens_target = None
+        if config.seq_length is not None and samples_target is not None:
+            tokens_target = config.seq_length * samples_target
+        return TrainingLoopAttributes(
+            train_iterations_start=iterations_start,
+            train_samples_start=self.samples_start(config),
+            train_tokens_target=tokens_target,
+            completed_floating_point_operations_overall=self._flops_before(config.sizes),
+            train_iterations_target=(
+                iterations_target if iterations_target is not None else config.train_iterations_target
+            ),
+            train_samples_target=samples_target,
+        )
+
+    def follow(self, config: TrainingConfig) -> None:
+        """Keep to a configuration that has come, or changed; what came before it is counted by it where it was not."""
+        self._fold()
+        self._every = config.log_every_n_train_iterations
+        self._ends_at = self._next_end()
+        self._sizes = config.sizes
+        self._look_again()
+        self._settle()
+
+    def add_other(
+        self, seconds: float, sizes: Sizes, batch: int | None = None, tokens: int | None = None
+    ) -> None:
+        """Count an iteration whose sizes are its own; it is the caller who counts it as completed."""
+        self._sizes = sizes
+        self._window.add_other(seconds, sizes, batch, tokens)
+
+    def reach(self) -> bool:
+        """Add up what was left for later, and return whether the window is over."""
+        self._fold()
+        self._look_again()
+        return self.completed >= self._ends_at
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether there are iterations since the last window."""
+        return bool(self.usual) or self._window.count > 0
+
+    def so_far(self) -> Window:
+        """Return all iterations of this job."""
+        return _both(self._earlier, self.in_this_loop())
+
+    def in_this_loop(self) -> Window:
+        """Return the iterations since the training loop began: the only one, in most jobs."""
+        whole = Window()
+        whole.merge(self._before)
+        whole.merge(self._window)
+        whole.add_alike(self.usual[:], self._sizes)
+        return whole
+
+    def samples_start(self, config: TrainingConfig) -> int | None:
+        """Return how many samples were trained on before this loop."""
+        if self._samples_start is not None:
+            return self._samples_start
+        if config.global_batch_size is None:
+            return None
+        return self._iterations_start * config.global_batch_size
+
+    def flops_overall(self, loop: Window, sizes: Sizes) -> float | None:
+        """Return the operations of `loop`, this one, and of all before it."""
+        before, here = self._flops_before(sizes), loop.known_flops
+        return None if before is None or (here is None and loop.count) else before + (here or 0.0)
+
+    def end_window(
+        self, config: TrainingConfig, world_size: int, latest_loss: float | None
+    ) -> TrainingMetricsUpdateAttributes:
+        """Begin a new window, and return what there is to say at the end of the old one, which is not empty."""
+        self._fold()
+        self._settle()
+        window, self._window = self._window, Window()
+        self._before.merge(window)
+        job = _both(self._earlier, self._before)
+        self._ends_at = self._next_end()
+        self._look_again()
+        phases = self._phases.seconds()
+        all_along = _speed_of(job, phases, world_size)
+        lately = _speed_of(window, self._phases.end_window(phases), world_size)
+        return TrainingMetricsUpdateAttributes(
+            train_iterations_start=self._iterations_start,
+            current_iteration=self.completed - 1,
+            num_iterations=job.count,
+            train_samples_start=self.samples_start(config),
+            num_train_samples=job.known_samples,
+            interval=window.count,
+            avg_iteration_time_sec=job.seconds / job.count,
+            min_iteration_time_sec=job.shortest,
+            max_iteration_time_sec=job.longest,
+            total_iteration_time_sec=job.seconds,
+            avg_forward_time_sec=all_along.forward,
+            avg_backward_time_sec=all_along.backward,
+            avg_dataloader_time_sec=all_along.data_loading,
+            avg_tflops=_over(job.known_flops, job.seconds * _TERA),
+            train_tokens=job.known_tokens,
+            avg_tokens_per_second=all_along.tokens,
+            latest_loss=latest_loss,
+            avg_batch_size=all_along.batch,
+            completed_floating_point_operations_overall=self.flops_overall(self._before, config.sizes),
+            total_flops=job.known_flops,
+            train_throughput_per_gpu=all_along.throughput,
+            train_throughput_per_gpu_max=all_along.highest,
+            train_throughput_per_gpu_min=all_along.lowest,
+            first_logged_train_iterations_finish_timestamp_sec=self.first_finished,
+            last_logged_train_iterations_finish_timestamp_sec=self.last_finished,
+            window_num_iterations=window.count,
+            window_avg_iteration_time_sec=window.seconds / window.count,
+            window_min_iteration_time_sec=window.shortest,
+            window_max_iteration_time_sec=window.longest,
+            window_total_iteration_time_sec=window.seconds,
+            window_avg_forward_time_sec=lately.forward,
+            window_avg_backward_time_sec=lately.backward,
+            window_avg_dataloader_time_sec=lately.data_loading,
+            window_avg_batch_size=lately.batch,
+            window_avg_tokens_per_second=lately.tokens,
+            window_throughput_per_gpu=lately.throughput,
+            window_throughput_per_gpu_max=lately.highest,
+            window_throughput_per_gpu_min=lately.lowest,
+        )
+
+    def _fold(self) -> None:
+        usual, self.usual = self.usual, []
+        self._window.add_alike(usual, self._sizes)
+
+    def _settle(self) -> None:
+        self._window.settle(self._sizes)
+        self._before.settle(self._sizes)
+        self._earlier.settle(self._sizes)
+
+    def _look_again(self) -> None:
+        self.due_at = min(self._ends_at, self.completed + _MAX_USUAL)
+
+    def _next_end(self) -> int:
+        """Return the next multiple of the interval: a job that goes on at 90 reports at 100, like the one before it."""
+        return self.completed - self.completed % self._every + self._every
+
+    def _flops_before(self, sizes: Sizes) -> float | None:
+        if sizes.batch is None or sizes.flops_per_sample is None:
+            return None
+        return self._iterations_start * sizes.batch * sizes.flops_per_sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Speed:
+    """How fast some iterations went: seconds each, samples each, tokens a second, TFLOP/s a GPU."""
+
+    forward: float | None
+    backward: float | None
+    data_loading: float | None
+    batch: float | None
+    tokens: float | None
+    throughput: float | None
+    highest: float | None
+    lowest: float | None
+
+
+def _both(one: Window, other: Window) -> Window:
+    whole = Window()
+    whole.merge(one)
+    whole.merge(other)
+    return whole
+
+
+def _speed_of(window: Window, phases: Mapping[str, float], world_size: int) -> _Speed:
+    tera = _TERA * world_size
+    return _Speed(
+        forward=_over(phases.get(FORWARD), window.count),
+        backward=_over(phases.get(BACKWARD), window.count),
+        data_loading=_over(phases.get(DATA_LOADING), window.count),
+        batch=_over(window.known_samples, window.count),
+        tokens=_over(window.known_tokens, window.seconds),
+        throughput=_over(window.known_flops, window.seconds * tera),
+        highest=window.best_rate / tera if window.best_rate > 0.0 else None,
+        lowest=window.worst_rate / tera if window.worst_rate < math.inf else None,
+    )
+
+
+def _over(amount: float | None, divisor: float) -> float | None:
+    return amount / divisor if amount is not None and divisor > 0 else None

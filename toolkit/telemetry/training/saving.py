@@ -1,0 +1,128 @@
+"""Saving checkpoints: their spans, and what is told when they begin, succeed and end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from toolkit.telemetry.checkpoint_files import look_at
+from toolkit.telemetry.clock import Clock
+from toolkit.telemetry.spans import AnySpan, FoldedSpan, NoSpan, Span
+from toolkit.telemetry.training.attributes import CHECKPOINT_METRICS, CHECKPOINT_SUCCESS
+from toolkit.telemetry.training.checkpoints import Begun, Checkpoints, Save
+from toolkit.telemetry.training.config import ASYNC, SYNC
+from toolkit.telemetry.training.state import State
+from toolkit.telemetry.training.teller import Teller
+from toolkit.timing.names import CHECKPOINT_SAVE_ASYNC, CHECKPOINT_SAVE_FINALIZATION, CHECKPOINT_SAVE_SYNC
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.logger import TelemetryLogger
+
+_LOOK_S: Final = 0.2
+"""How long a success waits for the disk to say how large the checkpoint is."""
+
+
+class Saving:
+    """The checkpoints of a job, of either strategy; what succeeds elsewhere is told of by whichever thread it is on."""
+
+    def __init__(self, log: TelemetryLogger, clock: Clock, state: State, teller: Teller) -> None:
+        self._log = log
+        self._clock = clock
+        self._state = state
+        self._teller = teller
+        self._guard = log.guard
+        self._checkpoints = Checkpoints()
+
+    def save_of(self, global_step: Any, path: Any, strategy: str | None) -> Save:
+        """Return the checkpoint that is meant, by the strategy of the configuration where none is given."""
+        step = self._teller.whole_or_none("global_step", global_step)
+        if strategy not in (None, SYNC, ASYNC):
+            self._guard.misuse("a checkpoint has a strategy that is neither 'sync' nor 'async'")
+            strategy = None
+        return Save(
+            global_step=step if step is not None else self._state.progress.completed,
+            strategy=strategy or self._state.config.save_checkpoint_strategy,
+            path=path,
+        )
+
+    def begin(self, save: Save, start_time: float | None = None) -> AnySpan:
+        """Begin to save a checkpoint, which holds what has been done up to here."""
+        name = CHECKPOINT_SAVE_SYNC if save.strategy == SYNC else CHECKPOINT_SAVE_ASYNC
+        if not self._state.config.is_save_checkpoint_enabled:
+            return self._log.start_span(name, start_time=start_time)
+        attributes = self._checkpoints.attempt(save).known()
+        span = self._log.start_span(name, attributes=attributes, start_time=start_time)
+        with self._guard.watch("beginning a checkpoint"):
+            self._checkpoints.begin(Begun(save=save, work=self._state.work(), span=span))
+        return span
+
+    def end_block(self, save: Save, span: AnySpan, error: BaseException | None = None) -> None:
+        """End a block in which a checkpoint was saved: it has succeeded unless it failed or goes on elsewhere."""
+        if error is None and save.strategy == SYNC:
+            self.succeed(save.global_step)
+        self.end(save, span, error)
+
+    def end(
+        self,
+        save: Save,
+        span: AnySpan,
+        error: BaseException | None = None,
+        stop_time: float | None = None,
+    ) -> None:
+        """Let the training go on, and tell how long it was held up."""
+        if error is not None:
+            self._checkpoints.take(save.global_step)
+        if not isinstance(span, NoSpan) and self._state.config.is_save_checkpoint_enabled:
+            with self._guard.watch("ending a checkpoint"):
+                told = self._checkpoints.end(save, self._seconds_in(span, stop_time))
+                self._teller.tell(span, CHECKPOINT_METRICS, told, stop_time)
+        self._teller.end(span, error, stop_time)
+
+    def succeed(
+        self, global_step: Any, path: Any = None, size: Any = None, time: float | None = None
+    ) -> None:
+        """Tell that the checkpoint of a step is safe, from any thread, and what of the work is safe with it."""
+        if not self._log.is_live or not self._state.config.is_save_checkpoint_enabled:
+            return
+        save = self.save_of(global_step, path, None)
+        begun = self._checkpoints.take(save.global_step)
+        where = self._state.application or self._state.loop
+        if begun is None:
+            self._guard.misuse("a checkpoint succeeded that never began, or succeeded twice")
+        else:
+            save = replace(begun.save, path=path if path is not None else begun.save.path)
+            # One that is written elsewhere is safe when its own span is long over.
+            where = begun.span if save.strategy == SYNC else where
+        with self._guard.watch("telling of a checkpoint"):
+            files = look_at(save.path, _LOOK_S, self._guard)
+            given_size = self._teller.whole_or_none("size", size)
+            told = self._checkpoints.succeed(
+                save,
+                begun.work if begun is not None else None,
+                time=time if time is not None else self._clock.wall(),
+                files=files if given_size is None else replace(files, size=given_size),
+                training_started=self._state.progress.loop_started,
+            )
+            self._teller.tell(where, CHECKPOINT_SUCCESS, told, time)
+
+    def begin_finalization(self, global_step: Any, start_time: float | None = None) -> AnySpan:
+        """Begin the last part of a checkpoint that was saved elsewhere."""
+        step = self._teller.whole_or_none("global_step", global_step)
+        attributes = {"current_iteration": step} if step is not None else None
+        return self._log.start_span(
+            CHECKPOINT_SAVE_FINALIZATION, attributes=attributes, start_time=start_time
+        )
+
+    def end_finalization_block(
+        self, global_step: Any, path: Any, span: AnySpan, error: BaseException | None = None
+    ) -> None:
+        """End a block that finished such a checkpoint: it has succeeded unless it failed."""
+        if error is None:
+            self.succeed(global_step, path)
+        self._teller.end(span, error)
+
+    def _seconds_in(self, span: Span | FoldedSpan, stop_time: float | None) -> float:
+        """Return how long a span has been open, or will have been at `stop_time`."""
+        if stop_time is not None and span.start is not None:
+            return max(0.0, stop_time - span.start)
+        return self._clock.monotonic() - span.began

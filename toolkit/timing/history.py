@@ -1,0 +1,64 @@
+"""The time ledger of a run that is on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.runfolder.blocks import blocks_of, records_in
+from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
+from toolkit.timing.ledger import Ledger, LedgerBook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTime:
+    """Where the time of one run went, as far as its records could be read."""
+
+    ledger: Ledger
+    status: str | None
+    """None where there is no readable manifest."""
+    records: int
+    bad_lines: int
+    """Lines that are no record."""
+
+
+def read_run_time(
+    folder: Path,
+    *,
+    wall: Callable[[], float] = time.time,
+    on_records: Callable[[int], None] | None = None,
+) -> RunTime:
+    """Read a run folder as far as it goes now; `on_records` is told how many records were read so far.
+
+    Raises:
+        OSError: the record file is missing, unreadable, no regular file, or was replaced meanwhile.
+    """
+    book = LedgerBook()
+    count = bad_lines = 0
+    for block in blocks_of(folder / METRICS_JSONL):
+        records, bad = records_in(block)
+        book.take(records)
+        count += len(records)
+        bad_lines += bad
+        if on_records is not None:
+            on_records(count)
+    try:
+        manifest = read_manifest(folder)
+    except (OSError, ManifestError):
+        return RunTime(ledger=book.ledger(), status=None, records=count, bad_lines=bad_lines)
+    now = wall()
+    status = work_out_status(manifest, now).name
+    return RunTime(
+        ledger=ledger_at(book, manifest, status, now), status=status, records=count, bad_lines=bad_lines
+    )
+
+
+def ledger_at(book: LedgerBook, manifest: Manifest, status: str, now: float) -> Ledger:
+    """Return what `book` says of a run of this manifest and status at wall time `now`."""
+    is_alive = status in (RUNNING, STALLED)
+    last_sign = manifest.heartbeat.time if manifest.heartbeat is not None else None
+    return book.ledger(manifest.sessions, now if is_alive else None, last_sign=last_sign)

@@ -1,0 +1,126 @@
+"""The names of a training job's parts, and which entry of the ledger their time belongs to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+APPLICATION: Final = "application"
+DIST_INIT: Final = "dist_init"
+MODEL_INIT: Final = "model_init"
+DATALOADER_INIT: Final = "dataloader_init"
+OPTIMIZER_INIT: Final = "optimizer_init"
+CHECKPOINT_LOAD: Final = "checkpoint_load"
+TRAINING_LOOP: Final = "training_loop"
+TRAINING_ITERATION: Final = "training_iteration"
+DATA_LOADING: Final = "data_loading"
+FORWARD: Final = "forward"
+ZERO_GRAD: Final = "zero_grad"
+BACKWARD: Final = "backward"
+OPTIMIZER_UPDATE: Final = "optimizer_update"
+CHECKPOINT_SAVE_SYNC: Final = "checkpoint_save_sync"
+CHECKPOINT_SAVE_ASYNC: Final = "checkpoint_save_async"
+CHECKPOINT_SAVE_FINALIZATION: Final = "checkpoint_save_finalization"
+VALIDATION_LOOP: Final = "validation_loop"
+VALIDATION_ITERATION: Final = "validation_iteration"
+TESTING_LOOP: Final = "testing_loop"
+TESTING_ITERATION: Final = "testing_iteration"
+SAMPLING: Final = "sampling"
+PAUSED: Final = "paused"
+
+FOLDED: Final = frozenset(
+    {
+        TRAINING_ITERATION,
+        VALIDATION_ITERATION,
+        TESTING_ITERATION,
+        DATA_LOADING,
+        FORWARD,
+        ZERO_GRAD,
+        BACKWARD,
+        OPTIMIZER_UPDATE,
+    }
+)
+"""Short and frequent: summed into the step records, and kept one by one only where somebody wants to look closely."""
+
+OF_A_STEP: Final = FOLDED - {VALIDATION_ITERATION, TESTING_ITERATION}
+"""Parts of a training step, which begin before that step is told of."""
+
+# The entries of the ledger.
+IN_STARTUP: Final = "startup"
+IN_TRAINING: Final = "training"
+IN_DATA_WAIT: Final = "data_wait"
+IN_VALIDATION: Final = "validation"
+IN_CHECKPOINT: Final = "checkpoint"
+IN_SAMPLING: Final = "sampling"
+IN_CONTROL: Final = "control"
+STALLED: Final = "stalled"
+REDONE: Final = "redone"
+"""Work behind the step that a later session began again from: lost to a crash and done twice."""
+UNACCOUNTED: Final = "unaccounted"
+
+ENTRIES: Final = (
+    IN_TRAINING,
+    IN_DATA_WAIT,
+    IN_VALIDATION,
+    IN_CHECKPOINT,
+    IN_SAMPLING,
+    IN_STARTUP,
+    IN_CONTROL,
+    STALLED,
+    REDONE,
+    UNACCOUNTED,
+)
+"""Every second of a run falls in one of these."""
+
+ENTRY_OF: Final = {
+    DIST_INIT: IN_STARTUP,
+    MODEL_INIT: IN_STARTUP,
+    DATALOADER_INIT: IN_STARTUP,
+    OPTIMIZER_INIT: IN_STARTUP,
+    CHECKPOINT_LOAD: IN_STARTUP,
+    TRAINING_ITERATION: IN_TRAINING,
+    DATA_LOADING: IN_DATA_WAIT,
+    VALIDATION_LOOP: IN_VALIDATION,
+    TESTING_LOOP: IN_VALIDATION,
+    CHECKPOINT_SAVE_SYNC: IN_CHECKPOINT,
+    CHECKPOINT_SAVE_ASYNC: IN_CHECKPOINT,
+    CHECKPOINT_SAVE_FINALIZATION: IN_CHECKPOINT,
+    SAMPLING: IN_SAMPLING,
+    PAUSED: IN_CONTROL,
+}
+"""What the time directly within a span counts as; a span that is not here counts as what is around it."""
+
+LEDGER_PREFIX: Final = "ledger/"
+"""Before an entry's name: seconds that fell to it since the last record that carries such fields."""
+TIME_PREFIX: Final = "time/"
+"""Before a span's name on a step record: seconds inside such spans since the last step record, by the host's clock."""
+DEVICE_TIME_PREFIX: Final = "device_time/"
+"""The same by the device's own clock."""
+
+HOST_CLOCK: Final = "host"
+DEVICE_CLOCK: Final = "cuda"
+
+ONE_LOGGER_NAMES: Final = {
+    APPLICATION: "application",
+    DIST_INIT: "distributed_code_initialization",
+    MODEL_INIT: "model_initialization",
+    DATALOADER_INIT: "data_loader_initialization",
+    OPTIMIZER_INIT: "optimizer_initialization",
+    CHECKPOINT_LOAD: "checkpoint_load",
+    TRAINING_LOOP: "training_loop",
+    TRAINING_ITERATION: "training_single_iteration",
+    DATA_LOADING: "data_loading",
+    FORWARD: "model_forward",
+    ZERO_GRAD: "zero_grad",
+    BACKWARD: "model_backward",
+    OPTIMIZER_UPDATE: "optimizer_update",
+    CHECKPOINT_SAVE_SYNC: "checkpoint_save_sync",
+    CHECKPOINT_SAVE_ASYNC: "checkpoint_save_async",
+    CHECKPOINT_SAVE_FINALIZATION: "checkpoint_save_finalization",
+    VALIDATION_LOOP: "validation_loop",
+    VALIDATION_ITERATION: "validation_single_iteration",
+    TESTING_LOOP: "testing_loop",
+    TESTING_ITERATION: "TESTING_SINGLE_ITERATION",
+}
+"""What OneLogger calls each of them, to the letter."""
+
+FROM_ONE_LOGGER: Final = {theirs: ours for ours, theirs in ONE_LOGGER_NAMES.items()}

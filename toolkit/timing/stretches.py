@@ -1,0 +1,266 @@
+"""A stretch of a session between two records, and what its seconds were spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from toolkit.timing.names import (
+    IN_CHECKPOINT,
+    IN_CONTROL,
+    IN_DATA_WAIT,
+    IN_SAMPLING,
+    IN_STARTUP,
+    IN_TRAINING,
+    IN_VALIDATION,
+    LEDGER_PREFIX,
+)
+
+# What a second can be while records are still coming in. The first seven are told by records; what is in none of them
+# is settled at the end, because only then it is known whether the session times its training at all.
+TOLD: Final = (
+    IN_TRAINING,
+    IN_DATA_WAIT,
+    IN_VALIDATION,
+    IN_CHECKPOINT,
+    IN_SAMPLING,
+    IN_STARTUP,
+    IN_CONTROL,
+)
+TRAINING, DATA_WAIT, VALIDATION, CHECKPOINT, SAMPLING, STARTUP, CONTROL = range(7)
+STALLED: Final = 7
+REST: Final = 8
+"""In no span that has an entry, after training began."""
+EARLY: Final = 9
+"""In no span that has an entry, before training began."""
+UNSEEN: Final = 10
+"""After the last record of a killed session, up to its last sign of life."""
+SLOTS: Final = 11
+
+SLOT_OF: Final = {entry: slot for slot, entry in enumerate(TOLD)}
+FIELDS: Final = tuple((LEDGER_PREFIX + entry, slot) for slot, entry in enumerate(TOLD))
+
+WORK: Final = (TRAINING, DATA_WAIT, VALIDATION, CHECKPOINT, SAMPLING)
+"""What is done again when a later session begins before it."""
+WAITING: Final = (TRAINING, DATA_WAIT, REST)
+"""What may turn out to have been no work at all."""
+_PLACED: Final = (VALIDATION, CHECKPOINT, SAMPLING, STARTUP, CONTROL)
+"""Spans of these are recorded one by one, so that it is known where in a stretch they lie."""
+
+
+class Stretch:
+    """The seconds between two cuts, by slot, with the steps done at either end and the energy they took."""
+
+    __slots__ = ("first_step", "joules", "known_s", "last_step", "saves", "seconds")
+
+    def __init__(
+        self,
+        first_step: int | None,
+        last_step: int | None,
+        seconds: list[float],
+        joules: float = 0.0,
+        known_s: float = 0.0,
+        *,
+        saves: bool = False,
+    ) -> None:
+        self.first_step = first_step
+        """Steps done when it began; None before the session's first step is known."""
+        self.last_step = last_step
+        self.seconds = seconds
+        self.joules = joules
+        self.known_s = known_s
+        """For how many of its seconds the power is known."""
+        self.saves = saves
+        """It ends with a checkpoint of `last_step`."""
+
+    def copy(self) -> Stretch:
+        """Return one that can be changed alone."""
+        return Stretch(
+            self.first_step, self.last_step, list(self.seconds), self.joules, self.known_s, saves=self.saves
+        )
+
+
+class Sums:
+    """Seconds, energy and seconds of known power of many stretches, by slot."""
+
+    __slots__ = ("joules", "known_s", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = [0.0] * SLOTS
+        self.joules = [0.0] * SLOTS
+        self.known_s = [0.0] * SLOTS
+
+    def copy(self) -> Sums:
+        """Return one that can be changed alone."""
+        copied = Sums()
+        copied.seconds, copied.joules, copied.known_s = (
+            list(self.seconds),
+            list(self.joules),
+            list(self.known_s),
+        )
+        return copied
+
+    def add(self, stretches: Sequence[Stretch]) -> None:
+        """Add whole stretches."""
+        if not stretches:
+            return
+        columns = zip(*[stretch.seconds for stretch in stretches], strict=True)
+        self.seconds = [total + sum(column) for total, column in zip(self.seconds, columns, strict=True)]
+        for stretch in stretches:
+            if stretch.known_s:
+                self._add_energy(stretch, range(SLOTS), 1.0)
+
+    def add_part(self, stretch: Stretch, slots: Iterable[int], fraction: float) -> None:
+        """Add `fraction` of what a stretch has in `slots`."""
+        for slot in slots:
+            self.seconds[slot] += stretch.seconds[slot] * fraction
+        if stretch.known_s:
+            self._add_energy(stretch, slots, fraction)
+
+    def move(self, source: int, target: int, seconds: float) -> None:
+        """Move `seconds`, or as many as there are, from one slot to another, with their share of the energy."""
+        there = self.seconds[source]
+        moved = min(seconds, there)
+        if moved <= 0.0:
+            return
+        for column in (self.seconds, self.joules, self.known_s):
+            part = column[source] * (moved / there)
+            column[source] -= part
+            column[target] += part
+
+    def _add_energy(self, stretch: Stretch, slots: Iterable[int], fraction: float) -> None:
+        length = sum(stretch.seconds)
+        if length <= 0.0:
+            return
+        joules, known_s = stretch.joules * fraction / length, stretch.known_s * fraction / length
+        for slot in slots:
+            if seconds := stretch.seconds[slot]:
+                self.joules[slot] += joules * seconds
+                self.known_s[slot] += known_s * seconds
+
+
+class Mark:
+    """A checkpoint inside a stretch: when it was done, of which step, and what spans had taken until then."""
+
+    __slots__ = ("after_s", "placed", "step")
+
+    def __init__(self, after_s: float, step: int, placed: list[float]) -> None:
+        self.after_s = after_s
+        self.step = step
+        self.placed = placed
+
+
+def split(stretch: Stretch, marks: Sequence[Mark]) -> list[Stretch]:
+    """Return `stretch` cut at its checkpoints, which come in order; together the parts have what the whole had."""
+    parts = []
+    done_s = 0.0
+    placed = [0.0] * SLOTS
+    for mark in marks:
+        new = [now - before for now, before in zip(mark.placed, placed, strict=True)]
+        part, stretch = _split_once(stretch, mark.step, mark.after_s - done_s, new)
+        parts.append(part)
+        done_s, placed = mark.after_s, mark.placed
+    return [*parts, stretch]
+
+
+def _split_once(
+    stretch: Stretch, step: int, room_s: float, placed: Sequence[float]
+) -> tuple[Stretch, Stretch]:
+    left = stretch.seconds
+    length = sum(left)
+    room_s = min(max(room_s, 0.0), length)
+    first = [0.0] * SLOTS
+
+    def put(slot: int, seconds: float) -> None:
+        nonlocal room_s
+        taken = min(max(seconds, 0.0), left[slot] - first[slot], room_s)
+        if taken > 0.0:
+            first[slot] += taken
+            room_s -= taken
+
+    for slot in _PLACED:
+        put(slot, placed[slot])
+    put(EARLY, room_s)
+    steps = _steps_within(stretch)
+    share = 0.0 if not steps else min(1.0, max(0.0, (step - (stretch.first_step or 0)) / steps))
+    put(TRAINING, share * left[TRAINING])
+    put(DATA_WAIT, share * left[DATA_WAIT])
+    # Whatever the steps say, the seconds up to the checkpoint were spent on something.
+    for slot in (REST, TRAINING, DATA_WAIT, *_PLACED):
+        put(slot, room_s)
+
+    second = [whole - part for whole, part in zip(left, first, strict=True)]
+    ratio = sum(first) / length if length > 0.0 else 0.0
+    before = Stretch(
+        stretch.first_step, step, first, stretch.joules * ratio, stretch.known_s * ratio, saves=True
+    )
+    after = Stretch(
+        step,
+        stretch.last_step,
+        second,
+        stretch.joules * (1.0 - ratio),
+        stretch.known_s * (1.0 - ratio),
+        saves=stretch.saves,
+    )
+    return before, after
+
+
+def _steps_within(stretch: Stretch) -> int:
+    if stretch.first_step is None or stretch.last_step is None:
+        return 0
+    return max(0, stretch.last_step - stretch.first_step)
+
+
+def waiting_seconds(stretches: Iterable[Stretch]) -> float:
+    """Return the seconds that count as waiting should no step come for long."""
+    return sum(stretch.seconds[slot] for stretch in stretches for slot in WAITING)
+
+
+def move_to_stalled(stretches: Sequence[Stretch], usual_s: float) -> None:
+    """Leave `usual_s` of the waiting seconds of `stretches` where they are and call the others stalled."""
+    found = {slot: sum(stretch.seconds[slot] for stretch in stretches) for slot in WAITING}
+    too_many = sum(found.values()) - usual_s
+    # Most of a long silence was spent on whatever it hung in; the usual work beside it stays what it is.
+    for slot in sorted(WAITING, key=lambda slot: -found[slot]):
+        moved = min(too_many, found[slot])
+        if moved <= 0.0:
+            continue
+        too_many -= moved
+        fraction = moved / found[slot]
+        for stretch in stretches:
+            part = stretch.seconds[slot] * fraction
+            stretch.seconds[slot] -= part
+            stretch.seconds[STALLED] += part
+
+
+def merged(stretches: Sequence[Stretch], target: int) -> list[Stretch]:
+    """Return `stretches` with neighbours put together, half as many or fewer; checkpoints stay ends as far as they can.
+
+    `target` is how many may remain before ends at checkpoints are given up too.
+    """
+    kept = _pairs_merged(stretches, across_checkpoints=False)
+    return kept if len(kept) <= target else _pairs_merged(stretches, across_checkpoints=True)
+
+
+def _pairs_merged(stretches: Sequence[Stretch], *, across_checkpoints: bool) -> list[Stretch]:
+    result: list[Stretch] = []
+    is_single = False
+    for stretch in stretches:
+        if is_single and (across_checkpoints or not result[-1].saves):
+            result[-1] = _joined(result[-1], stretch)
+            is_single = False
+        else:
+            result.append(stretch)
+            is_single = True
+    return result
+
+
+def _joined(one: Stretch, other: Stretch) -> Stretch:
+    return Stretch(
+        one.first_step,
+        other.last_step,
+        [a + b for a, b in zip(one.seconds, other.seconds, strict=True)],
+        one.joules + other.joules,
+        one.known_s + other.known_s,
+        saves=other.saves,
+    )

@@ -1,0 +1,292 @@
+"""The stretches of one session in a row: told seconds fitted in, stalls found, neighbours merged."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from toolkit.timing.power import PowerMeter
+from toolkit.timing.stretches import (
+    CHECKPOINT,
+    DATA_WAIT,
+    EARLY,
+    REST,
+    SLOTS,
+    TRAINING,
+    Mark,
+    Stretch,
+    Sums,
+    merged,
+    move_to_stalled,
+    split,
+    waiting_seconds,
+)
+
+STALL_S: Final = 60.0
+"""Shorter silences are slow steps."""
+STALL_TIMES: Final = 20.0
+"""A stall is also this many times longer than the steps of the interval usually take."""
+
+_PACES: Final = 301
+"""Intervals that tell what is usual."""
+_MOST_STRETCHES: Final = 10_000
+_MOST_CARRIED_S: Final = 60.0
+"""Seconds beyond a stretch that are believed and counted in the next one; more of them is nonsense."""
+
+
+class Timeline:
+    """Stretches up to the last step record, which are settled, and those behind it, which may still turn out a stall.
+
+    `paces` are the seconds a step of earlier sessions.
+    """
+
+    def __init__(self, paces: Iterable[float] = ()) -> None:
+        self.stretches: list[Stretch] = []
+        self.paces: deque[float] = deque(paces, _PACES)
+        """Seconds a step of the last intervals."""
+        self.odd = 0
+        """How often more seconds were told of than can be."""
+        self._own_paces = 0
+        self._interval_steps = 1
+        """Steps from one step record to the next, as of late."""
+        self._has_stepped = False
+        self._gap = 0
+        """Index of the first stretch behind the last step record."""
+        self._untold = 0
+        """Index of the first stretch behind the last record that told of seconds."""
+        self._grain = 1
+        """How many usual steps one stretch may stand for; the longer the run, the more."""
+        self._grown = 0
+        self._guessed = [0.0] * SLOTS
+        self._carried = [0.0] * SLOTS
+        self._has_carried = False
+        self._settled: Sums | None = None
+
+    @property
+    def settled(self) -> list[Stretch]:
+        """The stretches up to the last step record."""
+        return self.stretches[: self._gap]
+
+    @property
+    def unsettled(self) -> list[Stretch]:
+        """The stretches behind it."""
+        return self.stretches[self._gap :]
+
+    def usual_pace(self) -> float | None:
+        """Return how many seconds a step usually takes in this session, or took before it; None where none is known."""
+        paces = list(self.paces)[-self._own_paces :] if self._own_paces else self.paces
+        return statistics.median(paces) if paces else None
+
+    def sums(self, tail: Sequence[Stretch]) -> Sums:
+        """Return all seconds by slot, with `tail` in the place of what is unsettled."""
+        if self._settled is None:
+            self._settled = Sums()
+            self._settled.add(self.settled)
+        sums = self._settled.copy()
+        sums.add(tail)
+        for slot, seconds in enumerate(self._carried):
+            sums.move(REST, slot, seconds)
+        return sums
+
+    # ------------------------------------------------------------ told and guessed
+
+    def guess(self, spans: Sequence[float], length: float) -> list[float]:
+        """Return the seconds of a stretch that nobody told of: what spans had of it."""
+        seconds = at_most(spans, length)
+        self._guessed = [a + b for a, b in zip(self._guessed, seconds, strict=True)]
+        return seconds
+
+    def fit(self, told: list[float], length: float, spans: Sequence[float]) -> list[float]:
+        """Return what of the told seconds lies in a stretch of `length`.
+
+        What was told late, because records in between told nothing, goes to the stretches before; what was told
+        early, because a record was finished later than its own time, waits for the next.
+        """
+        has_untold = self._untold < len(self.stretches)
+        if has_untold:
+            told = [max(0.0, a - b) for a, b in zip(told, self._guessed, strict=True)]
+            self._guessed = [0.0] * SLOTS
+        if self._has_carried:
+            told = [a + b for a, b in zip(told, self._carried, strict=True)]
+            self._carried = [0.0] * SLOTS
+            self._has_carried = False
+        total = sum(told)
+        if total <= length:
+            if spans[CHECKPOINT] and not told[CHECKPOINT]:
+                # A checkpoint that was recorded with its seconds, and not timed by a span.
+                told[CHECKPOINT] = min(spans[CHECKPOINT], length - total)
+            return told
+        here = length / total
+        over = [seconds * (1.0 - here) for seconds in told]
+        self._carry(self._spread_back(over) if has_untold else over)
+        return [seconds * here for seconds in told]
+
+    def take_back_for_checkpoint(self, seconds: float) -> None:
+        """Call `seconds` before now a checkpoint, where records came while it was saved and none of them said so."""
+        behind = self.unsettled
+        if seconds <= 0.0 or any(stretch.seconds[CHECKPOINT] for stretch in behind):
+            return
+        for stretch in reversed(behind):
+            part = min(seconds, stretch.seconds[REST])
+            stretch.seconds[REST] -= part
+            stretch.seconds[CHECKPOINT] += part
+            seconds -= part
+
+    def _spread_back(self, over: list[float]) -> list[float]:
+        """Put seconds into the stretches behind the last record that told any; return those there is no room for."""
+        before = self.stretches[self._untold :]
+        room = sum(stretch.seconds[REST] + stretch.seconds[EARLY] for stretch in before)
+        over_s = sum(over)
+        moved = min(room, over_s)
+        if moved <= 0.0:
+            return over
+        for stretch in before:
+            for soft in (REST, EARLY):
+                part = stretch.seconds[soft] * (moved / room)
+                stretch.seconds[soft] -= part
+                for slot, seconds in enumerate(over):
+                    stretch.seconds[slot] += part * (seconds / over_s)
+        self._settled = None
+        return [seconds * (1.0 - moved / over_s) for seconds in over]
+
+    def _carry(self, over: list[float]) -> None:
+        over_s = sum(over)
+        if over_s > _MOST_CARRIED_S:
+            self.odd += 1
+            over = [seconds * (_MOST_CARRIED_S / over_s) for seconds in over]
+        self._carried = over
+        self._has_carried = True
+
+    # ------------------------------------------------------------ growing
+
+    def add(self, stretch: Stretch, marks: Sequence[Mark], *, is_told: bool) -> None:
+        """Put a stretch at the end, cut at its checkpoints."""
+        if marks:
+            self.stretches += split(stretch, marks)
+        elif self._is_more_of_the_same(stretch, is_told=is_told):
+            last = self.stretches[-1]
+            last.seconds = [a + b for a, b in zip(last.seconds, stretch.seconds, strict=True)]
+            last.joules += stretch.joules
+            last.known_s += stretch.known_s
+        else:
+            self.stretches.append(stretch)
+        if is_told:
+            self._untold = len(self.stretches)
+
+    def extend(
+        self,
+        first_step: int | None,
+        last_step: int,
+        length: float,
+        told: list[float] | None,
+        power: PowerMeter,
+        at: float,
+    ) -> bool:
+        """Add and settle a stretch from one step record to the next in one go, where there is nothing special about it.
+
+        False where there is; then nothing was done.
+        """
+        count = len(self.stretches)
+        # Like the one before: told of where that was, and not where that was not.
+        if self._gap != count or not count or self._has_carried or (told is None) == (self._untold == count):
+            return False
+        seconds = told or [0.0] * SLOTS
+        rest = length - sum(seconds)
+        waited = rest + seconds[TRAINING] + seconds[DATA_WAIT]
+        if rest < 0.0 or waited > STALL_S:
+            return False
+        seconds[REST] = rest
+        joules = known_s = 0.0
+        if power.watts is not None:
+            joules, known_s = power.take(at)
+        self._grown += 1
+        last = self.stretches[-1]
+        if self._grown < self._grain and not last.saves:
+            last.last_step = last_step
+            last.joules += joules
+            last.known_s += known_s
+            into = last.seconds
+            for slot, part in enumerate(seconds):
+                if part:
+                    into[slot] += part
+        else:
+            self._grown = 0
+            self.stretches.append(Stretch(first_step, last_step, seconds, joules, known_s))
+            self._gap = count + 1
+            if told is not None:
+                self._untold = count + 1
+            if count >= _MOST_STRETCHES:
+                self._merge(_MOST_STRETCHES * 3 // 4)
+        self._interval_steps = steps = last_step - (first_step or 0)
+        self.paces.append(waited / steps)
+        self._own_paces += 1
+        self._settled = None
+        return True
+
+    def add_lead(self, seconds: float) -> None:
+        """Let the first stretch have begun earlier."""
+        self.stretches[0].seconds[EARLY] += seconds
+        self._settled = None
+
+    def settle(self, steps: int | None) -> None:
+        """What is unsettled ended with a step record, `steps` after the one before; None for the first."""
+        if steps is not None:
+            interval = self.unsettled
+            waited = waiting_seconds(interval)
+            if steps > 0:
+                self._interval_steps = steps
+            if waited > STALL_S:
+                self.look_for_stall(interval)
+            if steps > 0:
+                # A step that is told of twice says nothing about how long one takes.
+                self.paces.append(waited / steps)
+                self._own_paces += 1
+        self._has_stepped = True
+        self._gap = len(self.stretches)
+        self._settled = None
+        if self._gap > _MOST_STRETCHES:
+            self._merge(_MOST_STRETCHES * 3 // 4)
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.look_for_stall(self.unsettled)
+        self._gap = len(self.stretches)
+        self._settled = None
+
+    def look_for_stall(self, interval: Sequence[Stretch]) -> None:
+        """Call what is far too long for the steps of `interval` stalled."""
+        waited = waiting_seconds(interval)
+        if waited <= STALL_S or not self.paces or not self._has_stepped:
+            return
+        usual = statistics.median(self.paces) * self._interval_steps
+        if waited > STALL_TIMES * usual:
+            move_to_stalled(interval, usual)
+
+    def shrink(self, most: int) -> None:
+        """Keep no more than about `most` stretches: another session has followed."""
+        while self._gap > most:
+            self._merge(most)
+
+    def _is_more_of_the_same(self, stretch: Stretch, *, is_told: bool) -> bool:
+        """Whether the one before lies in the same interval at the same step, so that one can stand for both."""
+        count = len(self.stretches)
+        if count <= self._gap or stretch.first_step != stretch.last_step:
+            return False
+        last = self.stretches[-1]
+        return last.first_step == stretch.last_step and not last.saves and (is_told or self._untold < count)
+
+    def _merge(self, target: int) -> None:
+        done = merged(self.settled, target)
+        gone = self._gap - len(done)
+        self.stretches[: self._gap] = done
+        self._gap -= gone
+        self._untold = max(0, self._untold - gone)
+        self._grain *= 2
+
+
+def at_most(seconds: Sequence[float], length: float) -> list[float]:
+    """Return `seconds`, made less in proportion where together they are more than `length`."""
+    total = sum(seconds)
+    return list(seconds) if total <= length else [part * (length / total) for part in seconds]
