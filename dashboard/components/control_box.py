@@ -71,22 +71,26 @@ def why_not(store: RunStore, key: str) -> str | None:
 def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
     now = control.get("log_every_now")
     now = now if isinstance(now, int) and not isinstance(now, bool) else 10
-    number_key, slider_key = f"_log_every {key}", f"_log_every_slider {key}"
-    if number_key not in st.session_state:
-        st.session_state[number_key] = min(LOG_EVERY_HIGH, max(LOG_EVERY_LOW, now))
-        st.session_state[slider_key] = _nearest(now)
+    kept_key = f"_log_every {key}"
+    kept = st.session_state.setdefault(
+        kept_key, {"value": min(LOG_EVERY_HIGH, max(LOG_EVERY_LOW, now)), "dragged": 0, "typed": 0}
+    )
+    # Whichever of the two is used, the other begins anew under a new name. Set by hand instead, it would still
+    # stand at its old value in the browser, and a click on Apply at that moment would send that as a change.
+    slider_key, number_key = f"{kept_key} slider {kept['typed']}", f"{kept_key} number {kept['dragged']}"
+    st.session_state.setdefault(slider_key, _nearest(kept["value"]))
+    st.session_state.setdefault(number_key, kept["value"])
 
-    def from_slider() -> None:
-        st.session_state[number_key] = st.session_state[slider_key]
-
-    def from_number() -> None:
-        st.session_state[slider_key] = _nearest(st.session_state[number_key])
+    def keep(widget: str, how: str) -> None:
+        before = st.session_state[kept_key]
+        st.session_state[kept_key] = {**before, "value": int(st.session_state[widget]), how: before[how] + 1}
 
     st.select_slider(
         "Log every … steps",
         _NOTCHES,
         key=slider_key,
-        on_change=from_slider,
+        on_change=keep,
+        args=(slider_key, "dragged"),
         disabled=off,
         help=f"The run takes {LOG_EVERY_LOW} to {LOG_EVERY_HIGH}, and changes at most every 30 s.",
     )
@@ -97,17 +101,13 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
             max_value=LOG_EVERY_HIGH,
             step=5,
             key=number_key,
-            on_change=from_number,
+            on_change=keep,
+            args=(number_key, "typed"),
             disabled=off,
             label_visibility="collapsed",
         )
         if st.button("Apply", key=f"_apply {key}", disabled=off, type="primary"):
-            ask(
-                store,
-                key,
-                {"log_every": int(st.session_state[number_key])},
-                f"log every {st.session_state[number_key]}",
-            )
+            ask(store, key, {"log_every": kept["value"]}, f"log every {kept['value']}")
 
 
 def _buttons(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("streamlit")
 pytest.importorskip("playwright")
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from tests.browser.looking import Dashboard, Watch, what_it_shows
 from tests.browser.provision import NoBrowser, chromium_file
@@ -23,6 +23,10 @@ _ARGUMENTS = (
     # Should a page ask for somebody else, nobody is found; the request is seen all the same.
     "--host-resolver-rules=MAP rebind.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
 )
+# A page that another process keeps from its processor is slow, not wrong.
+_PATIENCE_MS = 20_000
+expect.set_options(timeout=_PATIENCE_MS)
+
 _started = []
 _none = SimpleNamespace(watches=())
 
@@ -99,7 +103,7 @@ def contexts(chromium):
             opened[key] = chromium.new_context(
                 **{"viewport": {"width": 1280, "height": 900}, "locale": "en-US", **settings}
             )
-            opened[key].set_default_timeout(15_000)
+            opened[key].set_default_timeout(_PATIENCE_MS)
         return opened[key]
 
     yield context

@@ -41,13 +41,14 @@ class Training:
     """A training loop that logs twenty steps a second until it is asked to stop."""
 
     def __init__(self, root: Path, name: str, cwd: Path) -> None:
+        there = set(root.glob("*/run.json"))
         self.child = Child(_TRAINING, root, name, cwd=cwd)
         deadline = time.monotonic() + 30
-        while not any(root.glob("*/run.json")):
+        while not (new := set(root.glob("*/run.json")) - there):
             assert self.child.process.poll() is None, self.child.process.communicate()
             assert time.monotonic() < deadline, "the training process wrote no run.json"
             time.sleep(0.05)
-        self.folder = next(root.glob("*/run.json")).parent
+        self.folder = new.pop().parent
 
     @property
     def manifest(self):
