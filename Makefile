@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 comma := ,
 
 # The dashboard's packages are large, so they are installed once there is a dashboard.
-EXTRAS := dev,training,tensorboard,wandb,otlp,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard)
+EXTRAS := dev,training,tensorboard,wandb,otlp,usage,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard)
 READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)

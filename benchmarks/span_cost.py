@@ -20,6 +20,9 @@ OURS_OFF: Final = "ours_off"
 OURS_ADDED_UP: Final = "ours_added_up"
 OURS_KEPT: Final = "ours_kept"
 OURS_ITERATION: Final = "ours_iteration"
+PROFILE_BLOCK: Final = "profile_block"
+PROFILE_LOGGED: Final = "profile_logged"
+PROFILE_OFF: Final = "profile_off"
 ONE_LOGGER_OFF: Final = "one_logger_off"
 ONE_LOGGER: Final = "one_logger"
 ONE_LOGGER_EXPORTED: Final = "one_logger_exported"
@@ -29,11 +32,14 @@ _TITLES: Final = {
     OURS_ADDED_UP: "ours, added up on the step record (`forward`)",
     OURS_KEPT: "ours, a record of its own",
     OURS_ITERATION: "ours, `training_iteration` of the vocabulary",
+    PROFILE_BLOCK: "ours, `profile_block` that does not log",
+    PROFILE_LOGGED: "ours, `profile_block` that logs",
+    PROFILE_OFF: "ours, `profile_block` with `profiling: false`",
     ONE_LOGGER_OFF: "OneLogger, switched off",
     ONE_LOGGER: "OneLogger, `training_iteration`, not exported",
     ONE_LOGGER_EXPORTED: "OneLogger, `training_iteration`, exported to a file",
 }
-_LIMITS_US: Final = {OURS_OFF: 2.0, OURS_ADDED_UP: 2.0, OURS_KEPT: 10.0}
+_LIMITS_US: Final = {OURS_OFF: 2.0, OURS_ADDED_UP: 2.0, OURS_KEPT: 10.0, PROFILE_BLOCK: 2.0}
 
 
 def build(options: Options) -> Report:
@@ -148,6 +154,26 @@ def _ours_iteration(folder: Path) -> Iterator[_MakeSpan]:
 
 
 @contextmanager
+def _profile_block(folder: Path, **profiling: Any) -> Iterator[_MakeSpan]:
+    from toolkit.telemetry import TelemetryLogger
+
+    with TelemetryLogger("spans", log_dir=folder, profiling=profiling or True) as log:
+        yield lambda: log.profile_block("forward_pass")
+
+
+@contextmanager
+def _profile_logged(folder: Path) -> Iterator[_MakeSpan]:
+    with _profile_block(folder, min_duration_ms=0) as make:
+        yield make
+
+
+@contextmanager
+def _profile_off(folder: Path) -> Iterator[_MakeSpan]:
+    with _profile_block(folder, enabled=False) as make:
+        yield make
+
+
+@contextmanager
 def _one_logger(folder: Path, *, is_enabled: bool = True, is_exported: bool = False) -> Iterator[_MakeSpan]:
     from nv_one_logger.api.config import OneLoggerConfig
     from nv_one_logger.exporter.file_exporter import FileExporter
@@ -198,6 +224,9 @@ _MAKERS: Final = {
     OURS_ADDED_UP: _ours_added_up,
     OURS_KEPT: _ours_kept,
     OURS_ITERATION: _ours_iteration,
+    PROFILE_BLOCK: _profile_block,
+    PROFILE_LOGGED: _profile_logged,
+    PROFILE_OFF: _profile_off,
     ONE_LOGGER_OFF: _one_logger_off,
     ONE_LOGGER: _one_logger,
     ONE_LOGGER_EXPORTED: _one_logger_exported,

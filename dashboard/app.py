@@ -42,6 +42,7 @@ st.navigation(
             st.Page("views/alerts.py", title="Alerts", icon=":material/warning:"),
             st.Page("views/timeline.py", title="Timeline", icon=":material/view_timeline:"),
             st.Page("views/samples.py", title="Samples", icon=":material/image:"),
+            st.Page("views/completions.py", title="Completions", icon=":material/forum:"),
             st.Page(
                 "views/config_notes.py",
                 title="Config & notes",

@@ -35,7 +35,7 @@ def plotly_js_file() -> Path:
 
 _SCRIPTS = Path(__file__).with_name("components")
 
-SCRIPTS = ("cards", "chart", "ledger_bar")
+SCRIPTS = ("cards", "chart", "completion_list", "ledger_bar", "side_by_side")
 """Code of ours that runs in the browser, by name."""
 
 

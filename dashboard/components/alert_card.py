@@ -35,7 +35,7 @@ from dashboard.data.remedies import (
 from dashboard.data.run_store import Refused
 from dashboard.data.words import clean, clock, count, md, short_number
 from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.records import CONTROL_CHANGE, FINDING
+from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 
 Tone = Literal["red", "orange", "blue"]
 
@@ -59,7 +59,8 @@ def alert_card(page: RunPage, alert: Alert, labels: Labels, *, unfolded: bool) -
         _head(page, alert, labels)
         st.markdown(md(alert.message, 600))
         # Its own key: the same card stays open or closed wherever it moves to.
-        with st.expander("Evidence and what to try", expanded=unfolded, key=f"_about {page.key} {alert.id}"):
+        title = "Where, and what was printed" if alert.event == ERROR else "Evidence and what to try"
+        with st.expander(title, expanded=unfolded, key=f"_about {page.key} {alert.id}"):
             faces.guarded("The evidence", lambda: _about(page, alert))
         _buttons(page, alert, labels)
 
@@ -89,7 +90,7 @@ def _where(page: RunPage, alert: Alert) -> list[str]:
         else:
             parts.append(f"step {alert.step:,}")
     if alert.count > 1:
-        parts.append(f"{count(alert.count)} records")
+        parts.append(f"{count(alert.count)} {'times' if alert.event == ERROR else 'records'}")
     if alert.repeats:
         parts.append(f"came back {alert.repeats} time{'s' if alert.repeats > 1 else ''}")
     if alert.time is not None:
@@ -127,6 +128,9 @@ def _about(page: RunPage, alert: Alert) -> None:
     _numbers(alert)
     if alert.trace:
         st.code(clean(alert.trace), language=None)
+    for detail in alert.details:
+        st.markdown(f"**{md(detail.title, 100)}**")
+        st.code(clean(detail.text), language=None)
 
 
 def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from dashboard.data.error_details import Detail, details_of
 from dashboard.data.run_store import MetricInfo, RunStore
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, finding_from
 from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.records import ERROR, FINDING, LOST, Record
+from toolkit.runfolder.records import END, ERROR, FINDING, LOST, Record
 
 SEVERITIES: Final = ("critical", "warning", "info")
 """Worst first."""
@@ -49,6 +50,8 @@ class Alert:
     advice: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     trace: str | None = None
+    details: tuple[Detail, ...] = ()
+    """What its record says besides: stacks, the last output, open spans."""
 
     @property
     def title(self) -> str:
@@ -69,7 +72,11 @@ class Alert:
 def alerts_of(store: RunStore, key: str) -> list[Alert]:
     """Return what is wrong with the run as far as it has been read and examined: the worst first, open before over."""
     found = findings_of(store, key)
-    found += _with_ids(_from_record(record) for record in store.events(key, (ERROR, LOST), limit=_MOST_READ))
+    events = store.events(key, (ERROR, LOST, END), limit=_MOST_READ)
+    found += _counted_to_the_end(
+        _with_ids(_from_record(record) for record in events if record.get("event") != END),
+        [record for record in events if record.get("event") == END],
+    )
     explained = {alert.metric for alert in found if alert.kind == NOT_FINITE}
     if not explained:
         # Known as soon as the columns are there: long before the detectors have come to it in a large log.
@@ -117,12 +124,28 @@ def _rank(alert: Alert) -> tuple[int, bool, float]:
     )
 
 
+def _counted_to_the_end(errors: list[Alert], ends: Iterable[Record]) -> list[Alert]:
+    """Return errors with how often they came in all, which the end record of their session says."""
+    counts = {}
+    for end in ends:
+        kinds = end.get("errors")
+        for kind in kinds if isinstance(kinds, list) else ():
+            if isinstance(kind, dict) and type(kind.get("count")) is int:
+                counts[f"{end.get('session')}-error-{kind.get('fingerprint')}"] = kind["count"]
+    return [replace(error, count=max(error.count, counts.get(error.id, 1))) for error in errors]
+
+
 def _with_ids(newest_first: Iterable[Alert]) -> list[Alert]:
     """Return one alert an id: what the newest record says, with the time of the oldest, when it was new."""
     found: dict[str, Alert] = {}
     for alert in newest_first:
         newest = found.get(alert.id)
-        found[alert.id] = alert if newest is None else replace(newest, time=alert.time)
+        # Only one of them tells where every thread stood.
+        found[alert.id] = (
+            alert
+            if newest is None
+            else replace(newest, time=alert.time, details=newest.details or alert.details)
+        )
     return list(found.values())
 
 
@@ -131,7 +154,7 @@ def _from_record(record: Record) -> Alert:
     time = float(moment) if isinstance(moment, (int, float)) else None
     finding = finding_from(record) if record.get("event") == FINDING else None
     if finding is not None:
-        return replace(_from_finding(finding), time=time)
+        return replace(_from_finding(finding), time=time, details=details_of(record))
     event, severity = str(record.get("event")), record.get("severity")
     kind = {ERROR: "error", LOST: RECORDS_LOST}.get(event, str(record.get("kind", "finding")))
     if not isinstance(severity, str) or severity not in SEVERITIES:
@@ -144,15 +167,18 @@ def _from_record(record: Record) -> Alert:
         record.get("evidence"),
         record.get("traceback"),
     )
+    times = record.get("count")
     return Alert(
         id=str(record.get("id") or f"{event}-{record.get('seq')}-{moment}"),
+        count=times if event == ERROR and type(times) is int and times > 0 else 1,
+        details=details_of(record),
         severity=severity,
         kind=kind,
         message=str(message or kind),
         event=event,
         step=step if isinstance(step, int) else None,
         time=time,
-        metric=str(record.get("metric") or "train_loss"),
+        metric=str(record.get("metric") or ("" if event == ERROR else "train_loss")),
         evidence=evidence if isinstance(evidence, dict) else {},
         causes=_texts(record.get("causes") or record.get("likely_causes")),
         advice=_texts(record.get("advice") or record.get("try")),

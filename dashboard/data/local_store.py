@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dashboard.data import trash
 from dashboard.data.column_cache import ColumnCache
+from dashboard.data.completion_reader import CompletionReader
 from dashboard.data.run_exam import RunExam
 from dashboard.data.run_files import read_inside
 from dashboard.data.run_ledger import RunLedger
@@ -52,6 +53,8 @@ _IN_USE_S: Final = 60.0
 """What somebody looked at within this time is not let go, whatever it takes."""
 _MEMORY_BUDGET: Final = 400_000_000
 """Columns of runs that nobody looked at lately are let go beyond this; the cache brings them back."""
+_MOST_READERS: Final = 20
+"""Runs whose completions are kept in mind; each takes 40 bytes a completion."""
 _MOST_EXAMS: Final = 200
 """Runs whose examination and time ledger are kept; each takes some 100 kB, and seconds to make anew for a long run."""
 
@@ -72,6 +75,7 @@ class LocalStore:
         self._logs: dict[tuple[str, int], RunLog] = {}
         self._exams: dict[str, RunExam] = {}
         self._ledgers: dict[str, RunLedger] = {}
+        self._completions: dict[str, CompletionReader] = {}
         self._trends: dict[str, tuple[int, list[float]]] = {}
 
     # ------------------------------------------------------------ which runs there are
@@ -264,6 +268,18 @@ class LocalStore:
         """Return the whole records of spans, by where they stand."""
         return self._log(key, rank).records_at(places)
 
+    def completions(self, key: str) -> CompletionReader:
+        """Return the run's completions."""
+        path = _record_file(self._find(key).folder, 0)
+        with self._lock:
+            reader = self._completions.pop(key, None)
+            if reader is None or reader.path != path:
+                reader = CompletionReader(path)
+            self._completions[key] = reader
+            if len(self._completions) > _MOST_READERS:
+                del self._completions[next(iter(self._completions))]
+            return reader
+
     def trace(self, key: str) -> Iterator[bytes]:
         """Return the run's spans as a Chrome trace, in pieces."""
         folder = self._find(key).folder
@@ -411,6 +427,7 @@ class LocalStore:
             self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
             self._exams.pop(key, None)
             self._ledgers.pop(key, None)
+            self._completions.pop(key, None)
         self._look_again()
         return f"{number}~{token}"
 

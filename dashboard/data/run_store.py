@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dashboard.data.completions import Completions
 from dashboard.data.spans import SpanTable
 from toolkit.diagnostics.finding import Finding
 from toolkit.runfolder.labels import Labels
@@ -332,6 +333,10 @@ class RunStore(Protocol):
         self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
     ) -> Sequence[Record | None]:
         """Return the whole records of spans, by the offset and length that the columns have for them."""
+        ...
+
+    def completions(self, key: str) -> Completions:
+        """Return the run's completions, which are read from the end of its records on as they are asked for."""
         ...
 
     def trace(self, key: str) -> Iterator[bytes]:

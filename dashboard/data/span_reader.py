@@ -21,16 +21,14 @@ from dashboard.data.spans import (
     UNFINISHED,
     Rows,
     SpanName,
-    SpanSummary,
     SpanTable,
 )
-from toolkit.runfolder.records import SPAN, SPAN_START, SPAN_SUMMARY, Record
+from toolkit.runfolder.records import SPAN, SPAN_START, SPAN_SUMMARY
 from toolkit.runfolder.safefile import open_regular
 from toolkit.timing.names import HOST_CLOCK
-from toolkit.timing.span_tree import Span, number_in, read_span, seconds_in
+from toolkit.timing.span_summary import MOST_NAMES, SpanSummary, summaries_in
+from toolkit.timing.span_tree import Span, read_span, seconds_in
 
-MOST_NAMES: Final = 500
-"""Different names of spans; a log that invents one a span would fill the page with rows."""
 OTHER_NAMES: Final = "(other names)"
 
 _READ_BYTES: Final = 1 << 20
@@ -140,7 +138,8 @@ class SpanReader:
             if record is None:
                 continue
             if record.get("event") == SPAN_SUMMARY:
-                self._take_summary(record)
+                if (found := summaries_in(record)) is not None:
+                    self._summaries[found[0]] = found[1]
                 continue
             span = read_span(record)
             if span is None:
@@ -195,17 +194,6 @@ class SpanReader:
         if len(self._numbers) >= MOST_NAMES:
             about = SpanName(OTHER_NAMES, HOST_CLOCK)
         return self._numbers.setdefault(about, len(self._numbers))
-
-    def _take_summary(self, record: Record) -> None:
-        spans, session = record.get("spans"), record.get("session")
-        if not isinstance(spans, dict):
-            return
-        # Each says all over again what the one before said, so only the newest is kept.
-        self._summaries[session if type(session) is int else 0] = {
-            str(name)[:80]: summary
-            for name, about in list(spans.items())[:MOST_NAMES]
-            if (summary := _summary(about)) is not None
-        }
 
     def _table(self, heard: Mapping[int, float], part_read: float) -> SpanTable:
         size = (len(self._numbers), len(self._start))
@@ -281,18 +269,6 @@ def _walk(parent_of: dict[int, int], first: list[float]) -> tuple[tuple[int, ...
             depth[child] = depth[number] + 1
             waiting.append(child)
     return tuple(order), tuple(depth)
-
-
-def _summary(about: object) -> SpanSummary | None:
-    if not isinstance(about, dict):
-        return None
-    values = [number_in(about.get(name)) for name in ("count", "total", "p50", "p95", "max")]
-    count, total, half, most, longest = values
-    if count is None or total is None or count < 0:
-        return None
-    return SpanSummary(
-        count=int(min(count, 2**53)), total=total, p50=half or 0.0, p95=most or 0.0, longest=longest or 0.0
-    )
 
 
 def _number_of(span_id: str | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.timing.names import FOLDED, HOST_CLOCK
+from toolkit.timing.span_summary import SpanSummary, together
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -37,17 +38,6 @@ class SpanName(NamedTuple):
     def label(self) -> str:
         """What stands beside its bars."""
         return self.name if self.clock == HOST_CLOCK else f"{self.name} ({self.clock})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanSummary:
-    """What a run says of all spans of one name, those that were not kept among them. Times are in seconds."""
-
-    count: int
-    total: float
-    p50: float
-    p95: float
-    longest: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +240,7 @@ def totals(table: SpanTable) -> SpanTotals:
         for name, one in _counted(table, session):
             parts.setdefault(name, []).append(one)
     return SpanTotals(
-        by_name={name: _together(found) for name, found in parts.items()},
+        by_name={name: together(found) for name, found in parts.items()},
         sessions_summed=len(table.summaries),
         sessions_counted=len(unsummed),
     )
@@ -272,14 +262,3 @@ def _counted(table: SpanTable, session: int) -> Iterator[tuple[str, SpanSummary]
                     longest=float(took.max()),
                 ),
             )
-
-
-def _together(parts: Sequence[SpanSummary]) -> SpanSummary:
-    count = sum(part.count for part in parts)
-    return SpanSummary(
-        count=count,
-        total=sum(part.total for part in parts),
-        p50=sum(part.p50 * part.count for part in parts) / max(1, count),
-        p95=sum(part.p95 * part.count for part in parts) / max(1, count),
-        longest=max(part.longest for part in parts),
-    )

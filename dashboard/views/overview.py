@@ -332,8 +332,8 @@ def _event_id(record: Record) -> str:
     """Return what several records have in common that are one event to a reader; of each the newest is shown."""
     if record.get("event") == "sample":
         return f"sample {record.get('global_step')}"
-    if record.get("event") == FINDING and record.get("id"):
-        return f"finding {record['id']}"
+    if record.get("event") in (FINDING, "error") and record.get("id"):
+        return f"{record['event']} {record['id']}"
     return ""
 
 
@@ -367,8 +367,11 @@ def _line(record: Record) -> str:
         lost, reason = md(str(record.get("records"))), md(str(record.get("reason")), 80)
         return f":orange[:material/warning: {lost} records lost: {reason}]{when}"
     if event == "error":
-        kind, message = md(str(record.get("type", "error")), 60), md(str(record.get("message", "")), 80)
-        return f":red[:material/error: {kind}: {message}]{when}"
+        # The message begins with the type.
+        message = md(str(record.get("message") or record.get("type") or "error"), 140)
+        times, icon = record.get("count"), ":material/error:"
+        often = f" ({times:,} times)" if isinstance(times, int) and times > 1 else ""
+        return f":red[{icon} {message}{often}]{where}{when}"
     return f":material/bolt: {md(str(event), 60)}{where}{when}"
 
 

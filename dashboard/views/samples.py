@@ -6,7 +6,6 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import pandas as pd
 import streamlit as st
 
 from dashboard.components import faces
@@ -14,7 +13,7 @@ from dashboard.components.cells import cells
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.data.run_store import Refused
 from dashboard.data.words import clean, count, md
-from toolkit.runfolder.records import COMPLETION, SAMPLE, Record
+from toolkit.runfolder.records import SAMPLE, Record
 
 _IMAGES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 _AUDIO: Final = (".wav", ".mp3", ".ogg", ".flac")
@@ -57,8 +56,7 @@ def _samples(page: RunPage, search: str, columns: int) -> None:
         for record in page.store.events(page.key, (SAMPLE,), limit=_MOST_RECORDS)
         if isinstance(record.get("path"), str)
     ]
-    texts = page.store.events(page.key, (COMPLETION,), limit=200)
-    if not records and not texts:
+    if not records:
         with st.container(border=True):
             st.markdown("**No samples yet.**")
             st.caption(
@@ -69,14 +67,12 @@ def _samples(page: RunPage, search: str, columns: int) -> None:
     for record in reversed(records):
         by_prompt.setdefault(str(record.get("prompt", "")), []).append(record)
     matching = {prompt: found for prompt, found in by_prompt.items() if search in prompt.lower()}
-    if records and not matching:
+    if not matching:
         st.info("No prompt contains this.", icon=":material/search_off:")
     for prompt, found in list(matching.items())[:30]:
         _prompt(page, prompt, found, columns)
     if len(matching) > 30:
         st.caption(f"30 of {count(len(matching))} prompts; search for the others.")
-    if texts:
-        _completions(texts)
 
 
 def _prompt(page: RunPage, prompt: str, found: Sequence[Record], columns: int) -> None:
@@ -136,21 +132,6 @@ def _image(data: bytes, caption: str, prompt: str) -> None:
         st.caption(f"{caption}: not an image ({md(str(error), 80)})")
         return
     st.image(shown, caption=caption, width="stretch", alt=f"{prompt[:100]}, {caption}")
-
-
-def _completions(texts: Sequence[Record]) -> None:
-    st.markdown(f"**Completions** :gray[newest {count(len(texts))}]")
-    frame = pd.DataFrame(
-        [
-            {
-                "step": record.get("global_step") if isinstance(record.get("global_step"), int) else None,
-                "prompt": clean(str(record.get("prompt", "")))[:120],
-                "completion": clean(str(record.get("completion", record.get("text", ""))))[:120],
-            }
-            for record in texts
-        ]
-    )
-    st.dataframe(frame, hide_index=True, height=320, alt="Completions, newest first")
 
 
 main()

@@ -22,6 +22,7 @@ from dashboard.data.spans import SpanTable, totals
 from dashboard.data.words import clean, clock, count, duration
 from toolkit.runfolder.records import (
     CHECKPOINT,
+    COMPLETION,
     CONTROL_CHANGE,
     END,
     EPOCH,
@@ -42,7 +43,7 @@ from toolkit.timing.names import DEVICE_TIME_PREFIX
 _MOST_EVENTS: Final = 1_000
 
 _NOT_EVENTS: Final = frozenset(
-    {"step", "with metrics", SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER},
+    {"step", "with metrics", SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION},
 )
 """What is counted or drawn elsewhere, and would fill the list of events."""
 

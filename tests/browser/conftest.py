@@ -34,7 +34,7 @@ _none = SimpleNamespace(watches=())
 def pytest_collection_modifyitems(items):
     for item in items:
         if _HERE in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(120))
+            item.add_marker(pytest.mark.timeout(240))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,6 +22,7 @@ from tests.diagnostics.made_runs import (
 from toolkit.diagnostics import signals
 from toolkit.diagnostics.examiner import Examiner, examine
 from toolkit.diagnostics.incident import MOST_INCIDENTS
+from toolkit.diagnostics.policy import Policy
 
 # ---------------------------------------------------------------- silence
 
@@ -381,3 +382,68 @@ def test_evaluations_without_end_are_not_all_remembered():
         return len(pickle.dumps(examiner))
 
     assert size(4000) < 1.1 * size(1000)
+
+
+# ---------------------------------------------------------------- what a live run tells by itself
+
+
+def _hang(state="open", severity="warning", **fields):
+    return {
+        "event": "finding",
+        "session": 1,
+        "id": "1-hang-global_step-7",
+        "kind": "hang",
+        "severity": severity,
+        "metric": "global_step",
+        "start_step": 7,
+        "noticed_step": 7,
+        "state": state,
+        "message": "No step for 70 s.",
+        "evidence": {"seconds": 70.0},
+        **fields,
+    }
+
+
+def test_the_run_s_own_word_is_taken_and_its_newest_counts():
+    examiner = Examiner()
+    assert examiner.take([*run_of(curve(1)), _hang()]) == [], "it was told already"
+    (found,) = examiner.findings()
+    examiner.take([_hang("resolved", resolved_step=9, end_step=9)])
+
+    assert (found.kind, found.state, found.message) == ("hang", "open", "No step for 70 s.")
+    assert [(each.state, each.resolved_step) for each in examiner.findings()] == [("resolved", 9)]
+
+
+def test_a_hang_that_its_session_could_not_end_is_over_with_the_next_one():
+    examiner = Examiner()
+    examiner.take([_hang()])
+    (over,) = examiner.take([{"event": "start", "session": 2}])
+
+    assert (over.id, over.state) == ("1-hang-global_step-7", "resolved")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        _hang(kind="spike"),
+        _hang(rank=3),
+        _hang(id=None),
+        _hang(kind=["hang"]),
+        _hang(severity="loud"),
+        {"event": "finding", "kind": "hang"},
+    ],
+)
+def test_no_other_finding_is_taken_over(record):
+    assert examine([record]) == []
+
+
+def test_a_kind_that_is_off_is_not_told_of_and_explains_nothing():
+    assert examine([_hang()], Policy(severities={"hang": "off"})) == []
+    assert examine([_hang()], Policy(severities={"hang": "critical"}))[0].severity == "critical"
+    assert examine([_hang(severity="info")], Policy(severities={"hang": "critical"}))[0].severity == "info"
+
+
+def test_no_more_of_them_are_kept_than_a_run_can_have():
+    many = [_hang(id=f"1-hang-{number}") for number in range(1_100)]
+
+    assert len(examine(many)) == 1_000

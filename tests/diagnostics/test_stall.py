@@ -79,3 +79,62 @@ def _time_of(records, step):
     return next(
         record["elapsed"] for record in records if record["global_step"] == step and record["event"] == "step"
     )
+
+
+# ---------------------------------------------------------------- what the run has told itself
+
+
+def _hang(records, step, seconds, **fields):
+    """Return the records with the run's own finding among them, `seconds` after `step`."""
+    at = _time_of(records, step) + seconds
+    told_then = {
+        "event": "finding",
+        "elapsed": at,
+        "time": at,
+        "global_step": step,
+        "session": 1,
+        "id": f"1-hang-global_step-{step}",
+        "kind": "hang",
+        "severity": "info",
+        "metric": "global_step",
+        "start_step": step,
+        "noticed_step": step,
+        "state": "open",
+        "message": "No step.",
+        **fields,
+    }
+    before = [record for record in records if record["elapsed"] <= at]
+    return [*before, told_then, *records[len(before) :]]
+
+
+@pytest.mark.parametrize("heartbeats", [True, False])
+def test_a_pause_that_the_run_told_of_as_a_hang_is_not_told_twice(heartbeats):
+    records = paused(clean_run(1, with_system=heartbeats), 2000, 2000.0, heartbeats=heartbeats)
+
+    assert len(told(records, "stalled")) == 1
+    assert told(_hang(records, 2000, 70.0), "stalled") == []
+    assert [finding.message for finding in told(_hang(records, 2000, 70.0), "hang")] == ["No step."]
+
+
+def test_a_stall_that_was_told_a_moment_before_the_hang_is_over_with_it():
+    records = paused(clean_run(1), 2000, 2000.0)
+
+    (finding,) = told(_hang(records, 2000, 700.0), "stalled")
+
+    assert finding.state == "resolved"
+    assert finding.evidence["seconds"] < 720
+
+
+def test_the_next_pause_is_told_of_as_ever():
+    records = paused(paused(clean_run(1), 2000, 2000.0), 2500, 2000.0)
+
+    assert [finding.start_step for finding in told(_hang(records, 2000, 70.0), "stalled")] == [2500]
+
+
+def test_an_error_that_the_run_survives_ends_no_watch():
+    records = paused(clean_run(1), 2000, 2000.0)
+    at = _time_of(records, 1000)
+    error = {"event": "error", "elapsed": at, "time": at, "type": "ValueError"}
+    place = next(number for number, record in enumerate(records) if record["elapsed"] > at)
+
+    assert len(told([*records[:place], error, *records[place:]], "stalled")) == 1

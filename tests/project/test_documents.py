@@ -79,6 +79,35 @@ def test_the_python_of_the_other_documents_runs_beside_that_run(document, folder
         assert finished.stderr == "" or document.parent == INTEGRATIONS
 
 
+AROUND_A_RUN = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("errors", "privacy", "usage-reports", "completions", "profiling", "modes")
+]
+"""Pages whose commands are run as well, beside what their Python has written. Those about messages need a server to
+send to: tests/cli/test_message.py runs them."""
+
+
+@pytest.mark.parametrize("document", AROUND_A_RUN, ids=lambda path: path.name)
+def test_the_commands_of_a_page_run_behind_its_python(document, folder_after_the_readme):
+    folder, _ = folder_after_the_readme
+    for block in blocks(document, "python"):
+        run_python(STAND_INS + block.text, folder)
+    ours = [command for command in commands(document) if command.startswith(".venv/bin/telemetry ")]
+
+    assert ours, "the page shows no command"
+    for command in ours:
+        finished = subprocess.run(
+            [sys.executable, "-m", "toolkit.cli.main", *shlex.split(command)[1:]],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+
+        assert finished.returncode == 0, f"{command}\n{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_between_documents_lead_somewhere(document):
     assert [target for target in links(document) if not (document.parent / target).exists()] == []

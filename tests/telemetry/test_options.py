@@ -41,6 +41,7 @@ def test_the_defaults_are_those_of_the_contract():
 def test_a_whole_block_is_taken_over():
     text = """
         enabled: true
+        mode: offline
         log_dir: "/data/logs"
         log_every: 25
         csv: false
@@ -57,6 +58,11 @@ def test_a_whole_block_is_taken_over():
         export_spans: {except: [forward, "checkpoint_*"]}
         one_logger_file: spans.jsonl
         otlp: http://localhost:4318/v1/traces
+        errors: {excepthook: true, output_lines: 5}
+        messages: [{to: slack, url_env: SLACK_WEBHOOK, when: [failure]}]
+        completions: {interval: 10, buffer: 64}
+        profiling: {min_duration_ms: 1, log_interval: 10}
+        usage_reports: {host: "https://eu.i.posthog.com"}
         strict: true
         resume: true
         run_id: abc
@@ -98,6 +104,12 @@ WRONG = {
     "export_spans": ["forward", {"only": ["a"], "except": ["b"]}],
     "one_logger_file": ["", 5, None],
     "otlp": ["", "localhost:4318", 5, "ftp://a"],
+    "mode": ["cloud", "LOCAL", None, True],
+    "errors": ["yes", 1, ["source"]],
+    "messages": ["slack", True, 5],
+    "completions": ["yes", 5],
+    "profiling": ["yes", []],
+    "usage_reports": ["yes", 1],
     "strict": ["yes", 1],
     "resume": ["auto"],
     "run_id": ["", 5, "a\0"],
@@ -189,6 +201,30 @@ def test_a_wrong_value_is_refused_by_key_value_and_what_is_allowed(key, value):
     assert shown in message
     assert "; it must be " in message
     assert len(message) < 500
+
+
+WRONG_WITHIN = [
+    ({"errors": {"sources": True}}, "errors.sources is True"),
+    ({"errors": {"output_lines": -1}}, "errors.output_lines is -1"),
+    ({"errors": {"hang_after": 0}}, "errors.hang_after is 0"),
+    ({"messages": [{"url_env": "A"}]}, "messages[0].to is None"),
+    ({"messages": [{"to": "slack", "url_env": "A"}, {"to": "fax"}]}, "messages[1].to is 'fax'"),
+    ({"messages": {"to": "slack", "when": ["lunch"]}}, "messages[0].when is 'lunch'"),
+    ({"completions": {"interval": 0}}, "completions.interval is 0"),
+    ({"completions": {"every": 5}}, "completions.every is 5"),
+    ({"profiling": {"min_duration_ms": -1}}, "profiling.min_duration_ms is -1"),
+    ({"usage_reports": {"key": "phc_x"}}, "usage_reports.key is 'phc_x'"),
+    ({"usage_reports": True}, "usage_reports.host is None"),
+    ({"usage_reports": {"host": "http://a.example"}}, "usage_reports.host is 'http://a.example'"),
+]
+
+
+@pytest.mark.parametrize(("block", "said"), WRONG_WITHIN, ids=[said for _, said in WRONG_WITHIN])
+def test_a_wrong_value_inside_a_block_is_refused_by_its_whole_name(block, said):
+    with pytest.raises(OptionsError) as refusal:
+        TelemetryOptions.from_mapping(block)
+
+    assert str(refusal.value).startswith(f"telemetry.{said}; it must be ")
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,18 @@ from typing import Protocol, cast
 
 SUBCOMMANDS = {
     "attach": "have an ai-toolkit checkout record its trainings, by one file in its extensions",
+    "completions": "what the model of a run answered last, or where it said something",
     "detach": "take that file out of the checkout again",
     "doctor": "what is wrong with a run, what usually causes it, and what to try",
+    "errors": "what failed in a run and where it hung, with stacks, and how often",
+    "message": "try the messages that a training's YAML asks for: send one, or show it",
     "repair": "finish what a killed run left behind, and rebuild its metrics.csv",
+    "share": "one zip of a run that is safe to post, and what was taken out of it",
     "show": "where a run's folder is, and its last steps as pandas sees them",
     "status": "whether an ai-toolkit checkout records its trainings",
     "time": "where the time of a run went, and how much of it was training",
     "trace": "a run's spans as a Chrome trace, which Perfetto opens",
+    "usage": "whether anonymous usage reports are sent, and every word that is in them",
 }
 """Name and summary of each subcommand; `toolkit/cli/<name>.py` is imported only when it is called."""
 

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.timing.history import RunTime, read_run_time
 from toolkit.timing.ledger import Ledger, Line
+from toolkit.timing.span_summary import SpanSummary
 
 _TELL_EVERY: Final = 500_000
 _COLUMNS: Final = ("entry", "time", "share", "kWh")
@@ -24,6 +25,7 @@ _MARK: Final = " *"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run to look at."""
     add_run_argument(parser)
+    parser.add_argument("--spans", action="store_true", help="also how long the spans of each name took")
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
 
@@ -41,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_as_json(folder, found), indent=2, allow_nan=False))
     else:
         _print(folder, found)
+        if args.spans:
+            _print_spans(found.spans)
     return 0
 
 
@@ -53,6 +57,7 @@ def _as_json(folder: Path, found: RunTime) -> dict[str, Any]:
         "records": found.records,
         "bad_lines": found.bad_lines,
         **ledger,
+        "spans": {name: asdict(summary) for name, summary in found.spans.items()},
     }
 
 
@@ -87,6 +92,30 @@ def _print_table(ledger: Ledger) -> None:
     rows.append(("together", _duration(ledger.wall_s), _percent(1.0), _kwh(ledger.kwh)))
     if ledger.kwh is None:
         rows = [row[:-1] for row in rows]
+    _print_aligned(rows)
+
+
+def _print_spans(spans: Mapping[str, SpanSummary]) -> None:
+    if not spans:
+        print("\nNo spans.")
+        return
+    rows: list[tuple[str, ...]] = [("span", "times", "together", "usually", "19 of 20 below", "longest")]
+    for name, summary in spans.items():
+        lengths = (summary.total, summary.p50, summary.p95, summary.longest)
+        rows.append((printable(name), f"{summary.count:,}", *(_length(seconds) for seconds in lengths)))
+    print()
+    _print_aligned(rows)
+
+
+def _length(seconds: float) -> str:
+    """Return a time that may be very short."""
+    for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
+        if seconds < 1000 * size * 0.9995:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 100 else _duration(seconds)
+
+
+def _print_aligned(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         first, *others = (

@@ -15,6 +15,10 @@ SAVE: Final = "save"
 STOP: Final = "stop"
 SAVE_AND_STOP: Final = "save_and_stop"
 
+HANG: Final = "hang"
+TOLD_BY_RUNS: Final = frozenset({HANG})
+"""Kinds that a live run notices by its clock and tells of itself; detectors, who see the records alone, take its word."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -272,6 +276,27 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
             "`py-spy dump --pid PID` shows where it stands; the pid is on the run's page.",
             "Look at the other ranks.",
             "If an evaluation or checkpoint was due, wait.",
+        ),
+    ),
+    HANG: Kind(
+        title="Hang",
+        severity=WARNING,
+        message="No step for {seconds} s after step {start}, where one usually takes {usual_s} s; the record has the stack of every thread.",
+        variants={
+            "before the first step": "No step yet, and no other sign for {seconds} s; the record has the stack of every thread.",
+            "after the first steps": "No step for {seconds} s after step {start}, one of the first; the record has the stack of every thread.",
+            "over": "No step for {seconds} s after step {start}, and then it went on; an earlier record has the stack of every thread.",
+            "over before the first step": "No sign for {seconds} s before the first step, and then it went on; an earlier record has the stack of every thread.",
+        },
+        causes=(
+            "A collective operation waits for a rank that has failed or does something else.",
+            "A loader's worker hangs, or a disk or a network does not answer.",
+            "A lock that two threads wait for, or an evaluation or a save that no span tells of.",
+        ),
+        advice=(
+            "Read the main thread's stack from its last line upwards: that is where the training stands.",
+            "With `ranks: all` each rank writes its own stacks; the one that stands elsewhere is the one to look at.",
+            "Put a span around what may take long (`validation_loop`, `checkpoint_save_sync`, `sampling`): it then explains the pause.",
         ),
     ),
     "lr_problem": Kind(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
-from toolkit.diagnostics.catalogue import CATALOGUE, advise, describe
+from toolkit.diagnostics.catalogue import CATALOGUE, TOLD_BY_RUNS, advise, describe
 from toolkit.diagnostics.detector import Detector
 from toolkit.diagnostics.detectors.data_starvation import DataStarvation
 from toolkit.diagnostics.detectors.exploding_grad import ExplodingGradients
@@ -22,7 +23,7 @@ from toolkit.diagnostics.detectors.straggler import Straggler
 from toolkit.diagnostics.detectors.throughput import ThroughputDrop
 from toolkit.diagnostics.detectors.val_spike import ValidationSpike
 from toolkit.diagnostics.detectors.vanishing_grad import VanishingGradients
-from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding
+from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding, finding_from
 from toolkit.diagnostics.incident import Incident, IncidentBook
 from toolkit.diagnostics.policy import Policy
 from toolkit.diagnostics.signals import FARTHEST, Row
@@ -53,6 +54,8 @@ _OF_THE_LOOP: Final = (STEP, "")
 An evaluation may be told of a little late, and other records may count by another measure.
 """
 _MOST_PLANS: Final = 256
+_MOST_TOLD: Final = 1_000
+"""Findings of a run's own that are taken over: a pause of a minute or more each."""
 
 
 class Examiner:
@@ -71,6 +74,7 @@ class Examiner:
         detectors: list[Detector] = [make(self._book) for make in DETECTORS]
         self._detectors = detectors
         self._plans: dict[tuple[bool, tuple[str, ...]], list[Callable[[Row], None]]] = {}
+        self._told_by_run: dict[str, Finding] = {}
 
     def take(self, records: Iterable[Record]) -> list[Finding]:
         """Look at `records`; return the findings that are new, worse, better or over since the last call."""
@@ -78,6 +82,8 @@ class Examiner:
         for record in records:
             row.read(record, self._last_step)
             if row.event == FINDING:
+                if row.rank == 0:
+                    self._take_told(record)
                 continue
             is_rank_0 = row.rank == 0
             if is_rank_0:
@@ -128,6 +134,7 @@ class Examiner:
         session = record.get("session")
         if type(session) is int and self._book.session < session < FARTHEST:
             self._book.session = session
+            self._end_told()
             self._restart()
 
     def _follow_steps(self, row: Row) -> None:
@@ -141,7 +148,43 @@ class Examiner:
         if step > self._last_step:
             self._last_step = step
 
+    def _take_told(self, record: Record) -> None:
+        """Take the run's own word on what only a live run can notice."""
+        told = finding_from(record)
+        if told is None or told.kind not in TOLD_BY_RUNS:
+            return
+        if told.id not in self._told_by_run and len(self._told_by_run) >= _MOST_TOLD:
+            return
+        usual = CATALOGUE[told.kind].severity
+        found = INFO if told.severity == INFO else None
+        severity = self._policy.severity(told.kind, usual=usual, found=found)
+        if severity is None:
+            return
+        self._book.hang_step = told.start_step
+        self._told_by_run[told.id] = replace(told, severity=severity)
+        if told.id not in self._book.incidents:
+            # In its place among the others.
+            self._book.incidents[told.id] = Incident(
+                incident_id=told.id,
+                kind=told.kind,
+                metric=told.metric,
+                start_step=told.start_step,
+                noticed_step=told.noticed_step,
+                session=told.session,
+            )
+
+    def _end_told(self) -> None:
+        """Have what a session told of and could not end any more be over: another one has begun."""
+        for told in self._told_by_run.values():
+            if told.is_open and told.session < self._book.session:
+                over = replace(
+                    told, state=RESOLVED, end_step=told.noticed_step, resolved_step=self._last_step
+                )
+                self._told_by_run[told.id] = over
+                self._book.tell(self._book.incidents[told.id])
+
     def _restart(self) -> None:
+        self._book.hang_step = None
         for detector in self._detectors:
             detector.restart(self._last_step)
 
@@ -149,6 +192,8 @@ class Examiner:
         return [finding for incident in incidents if (finding := self._finding(incident)) is not None]
 
     def _finding(self, incident: Incident) -> Finding | None:
+        if incident.id in self._told_by_run:
+            return self._told_by_run[incident.id]
         about = CATALOGUE[incident.kind]
         severity = self._policy.severity(incident.kind, usual=about.severity, found=incident.severity)
         if severity is None:

@@ -73,6 +73,8 @@ class IncidentBook:
         self.session = 1
         self.planned_steps = 0
         """How many steps the run is to have, where it said so."""
+        self.hang_step: int | None = None
+        """The step behind which the run itself told of its newest hang: that pause is not told of twice."""
         self.incidents: dict[str, Incident] = {}
         self._newest: dict[_Place, Incident] = {}
         self._counts: dict[_Place, int] = {}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.runfolder.records import NON_FINITE, Record
+from toolkit.runfolder.records import COMPLETION, NON_FINITE, Record
 
 FIRST_COLUMNS: Final = (
     "event",
@@ -38,6 +38,8 @@ MAX_COLUMNS: Final = 2_000
 """A spreadsheet, pandas and a person all give up long before; what has no column is still in the records."""
 
 _MAX_CELL: Final = 2_000
+_MAX_CELL_OF_A_COMPLETION: Final = 400
+"""A prompt and two answers then fit into one page of the table, as other rows do."""
 _MAX_PLANS: Final = 256
 
 # A spreadsheet runs a cell that begins so as a formula. Numbers are written as numbers, so only text is marked.
@@ -115,10 +117,11 @@ class Columns:
         """Return the cells of `record`, whose fields were given their columns before."""
         cells = [""] * len(self.names)
         index = self._index
+        longest = _MAX_CELL if record.get("event") != COMPLETION else _MAX_CELL_OF_A_COMPLETION
         for name, value in record.items():
             at = index.get(name)
             if at is not None and value is not None:
-                cells[at] = cell(value)
+                cells[at] = cell(value, longest)
         named = record.get(NON_FINITE)
         if type(named) is dict:
             for name, text in named.items():
@@ -169,7 +172,7 @@ class Columns:
         return ",".join(_quoted(name) for name in self.names)
 
 
-def cell(value: Any) -> str:
+def cell(value: Any, longest: int = _MAX_CELL) -> str:
     """Return `value` as the text of one cell, quoted where it must be; never more than one line."""
     kind = type(value)
     if kind is float:
@@ -179,20 +182,20 @@ def cell(value: Any) -> str:
     if kind is int or kind is bool:
         return str(value)
     if kind is str:
-        return _text_cell(value)
-    return _text_cell(orjson.dumps(value).decode("utf-8"))
+        return _text_cell(value, longest)
+    return _text_cell(orjson.dumps(value).decode("utf-8"), longest)
 
 
-def _text_cell(text: str) -> str:
-    if text.isalnum() and len(text) <= _MAX_CELL:
+def _text_cell(text: str, longest: int) -> str:
+    if text.isalnum() and len(text) <= longest:
         return text
-    return _quoted(_one_line(text))
+    return _quoted(_one_line(text, longest))
 
 
-def _one_line(text: str) -> str:
+def _one_line(text: str, longest: int = _MAX_CELL) -> str:
     """Return `text` without line breaks, of bounded length, and no formula to a spreadsheet."""
-    if len(text) > _MAX_CELL:
-        text = f"{text[:_MAX_CELL]}… [{len(text)} characters]"
+    if len(text) > longest:
+        text = f"{text[:longest]}… [{len(text)} characters]"
     text = text.translate(_ONE_LINE)
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 

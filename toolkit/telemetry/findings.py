@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from toolkit.diagnostics.catalogue import CATALOGUE, TOLD_BY_RUNS
 from toolkit.diagnostics.examiner import Examiner
-from toolkit.diagnostics.finding import CRITICAL, OPEN, WARNING, Finding, finding_from
+from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
 from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder.control import as_id
 from toolkit.runfolder.records import FINDING, Record
@@ -80,8 +82,17 @@ class FindingsSink:
     def conclude(self) -> None:
         """Put the last word on what is still open: how far it has come."""
         for finding in self._examiner.findings():
-            if finding.is_open and finding.session == self._session:
-                self._put(FINDING, _fields(finding))
+            is_own_word = finding.kind in TOLD_BY_RUNS
+            if finding.is_open and finding.session == self._session and not is_own_word:
+                self._put(FINDING, fields_of(finding))
+
+    def tell_live(self, finding: Finding, more: Mapping[str, Any]) -> None:
+        """Tell of what the live run noticed by its clock, with `more` fields that its record carries."""
+        usual = CATALOGUE[finding.kind].severity
+        found = INFO if finding.severity == INFO else None
+        severity = self._policy.severity(finding.kind, usual=usual, found=found)
+        if severity is not None:
+            self._tell(replace(finding, severity=severity), more)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -90,10 +101,10 @@ class FindingsSink:
         if finding is not None:
             self._told[finding.id] = _essence(finding)
 
-    def _tell(self, finding: Finding) -> None:
+    def _tell(self, finding: Finding, more: Mapping[str, Any] | None = None) -> None:
         known = self._told.get(finding.id)
         self._remember(finding)
-        fields = _fields(finding)
+        fields = {**fields_of(finding), **(more or {})}
         is_worse = known is None or known[:2] != _essence(finding)[:2]
         is_news = is_worse and finding.session == self._session
         action = None
@@ -120,7 +131,8 @@ def _essence(finding: Finding) -> _Told:
     return finding.kind, finding.severity, finding.state, finding.repeats
 
 
-def _fields(finding: Finding) -> dict[str, Any]:
+def fields_of(finding: Finding) -> dict[str, Any]:
+    """Return the fields of the record that tells of `finding`."""
     fields: Mapping[str, Any] = finding.to_fields()
     # The record's own session is the one that writes it.
     return {

@@ -137,13 +137,13 @@ def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_
     return call
 
 
-def describe_error(error: BaseException) -> str:
-    """Return the type and message of `error` in one line, whatever its `__str__` does."""
+def describe_error(error: BaseException, longest: int = 500) -> str:
+    """Return the type and message of `error`, at most `longest` characters of it, whatever its `__str__` does."""
     try:
         text = str(error)
     except Exception:
         text = "its message could not be read"
-    return f"{type(error).__name__}: {text[:500]}"
+    return f"{type(error).__name__}: {text[:longest]}" if text else type(error).__name__
 
 
 class _Watch:

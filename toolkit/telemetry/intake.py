@@ -28,6 +28,7 @@ from toolkit.runfolder.records import (
     UNENCODABLE,
 )
 from toolkit.telemetry.device_scalars import PendingScalar
+from toolkit.telemetry.privacy.record_masking import RecordMasker
 
 # What explains a run is kept when metrics no longer are.
 _KEPT_LONGEST: Final = frozenset(
@@ -39,6 +40,9 @@ _MAX_REFILL: Final = 1_000
 _DEVICE_TIMEOUT_S: Final = 60.0
 MUCH: Final = 300_000
 """Bytes in the journal at which the writer is woken before its time."""
+
+
+_Finish = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 class Waiting:
@@ -53,7 +57,7 @@ class Waiting:
         elapsed: float,
         fields: dict[str, Any],
         pending: dict[str, PendingScalar],
-        finish: Callable[[dict[str, Any]], dict[str, Any] | None] | None,
+        finish: _Finish | None,
     ) -> None:
         self.event = event
         self.wall = wall
@@ -102,6 +106,7 @@ class Intake:
         self._overflow: deque[bytes] = deque()
         self._overflow_bytes = 0
         self._dropped: _Dropped | None = None
+        self._masker = RecordMasker()
         self._plain_lines = {
             event: b'{"event":"%b","seq":%%d,"session":%d,%%b\n' % (event.encode(), session)
             for event in (SPAN, SPAN_START)
@@ -115,13 +120,16 @@ class Intake:
         fields: dict[str, Any],
         pending: dict[str, PendingScalar] | None = None,
         *,
-        finish: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None,
+        finish: _Finish | None = None,
     ) -> None:
         """Take one record. `fields` is plain, and belongs to the intake from now on.
 
         `finish` is given the fields once they are all known, in the order of the calls, and returns what is to be
-        written, or None for nothing.
+        written, or None for nothing. Secrets in them are masked here, so that no way leads past it.
         """
+        if finish is None:
+            # Before the lock is taken: a long text takes its time.
+            event, fields = self._masker.mask_name(event), self._masker.mask_fields(fields)
         # A signal handler may raise out of any line, but not between `with` and its block.
         with self.lock:
             if self.busy:
@@ -134,7 +142,7 @@ class Intake:
                     self._wait(Waiting(event, wall, elapsed, fields, pending or {}, finish))
                     self._settle(elapsed)
                 else:
-                    done: dict[str, Any] | None = fields if finish is None else finish(fields)
+                    done = fields if finish is None else self._finished(finish, fields)
                     if done is not None:
                         self._commit(event, wall, elapsed, done)
                 if self.interrupting:
@@ -148,6 +156,7 @@ class Intake:
 
         What `put` does, at less cost: spans come in numbers.
         """
+        record["name"] = self._masker.mask_name(record["name"])
         with self.lock:
             if self.is_direct and not self.busy:
                 lines = self.journal.lines
@@ -336,9 +345,14 @@ class Intake:
                 first.fields[UNENCODABLE] = {**first.fields.get(UNENCODABLE, {}), **notes}
                 first.pending = {}
             waiting.popleft()
-            done: dict[str, Any] | None = first.fields if first.finish is None else first.finish(first.fields)
+            done = first.fields if first.finish is None else self._finished(first.finish, first.fields)
             if done is not None:
                 self._commit(first.event, first.wall, first.elapsed, done)
+
+    def _finished(self, finish: _Finish, fields: dict[str, Any]) -> dict[str, Any] | None:
+        # A step that is folded is not written, so nothing is looked for in it.
+        done = finish(fields)
+        return None if done is None else self._masker.mask_fields(done)
 
     def _deliver(self, waiting: Waiting) -> bool:
         for name in list(waiting.pending):

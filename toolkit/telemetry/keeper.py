@@ -25,12 +25,14 @@ class Chore:
 class Keeper:
     """Does each chore at its pace. One that fails is counted and comes again; one that hangs holds up only these."""
 
-    def __init__(self, chores: list[Chore], *, clock: Clock, guard: Guard) -> None:
+    def __init__(
+        self, chores: list[Chore], *, clock: Clock, guard: Guard, name: str = "telemetry-keeper"
+    ) -> None:
         self._chores = chores
         self._clock = clock
         self._guard = guard
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="telemetry-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin."""

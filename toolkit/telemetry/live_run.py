@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -11,13 +12,17 @@ from toolkit.runfolder import records
 from toolkit.runfolder.control import ControlRequest
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.telemetry.clock import Clock
+from toolkit.telemetry.completions.book import CompletionBook
 from toolkit.telemetry.control_history import was_answered
 from toolkit.telemetry.control_poller import ControlPoller
 from toolkit.telemetry.device_scalars import DeviceScalars
-from toolkit.telemetry.failure import describe_failure
+from toolkit.telemetry.errors.failure import describe_failure
+from toolkit.telemetry.errors.run_errors import RunErrors
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.keeper import Chore, Keeper
 from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.other_trackers import TrackerWatch
+from toolkit.telemetry.peak_memory import peak_memory
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.ranks import Rank
 from toolkit.telemetry.recorder import Recorder
@@ -37,6 +42,9 @@ _CONTROL_EVERY_S: Final = 2.0
 _HEARTBEAT_EVERY_S: Final = 5.0
 _SAMPLE_EVERY_S: Final = 1.0
 _TEND_EVERY_S: Final = 1.0
+_NO_WORD_OF_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE})
+"""Records that come whether or not the training goes on."""
+_TRACKERS_EVERY_S: Final = 5.0
 
 
 class LiveRun:
@@ -118,10 +126,36 @@ class LiveRun:
             clock=clock,
             began=self.recorder.session_started,
         )
+        self.completions = CompletionBook(
+            options.completion_options,
+            self._values,
+            intake=self.recorder.intake,
+            before_first=self._put_start_if_none,
+            clock=clock,
+            began=self.recorder.session_started,
+        )
         if self.steering is not None:
             self.steering.seconds_per_step = lambda: self.steps.latest.get("sec_per_step")
             self.recorder.ask_for = self._ask_for
+        self.errors = RunErrors(
+            options,
+            session=home.session.session,
+            rank=home.rank,
+            run_id=home.manifest.run_id,
+            gate=gate,
+            spans=self.spans,
+            sampling=self._sampling,
+            latest=lambda: self.steps.latest,
+            planned_steps=lambda: self._training.get("max_steps"),
+            put=self._put_error,
+            tell=self.recorder.tell_finding,
+            clock=clock,
+            guard=guard,
+        )
         self.keeper = Keeper(self._chores(), clock=clock, guard=guard)
+        # By itself: a disk that does not answer holds up the keeper, and is a reason to hang.
+        watching = [Chore(*chore) for chore in self.errors.chores]
+        self._watchman = Keeper(watching, clock=clock, guard=guard, name="telemetry-watch")
 
     def start(self) -> None:
         """Say where the run is logged, and start the threads."""
@@ -132,10 +166,16 @@ class LiveRun:
             with self._guard.watch("saying where the run is logged"):
                 print(f"[telemetry] run_name={self.home.manifest.display_name}")
                 print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
+        if self._options.not_sent:
+            left_out = ", ".join(f"telemetry.{name}" for name in self._options.not_sent)
+            with self._guard.watch("saying what is not sent"):
+                print(
+                    f"[telemetry] mode is offline: {left_out} will not be sent", file=sys.stderr, flush=True
+                )
         if self.home.notice:
             self._guard.report("resuming", OSError(self.home.notice))
         # A machine that starts no more threads is still a machine to train on.
-        starts = [self.recorder.start, self._probe.start, self.keeper.start]
+        starts = [self.recorder.start, self._probe.start, self.keeper.start, self._watchman.start]
         if self._sampling is not None:
             starts.append(self._sampling.start)
         for start in starts:
@@ -147,6 +187,8 @@ class LiveRun:
         self._put_start_if_none()
         fields, pending = self._values.fields(given)
         self.recorder.put(event, fields, pending)
+        if event not in _NO_WORD_OF_THE_LOOP:
+            self.errors.words += 1
 
     def put_start(
         self,
@@ -209,22 +251,38 @@ class LiveRun:
         """Write the last records, stop the threads, and return what could not be done, in words."""
         # Each part fails alone: whatever goes wrong before it, the end is told and the files are closed.
         with self._guard.watch("closing"):
+            # First: a run that is being closed has no more steps to wait for.
+            self._watchman.close(timeout_s=1.0)
+        if error is not None:
+            with self._guard.watch("describing a failure"):
+                self.errors.book.take(error, caught_by="end")
+        with self._guard.watch("closing"):
             # Less than half of the time that close may take: the disk needs the rest, should the device be gone.
             self.recorder.wait_for_devices(0.4 * self._options.close_timeout)
             self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
         with self._guard.watch("closing"):
             self.steps.put_rest()
+        with self._guard.watch("closing"):
+            self.completions.close()
         self.spans.close()
         with self._guard.watch("examining the last records"):
             self.recorder.conclude_findings(0.2 * self._options.close_timeout)
-        if error is not None:
-            with self._guard.watch("describing a failure"):
-                self.put(records.ERROR, describe_failure(error))
         if self.steering is not None:
             with self._guard.watch("closing"):
                 self.steering.close()
+        with self._guard.watch("sending the last messages"):
+            # More than half of the time, and less than all: the file has to be closed as well.
+            timeout_s = 0.6 * self._options.close_timeout
+            failure = None if error is None else describe_failure(error)
+            self.recorder.conclude_messages(
+                status=status, reason=reason, failure=failure, timeout_s=timeout_s
+            )
+        errors: dict[str, Any] = {}
+        with self._guard.watch("counting the errors"):
+            errors = self.errors.book.totals()
         with self._guard.watch("closing"):
-            self.put(records.END, {"status": status, "reason": reason, **self._totals()})
+            self.put(records.END, {"status": status, "reason": reason, **self._totals(), **errors})
+        self.errors.watch.end()
         with self._guard.watch("closing"):
             self.keeper.close(timeout_s=1.0)
         if self._sampling is not None:
@@ -251,8 +309,14 @@ class LiveRun:
             chores.append(("looking at control.json", _CONTROL_EVERY_S, self._look_at_control))
         if self.home.rank == 0:
             chores.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
+            trackers = TrackerWatch(self._tell_of_trackers, self._guard)
+            chores.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
             chores.append(("recovering killed runs", 3600.0, self.recorder.recover_abandoned))
         return [Chore(*chore) for chore in chores]
+
+    def _put_error(self, fields: dict[str, Any]) -> None:
+        self._put_start_if_none()
+        self.recorder.put(records.ERROR, fields)
 
     def _have_the_next_step_looked_at(self) -> None:
         self._gate.due_at = -NEVER
@@ -290,6 +354,9 @@ class LiveRun:
                 self._environment_is_told = True
                 self.recorder.put("environment", self._values.tree(environment))
 
+    def _tell_of_trackers(self, names: list[str]) -> None:
+        self.put("other_trackers", {"trackers": names})
+
     def _beat(self) -> None:
         latest = self.steps.latest
         summary = {name: latest[name] for name in _IN_SUMMARY if type(latest.get(name)) in (int, float)}
@@ -309,6 +376,7 @@ class LiveRun:
             "records": intake.next_seq + 1 - self.home.first_seq,
             "records_lost": intake.dropped_total,
             "telemetry_errors": self._guard.total,
+            **peak_memory(self._guard),
         }
         if self._gate.last_step >= 0:
             totals["global_step"] = self._gate.last_step

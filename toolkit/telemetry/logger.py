@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
@@ -15,15 +16,20 @@ from toolkit.telemetry.clock import Clock, SystemClock
 from toolkit.telemetry.guard import Guard, guarded
 from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
 from toolkit.telemetry.options import TelemetryOptions, options_from_config, run_name_from_config
+from toolkit.telemetry.privacy.run_labels import without_secrets
+from toolkit.telemetry.privacy.secret_shapes import mask_text
 from toolkit.telemetry.ranks import Rank, find_rank
 from toolkit.telemetry.sink import Sink
 from toolkit.telemetry.spans import NO_SPAN, AnySpan, FoldedSpan, timed_function
 from toolkit.telemetry.steps import NEVER, StepGate
 
 if TYPE_CHECKING:
+    from toolkit.telemetry.completions.book import CompletionBook
     from toolkit.telemetry.control_poller import Request
+    from toolkit.telemetry.errors.capture import ErrorCapture
     from toolkit.telemetry.follower import Follower
     from toolkit.telemetry.live_run import LiveRun
+    from toolkit.telemetry.profiling import Profiling
     from toolkit.telemetry.run_home import RunHome
     from toolkit.telemetry.span_book import SpanBook
     from toolkit.telemetry.span_times import SpanTimes
@@ -67,7 +73,7 @@ class TelemetryLogger:
             options = TelemetryOptions.from_mapping({}, **overrides)
         elif overrides:
             options = options.changed(**overrides)
-        self.run_name = str(run_name)
+        options, self.run_name = without_secrets(options), mask_text(str(run_name))
         self.guard = Guard()
         self.is_live = False
         """Whether calls have an effect: not where telemetry is off, on most ranks, in a forked child, once closed."""
@@ -79,6 +85,8 @@ class TelemetryLogger:
         self._follower: Follower | None = None
         self._steering: Steering | None = None
         self._training: TrainingTelemetry | None = None
+        self._profiling: Profiling | None = None
+        self._profiled: Mapping[str, Callable[[], AbstractContextManager[object]]] = {}
         self._folding: dict[str, SpanTimes] = {}
         self._make_span: Callable[[Any, dict[str, Any]], AnySpan] = _make_no_span
         self._book: SpanBook | None = None
@@ -120,6 +128,8 @@ class TelemetryLogger:
         self.is_live = True
         remember_until_exit(self)
         self._run.start()
+        with self.guard.watch("hooking what ends the script"):
+            self._run.errors.watch.begin(self._run.errors.book, lambda: self.close("signal"))
 
     @classmethod
     def from_config(
@@ -296,6 +306,34 @@ class TelemetryLogger:
         )
 
     @guarded
+    def log_completion(
+        self,
+        /,
+        global_step: int,
+        prompt: Any = None,
+        completion: Any = None,
+        *,
+        chosen: Any = None,
+        rejected: Any = None,
+        reward: Any = None,
+        **more: Any,
+    ) -> None:
+        """Tell what the model answered, or of a pair that it learns from: texts, bytes or the messages of a chat.
+
+        `reward` is a number, or a mapping of them by the functions' names; `more` takes whatever else belongs to it:
+        `label`, `advantage`, `reward_diff`, `log_odds_ratio`, … Of each `interval` steps the first `buffer` are
+        written, and the rest is counted.
+        """
+        texts = {"prompt": prompt, "completion": completion, "chosen": chosen, "rejected": rejected}
+        self._live().completions.put(global_step, {**texts, "reward": reward, **more})
+
+    @property
+    def completions(self) -> CompletionBook | None:
+        """Where completions are written, for what collects them from a trainer; None where none are kept."""
+        book = self._run.completions if self._run is not None and self.is_live else None
+        return book if book is not None and book.options.enabled else None
+
+    @guarded
     def log_event(self, event: str, /, **fields: Any) -> None:
         """Write a record of a kind of your own."""
         self._live().put(str(event)[:128] or "event", fields)
@@ -330,6 +368,52 @@ class TelemetryLogger:
             return timed_function(function, lambda: self.span(called, **attributes))
 
         return decorate
+
+    def profile(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        min_duration_ms: float | None = None,
+        log_interval: int | None = None,
+    ) -> Any:
+        """Time each call of a function as `profiling/<Class>.<function>`: `@log.profile` or `@log.profile(…)`.
+
+        Calls shorter than `min_duration_ms` are not counted; of the others the first and each `log_interval`-th is
+        logged. What is not given is as the options say.
+        """
+        if isinstance(function, str):
+            function, name = None, function
+
+        def decorate(called: _F) -> _F:
+            profiling = self._profiles()
+            if profiling is None:
+                return called
+            return profiling.function(called, name, min_duration_ms, log_interval)
+
+        return decorate if function is None else decorate(function)
+
+    def profile_block(
+        self, name: str, /, *, min_duration_ms: float | None = None, log_interval: int | None = None
+    ) -> AbstractContextManager[object]:
+        """Time a block as `profiling/<name>`: `with log.profile_block("forward_pass"):`."""
+        try:
+            return self._profiled[name]()
+        except (KeyError, TypeError):
+            profiling = self._profiles()
+            return NO_SPAN if profiling is None else profiling.block(name, min_duration_ms, log_interval)
+
+    def _profiles(self) -> Profiling | None:
+        if self._profiling is None and self.is_live and self._run is not None:
+            from toolkit.telemetry.profiling import Profiling
+
+            book = self._run.spans
+            self._profiling = Profiling(
+                self._options.profiling_options, book.times, book.closed, book.monotonic
+            )
+            self._profiled = self._profiling.makers
+        return self._profiling
 
     def start_span(
         self,
@@ -396,6 +480,22 @@ class TelemetryLogger:
                 session_tag=self._options.session_tag,
             )
         return self._training
+
+    def capture_errors(self) -> ErrorCapture:
+        """Return a block, or a decorator, whose exceptions are recorded and go on as they are.
+
+        `with log.capture_errors():` or `@log.capture_errors()`, also of what is awaited or iterated. An exception that
+        several of them see is one error.
+        """
+        from toolkit.telemetry.errors.capture import ErrorCapture
+
+        if self.is_live and self._run is not None:
+            self._run.errors.watch.listen()
+        return ErrorCapture(self._take_error)
+
+    @guarded
+    def _take_error(self, error: BaseException) -> None:
+        self._live().errors.book.take(error, caught_by="capture_errors")
 
     # Steering.
 
@@ -480,6 +580,8 @@ class TelemetryLogger:
     @guarded
     def _close(self, reason: str | None, error: BaseException | None) -> None:
         run = self._live()
+        with self.guard.watch("finding out why the run ends"):
+            reason, error = run.errors.book.how_it_ends(reason, error)
         if reason is None:
             reason = "stopped" if self.should_stop else "finished"
         reason = reason if isinstance(reason, str) else f"<{type(reason).__name__}>"
@@ -515,6 +617,7 @@ class TelemetryLogger:
         self._become_inert()
         self._steering = None
         if self._run is not None:
+            self._run.errors.watch.after_fork_in_child()
             self._run.spans.after_fork_in_child()
             self._run.recorder.after_fork_in_child()
 
@@ -567,6 +670,8 @@ class TelemetryLogger:
         self._for_steps = (time.time, time.monotonic, 0.0, self._ignore_step)
         self._folding = {}
         self._make_span = _make_no_span
+        if self._profiling is not None:
+            self._profiling.switch_off()
 
     def _ignore_step(self, *_: Any, **__: Any) -> None:
         self.ignored += 1

@@ -8,10 +8,24 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
+from urllib.parse import urlsplit
 
+from toolkit.telemetry import option_checks as checks
+from toolkit.telemetry.option_blocks.completions import CompletionOptions
+from toolkit.telemetry.option_blocks.errors import ErrorOptions
+from toolkit.telemetry.option_blocks.messages import MessageOptions
+from toolkit.telemetry.option_blocks.profiling import ProfilingOptions
+from toolkit.telemetry.option_blocks.usage_reports import UsageOptions
+from toolkit.telemetry.option_checks import OptionsError
 
-class OptionsError(ValueError):
-    """The caller's configuration is wrong: the message names the key, its value and what is allowed."""
+__all__ = [
+    "OptionsError",
+    "SpanOptions",
+    "TelemetryOptions",
+    "find_block",
+    "options_from_config",
+    "run_name_from_config",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +52,8 @@ class TelemetryOptions:
     """How one run is logged."""
 
     enabled: bool = True
+    mode: str = "local"
+    """`local` writes files and whatever else is configured; `offline` lets nothing leave the machine; or `disabled`."""
     log_dir: str = "./logs"
     log_every: int = 10
     """Steps from one step record to the next; those between are folded into it."""
@@ -66,6 +82,16 @@ class TelemetryOptions:
     """Whether spans and events also go to a file of OneLogger's form, or to which one."""
     otlp: str | None = None
     """Where spans are sent by OTLP over HTTP, such as http://localhost:4318/v1/traces."""
+    errors: bool | Mapping[str, Any] = True
+    """What an error record holds and what is watched for one, such as {excepthook: true, source: true}."""
+    messages: Any = ()
+    """Whom to tell of the run's start, end and troubles, such as [{to: slack, url_env: SLACK_WEBHOOK}]."""
+    completions: bool | Mapping[str, Any] = True
+    """Whether completions are kept, and how many: {interval: 100, buffer: 128}."""
+    profiling: bool | Mapping[str, Any] = True
+    """Whether profiled functions are timed: {min_duration_ms: 0.1, log_interval: 1}."""
+    usage_reports: bool | Mapping[str, Any] = False
+    """Whether anonymous figures about this run are sent to the people who maintain a fork or a cluster."""
     strict: bool = False
     """Whether a call that makes no sense raises, for tests; else it is said once and counted."""
     resume: bool = False
@@ -118,6 +144,10 @@ class TelemetryOptions:
         for option in fields(self):
             _CHECKS[option.name](f"telemetry.{option.name}", getattr(self, option.name))
         self._check_diagnostics()
+        if self.mode == "disabled":
+            object.__setattr__(self, "enabled", False)
+        elif self.mode == "offline" and self.wandb_mode in (None, "online"):
+            object.__setattr__(self, "wandb_mode", "offline")
 
     def _check_diagnostics(self) -> None:
         if isinstance(self.diagnostics, bool) and self.on_finding == {}:
@@ -132,14 +162,56 @@ class TelemetryOptions:
         for needed in ("diagnostics", "control"):
             if self.on_finding and getattr(self, needed) is False:
                 raise OptionsError(
-                    f"telemetry.on_finding is {_shown(dict(self.on_finding))} while telemetry.{needed} is false; "
+                    f"telemetry.on_finding is {checks.shown(dict(self.on_finding))} while telemetry.{needed} is false; "
                     f"it must be true for the run to act on a finding"
                 )
+
+    @property
+    def may_send(self) -> bool:
+        """Whether anything may leave the machine."""
+        return self.mode == "local"
+
+    @property
+    def not_sent(self) -> list[str]:
+        """What is configured to be sent and, in offline mode, is not."""
+        if self.may_send:
+            return []
+        configured = {
+            "messages": bool(self.message_options),
+            "usage_reports": self.usage_options.enabled,
+            "otlp": self.otlp is not None and not _is_this_machine(self.otlp),
+        }
+        return [name for name, is_configured in configured.items() if is_configured]
 
     @property
     def span_options(self) -> SpanOptions:
         """What is done with spans."""
         return _span_options("telemetry.spans", self.spans)
+
+    @property
+    def error_options(self) -> ErrorOptions:
+        """What is told of errors."""
+        return ErrorOptions.from_block("telemetry.errors", self.errors)
+
+    @property
+    def message_options(self) -> tuple[MessageOptions, ...]:
+        """Whom to send messages."""
+        return MessageOptions.from_block("telemetry.messages", self.messages)
+
+    @property
+    def completion_options(self) -> CompletionOptions:
+        """What is kept of completions."""
+        return CompletionOptions.from_block("telemetry.completions", self.completions)
+
+    @property
+    def profiling_options(self) -> ProfilingOptions:
+        """What is timed by profiling."""
+        return ProfilingOptions.from_block("telemetry.profiling", self.profiling)
+
+    @property
+    def usage_options(self) -> UsageOptions:
+        """What is sent of anonymous figures, and where."""
+        return UsageOptions.from_block("telemetry.usage_reports", self.usage_reports)
 
     @property
     def perf_tags(self) -> str | None:
@@ -176,7 +248,7 @@ def find_block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
                 return {"enabled": block}
             if not isinstance(block, Mapping):
                 raise OptionsError(
-                    f"telemetry at {where} is {_shown(block)}; it must be a mapping such as {{enabled: true}}"
+                    f"telemetry at {where} is {checks.shown(block)}; it must be a mapping such as {{enabled: true}}"
                 )
             return block
     return None
@@ -199,7 +271,7 @@ def options_from_config(config: Mapping[str, Any], **overrides: Any) -> Telemetr
     process = _process_that_is_logged(config)
     inherited: dict[str, Any] = {}
     if process.get("log_dir"):
-        _text("log_dir", process["log_dir"])
+        checks.text("log_dir", process["log_dir"])
         inherited["tensorboard"] = True
         inherited["tensorboard_dir"] = process["log_dir"]
     logging = _mapping(process.get("logging"))
@@ -253,80 +325,18 @@ def _require_known(given: Mapping[Any, Any]) -> None:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else "."
             raise OptionsError(
-                f"telemetry.{str(key)[:100]} (with the value {_shown(given[key])}) is not an option{hint} "
+                f"telemetry.{str(key)[:100]} (with the value {checks.shown(given[key])}) is not an option{hint} "
                 f"Known: {', '.join(sorted(known))}"
             )
 
 
+def _is_this_machine(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, int) and value.bit_length() > 1000:
-        # Python itself refuses to write out the longest of them.
-        return f"an integer of {value.bit_length()} bits"
-    return repr(value)[:200]
-
-
-def _wrong(name: str, value: Any, allowed: str) -> OptionsError:
-    return OptionsError(f"{name} is {_shown(value)}; it must be {allowed}")
-
-
-def _boolean(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise _wrong(name, value, "true or false")
-
-
-def _text(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise _wrong(name, value, "a text that is not empty")
-
-
-def _text_or_none(name: str, value: Any) -> None:
-    if value is not None:
-        _text(name, value)
-
-
-def _tags(name: str, value: Any) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(tag, str) for tag in value):
-        raise _wrong(name, list(value) if isinstance(value, tuple) else value, "a list of texts")
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) and text for text in value):
-        raise _wrong(name, list(value) if isinstance(value, tuple) else value, "a list of texts")
-    return tuple(value)
-
-
-def _perf_tag(name: str, value: Any) -> None:
-    if value is not None and not (isinstance(value, tuple) and not value):
-        _texts(name, value)
-
-
-def _file_or_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        _text(name, value)
-
-
-def _address(name: str, value: Any) -> None:
-    if value is not None:
-        _text(name, value)
-        if not value.startswith(("http://", "https://")):
-            raise _wrong(name, value, "an address such as http://localhost:4318/v1/traces")
-
-
-def _filter(name: str, value: Any) -> None:
-    if not isinstance(value, Mapping):
-        raise _wrong(name, value, "{only: [names]} or {except: [names]}")
-    for key in value:
-        if key not in ("only", "except"):
-            raise _wrong(f"{name}.{str(key)[:100]}", value[key], "under one of the keys only, except")
-        _texts(f"{name}.{key}", value[key])
-    if len(value) > 1:
-        raise _wrong(name, dict(value), "either {only: [names]} or {except: [names]}, not both")
 
 
 def _spans(name: str, value: Any) -> None:
@@ -339,83 +349,58 @@ def _span_options(name: str, value: Any) -> SpanOptions:
     if value == "all":
         return SpanOptions(all=True)
     if not isinstance(value, Mapping):
-        raise _wrong(name, value, 'true, false, "all" or a mapping such as {keep: [forward]}')
+        raise checks.wrong(name, value, 'true, false, "all" or a mapping such as {keep: [forward]}')
     given: dict[str, Any] = {}
     for key, part in value.items():
         if key == "around":
-            _whole(0, 1000)(f"{name}.around", part)
+            checks.whole(0, 1000)(f"{name}.around", part)
             given[key] = part
         elif key in ("keep", "fold", "drop", "device"):
-            given[key] = _texts(f"{name}.{key}", part)
+            given[key] = checks.texts(f"{name}.{key}", part)
         else:
-            raise _wrong(
+            raise checks.wrong(
                 f"{name}.{str(key)[:100]}", part, "under one of the keys keep, fold, drop, device, around"
             )
     return SpanOptions(**given)
 
 
-def _anything(name: str, value: Any) -> None:
-    """Checked together with others."""
-
-
-def _one_of(*allowed: str | None) -> Any:
-    def check(name: str, value: Any) -> None:
-        if not (value is None or isinstance(value, str)) or value not in allowed:
-            raise _wrong(
-                name, value, "one of " + ", ".join(repr(item) for item in allowed if item is not None)
-            )
-
-    return check
-
-
-def _whole(low: int, high: int) -> Any:
-    def check(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise _wrong(name, value, f"a whole number from {low} to {high}")
-
-    return check
-
-
-def _number(low: float, high: float) -> Any:
-    def check(name: str, value: Any) -> None:
-        # A comparison with NaN is never true, and one with a huge integer needs no float of it.
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise _wrong(name, value, f"a number from {low:g} to {high:g}")
-
-    return check
-
-
-_CHECKS: dict[str, Any] = {
-    "enabled": _boolean,
-    "log_dir": _text,
-    "log_every": _whole(1, 1_000_000),
-    "csv": _boolean,
-    "tensorboard": _boolean,
-    "wandb": _boolean,
-    "control": _boolean,
-    "system": _boolean,
-    "system_every": _number(1.0, 3600.0),
-    "diagnostics": _anything,
-    "on_finding": _anything,
+_CHECKS: dict[str, checks.Check] = {
+    "enabled": checks.boolean,
+    "mode": checks.one_of("local", "offline", "disabled"),
+    "log_dir": checks.text,
+    "log_every": checks.whole(1, 1_000_000),
+    "csv": checks.boolean,
+    "tensorboard": checks.boolean,
+    "wandb": checks.boolean,
+    "control": checks.boolean,
+    "system": checks.boolean,
+    "system_every": checks.number(1.0, 3600.0),
+    "diagnostics": checks.anything,
+    "on_finding": checks.anything,
     "spans": _spans,
-    "perf_tag": _perf_tag,
-    "session_tag": _text_or_none,
-    "export_spans": _filter,
-    "one_logger_file": _file_or_flag,
-    "otlp": _address,
-    "strict": _boolean,
-    "resume": _boolean,
-    "run_id": _text_or_none,
-    "project": _text_or_none,
-    "tags": _tags,
-    "share": _boolean,
-    "ranks": _one_of("zero", "all"),
-    "tensorboard_dir": _text_or_none,
-    "wandb_project": _text_or_none,
-    "wandb_run_name": _text_or_none,
-    "wandb_mode": _one_of(None, "online", "offline", "disabled"),
-    "flush_interval": _number(0.01, 60.0),
-    "sync_interval": _number(0.0, 3600.0),
-    "queue_max_mb": _number(1.0, 4096.0),
-    "close_timeout": _number(0.1, 600.0),
+    "perf_tag": checks.perf_tag,
+    "session_tag": checks.text_or_none,
+    "export_spans": checks.only_or_except,
+    "one_logger_file": checks.file_or_flag,
+    "otlp": checks.address,
+    "errors": ErrorOptions.check,
+    "messages": MessageOptions.check,
+    "completions": CompletionOptions.check,
+    "profiling": ProfilingOptions.check,
+    "usage_reports": UsageOptions.check,
+    "strict": checks.boolean,
+    "resume": checks.boolean,
+    "run_id": checks.text_or_none,
+    "project": checks.text_or_none,
+    "tags": checks.tags,
+    "share": checks.boolean,
+    "ranks": checks.one_of("zero", "all"),
+    "tensorboard_dir": checks.text_or_none,
+    "wandb_project": checks.text_or_none,
+    "wandb_run_name": checks.text_or_none,
+    "wandb_mode": checks.one_of(None, "online", "offline", "disabled"),
+    "flush_interval": checks.number(0.01, 60.0),
+    "sync_interval": checks.number(0.0, 3600.0),
+    "queue_max_mb": checks.number(1.0, 4096.0),
+    "close_timeout": checks.number(0.1, 600.0),
 }

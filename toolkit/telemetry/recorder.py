@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_from
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.journal import (
@@ -22,20 +23,24 @@ from toolkit.runfolder.journal import (
 from toolkit.runfolder.layout import ONE_LOGGER_FILE, TENSORBOARD
 from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.reader import last_record
-from toolkit.runfolder.records import ERROR, LOST
+from toolkit.runfolder.records import ERROR, FINDING, LOST
 from toolkit.runfolder.repair import drain_journal, is_on_same_disk
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.csv_mirror import CsvMirror
 from toolkit.telemetry.device_scalars import PendingScalar
-from toolkit.telemetry.findings import FindingsSink
+from toolkit.telemetry.findings import FindingsSink, fields_of
 from toolkit.telemetry.guard import Guard, describe_error
 from toolkit.telemetry.intake import Intake
 from toolkit.telemetry.mirror import Mirror
 from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.record_file import RecordFile
 from toolkit.telemetry.run_home import RunHome
 from toolkit.telemetry.sink import Sink
 from toolkit.telemetry.writer import Syncer, Writer
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.notify.sink import MessageSink
 
 _MIRROR_INTERVAL_S = 0.5
 _ROOM_FOR_THE_END_BYTES = 2 * 1024 * 1024
@@ -94,6 +99,8 @@ class Recorder:
         self.on_incident: Callable[[], None] = _nothing
         """Called where something new is found wrong."""
         self._findings: tuple[FindingsSink, Mirror] | None = None
+        self._messages: tuple[MessageSink, Mirror] | None = None
+        self._interrupt: KeyboardInterrupt | None = None
         self._mirrors = self._make_mirrors(sinks)
 
     def start(self) -> None:
@@ -105,6 +112,8 @@ class Recorder:
         self._syncer.start()
         for mirror in self._all_mirrors():
             mirror.start()
+        if self._messages is not None:
+            self._messages[0].start()
 
     def elapsed(self) -> float:
         """Seconds since the session began."""
@@ -120,6 +129,13 @@ class Recorder:
         """Record a failure of telemetry itself: the guard tells of the first of each kind."""
         about = {"doing": doing, "type": type(error).__name__, "message": describe_error(error)}
         self.put(ERROR, {"source": "telemetry", **about})
+
+    def tell_finding(self, finding: Finding, more: Mapping[str, Any]) -> None:
+        """Tell of what a live run noticed by its clock; on other ranks as well, which have nobody to examine them."""
+        if self._findings is not None:
+            self._findings[0].tell_live(finding, more)
+        elif self._options.diagnostics is not False:
+            self.put(FINDING, {**fields_of(finding), **more})
 
     def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
         """Give a sign of life in run.json; it is written soon, and nobody waits for that."""
@@ -172,6 +188,27 @@ class Recorder:
         # What was found has to reach the file as well.
         self._writer.flush(max(0.0, deadline - time.monotonic()))
 
+    def conclude_messages(
+        self, *, status: str, reason: str, failure: dict[str, Any] | None, timeout_s: float
+    ) -> None:
+        """Have the end told to whoever wants to know, and wait for that at most `timeout_s`."""
+        if self._messages is None:
+            return
+        sink, mirror = self._messages
+        deadline = time.monotonic() + timeout_s
+        try:
+            # The last steps and findings come through the file; a disk that hangs leaves time for the message.
+            self._writer.flush(timeout_s / 4)
+            mirror.flush(timeout_s / 4)
+            left_s = max(0.0, deadline - time.monotonic())
+            sink.conclude(
+                status=status, reason=reason, failure=failure, elapsed_s=self.elapsed(), timeout_s=left_s
+            )
+        except KeyboardInterrupt as interrupt:
+            # Somebody does not want to wait for a chat: the run's end is written first, and then they are heard.
+            self._interrupt = interrupt
+            sink.close()
+
     def wait_for_devices(self, timeout_s: float) -> None:
         """Wait until values that were still being computed have arrived, at most `timeout_s`.
 
@@ -189,6 +226,7 @@ class Recorder:
     def close(self, *, status: str, reason: str) -> list[str]:
         """Write what is left, within the time that close may take; return what could not be done, in words."""
         deadline = time.monotonic() + self._options.close_timeout
+        reason = mask_secrets(reason)
         left_undone = []
         self.intake.settle(self.elapsed(), give_up=True)
         self.intake.say_what_was_dropped(self._clock.wall(), self.elapsed())
@@ -216,6 +254,8 @@ class Recorder:
         if not self._writer.is_stuck:
             # Else the lock stays until the process ends: nobody may write what this disk may still be writing.
             self._journal.close(remove=written)
+        if self._interrupt is not None:
+            raise self._interrupt
         return left_undone
 
     def _keep_what_is_in_memory(self) -> None:
@@ -256,7 +296,43 @@ class Recorder:
                 guard=self.guard,
             )
             self._findings = watcher, self._mirror(watcher, lambda: 0, optional=True)
+        with self.guard.watch("setting up messages"):
+            mirrors += self._make_messages(session_start)
+        with self.guard.watch("setting up usage reports"):
+            mirrors += self._make_usage_reports(session_start)
         return mirrors
+
+    def _make_messages(self, session_start: int) -> list[Mirror]:
+        receivers = self._options.message_options
+        if not receivers or not self._options.may_send:
+            return []
+        # Imported for those who want messages: the rest pay nothing for it.
+        from toolkit.telemetry.notify.sink import MessageSink
+
+        home = self.home
+        sink = MessageSink(
+            receivers,
+            run_name=home.manifest.display_name,
+            run_id=home.manifest.run_id,
+            folder=home.folder.name,
+            session=home.session.session,
+            record_file=home.record_file,
+            session_start=session_start,
+            put=self.put,
+            guard=self.guard,
+        )
+        mirror = self._mirror(sink, lambda: session_start, optional=True)
+        self._messages = sink, mirror
+        return [mirror]
+
+    def _make_usage_reports(self, session_start: int) -> list[Mirror]:
+        if not self._options.usage_options.enabled or not self._options.may_send:
+            return []
+        # Imported for those who ask for them.
+        from toolkit.telemetry.usage.sink import usage_sink
+
+        sink = usage_sink(self._options, session=self.home.session.session, guard=self.guard)
+        return [] if sink is None else [self._mirror(sink, lambda: session_start, optional=True)]
 
     def _all_mirrors(self) -> list[Mirror]:
         return self._mirrors if self._findings is None else [*self._mirrors, self._findings[1]]
@@ -370,7 +446,7 @@ def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
                 path, run_id=home.manifest.run_id, span_filter=span_filter, mode=home.modes.file
             )
         )
-    if options.otlp:
+    if options.otlp and "otlp" not in options.not_sent:
         from toolkit.telemetry.exporters.otlp import OtlpExporter
 
         found.append(

@@ -12,11 +12,12 @@ from typing import Any, Final
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.close_look import CloseLook
 from toolkit.telemetry.device_spans import DeviceSpan, DeviceTimer
+from toolkit.telemetry.errors.book import note_spans
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.intake import Intake
 from toolkit.telemetry.options import SpanOptions
 from toolkit.telemetry.span_times import THE_REST, AllTimes, SpanTimes
-from toolkit.telemetry.span_writer import LONGEST_NAME, SpanWriter
+from toolkit.telemetry.span_writer import LONGEST_NAME, SpanWriter, name_of_thread
 from toolkit.telemetry.spans import NO_FAILURES, NO_SPAN, AnySpan, FoldedSpan, Span
 from toolkit.telemetry.steps import StepGate
 from toolkit.telemetry.time_meter import TimeMeter
@@ -44,6 +45,8 @@ _NAMES_A_SUMMARY: Final = 20
 """Of more names the summary is longer, and comes less often."""
 _CLOCK_SET_S: Final = 0.2
 _LATEST_TIME: Final = 1e12
+_DEEPEST: Final = 50
+"""Spans inside each other that an error or a hang tells of."""
 
 
 class SpanBook:
@@ -236,6 +239,8 @@ class SpanBook:
 
     def unwind(self, span: Span) -> None:
         """Take note that an exception leaves the block of `span`, and with it all that began in there."""
+        with self.guard.watch("noting where an error arose"):
+            note_spans(span.error, self.path)
         if span.thread == self.meter.owner and not span.closed:
             self.meter.unwind(span, self.monotonic())
 
@@ -307,6 +312,45 @@ class SpanBook:
             span = span.outer
         return span
 
+    def path(self, just_ended: FoldedSpan | None = None) -> list[str]:
+        """Return the names of the spans that are open on this thread or in this task, innermost last."""
+        found: list[Span | FoldedSpan] = [just_ended] if just_ended is not None else []
+        span = self.innermost()
+        while span is not None and len(found) < _DEEPEST:
+            found.append(span)
+            span = span.outer
+        if get_ident() == self.meter.owner:
+            found += self._metered()
+        unique = {id(span): span for span in found if span is just_ended or not span.closed}
+        return [span.name for span in sorted(unique.values(), key=lambda span: span.began)]
+
+    def open_now(self) -> list[dict[str, Any]]:
+        """Return what is open on any thread, the longest first: name, seconds, and the thread if not the training's."""
+        now = self.monotonic()
+        spans: dict[int, Span | FoldedSpan] = {id(span): span for span in list(self._open.values())}
+        spans |= {id(span): span for span in self._metered()}
+        found = []
+        for span in sorted(spans.values(), key=lambda span: span.began)[:_DEEPEST]:
+            told: dict[str, Any] = {"name": span.name, "seconds": round(now - span.began, 3)}
+            if span.thread != self.meter.owner:
+                told["thread"] = name_of_thread(span.thread)
+            found.append(told)
+        return found
+
+    def ended(self) -> int:
+        """Return how many spans the training's thread has ended in this session."""
+        return sum(times.count for times in list(self.times.by_name.values()))
+
+    def _metered(self) -> list[Span | FoldedSpan]:
+        """Return the open spans of the training's thread that count as an entry of the ledger."""
+        found: list[Span | FoldedSpan] = []
+        span: Any = self.meter.top
+        while span is not None and len(found) < _DEEPEST:
+            if isinstance(span, (Span, FoldedSpan)) and not span.closed:
+                found.append(span)
+            span = span.below
+        return found
+
     def now_as_wall(self) -> float:
         """Return the wall time that goes with this moment of the monotonic clock."""
         return self.monotonic() + self.wall_offset
@@ -324,6 +368,7 @@ class SpanBook:
         if not self.is_open or isinstance(error, NO_FAILURES):
             return
         with self.guard.watch("ending a span"):
+            note_spans(error, lambda: self.path(span))
             times = span.times
             times.failed += 1
             if times.failed <= _KEPT_OF_A_NAME:

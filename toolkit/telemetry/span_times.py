@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from toolkit.telemetry.time_meter import Metered, TimeMeter
 from toolkit.timing.names import DEVICE_TIME_PREFIX, ENTRY_OF, ONE_LOGGER_NAMES, PAUSED, TIME_PREFIX
@@ -99,6 +99,16 @@ class SpanTimes:
         return self._largest
 
 
+class OnStepRecords(Protocol):
+    """Something that has fields for the next step record."""
+
+    times: SpanTimes
+
+    def put_on(self, fields: dict[str, Any]) -> None:
+        """Add them to `fields`."""
+        ...
+
+
 class AllTimes:
     """The times of every name, and what a step record says of them."""
 
@@ -107,6 +117,8 @@ class AllTimes:
         self.by_name: dict[str, SpanTimes] = {}
         self.active: list[SpanTimes] = []
         """Names that step records tell of; empty, and so false, in a run without spans."""
+        self.profiled: list[OnStepRecords] = []
+        """What else step records tell of."""
         self.incident: Callable[[], None] = _nothing
         """Called where a step is out of the ordinary."""
         self._began = began
@@ -146,8 +158,17 @@ class AllTimes:
             if times.device_seconds > times.told_on_device:
                 fields[DEVICE_TIME_PREFIX + times.name] = times.device_seconds - times.told_on_device
                 times.told_on_device = times.device_seconds
+        for profile in self.profiled:
+            profile.put_on(fields)
         fields.update(self.meter.take(self._began + elapsed))
         return fields
+
+    def add_profile(self, profile: OnStepRecords) -> None:
+        """Have step records tell of a profiled name as well."""
+        self.profiled.append(profile)
+        if not self.active:
+            # A step record asks for times only where there are some; of this name it says nothing here.
+            self.active.append(profile.times)
 
     def in_control(self) -> AbstractContextManager[object]:
         """Return a block whose time counts as spent on requests; in a run without spans there is no ledger to keep."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolkit.runfolder import records
 from toolkit.telemetry.clock import Clock
-from toolkit.telemetry.failure import describe_failure
+from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.intake import Intake
 from toolkit.telemetry.privacy.masking import mask_secrets
@@ -59,7 +59,7 @@ class SpanWriter:
         if span.step >= 0:
             record["global_step"] = span.step
         if span.thread != self._main_thread:
-            record["thread"] = _name_of_thread(span.thread)
+            record["thread"] = name_of_thread(span.thread)
         if span.kept is not None:
             record["kept"] = span.kept
         if span.is_plain and not span.attributes and span.error is None:
@@ -203,7 +203,7 @@ class SpanWriter:
         if step >= 0:
             fields["global_step"] = step
         if thread != self._main_thread:
-            fields["thread"] = _name_of_thread(thread)
+            fields["thread"] = name_of_thread(thread)
 
     def _add_step(self, fields: dict[str, Any]) -> None:
         if self._gate.last_step >= 0:
@@ -234,7 +234,8 @@ def _is_small(value: Any) -> bool:
     return type(value) in _SMALL or (type(value) is str and len(value) <= _SMALL_TEXT)
 
 
-def _name_of_thread(ident: int) -> str:
+def name_of_thread(ident: int) -> str:
+    """Return the name of a thread that runs; its number where none of that number does."""
     for thread in threading.enumerate():
         if thread.ident == ident:
             return thread.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.timing.ledger import Ledger, LedgerBook
+from toolkit.timing.span_summary import SpanSummary, SummaryBook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class RunTime:
     records: int
     bad_lines: int
     """Lines that are no record."""
+    spans: Mapping[str, SpanSummary]
+    """What the run says of its spans of each name, what took longest first."""
 
 
 def read_run_time(
@@ -37,11 +40,12 @@ def read_run_time(
     Raises:
         OSError: the record file is missing, unreadable, no regular file, or was replaced meanwhile.
     """
-    book = LedgerBook()
+    book, summaries = LedgerBook(), SummaryBook()
     count = bad_lines = 0
     for block in blocks_of(folder / METRICS_JSONL):
         records, bad = records_in(block)
         book.take(records)
+        summaries.take(records)
         count += len(records)
         bad_lines += bad
         if on_records is not None:
@@ -49,11 +53,13 @@ def read_run_time(
     try:
         manifest = read_manifest(folder)
     except (OSError, ManifestError):
-        return RunTime(ledger=book.ledger(), status=None, records=count, bad_lines=bad_lines)
-    now = wall()
-    status = work_out_status(manifest, now).name
+        ledger, status = book.ledger(), None
+    else:
+        now = wall()
+        status = work_out_status(manifest, now).name
+        ledger = ledger_at(book, manifest, status, now)
     return RunTime(
-        ledger=ledger_at(book, manifest, status, now), status=status, records=count, bad_lines=bad_lines
+        ledger=ledger, status=status, records=count, bad_lines=bad_lines, spans=summaries.by_name()
     )
 
 

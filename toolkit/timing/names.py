@@ -95,6 +95,8 @@ TIME_PREFIX: Final = "time/"
 """Before a span's name on a step record: seconds inside such spans since the last step record, by the host's clock."""
 DEVICE_TIME_PREFIX: Final = "device_time/"
 """The same by the device's own clock."""
+PROFILING_PREFIX: Final = "profiling/"
+"""Before a profiled function's name on a step record: seconds a call took, the mean of those since the last record."""
 
 HOST_CLOCK: Final = "host"
 DEVICE_CLOCK: Final = "cuda"

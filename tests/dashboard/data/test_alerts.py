@@ -195,3 +195,150 @@ def test_a_spike_that_was_seen_is_news_again_as_a_divergence(tmp_path, store):
     assert alert.seen_as != as_spike.seen_as
     assert not is_put_away(alert, Labels(acknowledged=(as_spike.seen_as,)))
     assert is_put_away(alert, Labels(acknowledged=(alert.seen_as,)))
+
+
+# ---------------------------------------------------------------- errors and hangs
+
+
+def error(**fields):
+    return {
+        "event": "error",
+        "seq": 900,
+        "session": 1,
+        "time": 1_700_000_500.0,
+        "global_step": 399,
+        "id": "1-error-abc",
+        "type": "ValueError",
+        "message": "ValueError: bad batch",
+        "count": 1,
+        "stack": ["train.py:3 in main", "train.py:9 in load"],
+        **fields,
+    }
+
+
+def texts(alert):
+    return {detail.title.partition(",")[0]: detail.text for detail in alert.details}
+
+
+def test_an_error_is_shown_with_its_stack_and_what_was_around_it(tmp_path, store):
+    record = error(
+        output=["step 398", "step 399"],
+        spans=["training_loop", "forward"],
+        thread="MainThread",
+        memory={"rss_mb": 12.0},
+        notes=["in batch 7"],
+        caused_by=[
+            {"type": "KeyError", "message": "KeyError: 'a'", "link": "cause", "stack": ["data.py:1 in get"]}
+        ],
+    )
+    write_run(tmp_path, "r", [*steps(), record])
+
+    (alert,) = read(store)
+
+    assert (alert.kind, alert.severity, alert.step) == ("error", "critical", 399)
+    shown = texts(alert)
+    assert shown["Stack"] == "train.py:3 in main\ntrain.py:9 in load"
+    assert shown["Last output"] == "step 398\nstep 399"
+    assert shown["What led to it"] == "raised from KeyError: 'a'\n    data.py:1 in get"
+    assert shown["Around it"] == "spans: training_loop > forward\nthread: MainThread"
+    assert shown["Memory"] == "rss_mb: 12.0"
+    assert shown["Notes"] == "in batch 7"
+
+
+def test_source_lines_and_local_values_stand_below_their_frame(tmp_path, store):
+    frame = {
+        "file": "train.py",
+        "line": 9,
+        "function": "load",
+        "source": "return data[i]",
+        "locals": {"i": "7"},
+    }
+    write_run(tmp_path, "r", [*steps(), error(frames=[frame])])
+
+    (alert,) = read(store)
+
+    assert texts(alert)["Stack"] == "train.py:9 in load\n    return data[i]\n        i = 7"
+
+
+def test_an_error_that_came_again_is_one_alert_that_says_how_often(tmp_path, store):
+    again = error(seq=950, count=10, message="ValueError: another batch")
+    write_run(tmp_path, "r", [*steps(), error(), again])
+
+    (alert,) = read(store)
+
+    assert (alert.count, alert.message) == (10, "ValueError: another batch")
+
+
+def test_how_often_an_error_came_in_all_is_what_the_end_record_says(tmp_path, store):
+    kinds = [{"type": "ValueError", "fingerprint": "abc", "count": 17}, {"fingerprint": "x"}, 7]
+    end = {"event": "end", "seq": 999, "session": 1, "time": 1_700_000_600.0, "status": "finished"}
+    write_run(tmp_path, "r", [*steps(), error(), {**end, "errors": kinds}, {**end, "seq": 1000, "errors": 3}])
+
+    (alert,) = read(store)
+
+    assert alert.count == 17
+
+
+def hang(state, **fields):
+    return {
+        "event": "finding",
+        "seq": 900,
+        "session": 1,
+        "time": 1_700_000_500.0,
+        "global_step": 399,
+        "id": "1-hang-global_step-399",
+        "kind": "hang",
+        "severity": "warning",
+        "metric": "global_step",
+        "start_step": 399,
+        "noticed_step": 399,
+        "state": state,
+        "message": "No step for 70 s.",
+        **fields,
+    }
+
+
+def test_a_hang_that_is_over_still_shows_where_its_threads_stood(tmp_path, store):
+    about = {
+        "stacks": [
+            {"threads": ["MainThread"], "stack": ["train.py:3 in main", "dist.py:9 in all_reduce"]},
+            {"threads": ["a", "b"], "more_threads": 3, "stack": ["queue.py:1 in get"]},
+        ],
+        "threads_left_out": 2,
+        "spans": [{"name": "all_reduce", "seconds": 61.0}],
+        "gpu": {"gpu_util": 100},
+        "not_answering": ["nvml"],
+    }
+    over = hang("resolved", seq=901, resolved_step=400, end_step=400)
+    write_run(tmp_path, "r", [*steps(), hang("open", **about), over])
+
+    (alert,) = read(store)
+
+    assert (alert.title, alert.state) == ("Hang", "resolved")
+    assert [detail.title for detail in alert.details] == [
+        "Stack of MainThread",
+        "Stack of a, b, 3 more",
+        "More threads",
+        "Around it",
+        "GPU",
+    ]
+    assert alert.details[0].text.endswith("dist.py:9 in all_reduce")
+    assert alert.details[3].text == "open span: all_reduce, 61.0 s\ndoes not answer: nvml"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stack": "a text", "frames": [1, "x"], "output": {"a": 1}, "caused_by": [None], "memory": [1]},
+        {"stack": [1, None, {}], "spans": [1, {"name": None}], "group": [{"group": [{"group": []}]}]},
+        {"stacks": [{"threads": 7, "stack": [["x"]]}, "x"], "threads_left_out": "many", "gpu": 3},
+        {"stack": ["x" * 100_000] * 5_000},
+    ],
+)
+def test_whatever_a_record_holds_is_no_trouble(tmp_path, store, fields):
+    write_run(tmp_path, "r", [*steps(), error(**fields), hang("open", **fields)])
+
+    alerts = read(store)
+
+    assert len(alerts) == 2
+    assert sum(len(detail.text) for alert in alerts for detail in alert.details) < 600_000

@@ -14,7 +14,16 @@ import dashboard
 
 APP = Path(dashboard.__file__).with_name("app.py")
 
-OF_A_RUN = ("overview", "metrics", "system", "alerts", "timeline", "samples", "config_notes")
+OF_A_RUN = (
+    "overview",
+    "metrics",
+    "system",
+    "alerts",
+    "timeline",
+    "samples",
+    "completions",
+    "config_notes",
+)
 EVERY_PAGE = ("runs", "compare", *OF_A_RUN, "settings_page")
 
 _UNDER_ANOTHER_PATH = ("config_notes", "settings_page")

@@ -513,3 +513,48 @@ def test_the_latest_events_tell_of_a_finding_once_and_that_it_is_over(logs):
 
     assert words.count("Loss spike is over at step") == 1
     assert ":material/bolt: finding" not in words
+
+
+# ---------------------------------------------------------------- errors and hangs
+
+
+def test_an_error_and_a_hang_show_their_stacks_as_plain_text(logs):
+    error = {
+        "event": "error",
+        "seq": 900,
+        "session": 1,
+        "time": 1_700_000_500.0,
+        "global_step": 399,
+        "id": "1-error-abc",
+        "message": "ValueError: bad batch",
+        "count": 7,
+        "stack": ["train.py:9 in <module>", "**bold**.py:1 in f"],
+        "output": ["<b>the last words</b>"],
+    }
+    hang = {
+        "event": "finding",
+        "seq": 901,
+        "session": 1,
+        "time": 1_700_000_600.0,
+        "id": "1-hang-global_step-399",
+        "kind": "hang",
+        "severity": "warning",
+        "metric": "global_step",
+        "start_step": 399,
+        "noticed_step": 399,
+        "state": "open",
+        "message": "No step for 301 s.",
+        "stacks": [{"threads": ["MainThread"], "stack": ["dist.py:3 in all_reduce"]}],
+    }
+    write_run(logs, "r", [*steps(), error, hang])
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert "7 times" in said(tab)
+    assert [block.value for block in tab.main.code] == [
+        "train.py:9 in <module>\n**bold**.py:1 in f",
+        "<b>the last words</b>",
+        "dist.py:3 in all_reduce",
+    ]
+    assert chart_data(tab) == [], "an error is no point of a curve"

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard import session
+from dashboard.data.completions import FoundCompletions, completion_of
 from dashboard.data.run_store import (
     Health,
     MetricInfo,
@@ -45,6 +46,24 @@ from toolkit.runfolder.status import Status
 from toolkit.timing.ledger import LedgerBook
 
 STEPS = np.arange(50, dtype=np.float64)
+
+
+class MemoryCompletions:
+    """One completion, at one place."""
+
+    ONE = completion_of(
+        {"event": "completion", "global_step": 7, "prompt": "Why?", "completion": "Because.", "reward": 0.5},
+        3,
+    )
+
+    def find(self, query, *, first=0, count=50, wait_s=0.3):
+        return FoundCompletions(rows=(self.ONE,), matching=1, known=1)
+
+    def at(self, place):
+        return self.ONE if place == self.ONE.place else None
+
+    def siblings(self, completion, *, limit=200):
+        return ()
 
 
 class MemoryStore:
@@ -148,6 +167,9 @@ class MemoryStore:
 
     def span_records(self, key, places, *, rank=0):
         return [None] * len(places)
+
+    def completions(self, key):
+        return MemoryCompletions()
 
     def trace(self, key):
         return iter((b'{"traceEvents":[]}',))

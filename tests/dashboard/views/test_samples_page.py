@@ -178,27 +178,6 @@ def test_the_first_and_the_last_of_many_steps_are_shown(logs):
     assert "No prompt contains this." in said(tab)
 
 
-def test_completions_are_a_table(logs):
-    write_run(
-        logs,
-        "r",
-        extra=[
-            {
-                "event": "completion",
-                "time": 1.7e9,
-                "global_step": 3,
-                "prompt": "2+2",
-                "completion": "<b>4</b>",
-            }
-        ],
-    )
-
-    tab = open_page("samples", "r")
-
-    assert is_well(tab)
-    assert list(tab.dataframe[0].value["completion"]) == ["<b>4</b>"]
-
-
 def _touched(path):
     path.touch()
     return path

@@ -198,6 +198,46 @@ def test_plain_text_is_left_alone(text):
     assert mask_secrets(text) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('token = os.environ.get("X", "a1b2c3d4e5")', 'token = os.environ.get("X", "***")'),
+        ('token = os.environ.get("HF_TOKEN")', 'token = os.environ.get("HF_TOKEN")'),
+        ('password: str = "abc"', 'password: str = "***"'),
+        ("password: str | None = None", "password: str | None = None"),
+        ('password = ask() or "a1b2c3d4e5"', 'password = ask() or "***"'),
+        ("deploy_key=a1b2c3d4e5f6", "deploy_key=***"),
+        ("sort_key=length", "sort_key=length"),
+        ("X-Auth-Token: abc", "X-Auth-Token: ***"),
+        ("the API key is abc123", "the API key is ***"),
+        ("the password is required", "the password is required"),
+        ('{\\"password\\": \\"abc\\"}', '{\\"password\\": \\"***\\"}'),
+        ("[--password abc]", "[--password ***"),
+        ("curl -u me:abc https://x.example", "curl -u me:*** https://x.example"),
+        ("Cookie: sid=abc; theme=dark", "Cookie: ***"),
+        ("ntfy.sh/mine", "***"),
+    ],
+)
+def test_a_secret_in_a_line_of_a_program_or_a_shell_is_cut_out(text, masked):
+    assert mask_secrets(text) == masked
+
+
+def test_what_looks_made_by_chance_under_a_name_that_says_key_is_hidden():
+    config = {
+        "deploy": {"ssh_host_key": "x"},
+        "row_key": "a1b2c3d4e5f6",
+        "cache_key": "v1-linux",
+        "key": "a1b2c3d4e5f6",
+    }
+
+    assert mask_secrets(config) == {
+        "deploy": {"ssh_host_key": "***"},
+        "row_key": "***",
+        "cache_key": "v1-linux",
+        "key": "***",
+    }
+
+
 def test_an_argument_after_a_secret_option_is_hidden():
     argv = [
         "train.py",

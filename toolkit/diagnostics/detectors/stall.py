@@ -125,6 +125,8 @@ class Stall:
             self._end(self._incident, step, now)
         self._step = step
         self._time = self._alive = now
+        # An error may have been caught, or was telemetry's own.
+        self._is_over = False
         if step > self._furthest:
             self._furthest = step
 
@@ -138,7 +140,11 @@ class Stall:
         if self._step is None or not self._usual_s or self._is_over:
             return
         seconds = now - self._alive
-        if self._incident is not None:
+        if self._incident is not None and self._is_told_by_run(self._incident.start_step, self._furthest):
+            # It was a moment later than this, and has more to say.
+            self._book.close(self._incident, resolved_step=self._furthest)
+            self._incident = None
+        elif self._incident is not None:
             self._grow(self._incident, seconds)
         elif seconds > STALL_S and seconds > self._limit(1.0 if self._heartbeat_tells else self._stride):
             self._open(
@@ -175,6 +181,8 @@ class Stall:
             self._open(before, step, seconds, steps)
 
     def _open(self, start_step: int, noticed_step: int, seconds: float, steps: float) -> None:
+        if self._is_told_by_run(start_step, noticed_step):
+            return
         self._incident = self._book.open(
             _KIND,
             _METRIC,
@@ -185,6 +193,10 @@ class Stall:
         )
         self._incident.variant = ""
         self._incident.severity = None if seconds >= STALL_LOUD_S else INFO
+
+    def _is_told_by_run(self, start_step: int, noticed_step: int) -> bool:
+        """Say whether the run has told of this pause itself, with more than can be seen from here."""
+        return self._book.hang_step is not None and start_step <= self._book.hang_step <= noticed_step
 
     def _grow(self, incident: Incident, seconds: float) -> None:
         incident.count += 1

@@ -13,9 +13,11 @@ class Secrecy(enum.IntEnum):
     """How much of what stands under a name is hidden."""
 
     OPEN = 0
-    TEXT = 1
+    LOOK = 1
+    """Texts that look as if chance had made them are (`deploy_key: 8fK2…`, not `rotary_key: positions`)."""
+    TEXT = 2
     """Texts are; a number or a switch under such a name is a setting (`token: 5`, `use_auth: true`)."""
-    ALL = 2
+    ALL = 3
     """Numbers too: a password may be one."""
 
 
@@ -39,6 +41,8 @@ def secrecy_of(name: str) -> Secrecy:
         return Secrecy.TEXT
     if words[-1] == "tokens" and before in _OWNERS_OF_TOKENS:
         return Secrecy.TEXT
+    if words[-1] in ("key", "keys"):
+        return Secrecy.LOOK
     return Secrecy.OPEN
 
 
@@ -51,6 +55,7 @@ _PASSWORDS: Final = frozenset(
         *("apikey", "apikeys", "accesskey", "accesskeys", "privatekey", "secretkey", "signingkey"),
         *("encryptionkey", "sshkey", "authkey", "accountkey", "masterkey", "licensekey", "servicekey"),
         *("subscriptionkey", "sharedkey", "hmackey", "wandbkey", "openaikey", "hfkey", "connectionstring"),
+        *("deploykey", "hostkey", "cryptkey", "clientkey", "rsakey", "pgpkey", "gpgkey", "tlskey"),
     }
 )
 """Words, or two words in a row, that name a password whatever its type."""
@@ -58,7 +63,7 @@ _PASSWORDS: Final = frozenset(
 _SECRETS: Final = frozenset(
     {
         *("auth", "authorization", "bearer", "cookie", "cookies", "dsn", "webhook", "webhooks", "netrc"),
-        *("authtoken", "accesstoken", "apitoken", "hftoken", "refreshtoken", "bearertoken"),
+        *("authtoken", "accesstoken", "apitoken", "hftoken", "refreshtoken", "bearertoken", "ntfytopic"),
     }
 )
 

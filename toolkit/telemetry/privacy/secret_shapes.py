@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
 
@@ -14,38 +15,159 @@ def mask_text(text: str) -> str:
     """Return `text` with every part that looks like a secret replaced by `***`."""
     if len(text) < _SHORTEST:
         return text
-    text = _PEM_BLOCK.sub(MASK, text)
-    text = _URL_LOGIN.sub(_mask_login, text)
-    for after_this in (_SIGNED_URL, _AUTHORIZATION, _BEARER, _WANDB_KEY):
-        text = after_this.sub(rf"\1{MASK}", text)
-    text = _OPTION.sub(_mask_option, text)
-    text = _mask_assignments(text)
-    return _KNOWN_SHAPE.sub(MASK, text)
+    # Looking for a word costs a hundredth of what looking for a pattern does, and most texts have none of these.
+    if _PEM_BEGIN in text:
+        text = _PEM_BLOCK.sub(MASK, text)
+    if len(text) >= _PEM_LINE_LENGTH:
+        text = _PEM_LINE.sub(_mask_line, text)
+    if "://" in text:
+        text = _URL_LOGIN.sub(_mask_login, text)
+        text = _WEBHOOK.sub(MASK, text)
+    if "ntfy.sh/" in text:
+        text = _NTFY_TOPIC.sub(MASK, text)
+    if "=" in text:
+        text = _SIGNED_URL.sub(rf"\1{MASK}", text)
+    small = text.lower()
+    for hint, patterns in _BEHIND_A_WORD.items():
+        if hint in small:
+            for pattern in patterns:
+                text = pattern.sub(rf"\1{MASK}", text)
+    if any(hint in small for hint in _HINTS_OF_NAMES):
+        text = _OPTION.sub(_mask_option, text)
+        text = _mask_assignments(text)
+    if _LONG_WORD.search(text) and any(hint in text for hint in _HINTS_OF_SHAPES):
+        text = _KNOWN_SHAPE.sub(MASK, text)
+    return _BOT_TOKEN.sub(MASK, text) if ":" in text else text
+
+
+def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
+    """Return the numbers of those `items` that are lines of a private key, where a text was taken apart into lines.
+
+    Its beginning may have been left out, as of the last lines of output.
+    """
+    marks = [
+        (number, _PEM_BEGIN in item)
+        for number, item in enumerate(items)
+        if isinstance(item, str) and (_PEM_BEGIN in item) != (_PEM_END in item)
+    ]
+    found: set[int] = set()
+    begun = 0
+    for number, is_begin in marks:
+        if is_begin:
+            begun = number
+        else:
+            found.update(range(begun, number + 1))
+            begun = len(items)
+    if marks and marks[-1][1]:
+        found.update(range(begun, len(items)))
+    return frozenset(found)
+
+
+def looks_made_by_chance(text: str) -> bool:
+    """Say whether `text` has a long piece in which letters and digits change often, as keys have and names do not."""
+    if len(text) > _LONGEST_KEY or any(map(str.isspace, text)):
+        return False
+    for piece in _PIECE.findall(text):
+        changes = len(_CHANGE.findall(piece))
+        if changes >= 3 or (changes >= 1 and len(piece) >= 20) or len(piece) >= 32:
+            return True
+    return False
 
 
 _SHORTEST: Final = 6
+_PEM_BEGIN: Final = "-----BEGIN "
+_PEM_END: Final = "-----END "
+_PEM_LINE_LENGTH: Final = 64
+_LONGEST_KEY: Final = 4096
+_PIECE = re.compile(r"[A-Za-z0-9]{8,}")
+_CHANGE = re.compile(r"[0-9][A-Za-z]|[A-Za-z](?=[0-9])")
 
 _KNOWN_SHAPE = re.compile(
     r"""(?<![A-Za-z0-9])(?:
-      hf_[A-Za-z0-9]{20,}                                  # Hugging Face
+      hf_[A-Za-z0-9]{20,} | api_org_[A-Za-z0-9]{20,}       # Hugging Face
     | sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}        # OpenAI, Anthropic, and others after them
     | gh[pousr]_[A-Za-z0-9]{16,} | github_pat_\w{20,}      # GitHub
-    | glpat-[\w-]{16,}                                     # GitLab
+    | gl(?:pat|dt|rt|ptt|cbt|ft|agent)-[\w-]{16,}          # GitLab
     | (?:AKIA|ASIA)[0-9A-Z]{16}                            # AWS
-    | AIza[\w-]{30,}                                       # Google
-    | xox[a-z]-[A-Za-z0-9-]{10,}                           # Slack
+    | AIza[\w-]{30,} | ya29\.[\w-]{20,} | GOCSPX-[\w-]{16,}  # Google
+    | (?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}                  # Slack
     | wandb_v[0-9]+_\w{20,}                                # W&B; its older keys are 40 hex digits, as commits are
     | eyJ[\w-]{14,}(?:\.[\w-]+){0,4}                        # a JSON web token, or other JSON in base64
-    | https://hooks\.slack\.com/services/[\w/-]+
-    | https://(?:\w+\.)?discord(?:app)?\.com/api/webhooks/[\w/-]+
+    | npm_[A-Za-z0-9]{30,} | pypi-[\w-]{40,}                # package indexes
+    | (?:gsk|r8|rpa|phc|phx|lin_api|dop_v1|doo_v1|lsv2_pt|lsv2_sk|sntrys|sntryu|ntn)_[\w]{20,}
+    | (?:nvapi|xai|pplx|tvly|GOOG|fw|csk|jina)-[\w-]{20,}
+    | (?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}          # Stripe
+    | SG\.[\w-]{16,}\.[\w-]{16,}                            # SendGrid
+    | dapi[0-9a-f]{32}                                     # Databricks
+    | ATATT3[\w=-]{20,}                                    # Atlassian
+    | AGE-SECRET-KEY-1[0-9A-Z]{20,}
     )""",
     re.VERBOSE,
 )
+_LONG_WORD = re.compile(r"[\w.-]{15}")
+_HINTS_OF_SHAPES: Final = (
+    *(
+        "hf_",
+        "api_org_",
+        "sk-",
+        "gh",
+        "github_pat_",
+        "gl",
+        "AKIA",
+        "ASIA",
+        "AIza",
+        "ya29.",
+        "GOCSPX-",
+        "xox",
+        "xapp-",
+        "wandb_v",
+    ),
+    *(
+        "eyJ",
+        "npm_",
+        "pypi-",
+        "gsk_",
+        "r8_",
+        "rpa_",
+        "phc_",
+        "phx_",
+        "lin_api_",
+        "_v1_",
+        "lsv2_",
+        "sntry",
+        "ntn_",
+    ),
+    *("nvapi-", "xai-", "pplx-", "tvly-", "GOOG-", "fw-", "csk-", "jina-", "_live_", "_test_", "SG.", "dapi"),
+    *("ATATT3", "AGE-SECRET"),
+)
+
+# Telegram's: the number of the bot, a colon, and its key.
+_BOT_TOKEN = re.compile(r"(?<![0-9])[0-9]{8,12}:AA[\w-]{30,}")
 
 # A block that is cut off before its end is hidden to the end of the text.
 _PEM_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)", re.DOTALL)
 
+# A line of one, where the lines before and behind it are elsewhere.
+_PEM_LINE = re.compile(r"^[A-Za-z0-9+/]{64}$", re.MULTILINE)
+
 _URL_LOGIN = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<login>[^\s/@?#\"']{1,400})@")
+
+# Addresses that are passwords themselves: whoever knows one can post there.
+_WEBHOOK = re.compile(
+    r"""https?://(?:
+      hooks\.slack\.com/(?:services|workflows|triggers)/
+    | (?:\w+\.)?discord(?:app)?\.com/api/(?:v[0-9]+/)?webhooks/
+    | open\.(?:feishu\.cn|larksuite\.com|larkoffice\.com)/open-apis/bot/(?:v[0-9]+/)?hook/
+    | [\w-]+\.webhook\.office\.com/
+    | hooks\.zapier\.com/hooks/
+    | maker\.ifttt\.com/
+    | api\.telegram\.org/bot
+    | (?:oapi\.dingtalk\.com|qyapi\.weixin\.qq\.com|chat\.googleapis\.com)/[\w/.-]{0,200}\?
+    )[^\s"'<>]+""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+_NTFY_TOPIC = re.compile(r"(?:https?://)?\bntfy\.sh/[\w-]+")
 
 _SIGNED_URL = re.compile(
     r"([?&](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)[^\s&\"'#]+",
@@ -53,25 +175,79 @@ _SIGNED_URL = re.compile(
 )
 
 _AUTHORIZATION = re.compile(
-    r"""(\bauthorization["']?\s{0,3}[:=]\s{0,3}["']?(?:(?:bearer|basic|token|digest)\s{1,3})?)[^\s"',;]+""",
+    r"""(\bauthorization["']?\s{0,3}[:=]\s{0,3}["']?(?:(?:bearer|basic|token|digest)\s{1,3})?)[^\s"',;|]+""",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(\bbearer\s{1,3})(?=[^\s\"',;]*[0-9])[^\s\"',;]{8,}", re.IGNORECASE)
-
-_WANDB_KEY = re.compile(
-    r"""(\bwandb(?:\s{1,3}login\s{1,3}(?:--\S+\s{1,3})*|[\w.-]*["']?\s{0,3}[=:]\s{0,3}["']?))[0-9a-f]{40}\b""",
+_COOKIE = re.compile(
+    r"""(\bcookie["']?\s{0,3}:\s{0,3}["']?)[^\s=;"']{1,80}=[^\r\n"']+""",
     re.IGNORECASE,
 )
+_WANDB_KEY = re.compile(
+    r"""(\bwandb(?:\s{1,3}login\s{1,3}(?:--\S+\s{1,3})*|[\w.-]*["']?\s{0,3}[=:(]\s{0,3}(?:key\s{0,3}=\s{0,3})?["']?))
+    [0-9a-f]{40}\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_CURL_LOGIN = re.compile(
+    r"(\bcurl\b[^\n]{0,200}?\s(?:-u|--user)[ =]{0,3}[^\s:]{1,64}:)[^\s\"']+", re.IGNORECASE
+)
+_SSHPASS = re.compile(r"(\bsshpass\s{1,3}-p\s{0,3})[^\s]+", re.IGNORECASE)
+
+# "the password is abc1": a word without a digit is more likely a sentence that goes on.
+_TOLD = re.compile(
+    r"""(\b(?:password|passphrase|passwd|api[ _-]?key|access[ _-]?token)\s{1,3}(?:is|was)\s{1,3}["']?)
+    (?=[^\s"',;]*[0-9])[^\s"',;]+""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+_BEHIND_A_WORD: Final = {
+    " is ": (_TOLD,),
+    " was ": (_TOLD,),
+    "authorization": (_AUTHORIZATION,),
+    "bearer": (_BEARER,),
+    "cookie": (_COOKIE,),
+    "wandb": (_WANDB_KEY,),
+    "curl": (_CURL_LOGIN,),
+    "sshpass": (_SSHPASS,),
+}
+
+_HINTS_OF_NAMES: Final = (
+    *("pass", "pwd", "secret", "cred", "key", "token", "auth", "bearer", "cookie", "dsn", "webhook", "netrc"),
+    *("connection", "topic"),
+)
+"""One of these is in every name that says secret."""
 
 # "--hf-token abc", inside a command line that is one text.
-_OPTION = re.compile(r"(?<!\S)(?P<name>--?[A-Za-z][\w.-]{0,80})(?P<between>\s{1,3})(?P<value>[^\s-]\S*)")
+_OPTION = re.compile(
+    r"""(?<![\w-])(?P<name>--?[A-Za-z][\w.-]{0,80})(?P<between>\s{1,3})
+    (?P<value>(?P<quote>["'])[^"'\n]{1,4096}(?P=quote)|[^\s"'`-](?:(?![,;|]-)[^\s"'`])*)""",
+    re.VERBOSE,
+)
 
 # "token=abc", "password: abc", '"api_key": "abc"'.
 _ASSIGNED_NAME = re.compile(
-    r"""(?<![\w.-])-{0,2}(?P<name>[A-Za-z_][\w.-]{0,80})(?P<between>["']?\s{0,3}[=:]\s{0,3})"""
+    r"""(?<![\w.-])-{0,2}(?P<name>[A-Za-z_][\w.-]{0,80})
+    (?P<between>\\{0,7}["']?\s{0,3}[=:]\s{0,3}
+    (?:(?:str|bytes|SecretStr|Optional\[str\]|str\ ?\|\ ?None)\s{0,3}=\s{0,3})?)""",
+    re.VERBOSE,
 )
-_ASSIGNED_VALUE = re.compile(r"""(?P<quote>["'])[^"'\n]*(?P=quote)|[^\s,;&"'(){}\[\]]+""")
-_NO_SECRETS: Final = frozenset({"None", "True", "False", "null", "true", "false", '""', "''"})
+_CALL = re.compile(r"(?:await )?[A-Za-z_][\w.]{0,200}[(\[]")
+_LONGEST_CALL: Final = 400
+# The quotes are escaped where the text is JSON inside JSON.
+_ASSIGNED_VALUE = re.compile(
+    r"""(?P<quote>\\{0,7}["'])[^"'\n]*?(?P=quote)
+    |(?!\\{0,7}["'])(?:(?!\|-{0,2}[A-Za-z_][\w.-]{0,80}["']?\s{0,3}[=:])[^\s,;&"'(){}\[\]])+""",
+    re.VERBOSE,
+)
+_QUOTED = re.compile(r"""(?P<quote>["'])(?P<text>[^"'\n]{6,400})(?P=quote)""")
+_NO_SECRET = re.compile(r"""(?:None|True|False|null|true|false|""|'')(?![\w-])""")
+
+
+def _mask_line(match: re.Match[str]) -> str:
+    line = match[0]
+    is_mixed = any(map(str.isupper, line)) and any(map(str.islower, line)) and any(map(str.isdigit, line))
+    # A path may have 64 letters too, and has few of them in capitals.
+    return MASK if is_mixed and sum(map(str.isupper, line)) > 8 else line
 
 
 def _mask_login(match: re.Match[str]) -> str:
@@ -81,7 +257,8 @@ def _mask_login(match: re.Match[str]) -> str:
 
 
 def _mask_option(match: re.Match[str]) -> str:
-    if secrecy_of(match["name"]) is Secrecy.OPEN:
+    secrecy = secrecy_of(match["name"])
+    if secrecy is Secrecy.OPEN or (secrecy is Secrecy.LOOK and not looks_made_by_chance(match["value"])):
         return match[0]
     return f"{match['name']}{match['between']}{MASK}"
 
@@ -92,18 +269,43 @@ def _mask_assignments(text: str) -> str:
     for match in _ASSIGNED_NAME.finditer(text):
         if match.start() < done or not _assigns_a_secret(match):
             continue
+        if _CALL.match(text, match.end()):
+            # `token = os.environ.get("X", "abc")`: a program's own words, and maybe a secret among them.
+            line = text[match.end() : match.end() + _LONGEST_CALL].partition("\n")[0]
+            masked = _QUOTED.sub(_mask_quoted, line)
+            if masked != line:
+                parts += [text[done : match.end()], _mask_assignments(masked)]
+                done = match.end() + len(line)
+            continue
         value = _ASSIGNED_VALUE.match(text, match.end())
-        if value is None or value[0] in _NO_SECRETS:
+        if value is None or _NO_SECRET.match(value[0]):
+            continue
+        if secrecy_of(match["name"]) is Secrecy.LOOK and not looks_made_by_chance(value[0].strip("\"'")):
             continue
         quote = value["quote"] or ""
         parts += [text[done : match.end()], quote, MASK, quote]
         done = value.end()
-    return "".join([*parts, text[done:]]) if parts else text
+    return _mask_further_on("".join([*parts, text[done:]])) if parts else text
+
+
+def _mask_further_on(text: str) -> str:
+    """Mask what looks like a key behind a secret on the same line: `password = ask() or "abc"`."""
+    lines = []
+    for line in text.split("\n"):
+        before, mask, behind = line.partition(MASK)
+        lines.append(before + mask + _QUOTED.sub(_mask_quoted, behind))
+    return "\n".join(lines)
+
+
+def _mask_quoted(match: re.Match[str]) -> str:
+    quote = match["quote"]
+    return f"{quote}{MASK}{quote}" if looks_made_by_chance(match["text"]) else match[0]
 
 
 def _assigns_a_secret(match: re.Match[str]) -> bool:
     secrecy = secrecy_of(match["name"])
-    if ":" not in match["between"] or match["between"][0] in "\"'":
+    if ":" not in match["between"] or match["between"][0] in "\"'\\":
         return secrecy is not Secrecy.OPEN
-    # A bare colon is also how sentences go ("token: the smallest piece of text"); there only the plainest names count.
-    return secrecy is Secrecy.ALL
+    # A bare colon is also how sentences go ("token: the smallest piece of text"); there only the plainest names count,
+    # and those of headers.
+    return secrecy is Secrecy.ALL or (secrecy is Secrecy.TEXT and match["name"][:2] in ("X-", "x-"))

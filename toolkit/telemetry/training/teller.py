@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.failure import describe_failure
+from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.spans import NO_FAILURES, AnySpan
 from toolkit.telemetry.training.attributes import ERROR, Attributes, ErrorAttributes
 from toolkit.telemetry.training.config import whole_number

@@ -1,0 +1,36 @@
+// Texts beside each other, with what only one of them has marked. All of it is set as text, never as markup.
+function make(name, className, text) {
+  const made = document.createElement(name);
+  made.className = className;
+  if (text !== undefined && text !== null) made.textContent = text;
+  return made;
+}
+
+function drawPane(pane) {
+  const box = make("section", "telemetry-side");
+  const head = make("div", "telemetry-side-head");
+  head.appendChild(make("span", "telemetry-side-title", pane.title));
+  head.appendChild(make("span", "telemetry-side-about", pane.about));
+  box.appendChild(head);
+  const text = make("div", "telemetry-side-text");
+  text.dir = "auto";
+  text.tabIndex = 0;
+  for (const [words, mark] of pane.parts) {
+    text.appendChild(mark ? make(mark === "del" ? "del" : "ins", "", words) : document.createTextNode(words));
+  }
+  box.appendChild(text);
+  return box;
+}
+
+export default function (component) {
+  const { data, parentElement } = component;
+  const row = parentElement.querySelector(".telemetry-sides");
+  if (!row || !data) return undefined;
+  const drawn = JSON.stringify(data.panes);
+  // A refresh that changes nothing leaves a selection and the places that were scrolled to.
+  if (row.__drawn !== drawn) {
+    row.__drawn = drawn;
+    row.replaceChildren(...data.panes.map(drawPane));
+  }
+  return undefined;
+}

@@ -1,0 +1,50 @@
+"""Whole lines of a file from a place in it towards its beginning, a block at a time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from toolkit.runfolder.records import MAX_LINE_BYTES
+
+_BLOCK_BYTES: Final = MAX_LINE_BYTES + 64 * 1024
+"""Longer than any line that is read: each block but the first of the file holds the beginning of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """Whole lines, each with its newline, and where in the file they begin; empty where a line is too long."""
+
+    data: bytes
+    start: int
+    next_end: int
+    """Where the lines before these end; 0 where there are none."""
+
+
+def end_of_lines(descriptor: int, size: int) -> int:
+    """Return where the last line that has its newline ends, as far as `size`; 0 where there is none."""
+    end = size
+    while end > 0:
+        start = max(0, end - _BLOCK_BYTES)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def lines_before(descriptor: int, end: int) -> Backward:
+    """Return the lines that end at `end`, which is where a line ends, some thousand of them.
+
+    A line that is longer than any of ours is passed over.
+    """
+    start = max(0, end - _BLOCK_BYTES)
+    data = os.pread(descriptor, end - start, start)
+    if start == 0:
+        return Backward(data, 0, 0)
+    # From the middle of a line on nothing can be read: what comes before the first newline is left for the next block.
+    first = data.find(b"\n") + 1
+    if first < len(data):
+        return Backward(data[first:], start + first, start + first)
+    return Backward(b"", end, end_of_lines(descriptor, start))

@@ -1,0 +1,376 @@
+"""Finds the completions in one record file, the newest first, and those that are appended meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dashboard.data.backward import end_of_lines, lines_before
+from dashboard.data.completions import (
+    ANSWERS,
+    Completion,
+    CompletionQuery,
+    FoundCompletions,
+    Sibling,
+    completion_of,
+    reward_of,
+    step_of,
+    text_in,
+)
+from dashboard.data.growing import Growing
+from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
+from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED, MAX_LINE_BYTES, Record
+from toolkit.runfolder.safefile import open_regular
+
+_NEEDLE: Final = b'"completion'
+_APPENDED_BYTES: Final = 1024 * 1024
+_MOST_SEARCHES: Final = 8
+_MOST_DROPS: Final = 100_000
+_ROWS_AT_ONCE: Final = 50
+"""Records that are searched between two looks at the clock."""
+
+Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
+
+
+class CompletionReader:
+    """Reads one record file from its end. Safe to use from several threads.
+
+    Of each completion only a few numbers are kept; its texts are read again when they are shown or searched.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cursor: Cursor | None = None
+        """Where what is appended will begin."""
+        self._unread = 0
+        """How many bytes at the beginning of the file have not been read yet."""
+        self._appended = _Rows()
+        self._earlier = _Rows()
+        """From the newest to the oldest, as they are read."""
+        self._drops: dict[tuple[Any, Any, Any], int] = {}
+        self._searches: dict[str, _Search] = {}
+        self._all: tuple[int, _Columns] = (-1, _Columns())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held."""
+        return self._appended.nbytes + self._earlier.nbytes
+
+    # ------------------------------------------------------------ answering
+
+    def find(
+        self, query: CompletionQuery, *, first: int = 0, count: int = 50, wait_s: float = 0.3
+    ) -> FoundCompletions:
+        """Return what `query` finds so far, having read on for at most about `wait_s`."""
+        until = time.perf_counter() + wait_s
+        with self._lock:
+            try:
+                descriptor = open_regular(self.path)
+                try:
+                    return self._find(descriptor, query, slice(first, first + count), until, wait_s)
+                finally:
+                    os.close(descriptor)
+            except (OSError, ValueError):
+                # Whoever reads the file for the header says what is wrong with it.
+                self._forget()
+                return FoundCompletions()
+
+    def _find(
+        self, descriptor: int, query: CompletionQuery, wanted: slice, until: float, wait_s: float
+    ) -> FoundCompletions:
+        # Half of the time for each: what is searched for is wanted in what has been read by now.
+        part = self._read_on(descriptor, until - wait_s / 2 if query.text.strip() else until)
+        columns = self._columns()
+        chosen, searched = self._choose(descriptor, columns, query, until)
+        places = zip(columns.place[chosen[wanted]], columns.length[chosen[wanted]], strict=True)
+        rows = (_read(descriptor, int(place), int(length)) for place, length in places)
+        return FoundCompletions(
+            rows=tuple(row for row in rows if row is not None),
+            matching=len(chosen),
+            known=len(columns.place),
+            part_read=part,
+            part_searched=searched,
+            dropped=sum(self._drops.values()),
+        )
+
+    def at(self, place: int) -> Completion | None:
+        """Return the completion whose record begins there; None where there is none."""
+        if not 0 <= place < 2**62:
+            return None
+        try:
+            descriptor = open_regular(self.path)
+        except (OSError, ValueError):
+            return None
+        try:
+            # From the byte before it, which ends a line: elsewhere in the file somebody's text may look like a record.
+            data = os.pread(descriptor, MAX_LINE_BYTES + 2, max(0, place - 1))
+        finally:
+            os.close(descriptor)
+        if place:
+            if not data.startswith(b"\n"):
+                return None
+            data = data[1:]
+        line, newline, _ = data.partition(b"\n")
+        return _completion_in(line, place) if newline else None
+
+    def siblings(self, completion: Completion, *, limit: int = 200) -> Sequence[Sibling]:
+        """Return the others of the same prompt, newest first."""
+        if not completion.prompt:
+            return ()
+        with self._lock:
+            columns = self._columns()
+        same = (columns.prompt == _hash_of(completion.prompt)) & (columns.place != completion.place)
+        return [
+            Sibling(
+                place=int(columns.place[row]),
+                step=_whole(columns.step[row]),
+                reward=float(columns.reward[row]) if columns.has_reward[row] else None,
+            )
+            for row in np.flatnonzero(same)[:limit]
+        ]
+
+    def _choose(
+        self, descriptor: int, columns: _Columns, query: CompletionQuery, until: float
+    ) -> tuple[Places, float]:
+        """Return the rows that `query` finds, in its order, and how much of them has been searched."""
+        wanted = np.ones(len(columns.place), dtype=bool)
+        if query.steps is not None:
+            low, high = query.steps
+            wanted &= (columns.step >= low) & (columns.step <= high)
+        searched = 1.0
+        text = query.text.strip().casefold()
+        if text:
+            search = self._search_for(text)
+            searched = search.go_on(descriptor, columns, until)
+            wanted &= np.isin(columns.place, search.found())
+        rows = np.flatnonzero(wanted)
+        if query.sort != "Newest":
+            reward = columns.reward[rows]
+            # What is no number comes last, whichever end somebody looks for.
+            rows = rows[np.argsort(-reward if query.sort == "Highest reward" else reward, kind="stable")]
+        return rows, searched
+
+    def _search_for(self, text: str) -> _Search:
+        search = self._searches.pop(text, None) or _Search(text)
+        # The one that was asked for last stands last.
+        self._searches[text] = search
+        if len(self._searches) > _MOST_SEARCHES:
+            del self._searches[next(iter(self._searches))]
+        return search
+
+    def _columns(self) -> _Columns:
+        """Return all rows, the newest first."""
+        count = len(self._appended) + len(self._earlier)
+        if self._all[0] != count:
+            self._all = (count, _Columns.of(self._appended, self._earlier))
+        return self._all[1]
+
+    # ------------------------------------------------------------ reading
+
+    def _read_on(self, descriptor: int, until: float) -> float:
+        """Read what was appended, then towards the beginning until the time is over; return the part that is read."""
+        if self._cursor is None:
+            self._begin(descriptor)
+        if not self._read_appended(until):
+            self._forget()
+            self._begin(descriptor)
+        while self._unread > 0:
+            block = lines_before(descriptor, self._unread)
+            self._unread = block.next_end
+            found = list(_completions_in(block.data, block.start))
+            self._earlier.add(reversed([row for row in found if row.event == COMPLETION]))
+            self._count_drops(reversed([row for row in found if row.event != COMPLETION]), is_newer=False)
+            if time.perf_counter() >= until:
+                break
+        size = self._cursor.offset if self._cursor is not None else 0
+        return 1.0 - self._unread / size if size else 1.0
+
+    def _begin(self, descriptor: int) -> None:
+        """Begin at the end of the file as it is now."""
+        end = end_of_lines(descriptor, os.fstat(descriptor).st_size)
+        # The first block says which file this is, so that another one of the same name is noticed.
+        first = read_block(self.path, Cursor(), max_bytes=1)
+        self._cursor = replace(first.cursor, offset=end, long_line_at=None)
+        self._unread = end
+
+    def _read_appended(self, until: float) -> bool:
+        """Read what was written since; False where another file has taken this one's place."""
+        while self._cursor is not None:
+            try:
+                block = read_block(self.path, self._cursor, max_bytes=_APPENDED_BYTES)
+            except OSError:
+                return True
+            if block.replaced:
+                return False
+            moved = block.cursor.offset > self._cursor.offset
+            self._cursor = block.cursor
+            found = list(_completions_in(block.data, block.start))
+            self._appended.add(row for row in found if row.event == COMPLETION)
+            self._count_drops((row for row in found if row.event != COMPLETION), is_newer=True)
+            if not moved or not block.pending_bytes or time.perf_counter() >= until:
+                break
+        return True
+
+    def _count_drops(self, rows: Iterable[_Row], *, is_newer: bool) -> None:
+        """Keep the newest word on how many completions of a stretch were not written."""
+        for row in rows:
+            about = row.record
+            stretch = (about.get("session"), str(about.get("split")), str(about.get("from_step")))
+            dropped = about.get("dropped")
+            if not isinstance(dropped, int) or len(self._drops) >= _MOST_DROPS:
+                continue
+            if is_newer or stretch not in self._drops:
+                self._drops[stretch] = max(0, dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    event: str
+    place: int
+    length: int
+    record: Record
+
+
+class _Rows:
+    """Some completions, in the order in which they were added: where each stands, and what it is sorted by."""
+
+    def __init__(self) -> None:
+        self.place: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
+        self.length: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
+        self.step: Growing[np.float64] = Growing(np.empty(0))
+        self.reward: Growing[np.float64] = Growing(np.empty(0))
+        self.has_reward: Growing[np.bool_] = Growing(np.empty(0, dtype=bool))
+        self.prompt: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in (self.place, self.length, self.step, self.reward, self.prompt))
+
+    def add(self, rows: Iterable[_Row]) -> None:
+        found = list(rows)
+        if not found:
+            return
+        records = [with_non_finite(row.record) for row in found]
+        steps = [step_of(record) for record in records]
+        rewards = [reward_of(record)[1] for record in records]
+        self.place.append(np.array([row.place for row in found], dtype=np.int64))
+        self.length.append(np.array([row.length for row in found], dtype=np.int64))
+        self.step.append(np.array([np.nan if step is None else float(step) for step in steps]))
+        self.reward.append(np.array([np.nan if reward is None else reward for reward in rewards]))
+        self.has_reward.append(np.array([reward is not None for reward in rewards], dtype=bool))
+        prompts = [_hash_of(text_in(record.get("prompt"))) for record in records]
+        self.prompt.append(np.array(prompts, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """All completions read so far, the newest first."""
+
+    place: Places = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    length: Places = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    step: Floats = field(default_factory=lambda: np.empty(0))
+    reward: Floats = field(default_factory=lambda: np.empty(0))
+    has_reward: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
+    prompt: Places = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    @classmethod
+    def of(cls, appended: _Rows, earlier: _Rows) -> _Columns:
+        def joined(name: str) -> Any:
+            return np.concatenate((getattr(appended, name).values[::-1], getattr(earlier, name).values))
+
+        return cls(*(joined(name) for name in ("place", "length", "step", "reward", "has_reward", "prompt")))
+
+
+class _Search:
+    """Where a text stands, as far as has been looked: from the newest completion on towards the first."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._places: list[int] = []
+        self._low = self._high = -1
+        """Everything between these places has been looked at."""
+
+    def found(self) -> Places:
+        return np.array(self._places, dtype=np.int64)
+
+    def go_on(self, descriptor: int, columns: _Columns, until: float) -> float:
+        """Look further until the time is over; return how much of what is known has been looked at."""
+        place = columns.place
+        if not len(place):
+            return 1.0
+        if self._low < 0:
+            self._low = self._high = int(place[0]) + 1
+        newer = np.flatnonzero(place >= self._high)[::-1]
+        for row in newer:
+            # The oldest of them first, so that what lies between stays without a gap.
+            self._look_at(descriptor, int(place[row]), int(columns.length[row]))
+            self._high = int(place[row]) + 1
+            if time.perf_counter() >= until:
+                break
+        older = np.flatnonzero(place < self._low)
+        for number, row in enumerate(older):
+            if number % _ROWS_AT_ONCE == 0 and number and time.perf_counter() >= until:
+                break
+            self._look_at(descriptor, int(place[row]), int(columns.length[row]))
+            self._low = int(place[row])
+        looked_at = np.count_nonzero((place >= self._low) & (place < self._high))
+        return looked_at / len(place)
+
+    def _look_at(self, descriptor: int, place: int, length: int) -> None:
+        found = parse_line(place, os.pread(descriptor, length, place))
+        if isinstance(found, BadLine):
+            return
+        if any(self._text in text_in(found.get(name)).casefold() for name in ("prompt", *ANSWERS, "text")):
+            self._places.append(place)
+
+
+def _completions_in(data: bytes, start: int) -> Iterator[_Row]:
+    """Yield the completions, and the counts of those dropped, in whole lines that begin at `start` in the file."""
+    at = data.find(_NEEDLE)
+    while at >= 0:
+        begin = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        if end < 0:
+            end = len(data)
+        found = parse_line(start + begin, data[begin:end])
+        if not isinstance(found, BadLine):
+            event = found.get("event")
+            if event in (COMPLETION, COMPLETIONS_DROPPED):
+                yield _Row(event, start + begin, end - begin, found)
+        at = data.find(_NEEDLE, end)
+
+
+def _read(descriptor: int, place: int, length: int) -> Completion | None:
+    return _completion_in(os.pread(descriptor, length, place), place)
+
+
+def _completion_in(line: bytes, place: int) -> Completion | None:
+    found = parse_line(place, line)
+    if isinstance(found, BadLine) or found.get("event") != COMPLETION:
+        return None
+    return completion_of(found, place)
+
+
+def _hash_of(prompt: str) -> int:
+    return hash(prompt)
+
+
+def _whole(step: float) -> int | None:
+    return None if np.isnan(step) else int(step)

@@ -1,0 +1,214 @@
+"""What a model answered, as a page shows it: texts, the number it is judged by, and how others of them are found."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.records import CUT, ENVELOPE, NAN_INF_DETECTED, NON_FINITE, Record
+
+SortBy = Literal["Newest", "Highest reward", "Lowest reward"]
+
+ANSWERS: Final = ("completion", "chosen", "rejected")
+"""The fields that hold what a model said, or should have said."""
+
+_REWARDS: Final = ("reward", "reward_diff", "score", "margin", "log_odds_ratio", "advantage")
+"""What a completion is judged by, the first of them that it has."""
+_ADDED_UP: Final = "rewards added up"
+_OF_THE_RECORD: Final = frozenset({*ENVELOPE, NAN_INF_DETECTED, NON_FINITE, CUT})
+_SHOWN_ELSEWHERE: Final = frozenset({"global_step", "prompt", "kind", "split", *ANSWERS})
+_MOST_FIELDS: Final = 60
+_MOST_STEPS: Final = 2**53
+_STEPS: Final = re.compile(r"\s*(\d{1,15})?\s*(?:(-|–|to|\.\.)\s*(\d{1,15})?)?\s*")  # noqa: RUF001 - people type it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One completion."""
+
+    place: int
+    """Where in the file its record begins: what it is known by."""
+    step: int | None
+    time: float | None
+    kind: str
+    """What it is of: grpo, dpo, kto, …, or by its form: pair, labelled, completion."""
+    split: str = ""
+    """`train` or `eval`, where it was collected from a trainer."""
+    prompt: str = ""
+    answers: Mapping[str, str] = field(default_factory=dict)
+    """`completion`, or `chosen` and `rejected`."""
+    reward: float | None = None
+    reward_name: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    others: Mapping[str, str] = field(default_factory=dict)
+    cut: tuple[str, ...] = ()
+    """Texts that were too long for a record."""
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it is a preference: one answer that was chosen over another."""
+        return "completion" not in self.answers and len(self.answers) > 1
+
+    @property
+    def answer(self) -> str:
+        """The answer that stands for it in a list."""
+        return next(iter(self.answers.values()), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionQuery:
+    """Which completions, in which order."""
+
+    text: str = ""
+    """In the prompt or an answer, small letters as good as capital ones."""
+    steps: tuple[int, int] | None = None
+    """From the first to the last of these."""
+    sort: SortBy = "Newest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCompletions:
+    """A part of what a query finds, as far as the records have been read."""
+
+    rows: tuple[Completion, ...] = ()
+    matching: int = 0
+    known: int = 0
+    """Completions read so far."""
+    part_read: float = 1.0
+    part_searched: float = 1.0
+    """How much of what was read has been searched for the text."""
+    dropped: int = 0
+    """Completions that the run counted and did not write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sibling:
+    """Another completion of the same prompt."""
+
+    place: int
+    step: int | None
+    reward: float | None
+
+
+class Completions(Protocol):
+    """The completions of one run. Safe to use from several threads."""
+
+    def find(
+        self, query: CompletionQuery, *, first: int = 0, count: int = 50, wait_s: float = 0.3
+    ) -> FoundCompletions:
+        """Return what `query` finds, from the `first` on; read on for at most about `wait_s`, newest records first."""
+        ...
+
+    def at(self, place: int) -> Completion | None:
+        """Return the completion whose record begins there; None where there is none."""
+        ...
+
+    def siblings(self, completion: Completion, *, limit: int = 200) -> Sequence[Sibling]:
+        """Return the others of the same prompt that have been read, newest first."""
+        ...
+
+
+def completion_of(record: Record, place: int) -> Completion:
+    """Return a record as a page shows it, whatever is in it."""
+    record = with_non_finite(record)
+    answers = {name: text_in(record[name]) for name in ANSWERS if record.get(name) is not None}
+    if not answers and record.get("text") is not None:
+        answers = {"completion": text_in(record["text"])}
+    numbers: dict[str, float] = {}
+    others: dict[str, str] = {}
+    for name, value in record.items():
+        if name in _OF_THE_RECORD or name in _SHOWN_ELSEWHERE:
+            continue
+        if len(numbers) + len(others) >= _MOST_FIELDS:
+            break
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers[name] = _number(value)
+        elif value is not None:
+            others[name] = text_in(value)
+    name, reward = reward_of(record)
+    cut = record.get(CUT)
+    time = record.get("time")
+    return Completion(
+        place=place,
+        step=step_of(record),
+        time=float(time) if isinstance(time, (int, float)) else None,
+        kind=_kind_of(record, answers),
+        split=text_in(record.get("split"))[:20],
+        prompt=text_in(record.get("prompt")),
+        answers=answers,
+        reward=reward,
+        reward_name=name,
+        numbers=numbers,
+        others=others,
+        cut=tuple(str(one) for one in cut) if isinstance(cut, list) else (),
+    )
+
+
+def reward_of(record: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Return the name and value of the number that a completion is judged by; its value is None where it has none.
+
+    Of several rewards without one that stands for all of them, it is their sum.
+    """
+    for name in _REWARDS:
+        value = record.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return name, _number(value)
+    several = [
+        _number(value)
+        for name, value in record.items()
+        if name.startswith("rewards/") and isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    return (_ADDED_UP, sum(several)) if several else ("", None)
+
+
+def step_of(record: Mapping[str, Any]) -> int | None:
+    """Return the step of a record, where it has one."""
+    step = record.get("global_step")
+    if isinstance(step, bool) or not isinstance(step, (int, float)) or not abs(_number(step)) < _MOST_STEPS:
+        return None
+    return int(step)
+
+
+def text_in(value: Any) -> str:
+    """Return a field as a text."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else str(value)[:2_000]
+
+
+def parse_steps(text: str) -> tuple[int, int] | None:
+    """Return the steps that somebody asks for: `300`, `100-200`, `100-` or `-200`; None for all of them.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if not text.strip():
+        return None
+    found = _STEPS.fullmatch(text.replace(",", ""))
+    if found is None or (found[1] is None and found[3] is None):
+        raise ValueError(f"{text.strip()[:40]!r} is no step; it must be such as 300, 100-200, 100- or -200")
+    if found[2] is None:
+        return int(found[1]), int(found[1])
+    low = int(found[1]) if found[1] else 0
+    high = int(found[3]) if found[3] else 10**15
+    return (low, high) if low <= high else (high, low)
+
+
+def _kind_of(record: Mapping[str, Any], answers: Mapping[str, str]) -> str:
+    kind = record.get("kind")
+    if isinstance(kind, str) and kind:
+        return kind[:20]
+    if "chosen" in answers or "rejected" in answers:
+        return "pair"
+    return "labelled" if isinstance(record.get("label"), bool) else "completion"
+
+
+def _number(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

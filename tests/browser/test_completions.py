@@ -1,0 +1,228 @@
+"""Completions under a mouse and a thumb: picked, searched, compared, and never more than text, whatever they say."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.looking import query, settle, wait_for_query
+from tests.dashboard.run_folders import append, write_run
+
+SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><b>bold</b>"
+MARKDOWN = (
+    "# Heading\n\n**strong** ![x](https://evil.example/x.png) [click](javascript:window.hacked=1)"
+    " $\\frac12$ :smile:"
+)
+BACKWARDS = "invoice \u202egnp.exe\u202c \u2066hidden\u2069 and \u200b on"
+LONG = "<i>word</i> " * 5_000
+
+
+def completion(step, text, **fields):
+    return {
+        "event": "completion",
+        "time": 1.7e9,
+        "session": 1,
+        "global_step": step,
+        "completion": text,
+        **fields,
+    }
+
+
+@pytest.fixture(scope="module")
+def shown(serve, tmp_path_factory):
+    root = tmp_path_factory.mktemp("logs")
+    write_run(
+        root,
+        "grpo",
+        extra=[
+            completion(
+                step,
+                f"the sky is {['grey', 'green', 'blue'][step // 100 - 1]} number {number}",
+                prompt=f"What colour is the sky, {number}?",
+                reward=number / 10 + step / 1000,
+                advantage=0.5,
+                kind="grpo",
+            )
+            for step in (100, 200, 300)
+            for number in range(40)
+        ],
+    )
+    write_run(
+        root,
+        "hostile",
+        extra=[
+            completion(step, text, prompt=text[:500], kind=text[:20], note=text[:200], reward=float(step))
+            for step, text in enumerate((SCRIPT, MARKDOWN, BACKWARDS, LONG, SCRIPT, MARKDOWN, LONG))
+        ]
+        + [
+            {
+                "event": "completion",
+                "global_step": 9,
+                "prompt": SCRIPT,
+                "chosen": SCRIPT,
+                "rejected": MARKDOWN,
+            }
+        ],
+    )
+    write_run(
+        root,
+        "live",
+        extra=[completion(step, f"answer {step}", prompt="Why?") for step in range(30)],
+        status="running",
+    )
+    return serve(root)
+
+
+def open_completions(shown, page, run, **others):
+    shown.open(page, "/completions", run=run, **others)
+    page.locator(".telemetry-completions[data-drawn]").wait_for()
+    return page
+
+
+def rows(page):
+    return page.locator(".telemetry-completion")
+
+
+def is_chosen(row):
+    expect(row).to_have_attribute("aria-current", "true")
+
+
+def text_shown(page):
+    """Return the texts of the one that is shown."""
+    return page.locator('[data-testid="stCode"] code')
+
+
+def test_a_click_shows_the_text_and_goes_into_the_address(shown, page):
+    open_completions(shown, page, "grpo")
+    is_chosen(rows(page).first)
+    expect(rows(page)).to_have_count(50)
+
+    rows(page).nth(2).click()
+    wait_for_query(page, "q.get('i')")
+    settle(page)
+
+    expect(text_shown(page).nth(1)).to_have_text("the sky is blue number 37")
+    is_chosen(rows(page).nth(2))
+
+    # The same address shows another person the same one.
+    page.reload()
+    expect(text_shown(page).nth(1)).to_have_text("the sky is blue number 37")
+    is_chosen(rows(page).nth(2))
+
+    rows(page).nth(2).focus()
+    page.keyboard.press("ArrowDown")
+    expect(text_shown(page).nth(1)).to_have_text("the sky is blue number 36")
+    is_chosen(rows(page).nth(3))
+
+
+def test_the_same_prompt_at_another_step_is_compared_word_by_word(shown, page):
+    open_completions(shown, page, "grpo")
+    sides = page.locator(".telemetry-side")
+
+    expect(sides).to_have_count(2)
+    expect(sides.first.locator(".telemetry-side-title")).to_have_text("step 200")
+    expect(sides.first.locator("del")).to_have_text("green")
+    expect(sides.last.locator("ins")).to_have_text("blue")
+
+    page.get_by_role("combobox", name=re.compile("Compare with")).click()
+    page.get_by_role("option", name="step 100").click()
+    expect(sides.first.locator(".telemetry-side-title")).to_have_text("step 100")
+    expect(sides.first.locator("del")).to_have_text("grey")
+
+
+def test_search_steps_sort_and_pages_change_the_list(shown, page):
+    open_completions(shown, page, "grpo")
+
+    page.get_by_role("combobox", name="Sort").click()
+    page.get_by_role("option", name="Lowest reward").click()
+    expect(rows(page).first).to_contain_text("step 100")
+    expect(rows(page).first).to_contain_text("0.1")
+
+    page.get_by_role("textbox", name="Search").fill("GREEN number 1")
+    page.keyboard.press("Enter")
+    expect(rows(page)).to_have_count(11)
+    expect(rows(page).first).to_contain_text("the sky is green number 1")
+
+    page.get_by_role("textbox", name="Steps").fill("300")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("No completion matches.")).to_be_visible()
+    assert {"find": "GREEN number 1", "step": "300", "order": "Lowest reward"}.items() <= query(page).items()
+
+    page.get_by_role("textbox", name="Search").fill("")
+    page.keyboard.press("Enter")
+    page.get_by_role("textbox", name="Steps").fill("")
+    page.keyboard.press("Enter")
+    expect(rows(page)).to_have_count(50)
+    page.get_by_role("button", name=re.compile("3$")).last.click()
+    expect(rows(page)).to_have_count(20)
+
+
+def test_a_choice_and_where_one_has_scrolled_to_stay_while_new_ones_arrive(shown, page):
+    open_completions(shown, page, "live")
+    row = page.locator(".telemetry-completion", has_text="answer 12")
+    row.click()
+    wait_for_query(page, "q.get('i')")
+    expect(text_shown(page).nth(1)).to_have_text("answer 12")
+    before = row.bounding_box()["y"]
+
+    append(shown.root / "live", [completion(100 + step, f"brand new {step}") for step in range(3)])
+    expect(rows(page)).to_have_count(33)
+
+    is_chosen(row)
+    expect(text_shown(page).nth(1)).to_have_text("answer 12")
+    assert row.bounding_box()["y"] == pytest.approx(before, abs=2)
+
+
+def test_hostile_texts_are_text_and_nothing_else(shown, page):
+    opened = threading.Event()
+    page.on("dialog", lambda dialog: (opened.set(), dialog.dismiss()))
+    open_completions(shown, page, "hostile")
+    main = page.locator('[data-testid="stMain"]')
+
+    for number in range(8):
+        rows(page).nth(number).click()
+        is_chosen(rows(page).nth(number))
+        settle(page)
+        step = 9 if number == 0 else 7 - number
+        expect(main.get_by_text(f"step {step}", exact=True).last).to_be_visible()
+
+        assert page.evaluate("() => window.hacked") is None
+        assert main.locator("script, img, b, i, h1").count() == 0, "no element of theirs is on the page"
+        assert main.locator('a[href*="evil"], a[href^="javascript"]').count() == 0
+        assert not set("\u202e\u202c\u2066\u2069") & set(main.inner_text())
+    assert not opened.is_set()
+
+    page.locator(".telemetry-completion", has_text="script").first.click()
+    sides = page.locator(".telemetry-side-text")
+    expect(sides.first).to_have_text(SCRIPT)
+    expect(sides.last).to_contain_text("![x](https://evil.example/x.png)")
+
+
+def test_a_text_of_60_kilobytes_is_there_to_its_end_and_scrolls_in_its_own_box(shown, page):
+    open_completions(shown, page, "hostile")
+    rows(page).nth(1).click()
+    expect(text_shown(page).nth(1)).to_contain_text(LONG.strip()[-200:])
+
+    assert text_shown(page).nth(1).inner_text().count("<i>word</i>") == 5_000
+    assert page.locator('[data-testid="stCode"]').nth(1).bounding_box()["height"] < 500
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(shown, new_page):
+    page = new_page(
+        viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, color_scheme="dark"
+    )
+    for run in ("hostile", "grpo"):
+        open_completions(shown, page, run)
+        rows(page).nth(1).tap()
+        is_chosen(rows(page).nth(1))
+        settle(page)
+        width = """() => Math.max(document.scrollingElement.scrollWidth,
+            document.querySelector('[data-testid="stMain"]').scrollWidth)"""
+        assert page.evaluate(width) <= 390
+    for side in page.locator(".telemetry-side").all():
+        place = side.bounding_box()
+        assert place["x"] >= 0
+        assert place["x"] + place["width"] <= 390

@@ -1,0 +1,90 @@
+"""`telemetry completions`: the newest, those that say something, and nothing that commands a terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from toolkit.cli.main import main
+from toolkit.telemetry import TelemetryLogger
+
+
+@pytest.fixture
+def answered(tmp_path, capsys):
+    """A run with some completions among its steps."""
+    with TelemetryLogger("rlhf", log_dir=tmp_path, system=False, csv=False, diagnostics=False) as log:
+        for step in range(20):
+            log.log_step(step, train_loss=1.0)
+            log.log_completion(
+                step, prompt=f"Question {step}?", completion=f"Answer {step}.", reward=step / 4
+            )
+        log.log_completion(
+            20, prompt="Why?", chosen="Blue.", rejected="Green.", reward_diff=math.nan, kind="dpo"
+        )
+    capsys.readouterr()
+    return tmp_path / "rlhf"
+
+
+def test_the_newest_are_shown_with_their_numbers_and_texts(answered, capsys):
+    assert main(["completions", str(answered), "--rows", "2"]) == 0
+    printed = capsys.readouterr().out
+
+    assert printed.splitlines() == [
+        "rlhf: the newest 2 of 21 completions",
+        "",
+        "step 19 · reward 4.75",
+        "  prompt      Question 19?",
+        "  completion  Answer 19.",
+        "",
+        "step 20 · dpo · reward_diff NaN",
+        "  prompt      Why?",
+        "  chosen      Blue.",
+        "  rejected    Green.",
+    ]
+
+
+def test_a_text_is_searched_for_and_records_are_given_to_scripts(answered, capsys):
+    assert main(["completions", str(answered), "--search", "ANSWER 1", "--json"]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert [record["global_step"] for record in records] == [15, 16, 17, 18, 19]
+
+
+def test_a_long_text_is_cut_unless_it_is_asked_for_whole(tmp_path, capsys):
+    text = "word " * 100 + "\n\x1b[31mred\x1b[0m \x07"
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False) as log:
+        log.log_completion(1, prompt=text, completion="x")
+    capsys.readouterr()
+
+    assert main(["completions", str(tmp_path)]) == 0
+    short = capsys.readouterr().out
+    assert main(["completions", str(tmp_path), "--full"]) == 0
+    whole = capsys.readouterr().out
+
+    assert "word …" in short
+    assert "red" not in short
+    assert whole.count("word") == 100
+    assert "\N{REPLACEMENT CHARACTER}[31mred" in whole
+    assert "\x1b" not in short + whole
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--search", "elephant"], "21 completions, and none of them says 'elephant'"),
+        (["--rows", "0"], "--rows is 0; it must be 1 or more"),
+    ],
+)
+def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys, arguments, reason):
+    assert main(["completions", str(answered), *arguments]) == 1
+
+    assert reason in capsys.readouterr().err
+
+
+def test_a_run_without_any_says_how_to_get_some(tmp_path, capsys):
+    TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False).close()
+
+    assert main(["completions", str(tmp_path)]) == 1
+    assert "log.log_completion(step, prompt=…, completion=…) writes one" in capsys.readouterr().err

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+import pytest
+
+from toolkit.cli.main import main
+from toolkit.runfolder.codec import encode
+from toolkit.telemetry import TelemetryLogger
+
+
+@pytest.fixture
+def errors(capsys):
+    """Run the command and return its exit code, what it printed, and what it said on stderr."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = main(["errors", *map(str, arguments)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def fail(number):
+    raise ValueError(f"batch {number}\nis empty")
+
+
+def log_run(folder, times, **options):
+    with TelemetryLogger("run", log_dir=folder, log_every=1, system=False, csv=False, **options) as log:
+        for number in range(times):
+            log.log_step(number, train_loss=1.0)
+            with contextlib.suppress(ValueError), log.span("loading"):
+                log.capture_errors()(fail)(number)
+    return folder / "run"
+
+
+def write(folder, *records, name="metrics.jsonl"):
+    path = folder / "made" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(map(encode, records)))
+    return folder / "made"
+
+
+def hang(state, **fields):
+    about = {
+        "event": "finding",
+        "kind": "hang",
+        "id": "1-hang",
+        "session": 1,
+        "global_step": 7,
+        "state": state,
+    }
+    return {**about, "message": f"it is {state}", **fields}
+
+
+def test_a_run_without_errors_says_so(tmp_path, errors):
+    assert errors(log_run(tmp_path, 0)) == (0, "run: no errors\n", "")
+
+
+def test_an_error_is_told_with_its_stack_its_place_and_how_often_it_came(tmp_path, errors):
+    code, out, _ = errors(log_run(tmp_path, 12, errors={"source": True, "locals": True}))
+
+    assert code == 0
+    assert out.startswith("run: 1 error, 12 times together\n\n  ValueError: batch 9\n  is empty\n")
+    assert "    step 9, 12 times, MainThread, capture_errors, in loading\n" in out
+    assert " in fail\n          raise ValueError(" in out
+    assert "              number = 9\n" in out
+
+
+def test_a_hang_is_told_with_the_stacks_of_its_first_record_and_its_last_state(tmp_path, errors):
+    stacks = [{"threads": ["MainThread"], "stack": ["train.py:3 in main", "lock.py:1 in wait"]}]
+    run = write(tmp_path, hang("open", stacks=stacks), hang("resolved"))
+
+    _, out, _ = errors(run)
+
+    assert out == (
+        "made: no errors; 1 hang\n\n  it is resolved\n    step 7, resolved\n    MainThread:\n"
+        "      train.py:3 in main\n      lock.py:1 in wait\n"
+    )
+
+
+def test_the_other_ranks_are_read_too(tmp_path, errors):
+    write(tmp_path, hang("open"))
+    run = write(tmp_path, hang("open", rank=3), name="ranks/00003.jsonl")
+    os.symlink("/etc/passwd", run / "ranks" / "00004.jsonl")
+
+    code, out, _ = errors(run)
+
+    assert code == 0
+    assert out.startswith("made: no errors; 2 hangs\n")
+    assert "    rank 3, step 7, open\n" in out
+
+
+def test_failures_of_telemetry_itself_are_counted(tmp_path, errors):
+    own = {"event": "error", "source": "telemetry", "message": "disk full"}
+
+    assert errors(write(tmp_path, own, own))[1] == "made: no errors; 2 of telemetry's own\n"
+
+
+def test_causes_output_and_memory_are_told(tmp_path, errors):
+    record = {
+        "event": "error",
+        "message": "RuntimeError: b",
+        "caused_by": [
+            {"link": "cause", "message": "OSError: a", "stack": ["x.py:1 in f"]},
+            {"message": "KeyError"},
+        ],
+        "output": ["last"],
+        "memory": {"rss_mb": 1.5},
+    }
+
+    out = errors(write(tmp_path, record))[1]
+
+    assert "    raised from OSError: a\n      x.py:1 in f\n" in out
+    assert "    last output:\n      last\n    memory:\n      rss_mb: 1.5\n" in out
+
+
+def test_whatever_stands_in_a_record_commands_no_terminal_and_is_no_trouble(tmp_path, errors):
+    hostile = {
+        "event": "error",
+        "message": "\x1b[31mred",
+        "stack": "no list",
+        "frames": [7, {"locals": 3}],
+        "spans": {"a": 1},
+        "stacks": [None, {"threads": 1}],
+        "caused_by": 7,
+        "output": [1, ["x"]],
+    }
+    end = {"event": "end", "errors": [7, {"count": "many"}, {"fingerprint": "x", "count": 2}]}
+
+    code, out, _ = errors(write(tmp_path, hostile, {"event": "error", "stack": ["x" * 9000] * 500}, end))
+
+    assert code == 0
+    assert "\x1b" not in out
+    assert len(out) < 100_000
+
+
+def test_json_has_the_records_with_their_whole_count(tmp_path, errors):
+    (record,) = json.loads(errors(log_run(tmp_path, 12), "--json")[1])
+
+    assert (record["type"], record["count"], record["spans"]) == ("ValueError", 12, ["loading"])
+
+
+def test_no_run_is_refused_with_the_reason(tmp_path, errors):
+    code, out, err = errors(tmp_path)
+
+    assert (code, out) == (1, "")
+    assert "is no run folder" in err

@@ -1,0 +1,269 @@
+"""`telemetry message`: whether the messages that a training asks for would arrive, tried before the training is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.project.markdown import ROOT, blocks, commands
+from tests.telemetry.notify.local_receivers import receiving
+from toolkit.cli.main import main
+from toolkit.telemetry import TelemetryLogger
+
+DOCUMENT = ROOT / "docs" / "messages.md"
+VARIABLES = ("LARK_WEBHOOK", "LARK_SECRET", "SLACK_WEBHOOK", "NTFY_TOPIC")
+
+
+@pytest.fixture(autouse=True)
+def _no_receivers_of_this_machine(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def message(capsys):
+    """Run the command and return its exit code, what it printed, and what it said on stderr."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = main(["message", *map(str, arguments)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def yaml_file(tmp_path):
+    def write(text):
+        path = tmp_path / "train.yaml"
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+def one_receiver(to="webhook", more=""):
+    return f"""
+        config:
+          name: greyjacket
+          telemetry:
+            messages:
+              - {{to: {to}, url_env: HOOK{more}}}
+    """
+
+
+# ------------------------------------------------------------ what the document shows
+
+
+def test_the_commands_of_the_document_send_what_its_yaml_asks_for(tmp_path, monkeypatch):
+    [config, *_] = blocks(DOCUMENT, "yaml")
+    (tmp_path / "train.yaml").write_text(config.text)
+    shown, sent = commands(DOCUMENT)
+    with receiving(usual=b'{"code":0}') as receiver:
+        hook = f"{receiver.url}/hook-s3cr3t"
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            **dict.fromkeys(VARIABLES, hook),
+            "LARK_SECRET": "sign-s3cr3t",
+        }
+        done = {}
+        for command in (shown, sent):
+            assert command.startswith("telemetry message ")
+            words = [sys.executable, "-m", "toolkit.cli.main", *shlex.split(command)[1:]]
+            done[command] = subprocess.run(
+                words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+            )
+            assert done[command].returncode == 0, done[command].stderr
+            assert (len(receiver.got) == 0) is (command == shown)
+
+    assert [line.split(":")[0] for line in done[sent].stdout.splitlines()] == ["lark", "slack", "ntfy"]
+    assert done[sent].stdout.count("delivered in ") == 3
+    assert len(receiver.got) == 3
+    assert "s3cr3t" not in done[shown].stdout + done[shown].stderr + done[sent].stdout + done[sent].stderr
+
+
+def test_the_example_of_the_document_has_the_keys_that_a_webhook_gets(yaml_file, message, monkeypatch):
+    example = json.loads(next(block.text for block in blocks(DOCUMENT, "json") if '"version"' in block.text))
+    with receiving() as receiver:
+        monkeypatch.setenv("HOOK", receiver.url)
+        message(yaml_file(one_receiver()))
+
+    got = receiver.got[0].json
+    assert list(got) == list(example)
+    assert list(got["run"]) == list(example["run"])
+
+
+def test_the_check_of_the_document_accepts_what_was_signed_and_nothing_else(yaml_file, message, monkeypatch):
+    namespace = {}
+    exec(blocks(DOCUMENT, "python")[0].text, namespace)
+    is_ours = namespace["is_ours"]
+    monkeypatch.setenv("KEY", "k3y")
+    with receiving() as receiver:
+        monkeypatch.setenv("HOOK", receiver.url)
+        message(yaml_file(one_receiver(more=", secret_env: KEY")))
+    [got] = receiver.got
+    timestamp, signature = got.headers["X-Telemetry-Timestamp"], got.headers["X-Telemetry-Signature"]
+
+    assert is_ours(b"k3y", timestamp, signature, got.body)
+    assert not is_ours(b"other", timestamp, signature, got.body)
+    assert not is_ours(b"k3y", str(int(timestamp) + 1), signature, got.body)
+    assert not is_ours(b"k3y", timestamp, signature, got.body + b" ")
+
+
+# ------------------------------------------------------------ showing
+
+
+def test_showing_sends_nothing_and_prints_what_would_be_sent(yaml_file, message, monkeypatch):
+    with receiving() as receiver:
+        monkeypatch.setenv("HOOK", f"{receiver.url}/s3cr3t-path")
+        code, out, err = message("--show", yaml_file(one_receiver("slack", ", milestones: [val_loss < 0.1]")))
+
+    assert (code, err, receiver.got) == (0, "", [])
+    assert (
+        "slack (telemetry.messages[0]), on start, finish, failure, stall, finding, milestone; val_loss < 0.1"
+        in out
+    )
+    assert f"POST {receiver.url}/***" in out
+    assert '"text": "greyjacket: test message\\n' in out
+    assert "s3cr3t" not in out
+
+
+@pytest.mark.parametrize("service", ["lark", "ntfy", "webhook"])
+def test_showing_shows_neither_secret_nor_signature(service, yaml_file, message, monkeypatch):
+    monkeypatch.setenv("HOOK", "https://example.org/x")
+    monkeypatch.setenv("SECRET", "s3cr3t-word")
+    code, out, _ = message("--show", yaml_file(one_receiver(service, ", secret_env: SECRET")))
+
+    assert code == 0
+    assert "s3cr3t" not in out
+    assert "***" in out.replace("org/***", "")
+
+
+# ------------------------------------------------------------ sending
+
+
+def test_what_a_receiver_says_is_told(yaml_file, message, monkeypatch):
+    with receiving((403, {}, b"invalid_token")) as receiver:
+        monkeypatch.setenv("HOOK", f"{receiver.url}/T0/s3cr3t")
+        code, out, _ = message(yaml_file(one_receiver("slack")))
+
+    assert code == 1
+    assert out == f"slack: not delivered, after 1 try: {receiver.url}: answers 403: invalid_token\n"
+
+
+def test_a_variable_that_is_not_set_is_said_and_the_others_are_tried(yaml_file, message, monkeypatch):
+    with receiving() as receiver:
+        monkeypatch.setenv("HOOK", receiver.url)
+        text = one_receiver().rstrip() + "\n              - {to: slack, url_env: NO_SUCH_HOOK}\n"
+        code, out, _ = message(yaml_file(text))
+
+    assert code == 1
+    assert out.splitlines()[0].startswith("webhook: delivered in ")
+    assert out.splitlines()[1] == (
+        "slack: off: the environment variable that telemetry.messages[1].url_env names is not set: NO_SUCH_HOOK"
+    )
+
+
+def test_offline_nothing_is_sent_and_it_can_still_be_shown(yaml_file, message, monkeypatch):
+    with receiving() as receiver:
+        monkeypatch.setenv("HOOK", receiver.url)
+        path = yaml_file(one_receiver().replace("telemetry:", "telemetry:\n            mode: offline"))
+        code, _, err = message(path)
+        assert message("--show", path)[0] == 0
+
+    assert code == 1
+    assert err == "telemetry.mode is offline, so nothing is sent; --show prints what would be.\n"
+    assert receiver.got == []
+
+
+def test_a_variable_in_the_yaml_is_filled_in_as_trainers_do(yaml_file, message, monkeypatch):
+    with receiving() as receiver:
+        monkeypatch.setenv("WHERE", receiver.url)
+        code, _, _ = message(yaml_file("telemetry: {messages: [{to: webhook, url: '${WHERE}/x'}]}"))
+
+    assert (code, receiver.got[0].path) == (0, "/x")
+
+
+# ------------------------------------------------------------ runs
+
+
+def logged_run(folder, receivers):
+    config = {
+        "config": {
+            "name": "greyjacket",
+            "telemetry": {"log_dir": str(folder), "messages": receivers, "mode": "offline"},
+        }
+    }
+    with TelemetryLogger.from_config(config, mode="offline", log_every=1) as log:
+        log.log_step(7, train_loss=0.25, lr=1e-4)
+    return log.run_folder
+
+
+def test_a_run_folder_stands_for_the_yaml_that_it_was_started_with(tmp_path, message, monkeypatch):
+    monkeypatch.setenv("HOOK", "https://example.org/x")
+    run = logged_run(tmp_path, [{"to": "webhook", "url_env": "HOOK"}])
+    code, out, _ = message("--show", run)
+
+    assert code == 0
+    assert '"title": "greyjacket: test message"' in out
+    assert '"step": 7' in out
+    assert "finished · step 7 · loss 0.25 · LR 0.0001" in out
+
+
+def test_a_run_folder_that_keeps_no_secret_asks_for_the_yaml(tmp_path, message):
+    url = "https://hooks.slack.com/services/T01234567/B01234567/s3cr3ts3cr3ts3cr3ts3cr3t"
+    code, _, err = message("--show", logged_run(tmp_path, [{"to": "slack", "url": url}]))
+
+    assert code == 2
+    assert "a run folder keeps no secrets: give the training's YAML instead" in err
+    assert "s3cr3t" not in err
+
+
+# ------------------------------------------------------------ nothing to do
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("config: {name: x}", "has no messages: block under telemetry:"),
+        ("telemetry: {messages: []}", "has no messages: block"),
+        ("- a\n- b", "holds no mapping"),
+        ("a: [1", "is no YAML, line"),
+        ("telemetry: {messages: [{to: fax, url_env: A}]}", "telemetry.messages[0].to is 'fax'"),
+        ("telemetry: {messages: [{to: slack, url: s3cr3t}]}", "telemetry.messages[0].url is no address"),
+        (
+            "telemetry: {messages: [{to: slack, url: '${NOT_SET}'}]}",
+            "the environment variable NOT_SET is not set",
+        ),
+        ("a: 's3cr3t\nb: c", "is no YAML"),
+    ],
+)
+def test_a_yaml_without_usable_receivers_is_refused_with_the_reason(text, said, yaml_file, message):
+    code, out, err = message(yaml_file(text))
+
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "s3cr3t" not in err
+
+
+@pytest.mark.parametrize("path", ["no-such.yaml", "."])
+def test_a_path_that_leads_to_neither_is_refused(path, tmp_path, message, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = message(path)
+
+    assert code == 2
+    assert path in err
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path, message):
+    (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
+
+    assert message(tmp_path / "x.yaml")[0] == 2

@@ -1,0 +1,267 @@
+"""`telemetry usage`: what it prints is what is sent, and it sends nothing itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.project.markdown import README, ROOT, blocks, commands
+from tests.telemetry.logged import make_logger
+from tests.telemetry.notify.local_receivers import receiving
+from tests.telemetry.usage.posthog_server import KEY, KEY_ENV, arrived
+from toolkit.cli.main import main
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.usage.allowed import EVENTS
+from toolkit.telemetry.usage.event import OF_THE_SERVICE
+
+DOCUMENT = ROOT / "docs" / "usage-reports.md"
+NO_KEY = (
+    "the environment variable TELEMETRY_USAGE_KEY, which telemetry.usage_reports.key_env names, is not set"
+)
+
+
+@pytest.fixture(autouse=True)
+def _somebody_who_may_be_tracked(monkeypatch):
+    for name in ("DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "TELEMETRY_USAGE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setenv(KEY_ENV, KEY)
+
+
+@pytest.fixture
+def usage(capsys):
+    """Run the command and return its exit code, what it printed, and what it said on stderr."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = main(["usage", *map(str, arguments)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def config_for(url, folder):
+    return {
+        "config": {
+            "name": "greyjacket",
+            "process": [
+                {
+                    "train": {
+                        "batch_size": 4,
+                        "steps": 3,
+                        "lr": "2e-3",
+                        "optimizer": "adamw8bit",
+                        "dtype": "bf16",
+                    },
+                    "network": {"type": "lora", "linear": 16, "linear_alpha": 16},
+                    "model": {"name_or_path": "black-forest-labs/FLUX.1-dev", "arch": "flux"},
+                    "telemetry": {
+                        "log_dir": str(folder),
+                        "log_every": 1,
+                        "system": False,
+                        "close_timeout": 60.0,
+                        "usage_reports": {"host": url, "key_env": KEY_ENV},
+                    },
+                }
+            ],
+        }
+    }
+
+
+def train(config):
+    with TelemetryLogger.from_config(config) as log:
+        log.log_start()
+        for step in range(1, 4):
+            log.log_step(step, train_loss=1.0 / step)
+        log.log_epoch(1)
+    return log
+
+
+# ------------------------------------------------------------ what is printed is what is sent
+
+
+def test_what_is_shown_of_a_run_is_what_was_sent(tmp_path, usage):
+    pytest.importorskip("posthog")
+    with receiving() as server:
+        log = train(config_for(server.url, tmp_path / "logs"))
+        sent = arrived(server)
+        code, out, err = usage("--show", log.run_folder)
+
+    assert code == 0
+    shown = json.loads(out)
+    assert [event["event"] for event in shown] == ["run-start", "run-end"]
+    for one, other in zip(sent, shown, strict=True):
+        assert json.dumps(one["properties"]) == json.dumps(other["properties"])
+        assert (one["event"], one["timestamp"]) == (other["event"], other["timestamp"])
+        assert one["distinct_id"] not in out
+    assert set(sent[0]) == {*shown[0], "uuid"}
+    assert f"Usage reports are on: they go to {server.url}, with the key in {KEY_ENV}." in err
+    assert KEY not in out + err
+
+
+def test_what_is_shown_of_a_yaml_is_how_a_run_by_it_begins(tmp_path, usage):
+    pytest.importorskip("posthog")
+    with receiving() as server:
+        config = config_for(server.url, tmp_path / "logs")
+        path = tmp_path / "train.yaml"
+        path.write_text(json.dumps(config))
+        code, out, _ = usage("--show", path)
+        assert server.got == []
+        train(config)
+        sent = arrived(server)[0]
+
+    assert code == 0
+    [shown] = json.loads(out)
+    assert shown["properties"] == sent["properties"]
+    assert shown["properties"]["model"] == "black-forest-labs/FLUX.1-dev"
+    assert shown["properties"]["learning_rate"] == 0.002
+
+
+def test_a_run_that_reports_nothing_can_be_shown_too(tmp_path, usage, monkeypatch):
+    monkeypatch.setenv("DO_NOT_TRACK", "1")
+    with make_logger(tmp_path / "logs", "r", log_every=1) as log:
+        log.log_step(1, train_loss=0.5)
+    code, out, _ = usage("--show", tmp_path / "logs")
+
+    assert code == 0
+    assert [event["event"] for event in json.loads(out)] == ["run-start", "run-end"]
+
+
+# ------------------------------------------------------------ whether they are sent
+
+
+@pytest.mark.parametrize(
+    ("block", "environ", "said"),
+    [
+        ("{}", {}, "Usage reports are off: telemetry.usage_reports does not ask for them."),
+        (
+            "{usage_reports: false}",
+            {},
+            "Usage reports are off: telemetry.usage_reports does not ask for them.",
+        ),
+        (
+            "{usage_reports: {host: 'https://a.example', key_env: MY_KEY}}",
+            {"MY_KEY": "phc_x"},
+            "Usage reports are on: they go to https://a.example, with the key in MY_KEY. DO_NOT_TRACK=1 stops them.",
+        ),
+        (
+            "{usage_reports: {host: 'https://a.example', key_env: MY_KEY}}",
+            {"MY_KEY": "phc_x", "DO_NOT_TRACK": "yes"},
+            "Usage reports are off: DO_NOT_TRACK is set.",
+        ),
+        (
+            "{mode: offline, usage_reports: {host: 'https://a.example', key_env: MY_KEY}}",
+            {"MY_KEY": "phc_x"},
+            "Usage reports are off: telemetry.mode is offline.",
+        ),
+        (
+            "{usage_reports: {host: 'https://a.example'}}",
+            {},
+            f"Usage reports are off: {NO_KEY}.",
+        ),
+    ],
+)
+def test_it_says_whether_they_are_sent_and_why_not(tmp_path, usage, monkeypatch, block, environ, said):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "train.yaml"
+    path.write_text(f"telemetry: {block}\n")
+
+    assert usage(path) == (0, f"{said}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("telemetry: {usage_reports: true}", "telemetry.usage_reports.host is None; it must be "),
+        ("telemetry: {usage_reports: {host: 'http://a.example'}}", "host is 'http://a.example'; it must be "),
+        ("- a\n- b", "holds no mapping"),
+        ("a: [hunter2", "is no YAML, line 1"),
+        (None, "No such file"),
+    ],
+)
+def test_a_yaml_that_is_wrong_is_refused_by_what_is_wrong_with_it(tmp_path, usage, text, said):
+    path = tmp_path / "train.yaml"
+    if text is not None:
+        path.write_text(text)
+    code, out, err = usage("--show", path)
+
+    assert (code, out) == (1, "")
+    assert said in err
+    assert "hunter2" not in err
+
+
+def test_a_folder_without_runs_is_refused(tmp_path, usage):
+    code, out, err = usage("--show", tmp_path)
+
+    assert (code, out) == (1, "")
+    assert "is no run folder and holds none" in err
+
+
+def test_a_run_without_a_configuration_is_shown_and_that_is_said(tmp_path, usage):
+    with make_logger(tmp_path, "r") as log:
+        log.log_step(1, train_loss=0.5)
+    code, out, err = usage("--show", log.run_folder)
+
+    assert code == 0
+    assert json.loads(out)
+    assert "is not known: its start record holds no configuration" in err
+
+
+def test_a_run_whose_configuration_is_no_longer_understood_is_still_shown(tmp_path, usage):
+    with make_logger(tmp_path, "r") as log:
+        log.log_start(config={"telemetry": {"usage_reports": {"hots": "x"}}})
+    code, out, err = usage("--show", log.run_folder)
+
+    assert code == 0
+    assert json.loads(out)
+    assert "is not known: telemetry.usage_reports.hots is 'x'" in err
+
+
+# ------------------------------------------------------------ the document
+
+
+def test_the_commands_of_the_document_run_beside_the_run_of_the_readme(tmp_path):
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    first = blocks(README, "python")[0].text
+    subprocess.run(
+        [sys.executable, "-c", first], cwd=tmp_path, env=env, check=True, capture_output=True, timeout=100
+    )
+    shown, state = commands(DOCUMENT)
+    printed = []
+    for command in (shown, state):
+        ended = subprocess.run(
+            shlex.split(command), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
+        )
+        assert ended.returncode == 0, ended.stderr
+        printed.append(ended.stdout)
+
+    assert [event["event"] for event in json.loads(printed[0])] == ["run-start", "run-end"]
+    assert "usage reports" in printed[1]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_the_document_names_every_property_that_can_be_sent(event):
+    named = set(re.findall(r"`([$a-z_]+)`", DOCUMENT.read_text(encoding="utf-8")))
+
+    assert {*EVENTS[event], *OF_THE_SERVICE} <= named
+
+
+def test_the_yaml_of_the_document_is_a_block_that_the_logger_takes(tmp_path, usage, monkeypatch):
+    monkeypatch.setenv("TELEMETRY_USAGE_KEY", "phc_x")
+    [block] = blocks(DOCUMENT, "yaml")
+    path = tmp_path / "train.yaml"
+    path.write_text(textwrap.dedent(block.text))
+    code, out, _ = usage(path)
+
+    assert code == 0
+    assert out.startswith("Usage reports are on: they go to https://eu.i.posthog.com, ")

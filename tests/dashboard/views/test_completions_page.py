@@ -1,0 +1,274 @@
+"""Completions page: the list, one of them in full, and the same prompt at another step."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from tests.dashboard.run_folders import append, write_run
+from tests.dashboard.views.pages import is_well, open_page, said
+
+
+def completion(step, text="because", **fields):
+    return {
+        "event": "completion",
+        "time": 1.7e9,
+        "session": 1,
+        "global_step": step,
+        "completion": text,
+        **fields,
+    }
+
+
+def sent(tab, name):
+    """Return what is sent to the browser's components, those that have `name` in it."""
+    data = [json.loads(item.proto.json) for item in tab.get("bidi_component")]
+    return [one[name] for one in data if name in one]
+
+
+def rows(tab):
+    (found,) = sent(tab, "rows")
+    return found
+
+
+def chosen(tab):
+    (found,) = sent(tab, "chosen")
+    return found
+
+
+def codes(tab):
+    return [code.value for code in tab.code]
+
+
+@pytest.fixture
+def show(logs):
+    """Write completions as a run, and open the page on it."""
+
+    def write_and_open(records, status="finished", **query):
+        write_run(logs, "r", extra=records, status=status)
+        tab = open_page("completions", "r", **query)
+        assert is_well(tab)
+        return tab
+
+    return write_and_open
+
+
+def test_a_run_without_any_says_how_to_get_some(show):
+    tab = show([])
+
+    assert "No completions yet." in said(tab)
+    assert any("log.log_completion(step" in code for code in codes(tab))
+    assert "GRPO" in said(tab)
+
+
+def test_they_are_listed_newest_first_and_the_first_is_shown_in_full(show):
+    tab = show(
+        [completion(step, f"answer {step}", prompt=f"Why {step}?", reward=step / 2) for step in (1, 2, 3)]
+    )
+
+    assert [(row["step"], row["prompt"], row["answer"], row["reward"]) for row in rows(tab)] == [
+        ("step 3", "Why 3?", "answer 3", "1.5"),
+        ("step 2", "Why 2?", "answer 2", "1"),
+        ("step 1", "Why 1?", "answer 1", "0.5"),
+    ]
+    assert codes(tab) == ["Why 3?", "answer 3"]
+    assert chosen(tab) == rows(tab)[0]["place"]
+    assert "3 completions" in said(tab)
+
+
+def test_the_address_names_the_one_that_is_shown_and_one_that_is_not_there_is_the_first(show, logs):
+    tab = show([completion(step, f"answer {step}") for step in (1, 2, 3)])
+    place = rows(tab)[2]["place"]
+
+    tab = open_page("completions", "r", i=str(place))
+    assert codes(tab) == ["answer 1"]
+    assert chosen(tab) == place
+
+    for other in ("12345678", "-1", "x", "9" * 40, "١٢", str(place + 1)):
+        tab = open_page("completions", "r", i=other)
+        assert is_well(tab)
+        assert codes(tab) == ["answer 3"], other
+
+
+def test_a_choice_stays_while_new_ones_arrive(show, logs):
+    tab = show([completion(step, f"answer {step}") for step in (1, 2, 3)], status="running")
+    place = rows(tab)[1]["place"]
+    tab = open_page("completions", "r", i=str(place))
+
+    append(logs / "r", [completion(9, "brand new")])
+    tab.run()
+
+    assert [row["step"] for row in rows(tab)] == ["step 9", "step 3", "step 2", "step 1"]
+    assert chosen(tab) == place
+    assert codes(tab) == ["answer 2"]
+
+
+def test_search_steps_and_sorting_are_in_the_address(show):
+    records = [completion(step, f"sky {step}" if step % 2 else "sea", reward=-step) for step in range(10)]
+    show(records)
+
+    tab = open_page("completions", "r", find="SKY", step="3-7", order="Lowest reward")
+
+    assert [row["answer"] for row in rows(tab)] == ["sky 7", "sky 5", "sky 3"]
+    assert "3 of 10 completions" in said(tab)
+
+    tab.text_input(key="find").set_value("elephant").run()
+    assert "No completion matches." in said(tab)
+
+    tab.text_input(key="find").set_value("").run()
+    tab.text_input(key="step").set_value("abc").run()
+    assert is_well(tab)
+    assert "'abc' is no step; it must be such as 300, 100-200, 100- or -200" in said(tab)
+    assert len(rows(tab)) == 10
+
+
+def test_many_are_shown_a_page_at_a_time(show):
+    tab = show([completion(step) for step in range(120)])
+
+    assert len(rows(tab)) == 50
+    assert rows(tab)[0]["step"] == "step 119"
+    (pages,) = tab.get("pagination")
+    assert pages.proto.num_pages == 3
+
+
+def test_numbers_that_are_none_and_rewards_by_function_are_shown(show):
+    tab = show(
+        [
+            completion(1, reward=math.nan, **{"rewards/format": 1.0, "rewards/maths": 0.25}),
+            completion(2, kind="grpo", split="eval", advantage=-0.5, label=False, finish_reason="length"),
+        ]
+    )
+
+    assert [(row["kind"], row["reward"]) for row in rows(tab)] == [
+        ("grpo · eval", "advantage -0.5"),
+        ("completion", "NaN"),
+    ]
+    assert "label undesirable" in said(tab)
+    assert "finish_reason length" in said(tab)
+
+    tab = open_page("completions", "r", i=str(rows(tab)[1]["place"]))
+    assert "reward NaN · rewards/format 1 · rewards/maths 0.25" in said(tab)
+
+
+def panes(tab):
+    found = sent(tab, "panes")
+    return found[0] if found else []
+
+
+def marked(pane):
+    return "".join(f"[{text}]" if mark else text for text, mark in pane["parts"])
+
+
+def test_a_pair_is_side_by_side_with_its_words_marked(show):
+    tab = show(
+        [
+            {
+                "event": "completion",
+                "global_step": 5,
+                "prompt": "What colour?",
+                "chosen": "the sky is blue",
+                "rejected": "the sky is green",
+                "reward_diff": 0.7,
+                "rewards/chosen": 0.5,
+                "rewards/rejected": -0.2,
+                "kind": "dpo",
+            }
+        ]
+    )
+
+    assert [(pane["title"], pane["about"], marked(pane)) for pane in panes(tab)] == [
+        ("chosen", "reward 0.5", "the sky is [blue]"),
+        ("rejected", "reward -0.2", "the sky is [green]"),
+    ]
+    assert [pane["parts"][-1][1] for pane in panes(tab)] == ["ins", "del"]
+    assert rows(tab)[0]["reward"] == "reward_diff 0.7"
+
+
+def test_the_same_prompt_at_an_earlier_step_stands_beside_it(show):
+    tab = show(
+        [
+            completion(100, "the sky is grey", prompt="What colour?", reward=0.1),
+            completion(100, "unrelated", prompt="Another?"),
+            completion(200, "the sky is blue", prompt="What colour?", reward=0.9),
+            completion(200, "sky blue the is", prompt="What colour?", reward=0.2),
+        ]
+    )
+
+    assert "The same prompt came 2 more times." in said(tab)
+    assert [(pane["title"], pane["about"]) for pane in panes(tab)] == [
+        ("step 100", "0.1"),
+        ("step 200", "0.2"),
+    ]
+
+    places = [row["place"] for row in rows(tab)]
+    tab = open_page("completions", "r", i=str(places[1]))
+    assert [marked(pane) for pane in panes(tab)] == ["the sky is [grey]", "the sky is [blue]"]
+
+    beside = next(box for box in tab.selectbox if box.label == "Compare with")
+    beside.set_value(places[0]).run()
+    assert [pane["title"] for pane in panes(tab)] == ["step 200", "step 200"]
+
+    tab = open_page("completions", "r", i=str(places[2]))
+    assert panes(tab) == []
+
+
+def test_two_that_differ_in_nothing_or_everything_are_said_to(show):
+    words = [" ".join(f"{letter}{number}" for number in range(2_000)) for letter in "ab"]
+    tab = show([completion(1, words[0], prompt="p"), completion(2, words[1], prompt="p")])
+    assert "too little in common" in said(tab)
+    assert [marked(pane) for pane in panes(tab)] == words
+
+
+def test_the_question_of_a_chat_stands_in_the_list_and_not_its_system_prompt(show):
+    tab = show([completion(1, prompt="system: Be brief.\n\nuser: What colour is the sky?")])
+
+    assert rows(tab)[0]["prompt"] == "What colour is the sky?"
+    assert codes(tab)[0] == "system: Be brief.\n\nuser: What colour is the sky?"
+
+
+def test_a_text_that_was_cut_and_completions_that_were_dropped_are_told_of(show):
+    tab = show(
+        [
+            completion(1, "long … [100 of 200 characters left out] … end", cut=["completion"]),
+            {"event": "completions_dropped", "session": 1, "from_step": 0, "to_step": 99, "dropped": 1_234},
+        ]
+    )
+
+    assert "completion did not fit into a record and is shortened." in said(tab)
+    assert "1,234 more were counted and not written" in said(tab)
+
+
+HOSTILE = (
+    "<script>document.title='hacked'</script><img src=x onerror=alert(1)>",
+    "# Heading\n\n![x](https://evil.example/x.png) [y](javascript:alert(1)) :smile: $x$ `code`",
+    "abc \u202egnp.exe \u2066 \x00 \x1b[31m \ud83d",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_reaches_the_browser_as_text_only(show, text):
+    text = text.encode("utf-8", "replace").decode()
+    tab = show(
+        [
+            completion(1, text, prompt=text, kind=text, note=text, **{text[:40]: 1.0}),
+            completion(2, text + " more", prompt=text),
+        ]
+    )
+
+    kinds = {item.type for item in tab.main if hasattr(item, "type")}
+    assert "html" not in kinds
+    assert not any(getattr(item.proto, "allow_html", False) for item in tab.markdown)
+    # Marks that make text run backwards, and what cannot be shown, are replaced wherever a text goes.
+    everything = json.dumps([rows(tab), panes(tab), codes(tab)], ensure_ascii=False)
+    assert not {"\u202e", "\u2066", "\x00", "\x1b"} & set(everything)
+
+
+def test_a_text_of_60_kilobytes_is_shown_whole(show):
+    tab = show([completion(1, "word " * 12_000, prompt="p" * 1_000)])
+
+    assert codes(tab)[1] == "word " * 12_000
+    assert len(rows(tab)[0]["answer"]) <= 160

@@ -1,0 +1,132 @@
+"""The same script with telemetry and without it: what it left behind, and that it ended the same way."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.faults.children import ROOT, Ended
+
+PREAMBLE = """\
+import os, signal, sys, threading, time
+
+class NotLogged:
+    "What a script does without telemetry: nothing."
+
+    def __getattr__(self, name):
+        return lambda *args, **fields: NotLogged()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        return None
+
+    def __call__(self, function):
+        return function
+
+def begin(*, errors=True, **options):
+    if os.environ["LOGGED"] == "0":
+        return NotLogged()
+    from toolkit.telemetry import TelemetryLogger
+    chosen = {"log_every": 1, "system": False, "csv": False, "control": False, **options}
+    return TelemetryLogger("run", log_dir="logs", errors=errors, **chosen)
+
+def say(line):
+    print(line, flush=True)
+
+"""
+
+
+Meanwhile = Callable[["subprocess.Popen[str]"], None]
+
+
+class Twice:
+    """A script that is run with telemetry in one folder, and without it in another."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        self.folder = folder
+        self._source = PREAMBLE + textwrap.dedent(source)
+
+    def run(self, meanwhile: Meanwhile | None = None) -> tuple[Ended, Ended]:
+        """Return how both ended; `meanwhile` is done to each while it runs."""
+        return self.run_logged(meanwhile), self.run_plain(meanwhile)
+
+    def run_logged(self, meanwhile: Meanwhile | None = None) -> Ended:
+        """Run it with telemetry."""
+        return self._run("logged", meanwhile)
+
+    def run_plain(self, meanwhile: Meanwhile | None = None) -> Ended:
+        """Run it without."""
+        return self._run("plain", meanwhile)
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the run was written."""
+        return self.folder / "logged" / "logs" / "run"
+
+    def _run(self, name: str, meanwhile: Meanwhile | None) -> Ended:
+        place = self.folder / name
+        place.mkdir()
+        (place / "train.py").write_text(self._source)
+        process = subprocess.Popen(
+            [sys.executable, "train.py"],
+            cwd=place,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "LOGGED": "1" if name == "logged" else "0",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            if meanwhile is not None:
+                meanwhile(process)
+            out, err = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+        return Ended(process.returncode, *(text.replace(str(place), "FOLDER") for text in (out, err)))
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
+    """Return the first line that contains `text`."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return line
+    raise AssertionError(f"the script ended without saying {text!r}: {process.communicate()}")
+
+
+def kill_when_it_says(text: str, number: signal.Signals, after_s: float = 0.0) -> Meanwhile:
+    """Return what sends a signal once the script has said `text`."""
+
+    def meanwhile(process: subprocess.Popen[str]) -> None:
+        wait_for_line(process, text)
+        time.sleep(after_s)
+        process.send_signal(number)
+
+    return meanwhile
+
+
+def assert_same_end(logged: Ended, plain: Ended) -> None:
+    """Exit code, standard error and the script's own output are what they would have been."""
+    assert logged.code == plain.code, logged.err
+    assert _comparable(logged.err) == _comparable(plain.err)
+    assert _comparable(logged.out) == _comparable(plain.out)
+
+
+def _comparable(text: str) -> list[str]:
+    # A thread's and a process's number may differ; findings say that a loss of always 1 is one.
+    text = re.sub(r"0x[0-9a-f]+|(?<=Process-)\d+|(?<=Thread-)\d+", "…", text)
+    return [line for line in text.splitlines() if not line.startswith("[telemetry] ")]

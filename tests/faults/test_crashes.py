@@ -1,0 +1,490 @@
+"""The ways a training crashes: what its run folder says of each, and that the script ends as it would without us."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+import pytest
+
+from tests.faults.aftermath import events, records_of
+from tests.faults.children import repair
+from tests.faults.crashing import Twice, assert_same_end, kill_when_it_says, wait_for_line
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.status import work_out_status
+
+TRAINS = """
+for step in range(5):
+    log.log_step(step, train_loss=1.0, epoch=0)
+say("the last words")
+"""
+
+
+def told(twice):
+    """Return the error records, and the end record where there is one."""
+    records = records_of(twice.run_folder / "metrics.jsonl")
+    errors = [record for record in events(records, "error") if record.get("source") != "telemetry"]
+    ends = events(records, "end")
+    return errors, ends[0] if ends else None
+
+
+def status_of(twice):
+    return work_out_status(read_manifest(twice.run_folder), time.time())
+
+
+FAILS = """
+def fail(batch):
+    raise ValueError(f"no such batch: {batch}")
+
+"""
+
+
+INSIDE = """
+log.log_step(4)
+say("the last words")
+fail(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "caught_by"),
+    [
+        pytest.param("log = begin()" + TRAINS + FAILS + "fail(7)", "end", id="nobody looks"),
+        pytest.param(
+            "log = begin(errors={'excepthook': True})" + TRAINS + FAILS + "fail(7)",
+            "excepthook",
+            id="excepthook",
+        ),
+        pytest.param(
+            "log = begin()" + FAILS + "with log.capture_errors():" + INSIDE.replace("\n", "\n    "),
+            "capture_errors",
+            id="a block",
+        ),
+        pytest.param(
+            "log = begin()\n@log.capture_errors()" + FAILS + TRAINS + "fail(7)",
+            "capture_errors",
+            id="a decorated function",
+            marks=pytest.mark.skipif(
+                sys.version_info < (3, 11), reason="one frame of ours is in the traceback"
+            ),
+        ),
+        pytest.param(
+            "log = begin()"
+            + FAILS
+            + "try:\n    with log.capture_errors():"
+            + INSIDE.replace("\n", "\n        ")
+            + "\nfinally:\n    log.close()",
+            "capture_errors",
+            id="closed on the way out",
+        ),
+    ],
+)
+def test_an_exception(tmp_path, source, caught_by):
+    twice = Twice(tmp_path, source)
+    logged, plain = twice.run()
+
+    assert_same_end(logged, plain)
+    assert logged.code == 1
+    assert "ValueError: no such batch: 7" in logged.err
+    (error,), end = told(twice)
+    assert (error["type"], error["module"], error["caught_by"]) == ("ValueError", "builtins", caught_by)
+    assert error["message"] == "ValueError: no such batch: 7"
+    assert error["stack"][-1].endswith(" in fail")
+    assert error["stack"][-1].startswith("train.py:")
+    assert error["global_step"] == 4
+    assert error["thread"] == "MainThread"
+    assert "frames" not in error
+    if caught_by != "end":
+        assert error["output"][-1] == "the last words"
+    assert (end["status"], end["reason"], end["errors_total"]) == ("failed", "failed", 1)
+    assert (status_of(twice).name, status_of(twice).sure) == ("failed", True)
+
+
+def test_an_exception_in_a_thread(tmp_path):
+    twice = Twice(
+        tmp_path,
+        """
+        log = begin(errors={"threads": True})
+        def load():
+            raise OSError("the disk is gone")
+        threads = [threading.Thread(target=load, name="loader") for _ in range(3)]
+        for thread in threads:
+            thread.start()
+            thread.join()
+        """
+        + TRAINS.replace("\n", "\n        "),
+    )
+    logged, plain = twice.run()
+
+    assert_same_end(logged, plain)
+    assert logged.code == 0
+    assert logged.err.count("Exception in thread loader") == 3
+    (error,), end = told(twice)
+    assert (error["type"], error["thread"], error["caught_by"]) == ("OSError", "loader", "thread")
+    assert end["status"] == "finished", "the script itself went on to its end"
+    (counted,) = end["errors"]
+    assert (counted["fingerprint"], counted["count"]) == (error["fingerprint"], 3)
+
+
+LIMITED = """
+import resource
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), resource.RLIM_INFINITY))
+hoard = []
+"""
+
+
+@pytest.mark.parametrize("size", [64 << 20, 2_000], ids=["large pieces", "small pieces, to the last byte"])
+def test_memory_runs_out(tmp_path, size):
+    twice = Twice(
+        tmp_path,
+        # The machine is described first, which takes threads and memory.
+        "log = begin()\nlog.log_start()\n"
+        + TRAINS
+        + LIMITED
+        + f"with log.capture_errors():\n    while True:\n        hoard.append(bytearray({size}))",
+    )
+    logged, plain = twice.run()
+
+    assert logged.code == plain.code == 1
+    if size > 1_000_000:
+        # Where nothing at all is left, what the interpreter can still print of it depends on the last bytes.
+        assert_same_end(logged, plain)
+    assert f"hoard.append(bytearray({size}))" in logged.err
+    assert "\nMemoryError\n" in logged.err
+    (error,), end = told(twice)
+    assert error["type"] == "MemoryError"
+    memory = error["memory"]
+    assert memory["rss_mb"] > 1
+    assert memory["address_space_limit_mb"] > 256
+    assert memory["ram_total_mb"] > memory["rss_mb"]
+    assert end["status"] == "failed"
+
+
+WAITS = """
+say("waiting")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal(tmp_path, name):
+    number = getattr(signal, name)
+    twice = Twice(tmp_path, "log = begin(errors={'signals': True})" + TRAINS + WAITS)
+    logged, plain = twice.run(kill_when_it_says("waiting", number, after_s=0.2))
+
+    assert_same_end(logged, plain)
+    assert logged.code == -number
+    (error,), end = told(twice)
+    assert (error["type"], error["caught_by"], error["severity"]) == (name, "signal", "warning")
+    assert error["stack"][-1].endswith(" in <module>"), "where the main thread was"
+    assert error["output"][-1] == "waiting"
+    assert (end["status"], end["reason"], end["signal"]) == ("stopped", "signal", name)
+    assert (status_of(twice).name, status_of(twice).sure) == ("stopped", True)
+
+
+def test_a_signal_in_the_middle_of_telemetry_s_own_work(tmp_path):
+    twice = Twice(
+        tmp_path,
+        """
+        log = begin(errors={"signals": True})
+        say("waiting")
+        step = 0
+        while True:
+            step += 1
+            log.log_step(step, train_loss=1.0, mine={"a": 1})
+        """,
+    )
+    for attempt in range(3):
+        twice.folder = tmp_path / str(attempt)
+        twice.folder.mkdir()
+        logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGTERM, after_s=0.3))
+
+        assert_same_end(logged, plain)
+        assert logged.code == -signal.SIGTERM
+        (error,), end = told(twice)
+        assert error["type"] == "SIGTERM"
+        assert end["reason"] == "signal"
+
+
+def test_a_signal_while_the_main_thread_is_in_a_call_that_does_not_come_back(tmp_path):
+    twice = Twice(
+        tmp_path,
+        "log = begin(errors={'signals': True})"
+        + TRAINS
+        + "import hashlib\nsay('waiting')\n"
+        + "hashlib.pbkdf2_hmac('sha256', b'a', b'b', 2_000_000_000)  # minutes, without the interpreter",
+    )
+    logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGTERM, after_s=0.3))
+
+    assert_same_end(logged, plain)
+    assert logged.code == -signal.SIGTERM
+    (error,), end = told(twice)
+    assert error["type"] == "SIGTERM"
+    assert end["signal"] == "SIGTERM"
+
+
+def test_a_second_signal_does_not_wait(tmp_path):
+    twice = Twice(
+        tmp_path,
+        """
+        class Slow:
+            name = "slow"
+            def write(self, batch):
+                time.sleep(600)
+            def close(self):
+                pass
+
+        log = begin(errors={"signals": True}, sinks=[Slow()], close_timeout=600)
+        """
+        + (TRAINS + WAITS).replace("\n", "\n        "),
+    )
+
+    def kill_twice(process):
+        kill_when_it_says("waiting", signal.SIGTERM, after_s=0.2)(process)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGTERM)
+
+    ended = twice.run_logged(kill_twice)
+
+    assert ended.code == -signal.SIGTERM
+    repair(twice.run_folder)
+    assert told(twice)[0][0]["type"] == "SIGTERM", "it was written before anything that takes long"
+
+
+def test_a_signal_that_the_script_handles_itself(tmp_path):
+    twice = Twice(
+        tmp_path,
+        """
+        def stop(number, frame):
+            say("stopping")
+            sys.exit(4)
+
+        signal.signal(signal.SIGTERM, stop)
+        log = begin(errors={"signals": True})
+        """
+        + (TRAINS + WAITS).replace("\n", "\n        "),
+    )
+    logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGTERM, after_s=0.2))
+
+    assert_same_end(logged, plain)
+    assert logged.code == 4
+    assert logged.out.endswith("stopping\n")
+    (error,), end = told(twice)
+    assert (error["type"], error["severity"]) == ("SIGTERM", "info")
+    assert "signal" not in end
+
+
+def test_a_signal_for_a_forked_child_is_the_child_s(tmp_path):
+    twice = Twice(
+        tmp_path,
+        """
+        import multiprocessing
+        log = begin(errors={"signals": True, "excepthook": True, "threads": True})
+        context = multiprocessing.get_context("fork")
+        def work(is_working):
+            is_working.set()
+            time.sleep(60)
+        def fork_and_end():
+            is_working = context.Event()
+            child = context.Process(target=work, args=(is_working,))
+            child.start()
+            is_working.wait(30)
+            child.terminate()
+            child.join()
+            say(f"the child ended with {child.exitcode}")
+        fork_and_end()
+        thread = threading.Thread(target=fork_and_end)
+        thread.start()
+        thread.join()
+        """
+        + TRAINS.replace("\n", "\n        "),
+    )
+    logged, plain = twice.run()
+
+    assert_same_end(logged, plain)
+    assert logged.out.count("the child ended with -15") == 2
+    errors, end = told(twice)
+    assert errors == []
+    assert end["status"] == "finished"
+
+
+def test_a_kill(tmp_path):
+    twice = Twice(tmp_path, "log = begin(errors={'signals': True, 'excepthook': True})" + TRAINS + WAITS)
+    logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGKILL))
+
+    assert_same_end(logged, plain)
+    assert logged.code == -signal.SIGKILL
+    assert status_of(twice).name == "lost"
+    repair(twice.run_folder)
+    errors, end = told(twice)
+    assert errors == []
+    assert end is None, "nobody was there to write one"
+
+
+def test_an_end_at_once(tmp_path):
+    twice = Twice(
+        tmp_path, "log = begin(errors={'signals': True, 'excepthook': True})" + TRAINS + "os._exit(5)"
+    )
+    logged, plain = twice.run()
+
+    assert_same_end(logged, plain)
+    assert logged.code == 5
+    assert status_of(twice).name == "lost"
+    repair(twice.run_folder)
+    assert told(twice) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "errors"),
+    [
+        pytest.param("sys.exit(3)", "finished", 0, id="outside of every block"),
+        pytest.param("with log.capture_errors():\n    sys.exit(3)", "failed", 1, id="inside of a block"),
+        pytest.param(
+            "try:\n    with log.capture_errors():\n        sys.exit(3)\nfinally:\n    log.close()",
+            *("failed", 1),
+            id="closed on the way out",
+        ),
+        pytest.param(
+            "try:\n    with log.capture_errors():\n        sys.exit(9)\nexcept SystemExit:\n    pass\n"
+            "log.log_step(99)\nlog.close()\nsys.exit(3)",
+            *("finished", 1),
+            id="caught, and it went on",
+        ),
+    ],
+)
+def test_sys_exit(tmp_path, ends, status, errors):
+    twice = Twice(tmp_path, "log = begin(errors={'excepthook': True})" + TRAINS + ends)
+    logged, plain = twice.run()
+
+    assert_same_end(logged, plain)
+    assert logged.code == 3
+    found, end = told(twice)
+    assert [error["type"] for error in found] == ["SystemExit"] * errors
+    assert end["status"] == status
+
+
+def test_an_interruption_is_no_error(tmp_path):
+    twice = Twice(
+        tmp_path,
+        "log = begin(errors={'excepthook': True})\ntry:\n    with log.capture_errors():"
+        + (TRAINS + WAITS).replace("\n", "\n        ")
+        + "\nfinally:\n    log.close()",
+    )
+    logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGINT, after_s=0.2))
+
+    assert_same_end(logged, plain)
+    assert logged.err.endswith("KeyboardInterrupt\n")
+    errors, end = told(twice)
+    assert errors == []
+    assert (end["status"], end["reason"]) == ("stopped", "interrupted")
+
+
+LOADER = """
+import concurrent.futures, multiprocessing
+def load(number):
+    with log.capture_errors():
+        raise KeyError(f"no image {number}")
+context = multiprocessing.get_context("fork")
+"""
+
+
+def test_an_exception_in_a_worker_process(tmp_path):
+    twice = Twice(
+        tmp_path,
+        "log = begin(errors={'excepthook': True, 'threads': True})"
+        + TRAINS
+        + LOADER
+        + "with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:\n"
+        + "    list(pool.map(load, range(3)))",
+    )
+    logged, plain = twice.run()
+
+    assert_same_end(logged, plain)
+    assert logged.code == 1
+    (error,), end = told(twice)
+    assert error["type"] == "KeyError"
+    (cause, *_) = error["caused_by"]
+    assert "in load" in cause["message"], "what the worker sent along is where it happened"
+    assert end["status"] == "failed"
+
+
+def test_an_exception_that_ends_a_worker_process_is_not_the_run_s(tmp_path):
+    twice = Twice(
+        tmp_path,
+        "log = begin(errors={'excepthook': True, 'threads': True})"
+        + TRAINS
+        + LOADER
+        + "worker = context.Process(target=load, args=(1,))\nworker.start()\nworker.join()\nsay(worker.exitcode)",
+    )
+    logged, plain = twice.run()
+
+    assert_same_end(logged, plain)
+    assert logged.code == 0
+    assert told(twice)[0] == []
+
+
+def test_a_hang(tmp_path):
+    # Some seconds, since the usual time from step to step has to be known first.
+    twice = Twice(
+        tmp_path,
+        """
+        log = begin(errors={"hang_after": 1})
+        lock = threading.Lock()
+        lock.acquire()
+        signal.signal(signal.SIGUSR1, lambda *_: lock.release())
+        def wait_for_the_other_rank():
+            with log.span("all_reduce"):
+                say("hanging")
+                lock.acquire(timeout=60)
+        def load():
+            time.sleep(60)
+        threading.Thread(target=load, name="loader", daemon=True).start()
+        for step in range(1, 150):
+            time.sleep(0.02)
+            log.log_step(step, train_loss=1.0 / step)
+        wait_for_the_other_rank()
+        for step in range(150, 200):
+            time.sleep(0.02)
+            log.log_step(step, train_loss=1.0 / step)
+        """,
+    )
+
+    def release(process):
+        wait_for_line(process, "hanging")
+        deadline = time.monotonic() + 40
+        # Its last line may be on its way.
+        while b'"kind":"hang"' not in (twice.run_folder / "metrics.jsonl").read_bytes():
+            assert time.monotonic() < deadline, "nothing was said of the hang"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+
+    logged = twice.run_logged(release)
+    plain = twice.run_plain(kill_when_it_says("hanging", signal.SIGUSR1, after_s=0.1))
+
+    assert_same_end(logged, plain)
+    assert logged.code == 0
+    found, over = hangs(twice)
+    assert (found["state"], found["start_step"], found["severity"]) == ("open", 149, "info")
+    assert found["evidence"]["seconds"] >= 2
+    assert 0.01 < found["evidence"]["usual_s"] < 1.0
+    main, *others = found["stacks"]
+    assert main["threads"] == ["MainThread"]
+    assert " in wait_for_the_other_rank" in main["stack"][-1]
+    assert [stack["threads"] for stack in others if " in load" in stack["stack"][-1]] == [["loader"]]
+    assert not any(thread.startswith("telemetry") for stack in found["stacks"] for thread in stack["threads"])
+    assert [span["name"] for span in found["spans"]] == ["all_reduce"]
+    assert (over["id"], over["state"]) == (found["id"], "resolved")
+    assert over["resolved_step"] >= 149
+    assert "stacks" not in over
+    stalls = [each for each in findings(twice) if each["kind"] == "stalled"]
+    assert stalls == [], "one trouble is told of once"
+
+
+def findings(twice):
+    return events(records_of(twice.run_folder / "metrics.jsonl"), "finding")
+
+
+def hangs(twice):
+    return [record for record in findings(twice) if record["kind"] == "hang"]

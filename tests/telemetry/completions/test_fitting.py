@@ -1,0 +1,79 @@
+"""Texts that are too long for a record: their ends stay, and the record says what is missing."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.runfolder.codec import decode, encode
+from toolkit.runfolder.records import MAX_RECORD_BYTES
+from toolkit.telemetry.completions.fitting import fit
+
+
+def encoded(fields):
+    """Return the fields as they stand in a record that is encoded and read again."""
+    line = encode(
+        {"event": "completion", "time": 1.7e9, "elapsed": 1.0, "seq": 123456, "session": 1, **fit(fields)}
+    )
+    assert len(line) <= MAX_RECORD_BYTES
+    return decode(line), len(line)
+
+
+def test_what_fits_is_left_as_it_is():
+    fields = {"prompt": "a" * 30_000, "completion": "b" * 30_000, "reward": 0.5}
+
+    assert fit(fields) is fields
+
+
+def test_the_beginning_and_the_end_of_a_long_text_stay():
+    record, size = encoded({"prompt": "Why?", "completion": "<begin>" + "x" * 300_000 + "<end>"})
+
+    assert record["prompt"] == "Why?"
+    assert record["completion"].startswith("<begin>xxx")
+    assert record["completion"].endswith("xxx<end>")
+    assert "of 300,012 characters left out] …" in record["completion"]
+    assert record["cut"] == ["completion"]
+    assert size > 0.95 * MAX_RECORD_BYTES, "no more than needed is left out"
+
+
+def test_a_short_text_leaves_its_room_to_the_long_ones():
+    record, _ = encoded({"prompt": "p" * 100_000, "chosen": "c" * 500, "rejected": "r" * 100_000})
+
+    assert record["chosen"] == "c" * 500
+    assert len(record["prompt"]) > 30_000
+    assert len(record["rejected"]) > 30_000
+    assert record["cut"] == ["prompt", "rejected"]
+
+
+def test_a_character_that_takes_more_bytes_counts_for_more():
+    # Three bytes each in UTF-8; a control character takes six in JSON.
+    for text in ("漢" * 60_000, "\x01" * 60_000, '"\\\n' * 30_000, "\ud83d" * 60_000, "🙂" * 60_000):
+        record, size = encoded({"completion": text, "reward": 1.0})
+
+        assert record["cut"] == ["completion"]
+        assert record["reward"] == 1.0
+        assert size > 0.8 * MAX_RECORD_BYTES
+
+
+def test_beside_large_other_fields_something_of_the_text_stays():
+    record, _ = encoded({"completion": "x" * 100_000, "logprobs": [0.123456789] * 10_000})
+
+    assert set(record["cut"]) == {"completion", "logprobs"}
+    assert record["completion"].startswith("x" * 4_000)
+    assert record["logprobs"][:2] == [0.123456789] * 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["prompt", "completion", "chosen", "rejected", "note"]),
+        st.builds(lambda text, times: text * times, st.text(max_size=40), st.integers(0, 4_000)),
+    )
+)
+def test_whatever_the_texts_are_the_record_is_no_longer_than_a_record(texts):
+    record, _ = encoded(texts)
+
+    assert set(texts) <= set(record)
+    for name, text in texts.items():
+        if name not in record.get("cut", ()):
+            assert record[name] == text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,308 @@
+"""`log.log_completion`: what is written at once, what is counted, and what the end brings."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+import pytest
+
+from tests.faults.children import Child, repair
+from tests.telemetry.logged import make_logger, read_records, records_of
+from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
+from toolkit.telemetry import TelemetryLogger
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Make loggers that are closed with the test, whatever becomes of it."""
+    made = []
+
+    def make_one(**options):
+        made.append(make_logger(tmp_path, **options))
+        return made[-1]
+
+    yield make_one
+    for log in made:
+        log.close()
+
+
+def texts(records):
+    return [record["completion"] for record in records]
+
+
+def drops(records):
+    """Return how many each stretch dropped, by the newest word on it."""
+    return {
+        record["from_step"]: record["dropped"] for record in records if record["event"] == COMPLETIONS_DROPPED
+    }
+
+
+def closed(log):
+    """Close the logger and return its completions and what it says of those dropped."""
+    path = log.run_folder / "metrics.jsonl"
+    log.close()
+    records = read_records(path)
+    return [record for record in records if record["event"] == COMPLETION], drops(records)
+
+
+def test_a_completion_is_a_record_with_its_step_texts_and_reward(make):
+    log = make()
+
+    log.log_completion(7, prompt="Why?", completion="Because.", reward=0.5, finish_reason="stop")
+    (record,) = records_of(log, COMPLETION)
+
+    known = {
+        "global_step": 7,
+        "prompt": "Why?",
+        "completion": "Because.",
+        "reward": 0.5,
+        "finish_reason": "stop",
+    }
+    assert known.items() <= record.items()
+    assert [one["event"] for one in records_of(log)] == ["start", "completion"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (
+            {"chosen": "yes", "rejected": "no", "reward_diff": 1.5},
+            {"chosen": "yes", "rejected": "no", "reward_diff": 1.5},
+        ),
+        (
+            {"completion": "yes", "label": False, "reward": -1},
+            {"completion": "yes", "label": False, "reward": -1},
+        ),
+        ({"chosen": "a", "rejected": "b", "log_odds_ratio": -0.7}, {"log_odds_ratio": -0.7}),
+        ({"completion": "a", "reward": 1.0, "advantage": np.float32(0.5)}, {"reward": 1.0, "advantage": 0.5}),
+        (
+            {"completion": "a", "reward": {"format": 1.0, "maths": 0}},
+            {"rewards/format": 1.0, "rewards/maths": 0},
+        ),
+        (
+            {"completion": "a", "reward": 3, "rewards": {"format": 1, "maths": 2}},
+            {"reward": 3, "rewards/format": 1, "rewards/maths": 2},
+        ),
+        ({"completion": [{"role": "assistant", "content": "hi"}]}, {"completion": "hi"}),
+        ({"completion": b"bytes"}, {"completion": "bytes"}),
+        (
+            {"completion": "", "reward": math.nan},
+            {"completion": "", "reward": None, "non_finite": {"reward": "NaN"}},
+        ),
+    ],
+)
+def test_every_form_of_it_keeps_its_fields(make, given, kept):
+    log = make(diagnostics=False)
+
+    log.log_completion(1, prompt="p", **given)
+    (record,) = records_of(log, COMPLETION)
+
+    assert kept.items() <= record.items()
+    assert not any(value is None for name, value in record.items() if name != "reward")
+
+
+def test_a_field_called_like_one_of_ours_is_kept_under_another_name(make):
+    log = make()
+
+    log.log_completion(1, completion="a", time="noon", cut="short", event="lunch")
+    (record,) = records_of(log, COMPLETION)
+
+    assert (record["x_time"], record["x_cut"], record["x_event"]) == ("noon", "short", "lunch")
+
+
+def test_a_tensor_is_a_reward_too(make):
+    torch = pytest.importorskip("torch")
+    log = make()
+
+    log.log_completion(1, completion="a", reward=torch.tensor(0.25), rewards={"a": torch.tensor([2.0])})
+    (record,) = records_of(log, COMPLETION)
+
+    assert (record["reward"], record["rewards/a"]) == (0.25, 2.0)
+
+
+def test_of_each_stretch_of_steps_the_first_are_written_and_the_rest_is_counted(make):
+    log = make(completions={"interval": 10, "buffer": 2})
+
+    for step in range(30):
+        for number in range(3):
+            log.log_completion(step, completion=f"{step}.{number}")
+    found = records_of(log)
+
+    assert texts(record for record in found if record["event"] == COMPLETION) == [
+        "0.0",
+        "0.1",
+        "10.0",
+        "10.1",
+        "20.0",
+        "20.1",
+    ]
+    assert drops(found) == {0: 28, 10: 28, 20: 1}
+    # The first one dropped is told of at once, before anybody knows how many there will be.
+    assert [record["event"] for record in found[1:5]] == [
+        "completion",
+        "completion",
+        "completions_dropped",
+        "completions_dropped",
+    ]
+    said = found[4]
+    assert (said["from_step"], said["to_step"], said["written"], said["dropped"]) == (0, 9, 2, 28)
+
+
+def test_at_the_end_the_newest_of_those_beyond_it_are_written(make):
+    log = make(completions={"interval": 100, "buffer": 3})
+    for number in range(20):
+        log.log_completion(5, completion=f"{number}")
+
+    written, dropped = closed(log)
+
+    assert texts(written) == ["0", "1", "2", "17", "18", "19"]
+    assert dropped == {0: 14}
+
+
+def test_one_that_was_dropped_and_written_after_all_is_not_counted_as_missing(make):
+    log = make(completions={"interval": 100, "buffer": 1})
+    log.log_completion(1, completion="a")
+    log.log_completion(1, completion="b")
+
+    written, dropped = closed(log)
+
+    assert texts(written) == ["a", "b"]
+    assert dropped == {0: 0}
+
+
+def test_what_is_written_at_the_end_keeps_the_time_of_its_call(make):
+    log = make(completions={"buffer": 1})
+    for number in range(3):
+        log.log_completion(1, completion=f"{number}")
+    log.flush()
+    log.log_event("later")
+    (later,) = records_of(log, "later")
+
+    written, _ = closed(log)
+
+    assert all(record["time"] <= later["time"] for record in written)
+    assert written[-1]["seq"] > later["seq"]
+
+
+def test_every_completion_is_written_or_counted_whatever_the_steps_are(make):
+    steps = [
+        0,
+        250,
+        10,
+        255,
+        20,
+        -5,
+        10**9,
+        30,
+        None,
+        2.5,
+        math.nan,
+        "x",
+        True,
+        np.int64(40),
+        99,
+        100,
+        7,
+    ] * 30
+    log = make(completions={"interval": 100, "buffer": 4})
+    for number, step in enumerate(steps):
+        log.log_completion(step, completion=f"{number}")
+
+    written, dropped = closed(log)
+
+    assert len(written) + sum(dropped.values()) == len(steps)
+    assert len(set(texts(written))) == len(written)
+    # Steps that come late count where they belong: going back and forth between stretches brings no more of them.
+    assert len(written) <= 4 * (len(dropped) + 1) + 4
+
+
+def test_completions_of_several_threads_are_all_written_or_counted(make):
+    log = make(completions={"interval": 10, "buffer": 50})
+
+    def work(name):
+        for step in range(100):
+            log.log_completion(step, completion=f"{name} {step}", prompt="p" * 100)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcdefgh"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    written, dropped = closed(log)
+
+    assert len(written) + sum(dropped.values()) == 800
+
+
+def test_what_is_logged_later_does_not_change_what_was(make):
+    log = make(completions={"buffer": 1})
+    chat = [{"role": "user", "content": "a"}]
+    for _ in range(2):
+        log.log_completion(1, prompt=chat, completion="x", reward=1)
+    chat[0]["content"] = "changed"
+
+    written, _ = closed(log)
+
+    assert [record["prompt"] for record in written] == ["a", "a"]
+
+
+def test_switched_off_nothing_is_written(make):
+    log = make(completions=False)
+    log.log_completion(1, prompt="p", completion="c")
+
+    assert log.completions is None
+    assert [record["event"] for record in records_of(log)] == []
+
+
+def test_a_logger_that_does_nothing_takes_them_too(tmp_path):
+    log = TelemetryLogger("r", log_dir=tmp_path, enabled=False)
+
+    log.log_completion(1, prompt="p", completion="c", reward=1.0)
+
+    assert log.completions is None
+    assert list(tmp_path.iterdir()) == []
+
+
+class Hostile:
+    """An object that answers every question with an exception."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+
+def test_an_object_that_cannot_be_read_leaves_the_rest_of_the_completion(make):
+    log = make()
+
+    log.log_completion(
+        Hostile(), prompt="p", completion=[Hostile()], chosen=Hostile(), reward=Hostile(), label=True
+    )
+    (record,) = records_of(log, COMPLETION)
+
+    assert (record["prompt"], record["label"]) == ("p", True)
+    assert set(record["unencodable"]) == {"global_step", "reward"}
+
+
+LOGS_FOR_EVER = """
+acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
+log = TelemetryLogger("r", log_dir=sys.argv[1], completions={"interval": 1000, "buffer": 500})
+number = 0
+while True:
+    log.log_completion(number // 10, prompt="Why? " * 100, completion=f"{number} " * 100)
+    acknowledged.set(number)
+    number += 1
+    time.sleep(0.0005)
+"""
+
+
+def test_a_kill_loses_no_completion_within_the_budget_and_does_not_hide_that_more_came(tmp_path):
+    child = Child(LOGS_FOR_EVER, tmp_path / "logs", cwd=tmp_path)
+    child.wait_for_step(700)
+    child.kill()
+    child.process.communicate()
+    repair(tmp_path / "logs" / "r")
+    records = read_records(tmp_path / "logs" / "r" / "metrics.jsonl")
+    written = [record["completion"].split()[0] for record in records if record["event"] == COMPLETION]
+
+    assert written == [str(number) for number in range(500)]
+    assert drops(records) == {0: 1}

@@ -1,0 +1,437 @@
+"""What is captured is told once, and goes on exactly as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+import threading
+import traceback
+
+import pytest
+
+from tests.telemetry.logged import make_logger, read_records, records_of
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+    yield log
+    log.close()
+
+
+def errors_of(log):
+    return [record for record in records_of(log, "error") if record.get("source") != "telemetry"]
+
+
+def fail(text="bad"):
+    raise ValueError(text)
+
+
+def lines_of(error):
+    """Return the traceback as it would be printed."""
+    return traceback.format_exception(error)
+
+
+# ---------------------------------------------------------------- re-raising is exact
+
+
+def caught(function, *args):
+    try:
+        function(*args)
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "switched off"])
+def test_a_block_lets_the_same_exception_through_with_the_same_traceback(tmp_path, is_live):
+    log = make_logger(tmp_path, enabled=is_live)
+    error = ValueError("bad")
+
+    def run(block):
+        with block:
+            raise error
+
+    class Nothing:
+        __enter__ = __exit__ = lambda *_: None
+
+    plain = lines_of(caught(run, Nothing()))
+    error.__traceback__ = None
+    found = caught(run, log.capture_errors())
+    log.close()
+
+    assert found is error
+    assert lines_of(found) == plain
+    assert (found.__context__, found.__cause__, found.__suppress_context__) == (None, None, False)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="an exception takes its traceback along")
+def test_a_decorated_function_leaves_no_frame_of_ours_in_the_traceback(log):
+    decorated = log.capture_errors()(fail)
+
+    def call(function):
+        function("bad")
+
+    plain, found = (lines_of(caught(call, function)) for function in (fail, decorated))
+
+    assert found == plain
+
+
+def test_a_context_is_neither_lost_nor_made(log):
+    def run():
+        with log.capture_errors():
+            try:
+                fail("first")
+            except ValueError as error:
+                raise RuntimeError("second") from error
+
+    found = caught(run)
+
+    assert str(found.__cause__) == str(found.__context__) == "first"
+    assert found.__context__.__context__ is None
+
+
+def test_an_exception_of_ours_on_the_way_does_not_show_in_theirs(log, monkeypatch):
+    def bug(*_, **__):
+        raise KeyError("ours")
+
+    monkeypatch.setattr("toolkit.telemetry.errors.book.describe_in_full", bug)
+
+    def run():
+        with log.capture_errors():
+            fail()
+
+    found = caught(run)
+
+    assert (type(found), found.__context__) == (ValueError, None)
+    assert log.guard.counts["_take_error: KeyError"] == 1
+
+
+@pytest.mark.parametrize("ours", [RecursionError, MemoryError])
+def test_where_there_is_no_room_left_to_tell_it_theirs_goes_on(log, monkeypatch, ours):
+    def no_room(*_):
+        raise ours
+
+    monkeypatch.setattr(log, "_take_error", no_room)
+
+    def run():
+        with log.capture_errors():
+            fail()
+
+    assert isinstance(caught(run), ValueError)
+
+
+def test_a_recursion_without_end_is_told(log):
+    def dive():
+        dive()
+
+    found = caught(log.capture_errors()(dive))
+
+    (error,) = errors_of(log)
+    assert isinstance(found, RecursionError)
+    assert error["type"] == "RecursionError"
+    assert any(line.endswith(" frames …") for line in error["stack"])
+
+
+def test_a_recursion_through_captures_without_end_is_told_or_not_but_never_another_error(log):
+    def dive():
+        with log.capture_errors():
+            dive()
+
+    assert type(caught(dive)) is RecursionError
+
+
+# ---------------------------------------------------------------- what can be decorated
+
+
+def test_a_function_keeps_its_name_its_result_and_its_arguments(log):
+    @log.capture_errors()
+    def add(one, *, other):
+        """Add."""
+        return one + other
+
+    assert (add.__name__, add.__doc__) == ("add", "Add.")
+    assert add(1, other=2) == 3
+    assert errors_of(log) == []
+
+
+def test_a_coroutine_function_stays_one(log):
+    @log.capture_errors()
+    async def load(number):
+        await asyncio.sleep(0)
+        if number:
+            fail()
+        return "loaded"
+
+    assert asyncio.iscoroutinefunction(load)
+    assert asyncio.run(load(0)) == "loaded"
+    assert isinstance(caught(asyncio.run, load(1)), ValueError)
+    assert [error["stack"][-1].rpartition(" ")[2] for error in errors_of(log)] == ["fail"]
+
+
+def test_a_generator_is_told_of_and_its_end_is_no_error(log):
+    @log.capture_errors()
+    def batches(last):
+        got = yield 1
+        yield got
+        if last:
+            return "done"
+        fail()
+
+    iteration = batches(True)
+    assert (next(iteration), iteration.send("sent")) == (1, "sent")
+    with pytest.raises(StopIteration) as end:
+        next(iteration)
+    batches(False).close()
+    abandoned = batches(False)
+    next(abandoned)
+    del abandoned
+
+    assert end.value.value == "done"
+    assert errors_of(log) == []
+    assert isinstance(caught(list, batches(False)), ValueError)
+    assert len(errors_of(log)) == 1
+
+
+def test_an_asynchronous_generator_takes_what_is_sent_and_thrown_into_it(log):
+    @log.capture_errors()
+    async def batches():
+        try:
+            got = yield 1
+            yield got
+        except KeyError:
+            yield "caught"
+        fail()
+
+    async def use():
+        found = []
+        iteration = batches()
+        found.append(await iteration.__anext__())
+        found.append(await iteration.asend("sent"))
+        found.append(await iteration.athrow(KeyError("x")))
+        try:
+            await iteration.__anext__()
+        except ValueError:
+            found.append("raised")
+        async for item in batches():
+            found.append(item)
+            break
+        left = batches()
+        await left.__anext__()
+        await left.aclose()
+        return found
+
+    assert asyncio.run(use()) == [1, "sent", "caught", "raised", 1]
+    assert [error["type"] for error in errors_of(log)] == ["ValueError"]
+
+
+def test_a_method_and_a_static_method(log):
+    class Trainer:
+        @log.capture_errors()
+        def step(self):
+            fail()
+
+        @staticmethod
+        @log.capture_errors()
+        def load():
+            fail()
+
+    assert isinstance(caught(Trainer().step), ValueError)
+    assert isinstance(caught(Trainer.load), ValueError)
+    assert len(errors_of(log)) == 2
+
+
+# ---------------------------------------------------------------- what is told
+
+
+def test_nested_captures_and_the_end_of_the_run_tell_of_one_exception_once(tmp_path):
+    log = make_logger(tmp_path)
+    with pytest.raises(ValueError), log, log.capture_errors():
+        with log.capture_errors():
+            log.capture_errors()(fail)()
+
+    (error,) = read_records(log.run_folder / "metrics.jsonl", "error")
+    (end,) = read_records(log.run_folder / "metrics.jsonl", "end")
+    assert (error["caught_by"], error["count"]) == ("capture_errors", 1)
+    assert (end["status"], end["errors_total"]) == ("failed", 1)
+
+
+def test_two_loggers_each_tell_of_it(tmp_path):
+    one, other = make_logger(tmp_path, "one"), make_logger(tmp_path, "other")
+    with pytest.raises(ValueError), one.capture_errors(), other.capture_errors():
+        fail()
+
+    assert [len(errors_of(log)) for log in (one, other)] == [1, 1]
+    one.close()
+    other.close()
+
+
+def test_what_was_told_can_still_be_sent_to_another_process(log):
+    found = caught(log.capture_errors()(fail), "bad")
+    copy = pickle.loads(pickle.dumps(found))
+
+    assert (type(copy), copy.args) == (ValueError, ("bad",))
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration(), GeneratorExit(), KeyboardInterrupt(), SystemExit(), SystemExit(0)], ids=repr
+)
+def test_what_is_no_failure_passes_unsaid(log, error):
+    def run():
+        with log.capture_errors():
+            raise error
+
+    assert caught(run) is error
+    assert errors_of(log) == []
+
+
+def test_a_task_that_was_called_off_has_not_failed(log):
+    async def use():
+        @log.capture_errors()
+        async def wait():
+            await asyncio.sleep(60)
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return task.cancelled()
+
+    assert asyncio.run(use())
+    assert errors_of(log) == []
+
+
+def test_an_exit_with_a_code_is_a_failure(log):
+    def run():
+        with log.capture_errors():
+            sys.exit(3)
+
+    assert caught(run).code == 3
+    assert [error["type"] for error in errors_of(log)] == ["SystemExit"]
+
+
+def test_step_epoch_thread_and_spans_are_those_of_the_place_where_it_arose(log):
+    log.log_step(7, train_loss=1.0, epoch=2)
+
+    def work():
+        with (
+            log.capture_errors(),
+            log.span("application"),
+            log.span("my own"),
+            log.span("training_iteration"),
+            log.span("forward"),
+        ):
+            fail()
+
+    thread = threading.Thread(target=lambda: caught(work), name="worker")
+    thread.start()
+    thread.join()
+    (one,) = errors_of(log)
+
+    assert (one["global_step"], one["epoch"], one["thread"]) == (7, 2, "worker")
+    assert one["spans"] == ["application", "my own", "training_iteration", "forward"]
+
+
+def test_spans_that_are_still_open_around_the_capture_are_told(log):
+    with log.span("training_loop"), log.span("training_iteration"):
+        caught(log.capture_errors()(fail))
+
+    assert errors_of(log)[0]["spans"] == ["training_loop", "training_iteration"]
+
+
+def test_a_closed_logger_captures_nothing_and_harms_nothing(log):
+    capture = log.capture_errors()
+    log.close()
+
+    assert isinstance(caught(capture(fail)), ValueError)
+    assert read_records(log.run_folder / "metrics.jsonl", "error") == []
+
+
+def test_errors_that_are_off_are_neither_told_nor_hooked(tmp_path):
+    before = (sys.excepthook, threading.excepthook, vars(sys.stdout).get("write"))
+    log = make_logger(tmp_path, errors={"enabled": False, "excepthook": True, "threads": True})
+    hooks = (sys.excepthook, threading.excepthook, vars(sys.stdout).get("write"))
+    with pytest.raises(ValueError), log, log.capture_errors():
+        fail()
+
+    assert hooks == before
+    assert read_records(log.run_folder / "metrics.jsonl", "error") == []
+    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "failed"
+
+
+# ---------------------------------------------------------------- repeats
+
+
+def test_repeats_are_counted_and_told_at_each_power_of_ten(log):
+    for number in range(120):
+        caught(log.capture_errors()(fail), f"batch {number}")
+    errors = errors_of(log)
+    log.close()
+
+    assert [error["count"] for error in errors] == [1, 10, 100]
+    assert len({(error["fingerprint"], error["id"]) for error in errors}) == 1
+    assert errors[1]["message"] == "ValueError: batch 9"
+    (end,) = read_records(log.run_folder / "metrics.jsonl", "end")
+    assert end["errors_total"] == 120
+    assert end["errors"] == [{"type": "ValueError", "fingerprint": errors[0]["fingerprint"], "count": 120}]
+    assert end["status"] == "finished", "each of them was caught"
+
+
+def test_errors_beyond_the_distinct_ones_that_are_kept_are_counted_together(log):
+    def place(number):
+        namespace = {}
+        exec(compile("\n" * number + "def fail(): raise ValueError", "made.py", "exec"), namespace)
+        return namespace["fail"]
+
+    for number in range(150):
+        for _ in range(2):
+            caught(log.capture_errors()(place(number)))
+    errors = errors_of(log)
+    log.close()
+
+    assert len({error["id"] for error in errors}) == 101
+    assert len(errors) == 100 + len([1, 10, 100])
+    (end,) = read_records(log.run_folder / "metrics.jsonl", "end")
+    assert (end["errors_total"], len(end["errors"]), end["errors_of_other_kinds"]) == (300, 100, 100)
+
+
+# ---------------------------------------------------------------- how the run ends
+
+
+def test_a_run_that_is_closed_while_a_captured_exception_is_on_its_way_has_failed(log):
+    def run():
+        try:
+            with log.capture_errors():
+                fail()
+        finally:
+            log.close()
+
+    caught(run)
+
+    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "failed"
+
+
+def test_one_that_nobody_captured_is_no_word_on_how_the_run_ends(log):
+    def run():
+        try:
+            fail()
+        finally:
+            log.close()
+
+    caught(run)
+
+    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "finished"
+
+
+def test_a_word_on_how_it_ends_counts(log):
+    def run():
+        try:
+            with log.capture_errors():
+                fail()
+        finally:
+            log.close("stopped")
+
+    caught(run)
+
+    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "stopped"

@@ -1,0 +1,49 @@
+"""What docs/errors.md shows happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import yaml
+
+from tests.project.markdown import ROOT, blocks, commands
+from toolkit.telemetry.options import options_from_config
+
+DOCUMENT = ROOT / "docs" / "errors.md"
+
+
+def run(folder, *command):
+    finished = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    return finished.stdout
+
+
+def test_the_script_leaves_what_the_command_is_said_to_print(tmp_path):
+    (script,), (printed,) = blocks(DOCUMENT, "python"), blocks(DOCUMENT, "text")
+    (command,) = commands(DOCUMENT)
+    (tmp_path / "train.py").write_text(script.text)
+    run(tmp_path, "train.py")
+
+    assert run(tmp_path, "-m", "toolkit.cli.main", *shlex.split(command)[1:]) == printed.text
+    (record,) = json.loads(run(tmp_path, "-m", "toolkit.cli.main", *shlex.split(command)[1:], "--json"))
+    assert (record["type"], record["count"], record["global_step"]) == ("OSError", 3, 0)
+
+
+def test_the_options_that_it_shows_are_taken():
+    (block,) = blocks(DOCUMENT, "yaml")
+    options = options_from_config(yaml.safe_load(block.text)).error_options
+
+    assert (options.excepthook, options.threads, options.signals) == (True, True, True)
+    assert (options.source, options.locals, options.output_lines) == (True, True, 20)
+    assert (options.hang, options.hang_after) == (True, 60)

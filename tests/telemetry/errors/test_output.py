@@ -1,0 +1,273 @@
+"""The last lines of output: kept cheaply, given back exactly, and never in anybody's way."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import sys
+import weakref
+
+import pytest
+
+from tests.telemetry.logged import make_logger, records_of
+from toolkit.telemetry.errors.output import OutputTail
+
+TOKEN = "hf_" + "a1B2" * 9
+
+
+class Stream(io.StringIO):
+    """A stream of a class of Python's."""
+
+
+@pytest.fixture
+def replace(monkeypatch):
+    """Put two streams of ours in the place of the real ones: in the test itself, for pytest replaces them before it."""
+
+    def streams():
+        out, err = Stream(), Stream()
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        return out, err
+
+    return streams
+
+
+@pytest.fixture
+def listen(replace):
+    """Listen to two streams of ours."""
+    tails = []
+
+    def begin():
+        streams = replace()
+        tails.append(OutputTail(5))
+        tails[0].follow()
+        return tails[0], *streams
+
+    yield begin
+    for tail in tails:
+        tail.let_go()
+
+
+def test_the_last_lines_of_both_streams_are_kept_in_their_order(listen):
+    tail, out, err = listen()
+    for number in range(10):
+        print("out", number)
+        print("err", number, file=sys.stderr)
+    sys.stdout.write("begun")
+
+    assert tail.last_lines() == ["err 7", "out 8", "err 8", "out 9", "err 9", "begun"][-5:]
+    assert out.getvalue().count("\n") == 10
+    assert err.getvalue().count("\n") == 10
+
+
+def test_what_write_returns_and_raises_is_the_stream_s_own(listen):
+    _, out, _ = listen()
+    assert sys.stdout.write("four") == 4
+    with pytest.raises(TypeError):
+        sys.stdout.write(b"bytes")
+    out.close()
+    with pytest.raises(ValueError, match="closed"):
+        print("x")
+
+
+def test_a_progress_bar_is_shown_as_a_terminal_shows_it(listen):
+    tail, _, _ = listen()
+    for percent in range(0, 101, 5):
+        sys.stderr.write(f"\r\x1b[32m{percent:3d}%\x1b[0m |{'█' * (percent // 10)}|")
+    print("next", file=sys.stderr)
+
+    assert tail.last_lines() == ["100% |██████████|next"]
+
+
+def test_lines_that_come_in_pieces_are_put_together(listen):
+    tail, _, _ = listen()
+    for letter in "piece by piece\n":
+        sys.stdout.write(letter)
+    sys.stdout.writelines(["one\n", "two\n"])
+
+    assert tail.last_lines() == ["piece by piece", "one", "two"]
+
+
+def test_each_stream_gets_its_own_write_back(replace):
+    out, err = replace()
+
+    def theirs(text):
+        return io.StringIO.write(err, text)
+
+    err.write = theirs
+    tail = OutputTail(5)
+    tail.follow()
+    assert "write" in vars(out)
+    assert err.write is not theirs
+    tail.let_go()
+
+    assert vars(out) == {}
+    assert err.write is theirs
+    print("still there", file=sys.stderr)
+    assert err.getvalue() == "still there\n"
+
+
+def test_a_write_that_somebody_put_on_top_of_it_stays(replace):
+    out, _ = replace()
+    tail = OutputTail(5)
+    tail.follow()
+    ours = out.write
+    seen = []
+
+    def theirs(text):
+        seen.append(text)
+        return ours(text)
+
+    out.write = theirs
+    tail.let_go()
+    print("x")
+
+    assert out.write is theirs
+    assert (seen, out.getvalue()) == (["x", "\n"], "x\n")
+
+
+def test_a_stream_that_takes_another_s_place_is_followed_and_what_it_hands_on_is_told_once(listen):
+    tail, out, _ = listen()
+
+    class Tee(io.StringIO):
+        def write(self, text):
+            out.write(text)
+            return super().write(text)
+
+    sys.stdout = Tee()
+    print("before it is noticed")
+    tail.follow()
+    print("after")
+
+    assert tail.last_lines() == ["before it is noticed", "after"]
+
+
+def test_a_stream_that_stood_in_for_a_while_is_not_kept_alive(listen):
+    tail, _, _ = listen()
+    with contextlib.redirect_stdout(Stream()) as redirected:
+        tail.follow()
+        print("redirected")
+        gone = weakref.ref(redirected)
+    del redirected
+    gc.collect()
+    print("back")
+
+    assert gone() is None
+    assert tail.last_lines() == ["redirected", "back"]
+
+
+class Closed:
+    """A stream of a class that has no room for anything."""
+
+    __slots__ = ("text",)
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+
+@pytest.mark.parametrize("stream", [None, Closed()])
+def test_a_stream_that_cannot_be_followed_is_left_alone(monkeypatch, stream):
+    monkeypatch.setattr(sys, "stdout", stream)
+    tail = OutputTail(5)
+    tail.follow()
+    if stream is not None:
+        print("said")
+        assert stream.text == "said\n"
+    tail.let_go()
+
+    assert tail.last_lines() == []
+
+
+def test_a_script_that_replaces_its_output_again_and_again_does_not_fill_the_memory(listen):
+    tail, _, _ = listen()
+    kept = []
+    for _ in range(50):
+        sys.stdout = Stream()
+        kept.append(sys.stdout)
+        tail.follow()
+
+    assert sum("write" in vars(stream) for stream in kept) <= 8
+
+
+def test_memory_is_bounded_and_a_huge_text_is_told_by_its_end(listen):
+    tail, _, _ = listen()
+    for _ in range(100):
+        print("x" * 1_000_000, "the end")
+
+    assert sum(len(text) for _, text in tail._printed) < 3_000_000
+    assert tail.last_lines()[-1].endswith("the end")
+
+
+def test_a_long_line_is_cut(listen):
+    tail, _, _ = listen()
+    print("word " * 300)
+
+    assert len(tail.last_lines()[-1]) == 501
+
+
+@pytest.mark.parametrize("before", ["", "x" * 3_990 + " ", "x" * 480 + " "])
+def test_secrets_are_masked_before_a_line_is_cut(before, listen):
+    tail, _, _ = listen()
+    print(f"{before}{TOKEN} and more")
+
+    assert TOKEN[:8] not in str(tail.last_lines())
+
+
+# ---------------------------------------------------------------- of a run
+
+
+def outputs_of(log):
+    return [record.get("output") for record in records_of(log, "error")]
+
+
+def fail():
+    raise ValueError
+
+
+def try_to_fail(log):
+    with contextlib.suppress(ValueError):
+        log.capture_errors()(fail)()
+
+
+def test_nothing_is_listened_to_before_somebody_asks_and_after_the_run(tmp_path, replace):
+    out, err = replace()
+    with make_logger(tmp_path) as log:
+        untouched = dict(vars(out))
+        log.capture_errors()
+        listening = "write" in vars(out)
+
+    assert untouched == {}
+    assert listening
+    assert vars(out) == vars(err) == {}
+
+
+def test_a_run_that_wants_no_lines_leaves_the_output_alone(tmp_path, replace):
+    out, _ = replace()
+    with make_logger(tmp_path, errors={"output_lines": 0}) as log:
+        try_to_fail(log)
+        assert vars(out) == {}
+        print("x")
+        assert outputs_of(log) == [None]
+
+
+def test_two_runs_listen_with_one_ear_and_each_tells_as_much_as_it_wants(tmp_path, replace):
+    out, _ = replace()
+    few = make_logger(tmp_path, "few", errors={"output_lines": 2})
+    many = make_logger(tmp_path, "many", errors={"output_lines": 4})
+    few.capture_errors()
+    many.capture_errors()
+    for number in range(10):
+        print(number)
+    try_to_fail(few)
+    try_to_fail(many)
+
+    assert outputs_of(few) == [["8", "9"]]
+    assert outputs_of(many) == [["6", "7", "8", "9"]]
+    few.close()
+    assert "write" in vars(out)
+    many.close()
+    assert vars(out) == {}

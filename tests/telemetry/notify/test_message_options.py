@@ -1,0 +1,172 @@
+"""A wrong `messages:` block is heard of at once, without a word of a secret that stands in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.telemetry.option_blocks.messages import OCCASIONS, SERVICES, MessageOptions
+from toolkit.telemetry.option_blocks.milestones import milestone_from
+from toolkit.telemetry.options import OptionsError, TelemetryOptions
+
+SLACK = "https://hooks.slack.com/services/T000/B000/s3cr3ts3cr3t"
+
+
+def receivers(block):
+    return MessageOptions.from_block("telemetry.messages", block)
+
+
+def refusal(block):
+    with pytest.raises(OptionsError) as raised:
+        TelemetryOptions.from_mapping({"messages": block})
+    return str(raised.value)
+
+
+def test_a_receiver_is_told_of_everything_unless_it_says_otherwise():
+    [one] = receivers({"to": "slack", "url_env": "HOOK"})
+
+    assert (one.to, one.url, one.url_env, one.when) == ("slack", None, "HOOK", OCCASIONS)
+    assert one.place == "telemetry.messages[0]"
+
+
+def test_feishu_is_lark():
+    assert receivers([{"to": "feishu", "url_env": "HOOK", "secret_env": "S"}])[0].to == "lark"
+
+
+def test_a_whole_receiver_is_taken_over():
+    [one] = receivers(
+        [
+            {
+                "to": "ntfy",
+                "url": "https://ntfy.sh/topic",
+                "secret_env": "NTFY_TOKEN",
+                "when": ["failure", "milestone"],
+                "milestones": ["val_loss < 0.1", "every 1000 steps"],
+                "link": "https://dash.example.org/?run={run}",
+                "per_minute": 2,
+            }
+        ]
+    )
+
+    assert one.url.shown == "https://ntfy.sh"
+    assert [milestone.text for milestone in one.milestones] == ["val_loss < 0.1", "every 1000 steps"]
+    assert (one.when, one.per_minute) == (("failure", "milestone"), 2)
+
+
+@pytest.mark.parametrize("block", [None, False, (), []])
+def test_without_receivers_there_are_no_messages(block):
+    assert receivers(block) == ()
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"to": "pager", "url_env": "A"}, "messages[0].to is 'pager'; it must be one of 'lark', 'slack'"),
+        ({"to": "slack"}, "messages[0] has neither url nor url_env; it must have one of them"),
+        ({"to": "slack", "url": SLACK, "url_env": "A"}, "messages[0] has both url and url_env"),
+        (
+            {"to": "slack", "url": "http://hooks.slack.com/x"},
+            "messages[0].url goes to hooks.slack.com by http",
+        ),
+        (
+            {"to": "webhook", "url": "https://10.1.1.1/x"},
+            "messages[0].url goes to 10.1.1.1, which is no public",
+        ),
+        ({"to": "webhook", "url": 5}, "messages[0].url is a int without an address"),
+        (
+            {"to": "slack", "url_env": "A", "secret_env": "B"},
+            "messages[0].secret_env is 'B'; it must be absent",
+        ),
+        (
+            {"to": "slack", "url_env": "A", "when": "lunch"},
+            "messages[0].when is 'lunch'; it must be among start",
+        ),
+        ({"to": "slack", "url_env": "A", "when": []}, "messages[0].when is []"),
+        (
+            {"to": "slack", "url_env": "A", "per_minute": 0},
+            "messages[0].per_minute is 0; it must be a whole number",
+        ),
+        (
+            {"to": "slack", "url_env": "A", "link": "dash"},
+            "messages[0].link is 'dash'; it must be an address",
+        ),
+        ({"to": "slack", "url_env": "A", "link": "https://a:b@c/"}, "messages[0].link is"),
+        ({"to": "slack", "url_env": "A", "on": ["start"]}, "messages[0].on is not an option of a receiver"),
+        (
+            {"to": "slack", "url_env": "A", "when": ["start"], "milestones": ["a < 1"]},
+            "messages[0].when is ['start']; it must be a list with milestone",
+        ),
+        ({"to": "slack", "url_env": "A", "when": ["milestone"]}, "messages[0].milestones is []"),
+        ([{"to": "slack", "url_env": "A"}] * 21, "messages lists 21 receivers"),
+    ],
+)
+def test_a_wrong_receiver_is_refused_by_key_and_what_is_allowed(block, said):
+    assert said in refusal(block)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"to": "slack", "url": SLACK.replace("https", "http")},
+        {"to": "slack", "url": SLACK.replace("https://", "")},
+        {"to": "slack", "url_env": SLACK},
+        {"to": "slack", "url": [SLACK]},
+        {"to": "slack", "webhook": SLACK},
+        {"to": "lark", "url_env": "A", "secret": "s3cr3ts3cr3t"},
+        {"to": "lark", "url_env": "A", "secret_env": "s3cr3t-s3cr3t"},
+        {"to": "lark", "url_env": "A", "secret_env": ["s3cr3ts3cr3t"]},
+        {"to": "ntfy", "url": "https://me:s3cr3ts3cr3t@ntfy.sh/topic"},
+        {"to": "slack", "url": SLACK, "url_env": "A"},
+    ],
+)
+def test_a_refusal_shows_no_secret(block):
+    assert "s3cr3t" not in refusal(block)
+
+
+# ------------------------------------------------------------ milestones
+
+
+@pytest.mark.parametrize(
+    ("text", "passed", "not_passed"),
+    [
+        ("val_loss < 0.1", 0.09, 0.1),
+        ("train_loss <= 2", 2.0, 2.01),
+        ("eval/accuracy>=0.95", 0.95, 0.949),
+        ("  rewards/margin   >   -1e-3 ", 0.0, -0.001),
+        ("val_loss<.5", 0.4, float("nan")),
+    ],
+)
+def test_a_bound_is_passed_on_its_side(text, passed, not_passed):
+    milestone = milestone_from("m", text)
+
+    assert milestone.is_passed_by(passed)
+    assert not milestone.is_passed_by(not_passed)
+
+
+@pytest.mark.parametrize(
+    ("text", "every"), [("every 1000 steps", 1000), ("every 1 step", 1), (" every  5  steps ", 5)]
+)
+def test_steps_are_counted(text, every):
+    assert milestone_from("m", text).every == every
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "val_loss", "val_loss < ", "< 0.1", "val_loss == 0.1", "val_loss = 0.1", "val_loss != 1", "val_loss < low",
+        "val_loss < nan", "val_loss < 1e999", "every steps", "every 0 steps", "every -5 steps", "every 2.5 steps",
+        "every 100 epochs", "0.1 > val_loss > 0.05", "val_loss < 0.1 and lr > 0", "", "__import__('os')", "a" * 5000,
+    ],
+)  # fmt: skip
+def test_any_other_expression_is_refused_with_what_is_allowed(text):
+    said = refusal({"to": "slack", "url_env": "A", "milestones": [text]} if text else {"milestones": [text]})
+
+    if text:
+        assert "telemetry.messages[0].milestones[0] is" in said
+        assert '"val_loss < 0.1"' in said
+        assert '"every 1000 steps"' in said
+        assert len(said) < 1000
+
+
+def test_the_services_that_there_are_can_all_be_asked_for():
+    for service in SERVICES:
+        assert receivers({"to": service, "url_env": "A"})[0].to == service

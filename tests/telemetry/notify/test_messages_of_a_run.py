@@ -1,0 +1,594 @@
+"""Real runs and real receivers: what is told, when, to whom, and what the records say of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import math
+import signal
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from tests.faults.children import Child
+from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, wait_until
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.notify.sink import MessageSink
+from toolkit.telemetry.option_blocks.messages import MessageOptions
+
+SECRET = "lark-signing-secret-77"
+
+
+def verifying_lark(secret=SECRET):
+    """Return how Lark answers: it checks the signature and that the time is no more than an hour away."""
+
+    def answer(got):
+        said = got.json
+        key = f"{said.get('timestamp')}\n{secret}".encode()
+        expected = base64.b64encode(hmac.new(key, b"", hashlib.sha256).digest()).decode()
+        is_in_time = abs(time.time() - int(said.get("timestamp", 0))) <= 3600
+        if said.get("sign") != expected or not is_in_time:
+            return b'{"code":19021,"msg":"sign match fail or timestamp is not within one hour from current time"}'
+        return b'{"StatusCode":0,"StatusMessage":"success","code":0,"data":{},"msg":"success"}'
+
+    return answer
+
+
+def occasions(receiver):
+    return [got.json["occasion"] for got in receiver.got]
+
+
+def deliveries(log):
+    return read_records(log.run_folder / "metrics.jsonl", "message")
+
+
+@contextmanager
+def logging_to(folder, *receivers, **options):
+    log = make_logger(folder, "greyjacket", messages=list(receivers), **{"log_every": 1, **options})
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def let_arrive(log, receiver, count):
+    """Wait until `count` messages have arrived and are recorded: those that wait at the end are told with it."""
+    log.flush()
+    wait_until(lambda: len(receiver.got) >= count and len(records_of(log, "message")) >= count)
+
+
+def told_of(records):
+    """Return how many messages `records` tell of, by status, each by itself or with others."""
+    counts = Counter()
+    for record in records:
+        counts[record["status"]] += record.get("tells_of", 1)
+    return dict(counts)
+
+
+def webhook(receiver, **options):
+    return {"to": "webhook", "url": f"{receiver.url}/hook", **options}
+
+
+def test_a_run_is_told_from_start_to_finish_and_each_delivery_is_recorded(tmp_path):
+    with receiving() as receiver:
+        with logging_to(tmp_path, webhook(receiver, milestones=["val_loss < 0.5", "every 50 steps"])) as log:
+            log.log_start(training={"max_steps": 100})
+            for step in range(1, 101):
+                log.log_step(step, train_loss=1.0 / step, lr=1e-4, sec_per_step=2.0)
+            log.log_eval(100, val_loss=0.25)
+            let_arrive(log, receiver, 4)
+
+    assert sorted(occasions(receiver)) == ["finish", "milestone", "milestone", "milestone", "start"]
+    finish = receiver.got[-1].json
+    assert finish["title"] == "greyjacket: finished"
+    assert (finish["status"], finish["step"], finish["max_steps"]) == ("finished", 100, 100)
+    assert (finish["train_loss"], finish["lr"]) == (0.01, 1e-4)
+    assert finish["link"] == "http://localhost:8501/overview?run=greyjacket"
+    assert finish["run"]["id"] == log.run_id
+    records = read_records(log.run_folder / "metrics.jsonl")
+    assert records[-1]["event"] == "end"
+    told = [record for record in records if record["event"] == "message"]
+    assert [record["status"] for record in told] == ["delivered"] * 5
+    assert told[-1]["about"] == ["end:1"]
+    assert (told[-1]["attempts"], told[-1]["service"]) == (1, "webhook")
+
+
+def test_milestones_say_the_step_and_what_is_left(tmp_path):
+    with receiving() as receiver:
+        with logging_to(
+            tmp_path, webhook(receiver, when=["milestone"], milestones=["every 50 steps"])
+        ) as log:
+            log.log_start(training={"max_steps": 100})
+            for step in range(1, 51):
+                log.log_step(step, train_loss=1.0, lr=1e-4, sec_per_step=2.0)
+
+    [told] = [got.json for got in receiver.got]
+    assert told["text"] == "running · step 50 of 100 (50%) · loss 1 · LR 0.0001 · ETA 1 m 40 s"
+    assert told["eta_s"] == 100.0
+
+
+def test_an_exception_is_told_with_its_type_and_reason(tmp_path):
+    with receiving() as receiver:
+        with suppress(ValueError):
+            with make_logger(tmp_path, "r", log_every=1, messages=[webhook(receiver, when="failure")]) as log:
+                log.log_step(7, train_loss=0.5)
+                raise ValueError("the batch is empty")
+
+    [told] = [got.json for got in receiver.got]
+    assert told["occasion"] == "failure"
+    assert told["title"] == "r: failed with ValueError"
+    assert "ValueError: the batch is empty" in told["text"]
+    assert "failed · step 7 · loss 0.5 · after " in told["text"]
+    assert told["details"]["error_type"] == "ValueError"
+
+
+def test_the_error_that_ends_a_run_is_told_although_another_came_last(tmp_path):
+    with receiving() as receiver:
+        log = make_logger(tmp_path, "r", messages=[webhook(receiver, when="failure")])
+        log.log_event("error", type="KeyError", message="handled")
+        log.close("failed", error=ZeroDivisionError("real"))
+
+    assert receiver.got[0].json["title"] == "r: failed with ZeroDivisionError"
+
+
+def test_a_critical_finding_is_told_once(tmp_path):
+    with receiving() as receiver:
+        with logging_to(tmp_path, webhook(receiver, when="finding")) as log:
+            for step in range(80):
+                log.log_step(step, train_loss=math.nan if step >= 40 else 1.0 / (step + 1))
+            log.flush()
+            wait_until(lambda: receiver.got)
+
+    [told] = [got.json for got in receiver.got]
+    assert told["title"] == "greyjacket: critical finding: Not a number"
+    assert "train_loss is NaN or infinite from step 40 on" in told["text"]
+    assert told["details"]["kind"] == "nan"
+
+
+def test_lark_takes_what_is_signed_for_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("LARK_SECRET", SECRET + "\n")
+    with receiving(usual=verifying_lark()) as receiver:
+        monkeypatch.setenv("LARK_HOOK", f"{receiver.url}/open-apis/bot/v2/hook/abc")
+        receivers = {
+            "to": "feishu",
+            "url_env": "LARK_HOOK",
+            "secret_env": "LARK_SECRET",
+            "when": ["start", "finish"],
+        }
+        with logging_to(tmp_path, receivers) as log:
+            log.log_step(1, train_loss=0.5)
+
+    assert told_of(deliveries(log)) == {"delivered": 2}
+    assert all("greyjacket: " in got.json["content"]["text"] for got in receiver.got)
+
+
+def test_a_wrong_signing_secret_is_said_and_recorded(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("LARK_SECRET", "another-secret-entirely")
+    with receiving(usual=verifying_lark()) as receiver:
+        receivers = {"to": "lark", "url": receiver.url, "secret_env": "LARK_SECRET", "when": ["start"]}
+        with logging_to(tmp_path, receivers) as log:
+            log.log_step(1, train_loss=0.5)
+
+    [told] = deliveries(log)
+    assert (told["status"], told["attempts"]) == ("failed", 1)
+    assert "answers code 19021: sign match fail" in told["reason"]
+    assert "sending messages to lark failed" in caplog.text
+    assert "another-secret" not in caplog.text + json.dumps(told)
+
+
+@pytest.mark.parametrize("service", ["slack", "discord", "ntfy"])
+def test_the_other_services_take_it_too(tmp_path, service):
+    with receiving((204, {}, b"")) as receiver:
+        with logging_to(tmp_path, {"to": service, "url": f"{receiver.url}/x", "when": ["finish"]}) as log:
+            log.log_step(3, train_loss=0.25)
+
+    assert b"greyjacket" in receiver.got[0].bytes
+    assert b"loss 0.25" in receiver.got[0].body
+    assert [record["status"] for record in deliveries(log)] == ["delivered"]
+
+
+def test_each_receiver_is_told_what_it_wants_to_know(tmp_path):
+    with receiving() as first, receiving() as second:
+        wishes = (
+            webhook(first, when=["start", "milestone"], milestones=["train_loss < 0.5"]),
+            webhook(second, when=["finish", "milestone"], milestones=["every 2 steps"]),
+        )
+        with logging_to(tmp_path, *wishes) as log:
+            for step in (1, 2, 3):
+                log.log_step(step, train_loss=1.0 / step)
+            let_arrive(log, first, 2)
+            let_arrive(log, second, 1)
+
+    assert occasions(first) == ["start", "milestone"]
+    assert occasions(second) == ["milestone", "finish"]
+    assert {record["receiver"] for record in deliveries(log)} == {"webhook", "webhook-2"}
+
+
+# ------------------------------------------------------------ who gets nothing
+
+
+def test_a_variable_that_is_not_set_is_said_at_the_start_and_harms_nobody(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("EMPTY_HOOK", " ")
+    monkeypatch.setenv("WRONG_HOOK", "http://hooks.slack.com/services/s3cr3t")
+    wishes = [{"to": "slack", "url_env": name} for name in ("NO_SUCH_HOOK", "EMPTY_HOOK", "WRONG_HOOK")]
+    with logging_to(tmp_path, *wishes) as log:
+        log.log_step(1, train_loss=0.5)
+        errors = [record["message"] for record in records_of(log, "error")]
+
+    assert (
+        "the environment variable that telemetry.messages[0].url_env names is not set: NO_SUCH_HOOK"
+        in errors[0]
+    )
+    assert (
+        "the environment variable that telemetry.messages[1].url_env names is empty: EMPTY_HOOK" in errors[1]
+    )
+    assert "telemetry.messages[2].url_env names (WRONG_HOOK) goes to hooks.slack.com by http" in errors[2]
+    assert "NO_SUCH_HOOK" in caplog.text
+    assert "s3cr3t" not in caplog.text + json.dumps(errors)
+    assert deliveries(log) == []
+
+
+def test_a_receiver_that_is_off_does_not_take_the_others_along(tmp_path):
+    with receiving() as receiver:
+        with logging_to(
+            tmp_path, {"to": "slack", "url_env": "NO_SUCH_HOOK"}, webhook(receiver, when="start")
+        ) as log:
+            log.log_step(1, train_loss=0.5)
+
+    assert occasions(receiver) == ["start"]
+
+
+def test_a_secret_in_place_of_a_variables_name_is_not_shown(tmp_path, caplog):
+    with logging_to(tmp_path, {"to": "slack", "url_env": "xAbCdEf123456GhIjKl"}):
+        pass
+
+    assert "is not set: (not shown: it does not look like a name)" in caplog.text
+    assert "xAbCdEf" not in caplog.text
+
+
+def test_offline_nothing_is_sent(tmp_path):
+    with receiving() as receiver:
+        with logging_to(tmp_path, webhook(receiver), mode="offline") as log:
+            log.log_step(1, train_loss=0.5)
+
+    assert receiver.got == []
+    assert deliveries(log) == []
+
+
+def test_other_ranks_send_nothing(tmp_path, monkeypatch):
+    with receiving() as receiver:
+        with logging_to(tmp_path, webhook(receiver, when="start")) as zero:
+            zero.log_step(1, train_loss=0.5)
+            monkeypatch.setenv("RANK", "1")
+            monkeypatch.setenv("WORLD_SIZE", "2")
+            with logging_to(tmp_path, webhook(receiver), ranks="all") as one:
+                one.log_step(1, train_loss=0.5)
+
+    assert occasions(receiver) == ["start"]
+
+
+def test_without_receivers_nothing_of_it_is_imported(tmp_path, start):
+    ended = start(
+        """
+        with TelemetryLogger("run", log_dir=sys.argv[1]) as log:
+            log.log_step(1, train_loss=1.0)
+        print([name for name in ("http.client", "toolkit.telemetry.notify") if name in sys.modules])
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.out.splitlines()[-1] == "[]", ended.err
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a child process; whatever is left of it is killed."""
+    children = []
+
+    def make(source, *arguments, **options):
+        children.append(Child(source, *arguments, cwd=tmp_path, **options))
+        return children[-1]
+
+    yield make
+    for child in children:
+        if child.process.poll() is None:
+            child.kill()
+
+
+# ------------------------------------------------------------ secrets
+
+
+@pytest.mark.parametrize(
+    ("service", "url"),
+    [
+        ("slack", "https://hooks.slack.com/services/T01234567/B01234567/s3cr3ts3cr3ts3cr3ts3cr3t"),
+        ("discord", "https://discord.com/api/webhooks/123456789012345678/s3cr3ts3cr3ts3cr3ts3cr3t"),
+        ("lark", "https://open.feishu.cn/open-apis/bot/v2/hook/s3cr3ts3-cr3t-s3cr-3ts3-cr3ts3cr3ts3"),
+        ("lark", "https://open.larksuite.com/open-apis/bot/v2/hook/s3cr3ts3-cr3t-s3cr-3ts3-cr3ts3cr3ts3"),
+    ],
+)
+def test_an_address_that_is_a_secret_is_warned_about_once_and_stands_in_no_file(
+    tmp_path, caplog, service, url
+):
+    from toolkit.telemetry import TelemetryLogger
+
+    # Nothing happens that it wants to know, so that nothing is sent to it.
+    receivers = [{"to": service, "url": url, "when": ["milestone"], "milestones": ["no_such_metric > 1"]}]
+    config = {"config": {"name": "r", "telemetry": {"log_dir": str(tmp_path), "messages": receivers}}}
+    with TelemetryLogger.from_config(config) as log:
+        log.log_step(1, train_loss=1.0)
+
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) >= 3
+    assert [path for path in files if b"s3cr3t" in path.read_bytes()] == []
+    assert (
+        caplog.text.count("telemetry.messages[0].url is an address that anybody who knows it can write to")
+        == 1
+    )
+    assert "s3cr3t" not in caplog.text
+
+
+def test_an_address_from_the_environment_is_not_warned_about(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("HOOK", "https://hooks.slack.com/services/T/B/x")
+    with logging_to(tmp_path, {"to": "slack", "url_env": "HOOK", "when": "milestone", "milestones": "m > 1"}):
+        pass
+
+    assert "anybody" not in caplog.text
+
+
+# ------------------------------------------------------------ receivers that do not behave
+
+
+def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, caplog):
+    with raw_receiving(never_answer) as receiver:
+        with receiving() as other:
+            log = make_logger(
+                tmp_path, "r", log_every=1, close_timeout=2.0, messages=[webhook(receiver), webhook(other)]
+            )
+            slowest = 0.0
+            for step in range(2000):
+                began = time.perf_counter()
+                log.log_step(step, train_loss=1.0 / (step + 1))
+                slowest = max(slowest, time.perf_counter() - began)
+            wait_until(lambda: receiver.connections)
+            began = time.monotonic()
+            log.close()
+            closing = time.monotonic() - began
+
+    assert slowest < 5.0, "a request takes up to ten seconds"
+    assert closing < 9.0, "as does one that nobody gives up"
+    by_receiver = {}
+    for record in deliveries(log):
+        by_receiver.setdefault(record["receiver"], []).append(record)
+    assert told_of(by_receiver["webhook-2"]) == {"delivered": 2}
+    assert told_of(by_receiver["webhook"]) == {"failed": 2}
+    assert "when the run closed" in caplog.text
+    assert [record["event"] for record in read_records(log.run_folder / "metrics.jsonl")][-1] == "end"
+
+
+def test_a_flood_of_findings_is_few_messages_and_none_is_lost(tmp_path):
+    with receiving() as receiver:
+        with logging_to(
+            tmp_path, webhook(receiver, when=["finding", "finish"], per_minute=4), diagnostics=False
+        ) as log:
+            for number in range(300):
+                log.log_event(
+                    "finding",
+                    id=f"f{number}",
+                    kind="nan",
+                    severity="critical",
+                    state="open",
+                    message=f"number {number}",
+                )
+                if number % 50 == 0:
+                    log.flush()
+
+    assert sum(got.json["tells_of"] for got in receiver.got) == 301
+    assert len(receiver.got) <= 7
+    assert told_of(deliveries(log)) == {"delivered": 301}
+
+
+def test_own_records_are_no_occasion(tmp_path):
+    with receiving(*[(500, {}, b"down")] * 50) as receiver:
+        with logging_to(
+            tmp_path, webhook(receiver, when=["start", "failure", "finding", "finish"]), close_timeout=2.0
+        ) as log:
+            log.log_step(1, train_loss=1.0)
+            wait_until(lambda: receiver.got)
+            time.sleep(0.3)
+
+    assert told_of(deliveries(log)) == {"failed": 2}
+
+
+# ------------------------------------------------------------ once only
+
+
+def test_a_run_that_goes_on_repeats_no_milestone(tmp_path):
+    wishes = {"when": ["start", "milestone"], "milestones": ["train_loss < 0.5", "every 10 steps"]}
+    with receiving() as receiver:
+        with logging_to(tmp_path, webhook(receiver, **wishes)) as log:
+            for step in range(1, 26):
+                log.log_step(step, train_loss=1.0 / step)
+            let_arrive(log, receiver, 4)
+        first = [got.json["title"] for got in receiver.got]
+        receiver.got.clear()
+        with logging_to(tmp_path, webhook(receiver, **wishes), resume=True) as log:
+            for step in range(8, 41):
+                log.log_step(step, train_loss=1.0 / step)
+            let_arrive(log, receiver, 3)
+
+    assert sorted(first) == [
+        "greyjacket: milestone train_loss < 0.5 reached",
+        "greyjacket: started",
+        "greyjacket: step 10 reached",
+        "greyjacket: step 20 reached",
+    ]
+    assert sorted(got.json["title"] for got in receiver.got) == [
+        "greyjacket: goes on, as session 2",
+        "greyjacket: step 30 reached",
+        "greyjacket: step 40 reached",
+    ]
+
+
+def test_what_an_earlier_session_could_not_deliver_is_told_when_it_comes_again(tmp_path):
+    wishes = {"when": ["milestone"], "milestones": ["train_loss < 0.5"]}
+    with receiving((403, {}, b"no")) as receiver:
+        with logging_to(tmp_path, webhook(receiver, **wishes)) as log:
+            log.log_step(1, train_loss=0.1)
+        with logging_to(tmp_path, webhook(receiver, **wishes), resume=True) as log:
+            log.log_step(1, train_loss=0.1)
+
+    assert [record["status"] for record in deliveries(log)] == ["failed", "delivered"]
+
+
+def test_a_record_that_is_read_again_is_not_told_again(tmp_path):
+    put = []
+    with receiving() as receiver:
+        sink = MessageSink(
+            MessageOptions.from_block("m", webhook(receiver, when="milestone", milestones="every 2 steps")),
+            run_name="r",
+            run_id="1",
+            folder="r",
+            session=1,
+            record_file=tmp_path / "metrics.jsonl",
+            session_start=0,
+            put=lambda event, fields: put.append(fields),
+            guard=Guard(),
+        )
+        sink.start()
+        batch = [{"event": "step", "seq": n, "session": 1, "global_step": n} for n in range(1, 5)]
+        sink.write(batch)
+        wait_until(lambda: len(put) == 2)
+        more = {"event": "step", "seq": 6, "session": 1, "global_step": 6}
+        sink.write([*batch, more])
+        wait_until(lambda: len(put) == 3)
+        sink.close()
+
+    assert [got.json["title"] for got in receiver.got] == [
+        "r: step 2 reached",
+        "r: step 4 reached",
+        "r: step 6 reached",
+    ]
+
+
+# ------------------------------------------------------------ whole processes
+
+
+TRAINING = """
+import yaml
+log = TelemetryLogger.from_config(yaml.safe_load(sys.argv[1]))
+log.log_start(training={"max_steps": 20})
+deadline = time.monotonic() + float(sys.argv[3])
+while time.monotonic() < deadline and b'"event":"message"' not in (log.run_folder / "metrics.jsonl").read_bytes():
+    log.flush()
+    time.sleep(0.02)
+for step in range(1, 21):
+    log.log_step(step, train_loss=1.0 / step, lr=1e-4)
+    if step == 12 and sys.argv[2] == "crash":
+        raise RuntimeError("CUDA out of memory in /home/jane/secret-project/train.py")
+if sys.argv[2] == "close":
+    log.close()
+"""
+
+
+def training_yaml(folder):
+    return f"""
+        config:
+          name: greyjacket
+          telemetry:
+            log_dir: {folder}
+            log_every: 1
+            messages:
+              - {{to: lark, url_env: LARK_HOOK, secret_env: LARK_SECRET, when: [start, finish, failure]}}
+    """
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [("close", "greyjacket: finished\n"), ("leave", "greyjacket: finished, as its script ended\n")],
+)
+def test_a_process_that_ends_tells_of_its_start_and_its_end(tmp_path, start, ending, said):
+    with receiving(usual=verifying_lark()) as receiver:
+        env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
+        ended = start(TRAINING, training_yaml(tmp_path), ending, 30, env=env).end()
+
+    assert ended.code == 0, ended.err
+    texts = [got.json["content"]["text"] for got in receiver.got]
+    assert texts[0].startswith("greyjacket: started\n20 steps are planned.\n")
+    assert texts[1].startswith(said)
+    assert "finished · step 20 of 20 (100%) · loss 0.05 · LR 0.0001 · after " in texts[1]
+    assert len(texts) == 2
+    statuses = [record["status"] for record in read_records(tmp_path / "greyjacket/metrics.jsonl", "message")]
+    assert statuses == ["delivered", "delivered"]
+
+
+def test_a_process_that_crashes_tells_why(tmp_path, start):
+    with receiving(usual=verifying_lark()) as receiver:
+        env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
+        ended = start(TRAINING, training_yaml(tmp_path), "crash", 30, env=env).end()
+
+    assert ended.code == 1
+    text = receiver.got[-1].json["content"]["text"]
+    assert text.startswith("greyjacket: failed with RuntimeError\nRuntimeError: CUDA out of memory in ")
+    assert "failed · step 12 of 20 (60%)" in text
+    assert "jane" not in text
+    assert "secret-project" not in text
+    assert len(receiver.got) == 2
+
+
+def test_a_process_whose_receiver_hangs_ends_in_time(tmp_path, start):
+    with raw_receiving(never_answer) as receiver:
+        env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
+        ended = start(TRAINING, training_yaml(tmp_path), "leave", 0, env=env).end()
+
+    assert ended.code == 0
+    assert "no answer yet; it may have arrived when the run closed" in ended.err
+    assert told_of(read_records(tmp_path / "greyjacket/metrics.jsonl", "message")) == {"failed": 2}
+
+
+def test_what_there_was_no_time_to_tell_is_told_with_the_end(tmp_path):
+    with receiving((429, {"Retry-After": "60"}, b"")) as receiver:
+        with logging_to(
+            tmp_path, webhook(receiver, when=["start", "milestone", "finish"], milestones="every 2 steps")
+        ) as log:
+            for step in range(1, 7):
+                log.log_step(step, train_loss=1.0)
+            log.flush()
+            wait_until(lambda: receiver.got)
+
+    assert told_of(deliveries(log)) == {"delivered": 5}
+    last = receiver.got[-1].json
+    assert last["title"] == "greyjacket: finished"
+    assert "Before that:" in last["text"]
+    assert "- step 6 reached" in last["text"]
+
+
+def test_whoever_is_tired_of_waiting_for_a_receiver_still_gets_the_end_written(tmp_path, start):
+    with raw_receiving(never_answer) as receiver:
+        child = start(
+            """
+            log = TelemetryLogger("run", log_dir=sys.argv[1], close_timeout=100.0, messages=[
+                {"to": "webhook", "url": sys.argv[2], "when": ["finish"]}
+            ])
+            log.log_step(1, train_loss=1.0)
+            try:
+                log.close()
+            except KeyboardInterrupt:
+                print("heard", flush=True)
+            """,
+            tmp_path,
+            receiver.url,
+        )
+        wait_until(lambda: receiver.connections)
+        child.process.send_signal(signal.SIGINT)
+        ended = child.end()
+
+    assert ended.out.splitlines()[-1] == "heard", ended.err
+    records = read_records(tmp_path / "run/metrics.jsonl")
+    assert (records[-1]["event"], records[-1]["status"]) == ("end", "finished")
+    assert told_of([record for record in records if record["event"] == "message"]) == {"failed": 1}

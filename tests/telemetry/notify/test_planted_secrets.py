@@ -1,0 +1,109 @@
+"""Nothing private that a run knows is in a message, in any encoding, and what is harmless still is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.telemetry.notify.local_receivers import receiving, wait_until
+from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
+from toolkit.runfolder.layout import safe_run_name
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.notify.services import SERVICES
+from toolkit.telemetry.notify.sink import link_to
+from toolkit.telemetry.notify.story import RunStory
+from toolkit.telemetry.privacy.redaction import Redactor
+
+SECRET = "what-messages-are-signed-with"
+
+
+def messages_about(text, redactor):
+    """Return messages in which `text` stands wherever a run's texts can stand."""
+    story = RunStory(run_name=text)
+    finding = {"event": "finding", "kind": text, "id": text, "severity": "critical", "state": "open", "message": text,
+               "metric": text, "causes": [text], "advice": [text]}  # fmt: skip
+    error = {"event": "error", "type": "ValueError", "message": f"ValueError: could not read {text}"}
+    happenings = [*story.take(finding), *story.take(error)]
+    happenings.append(story.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0))
+    happenings.append(story.end(status="failed", reason=text, failure=error, now=1.0, elapsed_s=1.0))
+    link = link_to((safe_run_name(text), text), None, redactor)
+    return [happening.told(redactor.redact, link=link) for happening in happenings]
+
+
+def bytes_of(message):
+    """Return what each service is sent of `message`, as it goes over the wire."""
+    parts = []
+    for service in SERVICES.values():
+        request = service.request(message, SECRET, 1.7e9)
+        parts += [*(f"{name}: {value}".encode() for name, value in request.headers.items()), request.body]
+    return b"\n".join(parts)
+
+
+def test_there_are_enough_of_them():
+    assert len(PLANTED) >= 200
+    assert len(HARMLESS) >= 100
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in PLANTED}))
+def test_no_planted_value_is_in_a_message_to_any_service(kind):
+    leaked = []
+    for _, value in [one for one in PLANTED if one[0] == kind]:
+        redactor = Redactor(environ=ENVIRON)
+        sent = b"\n".join(bytes_of(message) for message in messages_about(value, redactor))
+        if found_in(sent, value):
+            leaked.append(value)
+
+    assert leaked == []
+
+
+def test_what_signs_a_message_is_in_none_but_ntfys_own_header():
+    redactor = Redactor(environ=ENVIRON)
+    for message in messages_about("plain", redactor):
+        for name, service in SERVICES.items():
+            request = service.request(message, SECRET, 1.7e9)
+            shown = b"\n".join([*(value.encode() for value in request.headers.values()), request.body])
+
+            assert (SECRET.encode() in shown) is (name == "ntfy")
+
+
+def test_harmless_texts_survive():
+    lost = []
+    for text in HARMLESS:
+        shown = messages_about(text, Redactor(environ=ENVIRON))[0].lines[0]
+        if " ".join(text.split()) not in shown:
+            lost.append((text, shown))
+
+    assert lost == []
+
+
+def test_a_real_run_full_of_secrets_sends_none(tmp_path, monkeypatch):
+    for name in ("USER", "LOGNAME", "HOME", "HOSTNAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+    services = list(SERVICES)
+    with receiving(usual=b'{"code":0}') as receiver:
+        wishes = [
+            {"to": service, "url": f"{receiver.url}/x", "per_minute": 60,
+             **({} if service in ("slack", "discord") else {"secret_env": "HOOK_SECRET"})}
+            for service in services
+        ]  # fmt: skip
+        config = {
+            "name": "r",
+            "planted": [value for _, value in PLANTED],
+            "telemetry": {"log_dir": str(tmp_path), "messages": wishes},
+        }
+        log = TelemetryLogger.from_config({"config": config}, system=False, csv=False, log_every=1)
+        log.log_step(1, train_loss=0.5, **{"metric of jane.roe": 1.0})
+        for number, (_, value) in enumerate(PLANTED[::20]):
+            log.log_event(
+                "finding", id=f"f{number}", kind="nan", severity="critical", message=f"seen: {value}"
+            )
+        log.flush()
+        wait_until(lambda: len(receiver.got) >= len(services))
+        log.close("failed", error=RuntimeError(" ".join(value for _, value in PLANTED[7::40])))
+
+    sent = b"\n".join(got.bytes for got in receiver.got)
+    assert len(receiver.got) >= 2 * len(services)
+    assert b"failed with RuntimeError" in sent
+    assert leaks_in(sent) == []

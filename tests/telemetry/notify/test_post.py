@@ -1,0 +1,367 @@
+"""A POST goes to the machine that was looked at, trusts nobody who cannot prove who they are, and ends in time."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+
+import pytest
+
+from tests.telemetry.notify.local_receivers import certificate, never_answer, raw_receiving, receiving
+from toolkit.telemetry.notify.exchange import NotDelivered, Request
+from toolkit.telemetry.notify.post import LONGEST_ANSWER, post
+from toolkit.telemetry.option_blocks.web_address import web_address
+
+REQUEST = Request(body=b'{"a":1}', headers={"Content-Type": "application/json"})
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def send(url, timeout_s=20.0, **options):
+    return post(web_address(url), REQUEST, timeout_s=timeout_s, **options)
+
+
+def take_request(connection):
+    """Read all of a request: to close a connection with something unread in it is to break it off."""
+    data = b""
+    while not data.endswith(REQUEST.body):
+        data += connection.recv(65536)
+
+
+def refusal(url, **options):
+    with pytest.raises(NotDelivered) as refused:
+        send(url, **options)
+    return refused.value
+
+
+def test_a_request_arrives_as_it_was_made():
+    with receiving() as receiver:
+        answer = send(f"{receiver.url}/hook?a=b")
+
+    [got] = receiver.got
+    assert (answer.status, answer.body) == (200, b"ok")
+    assert (got.path, got.body) == ("/hook?a=b", b'{"a":1}')
+    assert got.headers["Host"] == f"127.0.0.1:{receiver.port}"
+    assert got.headers["Content-Length"] == "7"
+    assert got.headers["Connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7.0), ("1.5", 1.5), ("-3", 0.0), ("soon", None), ("nan", None), ("inf", None), ("9" * 400, None)],
+)
+def test_how_long_a_service_wants_to_be_left_alone_is_read(header, seconds):
+    with receiving((429, {"Retry-After": header}, b"slow down")) as receiver:
+        answer = send(receiver.url)
+
+    assert (answer.status, answer.retry_after_s) == (429, seconds)
+
+
+def test_a_date_to_come_back_at_is_read_too():
+    when = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 1000))
+    with receiving((503, {"Retry-After": when}, b"")) as receiver:
+        assert 900 < send(receiver.url).retry_after_s < 1001
+
+
+# ------------------------------------------------------------ where it goes
+
+
+@pytest.mark.parametrize(
+    "location", ["http://127.0.0.1:{port}/other", "http://169.254.169.254/latest", "/other"]
+)
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_redirect_is_followed(status, location):
+    with receiving() as elsewhere:
+        with receiving((status, {"Location": location.format(port=elsewhere.port)}, b"")) as receiver:
+            assert send(receiver.url).status == status
+            assert len(receiver.got) == 1
+        assert elsewhere.got == []
+
+
+@pytest.mark.parametrize(
+    "host", ["127.1", "2130706433", "0x7f000001", "0177.0.0.1", "127.0.0.1.", "localhost."]
+)
+def test_another_spelling_of_this_machine_is_no_public_machine(host):
+    with receiving() as receiver:
+        error = refusal(f"https://{host}:{receiver.port}/")
+
+    assert "not a public machine" in str(error) or "not found" in str(error)
+    assert receiver.got == []
+
+
+def test_a_name_that_leads_into_the_own_network_is_refused():
+    try:
+        addresses = {one[4][0] for one in socket.getaddrinfo(socket.gethostname(), 443)}
+    except OSError:
+        pytest.skip("this machine does not know its own name")
+    error = refusal(f"https://{socket.gethostname()}/")
+
+    assert "which is not a public machine" in str(error)
+    assert any(address in str(error) for address in addresses)
+    assert not error.again
+
+
+def test_a_name_is_looked_up_once_so_that_a_second_answer_leads_nowhere(monkeypatch):
+    # Only a name server could really give two answers; what it says is made up here, the connecting is not.
+    asked = []
+    with receiving() as receiver:
+
+        def look_up(host, port, *_, **__):
+            asked.append(host)
+            address = "192.0.2.1" if len(asked) == 1 else "127.0.0.1"
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        monkeypatch.setattr(
+            type(web_address("https://a.org/")), "may_be", lambda _, address: address == "192.0.2.1"
+        )
+        refusal(f"https://hooks.example.org:{receiver.port}/", timeout_s=0.3)
+
+    assert asked == ["hooks.example.org"]
+    assert receiver.got == []
+
+
+def test_of_several_machines_behind_a_name_only_the_public_ones_are_asked(monkeypatch):
+    with receiving() as receiver:
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, receiver.port))
+            for ip in ("10.0.0.1", "127.0.0.1")
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        answer = send(f"http://localhost:{receiver.port}/")
+
+    assert answer.status == 200
+
+
+def test_a_name_that_nobody_knows_is_said_to_be_unknown():
+    error = refusal("https://no-such-host.invalid/")
+
+    assert "its name is not found" in str(error)
+    assert error.again
+
+
+def test_nobody_listening_is_said_as_it_is():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    error = refusal(f"http://127.0.0.1:{port}/")
+
+    assert "refused" in str(error).lower()
+    assert error.again
+    assert not error.was_sent
+
+
+# ------------------------------------------------------------ how long it takes
+
+
+def test_a_service_that_does_not_answer_is_left_in_time():
+    with raw_receiving(never_answer) as receiver:
+        error = refusal(receiver.url, timeout_s=0.3)
+
+    assert str(error) == "no answer within 0.3 s"
+    assert error.again
+    assert error.was_sent
+
+
+@pytest.mark.parametrize(
+    "drip", [b"H", b"HTTP/1.1 200 OK\r\nA: b\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"]
+)
+def test_a_service_that_answers_byte_by_byte_does_not_stretch_the_time(drip):
+    def drop_by_drop(connection, is_closing):
+        connection.recv(65536)
+        connection.sendall(drip)
+        while not is_closing.wait(0.02):
+            connection.sendall(b"x")
+
+    with raw_receiving(drop_by_drop) as receiver:
+        began = time.monotonic()
+        error = refusal(receiver.url, timeout_s=0.5)
+        took = time.monotonic() - began
+
+    assert "no answer within 0.5 s" in str(error)
+    assert took < 30, "a byte each 20 ms would have gone on for ever"
+
+
+def test_a_service_that_accepts_and_never_reads_is_left_in_time():
+    with raw_receiving(lambda connection, is_closing: is_closing.wait(60)) as receiver:
+        error = refusal(receiver.url, timeout_s=0.3)
+
+    assert "no answer" in str(error)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"HTTP/1.1 200",
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nA: b\r\n",
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"\x00" * 100,
+        b"A" * 100_000,
+    ],
+)
+def test_an_answer_that_breaks_off_or_is_none_is_no_yes(said):
+    def say(connection, is_closing):
+        take_request(connection)
+        connection.sendall(said)
+
+    with raw_receiving(say) as receiver:
+        error = refusal(receiver.url)
+
+    assert error.again
+    assert error.was_sent
+
+
+def test_a_connection_that_is_broken_off_is_no_yes():
+    with raw_receiving(lambda connection, _: connection.recv(1)) as receiver:
+        assert refusal(receiver.url).again
+
+
+def test_a_body_that_breaks_off_does_not_take_back_the_status():
+    def say(connection, is_closing):
+        take_request(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+
+    with raw_receiving(say) as receiver:
+        answer = send(receiver.url)
+
+    assert (answer.status, answer.body) == (200, b"half")
+
+
+def test_of_an_endless_answer_only_the_beginning_is_read():
+    def go_on(connection, is_closing):
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not is_closing.is_set():
+            connection.sendall(b"x" * 65536)
+
+    with raw_receiving(go_on) as receiver:
+        answer = send(receiver.url)
+
+    assert answer.body == b"x" * LONGEST_ANSWER
+
+
+def test_endless_headers_are_an_end():
+    def go_on(connection, is_closing):
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        while not is_closing.is_set():
+            connection.sendall(b"X-More: " + b"x" * 1000 + b"\r\n")
+
+    with raw_receiving(go_on) as receiver:
+        assert "no HTTP" in str(refusal(receiver.url))
+
+
+# ------------------------------------------------------------ who answers
+
+
+def test_a_certificate_that_nobody_signed_is_not_trusted(tmp_path):
+    tls, _ = certificate(tmp_path)
+    with receiving(tls=tls) as receiver:
+        error = refusal(f"https://localhost:{receiver.port}/")
+
+    assert "its certificate is not trusted" in str(error)
+    assert not error.again
+    assert receiver.got == []
+
+
+def test_a_certificate_of_somebody_else_is_not_trusted(tmp_path):
+    tls, file = certificate(tmp_path, name="elsewhere.example.org")
+    with receiving(tls=tls) as receiver:
+        error = refusal(f"https://localhost:{receiver.port}/", tls=ssl.create_default_context(cafile=file))
+
+    assert "its certificate is not trusted: Hostname mismatch" in str(error)
+    assert receiver.got == []
+
+
+def test_a_certificate_that_is_known_is_trusted_for_its_name(tmp_path):
+    tls, file = certificate(tmp_path)
+    with receiving(tls=tls) as receiver:
+        answer = send(f"https://localhost:{receiver.port}/x", tls=ssl.create_default_context(cafile=file))
+
+    assert answer.status == 200
+    assert receiver.got[0].headers["Host"] == f"localhost:{receiver.port}"
+
+
+def test_a_service_that_does_not_speak_tls_gets_nothing():
+    with receiving() as receiver:
+        refusal(f"https://localhost:{receiver.port}/")
+
+    assert receiver.got == []
+
+
+# ------------------------------------------------------------ through a proxy
+
+
+def passing_on(asked, *, answer=b"HTTP/1.1 200 Connection established\r\n\r\n", to=None):
+    """Return a proxy's behaviour: it answers CONNECT, and joins the connection to the port `to`."""
+
+    def behave(connection, is_closing):
+        asked.append(connection.recv(65536))
+        connection.sendall(answer)
+        if to is None:
+            return
+        with socket.create_connection(("127.0.0.1", to)) as there:
+            there.setblocking(False)
+            connection.setblocking(False)
+            while not is_closing.wait(0.005):
+                for source, target in ((connection, there), (there, connection)):
+                    try:
+                        data = source.recv(65536)
+                    except (BlockingIOError, ssl.SSLWantReadError):
+                        continue
+                    if not data:
+                        return
+                    target.sendall(data)
+
+    return behave
+
+
+def test_a_proxy_passes_the_connection_on_and_sees_nothing_of_it(tmp_path, monkeypatch):
+    tls, file = certificate(tmp_path, name="hooks.example.org")
+    asked = []
+    with receiving(tls=tls) as receiver, raw_receiving(passing_on(asked, to=receiver.port)) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:p%40ss@127.0.0.1:{proxy.port}")
+        answer = send("https://hooks.example.org/secret/path", tls=ssl.create_default_context(cafile=file))
+
+    assert answer.status == 200
+    assert receiver.got[0].path == "/secret/path"
+    assert receiver.got[0].headers["Host"] == "hooks.example.org"
+    assert asked[0].startswith(b"CONNECT hooks.example.org:443 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic bWU6cEBzcw==\r\n" in asked[0]
+    assert b"secret" not in asked[0]
+
+
+def test_a_proxy_that_says_no_is_told_of_without_its_password(monkeypatch):
+    with raw_receiving(passing_on([], answer=b"HTTP/1.1 407 Auth\r\n\r\n")) as proxy:
+        monkeypatch.setenv("https_proxy", f"http://me:s3cr3t@127.0.0.1:{proxy.port}")
+        error = refusal("https://hooks.example.org/")
+
+    assert str(error) == "the proxy answers 407"
+
+
+@pytest.mark.parametrize("named", ["socks5://127.0.0.1:1", "https://127.0.0.1:1", "http://", "http://[::1"])
+def test_a_proxy_of_another_kind_is_refused(named, monkeypatch):
+    monkeypatch.setenv("https_proxy", named)
+
+    assert "https_proxy names no proxy" in str(refusal("https://hooks.example.org/"))
+
+
+def test_this_machine_is_asked_directly(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with receiving() as receiver:
+        assert send(receiver.url).status == 200
+
+
+def test_a_name_that_no_proxy_excepts_is_asked_directly(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", ".invalid")
+
+    assert "its name is not found" in str(refusal("https://no-such-host.invalid/"))

@@ -1,0 +1,251 @@
+"""A receiver gets its messages off the loop's thread, no more than it wants, and the last ones in the time there is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, to, wait_until
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.notify.allowance import Allowance
+from toolkit.telemetry.notify.folding import fold
+from toolkit.telemetry.notify.message import Message, Standing
+from toolkit.telemetry.notify.sender import Sender
+
+
+def message(number, occasion="milestone"):
+    return Message(
+        occasion=occasion,
+        title=f"r: number {number}",
+        lines=("why",),
+        standing=Standing(run_name="r", step=number),
+        about=(f"{occasion}:{number}",),
+    )
+
+
+class Sending:
+    """A sender and what it reported."""
+
+    def __init__(self, receiver):
+        self.reports = []
+        self.guard = Guard()
+        self.sender = Sender(receiver, report=self.reports.append, guard=self.guard)
+
+    def __enter__(self):
+        self.sender.start()
+        return self
+
+    def __exit__(self, *_):
+        self.sender.give_up(0.0)
+
+    def end(self, last=None, timeout_s=30.0):
+        deadline = time.monotonic() + timeout_s
+        self.sender.hurry(last, deadline)
+        self.sender.give_up(deadline)
+
+    @property
+    def told(self):
+        """How many messages were told of, by status, as one or in a summary."""
+        counts = Counter()
+        for report in self.reports:
+            counts[report.status] += report.message.tells_of
+        return dict(counts)
+
+
+def test_messages_arrive_one_by_one_and_in_order_while_they_are_few():
+    with receiving() as receiver, Sending(to(receiver.url, per_minute=10)) as sending:
+        for number in range(5):
+            sending.sender.put(message(number))
+        wait_until(lambda: len(sending.reports) == 5)
+
+    assert [got.json["step"] for got in receiver.got] == [0, 1, 2, 3, 4]
+    assert sending.told == {"delivered": 5}
+
+
+def test_whoever_puts_a_message_does_not_wait_for_a_receiver_that_hangs():
+    with raw_receiving(never_answer) as receiver, Sending(to(receiver.url)) as sending:
+        began = time.monotonic()
+        for number in range(1000):
+            sending.sender.put(message(number))
+        took = time.monotonic() - began
+
+        assert took < 5.0, "a single request takes up to ten seconds"
+
+
+def test_a_burst_is_told_as_one_message_and_nothing_of_it_is_lost():
+    with receiving() as receiver, Sending(to(receiver.url, per_minute=3)) as sending:
+        with sending.sender._changed:
+            for number in range(50):
+                sending.sender._waiting.append((message(number), time.monotonic()))
+        sending.sender.put(message(50, "finding"))
+        wait_until(lambda: sending.told.get("delivered", 0) == 51)
+
+    assert sending.told == {"delivered": 51}
+    summary = receiver.got[-1].json
+    assert len(receiver.got) == 1
+    assert summary["occasion"] == "summary"
+    assert summary["tells_of"] == 51
+    assert summary["title"] == "r: 51 messages in short order (50 milestones, 1 finding)"
+    assert "- number 0: why" in summary["text"]
+    assert "- and 31 more" in summary["text"]
+
+
+def test_a_flood_beyond_what_is_kept_is_counted():
+    with raw_receiving(never_answer) as hanging, Sending(to(hanging.url, per_minute=1)) as sending:
+        for number in range(1000):
+            sending.sender.put(message(number))
+        wait_until(lambda: hanging.connections == 1)
+        sending.end(timeout_s=0.1)
+
+    assert sending.told == {"failed": 1000}
+    assert len(sending.reports) == 2
+
+
+def test_more_messages_than_allowed_are_few_requests():
+    with receiving() as receiver, Sending(to(receiver.url, per_minute=2)) as sending:
+        for number in range(100):
+            sending.sender.put(message(number))
+            time.sleep(0.002)
+        sending.end(message(100, "finish"))
+
+    assert sending.told == {"delivered": 101}
+    assert len(receiver.got) <= 4, "what was allowed at once, and the last word with the rest"
+
+
+def test_the_last_word_takes_along_what_still_waits():
+    gate = threading.Event()
+    with receiving(usual=lambda got: gate.wait(30) and b"ok") as receiver:
+        with Sending(to(receiver.url, per_minute=60)) as sending:
+            sending.sender.put(message(0))
+            wait_until(lambda: len(receiver.got) == 1)
+            for number in range(1, 10):
+                sending.sender.put(message(number))
+            threading.Timer(0.2, gate.set).start()
+            sending.end(message(99, "failure"))
+
+    assert [got.json["occasion"] for got in receiver.got] == ["milestone", "failure"]
+    last = receiver.got[1].json
+    assert last["title"] == "r: number 99"
+    assert last["text"].startswith("why\nBefore that:\n- number 1: why\n- number 2: why\n")
+    assert (last["tells_of"], last["details"]["occasions"]) == (10, {"milestone": 9})
+    assert sending.told == {"delivered": 11}
+
+
+def test_the_end_does_not_wait_longer_than_it_may_for_a_receiver_that_hangs():
+    with raw_receiving(never_answer) as receiver, Sending(to(receiver.url)) as sending:
+        began = time.monotonic()
+        sending.end(message(1, "finish"), timeout_s=0.5)
+        took = time.monotonic() - began
+
+    assert took < 5.0, "a request of its own would take ten seconds"
+    [report] = sending.reports
+    assert (report.status, report.attempts) == ("failed", 1)
+    assert report.reason.endswith("no answer yet; it may have arrived when the run closed")
+
+
+def test_what_waits_behind_a_receiver_that_hangs_is_reported_too():
+    with raw_receiving(never_answer) as receiver, Sending(to(receiver.url)) as sending:
+        sending.sender.put(message(0))
+        wait_until(lambda: receiver.connections == 1)
+        sending.sender.put(message(1))
+        sending.end(message(2, "finish"), timeout_s=0.2)
+
+    assert sending.told == {"failed": 3}
+    assert any(report.reason.endswith("not sent any more when the run closed") for report in sending.reports)
+
+
+def test_a_long_wait_for_a_second_try_is_cut_short_by_the_end():
+    with receiving((429, {"Retry-After": "100"}, b"")) as receiver, Sending(to(receiver.url)) as sending:
+        sending.sender.put(message(0))
+        wait_until(lambda: len(receiver.got) == 1)
+        began = time.monotonic()
+        sending.end(message(1, "finish"))
+        took = time.monotonic() - began
+
+    assert took < 30.0
+    assert sending.told == {"delivered": 2}
+
+
+def test_nothing_is_sent_once_it_is_over():
+    with receiving() as receiver, Sending(to(receiver.url)) as sending:
+        sending.end(message(0, "finish"))
+        sending.sender.put(message(1))
+        sending.sender._thread.join(10)
+
+    assert not sending.sender._thread.is_alive()
+    assert [got.json["step"] for got in receiver.got] == [0]
+
+
+def test_a_failure_is_reported_and_the_next_message_is_tried():
+    with receiving((404, {}, b"gone")) as receiver, Sending(to(receiver.url)) as sending:
+        sending.sender.put(message(0))
+        sending.sender.put(message(1))
+        wait_until(lambda: len(sending.reports) == 2)
+
+    assert [report.status for report in sending.reports] == ["failed", "delivered"]
+
+
+def test_a_sender_whose_thread_never_started_says_that_nothing_was_sent():
+    sending = Sending(to("http://127.0.0.1:1"))
+    sending.sender.put(message(0))
+    sending.end(message(1, "finish"))
+
+    assert sending.told == {"failed": 2}
+
+
+# ------------------------------------------------------------ how many
+
+
+def test_a_calm_receiver_may_be_sent_a_minutes_worth_at_once():
+    allowance = Allowance(6, now=0.0)
+
+    assert allowance.left(0.0) == 6
+    for _ in range(6):
+        allowance.use(0.0)
+    assert allowance.left(0.0) == 0
+    assert allowance.wait_s(0.0) == pytest.approx(10.0)
+    assert allowance.left(10.0) == 1
+    assert allowance.left(1e9) == 6
+
+
+def test_over_an_hour_no_more_are_sent_than_allowed():
+    allowance = Allowance(6, now=0.0)
+    sent, now = 0, 0.0
+    while now < 3600.0:
+        if allowance.left(now):
+            allowance.use(now)
+            sent += 1
+        now += 0.5
+
+    assert sent <= 6 * 60 + 6
+
+
+def test_a_summary_of_summaries_counts_all():
+    folded = fold([fold([message(1), message(2)]), message(3, "finding")], more=Counter({"milestone": 4}))
+
+    assert folded.tells_of == 7
+
+
+def test_certificates_that_cannot_be_read_are_told_of(monkeypatch, tmp_path):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path))
+    with receiving() as receiver, Sending(to(f"https://localhost:{receiver.port}")) as sending:
+        sending.sender.put(message(0))
+        sending.end(message(1, "finish"), timeout_s=20.0)
+
+    assert sending.told == {"failed": 2}
+    assert sending.guard.counts == {}
+
+
+def test_a_fault_of_our_own_costs_one_message_and_is_reported():
+    odd = Message(occasion="start", title="r", details={"odd": object()})
+    with receiving() as receiver, Sending(to(receiver.url)) as sending:
+        sending.sender.put(odd)
+        sending.sender.put(message(1))
+        wait_until(lambda: len(sending.reports) == 2)
+
+    assert [report.status for report in sending.reports] == ["failed", "delivered"]
+    assert sending.reports[0].reason.endswith("not sent, for a fault of our own")
+    assert list(sending.guard.counts.values()) == [1]

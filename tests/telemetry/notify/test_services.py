@@ -1,0 +1,267 @@
+"""Each service gets a message in its own form, and nothing in a message is taken for markup or a call."""
+
+from __future__ import annotations
+
+import base64
+import email.header
+import hashlib
+import hmac
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.telemetry.notify.exchange import Answer, NotDelivered
+from toolkit.telemetry.notify.message import Message, Standing
+from toolkit.telemetry.notify.services import SERVICES, lark, ntfy, webhook
+from toolkit.telemetry.option_blocks import messages
+
+NOW = 1_700_000_000.9
+LINK = "http://localhost:8501/overview?run=greyjacket"
+STANDING = Standing(
+    run_name="greyjacket", run_id="r1", step=1240, max_steps=5000, train_loss=0.12345, lr=1e-4, eta_s=8040.0
+)
+HOSTILE = '<!channel> <@U1> @everyone <at user_id="all">all</at> *b* _i_ `c` [x](http://y) & # ||s||'
+
+
+def message(**changes):
+    given = {
+        "occasion": "failure",
+        "title": "greyjacket: failed with RuntimeError",
+        "lines": ("RuntimeError: out of memory",),
+        "standing": STANDING,
+        "link": LINK,
+        "time": NOW,
+        "urgency": 5,
+        **changes,
+    }
+    return Message(**given)
+
+
+def content(service, secret=None, **changes):
+    return json.loads(SERVICES[service].request(message(**changes), secret, NOW).body)
+
+
+def text_of(service, **changes):
+    request = SERVICES[service].request(message(**changes), None, NOW)
+    if service == "ntfy":
+        return decoded(request.headers["X-Title"]) + "\n" + request.body.decode()
+    found = json.loads(request.body)
+    if service == "lark":
+        return found["content"]["text"]
+    return {"slack": "text", "discord": "content", "webhook": "text"}[service] and (
+        found.get("content") or f"{found.get('title', '')}\n{found['text']}\n{found.get('link', '')}"
+    )
+
+
+def decoded(header):
+    return "".join(
+        part.decode(charset or "ascii") if isinstance(part, bytes) else part
+        for part, charset in email.header.decode_header(header)
+    )
+
+
+def test_every_service_that_may_be_asked_for_is_there():
+    assert set(SERVICES) == set(messages.SERVICES)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_message_says_what_happened_and_how_the_run_stands(service):
+    text = text_of(service).replace("\\", "")
+
+    assert "greyjacket: failed with RuntimeError" in text
+    assert "RuntimeError: out of memory" in text
+    assert "step 1,240 of 5,000 (25%) · loss 0.1235 · LR 0.0001 · ETA 2 h 14 m" in text
+    assert LINK in text.replace("&amp;", "&")
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_message_without_a_link_or_a_step_says_what_there_is(service):
+    text = text_of(service, link=None, standing=Standing(run_name="greyjacket"), lines=())
+
+    assert "running" in text
+    assert "http" not in text
+
+
+# ------------------------------------------------------------ Lark
+
+
+def test_lark_is_signed_as_its_documentation_says():
+    # Their example computes the signature with the time and the secret as the key, over nothing.
+    found = content("lark", secret="demo")
+    key = f"{found['timestamp']}\ndemo".encode()
+
+    assert found["timestamp"] == "1700000000"
+    assert found["sign"] == base64.b64encode(hmac.new(key, b"", hashlib.sha256).digest()).decode()
+    assert found["msg_type"] == "text"
+
+
+def test_the_signature_of_a_known_time_and_secret_does_not_change():
+    # As openssl computes it, with the key in hexadecimal and an empty input.
+    assert lark.sign("100", "demo") == "jquNHnVOwmDRfw+vqTIrY5dooJAgi5EcRtLsQE4wfXg="
+
+
+def test_lark_without_a_secret_is_not_signed():
+    assert set(content("lark")) == {"msg_type", "content"}
+
+
+def test_nobody_is_called_by_a_message_to_lark():
+    text = text_of("lark", lines=(HOSTILE, "< AT user_id='x'>"))
+
+    assert "<at" not in text.lower().replace(" ", "")
+
+
+@pytest.mark.parametrize("body", [b'{"code":0,"msg":"success","data":{}}', b'{"StatusCode":0}', b"{}"])
+def test_lark_takes_a_message_by_the_code_0_or_none(body):
+    lark.check(Answer(status=200, body=body))
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "again"),
+    [
+        (b'{"code":19021,"msg":"sign match fail"}', "code 19021: sign match fail", False),
+        (
+            b'{"StatusCode":19024,"StatusMessage":"Key Words Not Found"}',
+            "code 19024: Key Words Not Found",
+            False,
+        ),
+        (b'{"code":11232,"msg":"frequency limited"}', "code 11232", True),
+        (b'{"code":"0"}', "code 0", False),
+        (b"<html>sign in</html>", "no JSON", True),
+        (b"[1]", "no bot's answer", False),
+        (b"", "no JSON", True),
+    ],
+)
+def test_lark_says_no_in_a_number_although_the_status_is_200(body, said, again):
+    with pytest.raises(NotDelivered) as refusal:
+        lark.check(Answer(status=200, body=body))
+
+    assert said in str(refusal.value)
+    assert refusal.value.again is again
+
+
+# ------------------------------------------------------------ Slack and Discord
+
+
+def test_nothing_in_a_message_to_slack_is_markup():
+    found = content("slack", title=f"greyjacket: {HOSTILE}")
+
+    assert found["mrkdwn"] is False
+    assert "<!channel>" not in found["text"]
+    assert "&lt;!channel&gt; &lt;@U1&gt;" in found["text"]
+    assert found["text"].endswith(f"<{LINK}>")
+
+
+def test_slack_says_no_in_json_too():
+    SERVICES["slack"].check(Answer(status=200, body=b"ok"))
+    with pytest.raises(NotDelivered, match="refuses: invalid_payload"):
+        SERVICES["slack"].check(Answer(status=200, body=b'{"ok":false,"error":"invalid_payload"}'))
+
+
+def test_nobody_is_called_by_a_message_to_discord():
+    found = content("discord", lines=(HOSTILE,))
+
+    assert found["allowed_mentions"] == {"parse": []}
+    assert r"\<!channel> \<\@U1> \@everyone" in found["content"]
+    assert r"\*b\* \_i\_ \`c\` \[x\](http://y)" in found["content"]
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "漢", "😀", "*", "\\"])
+def test_a_long_message_to_discord_is_cut_to_what_it_takes_and_keeps_its_link(letter):
+    found = content("discord", lines=(letter * 5000,))["content"]
+
+    assert len(found.encode("utf-16-le")) // 2 <= 2000
+    assert found.endswith(f"\n<{LINK}>")
+    assert not found.removesuffix(f"\n<{LINK}>").removesuffix(" …").endswith("\\")
+
+
+# ------------------------------------------------------------ ntfy
+
+
+def test_a_title_of_other_letters_than_ascii_arrives_at_ntfy():
+    request = SERVICES["ntfy"].request(message(title="グレイ: größer 😀 " + "ä" * 60), None, NOW)
+
+    assert request.headers["X-Title"].isascii()
+    assert decoded(request.headers["X-Title"]) == "グレイ: größer 😀 " + "ä" * 60
+    assert all(len(word) <= 75 for word in request.headers["X-Title"].split())
+
+
+@given(st.text(alphabet=st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=120))
+def test_a_header_of_ntfys_holds_any_title(title):
+    header = ntfy.encoded_words(title)
+
+    assert header.isascii()
+    assert header.isprintable()
+    assert title.isascii() or decoded(header) == title
+
+
+def test_a_title_cannot_bring_a_header_of_its_own():
+    headers = SERVICES["ntfy"].request(message(title="a\r\nX-Evil: 1\x00b"), None, NOW).headers
+
+    assert headers["X-Title"] == "a X-Evil: 1 b"
+
+
+def test_ntfy_gets_urgency_signs_click_and_token_in_headers():
+    request = SERVICES["ntfy"].request(message(), "tk_secret", NOW)
+
+    assert request.headers["X-Priority"] == "5"
+    assert request.headers["X-Tags"] == "rotating_light"
+    assert request.headers["X-Click"] == LINK
+    assert request.headers["Authorization"] == "Bearer tk_secret"
+    assert request.secrets == {"tk_secret"}
+
+
+@pytest.mark.parametrize("letter", ["x", "漢"])
+def test_a_long_message_to_ntfy_stays_a_message(letter):
+    body = SERVICES["ntfy"].request(message(lines=(letter * 5000,)), None, NOW).body
+
+    assert len(body) <= 4000
+    assert body.decode().endswith(LINK)
+
+
+# ------------------------------------------------------------ any webhook
+
+
+def test_a_webhook_gets_an_object_of_always_the_same_keys():
+    bare = content("webhook", standing=Standing(run_name="r"), link=None, lines=(), details={})
+
+    assert set(bare) == set(content("webhook"))
+    assert set(bare) == {
+        "version", "id", "occasion", "time", "run", "status", "step", "max_steps", "train_loss", "lr", "eta_s", "title",
+        "text", "link", "tells_of", "details",
+    }  # fmt: skip
+    assert (bare["step"], bare["eta_s"], bare["link"]) == (None, None, None)
+
+
+def test_the_values_of_a_webhook_are_numbers():
+    found = content("webhook", details={"kind": "nan"})
+
+    assert found["version"] == 1
+    assert found["occasion"] == "failure"
+    assert found["run"] == {"id": "r1", "name": "greyjacket", "session": 1}
+    assert (found["step"], found["train_loss"], found["lr"], found["eta_s"]) == (1240, 0.12345, 1e-4, 8040.0)
+    assert found["details"] == {"kind": "nan"}
+
+
+def test_a_webhook_can_check_who_sent_it_and_when():
+    request = SERVICES["webhook"].request(message(), "key", time.time())
+    timestamp = request.headers["X-Telemetry-Timestamp"]
+    expected = hmac.new(b"key", timestamp.encode() + b"." + request.body, hashlib.sha256).hexdigest()
+
+    assert request.headers["X-Telemetry-Signature"] == f"sha256={expected}"
+    assert abs(int(timestamp) - time.time()) < 60
+    assert webhook.sign("1", b"{}", "other") != webhook.sign("1", b"{}", "key")
+
+
+def test_a_webhook_without_a_secret_is_not_signed():
+    assert "X-Telemetry-Signature" not in SERVICES["webhook"].request(message(), None, NOW).headers
+
+
+def test_a_message_keeps_its_id_however_often_it_is_tried():
+    one = message()
+    ids = {json.loads(webhook.request(one, None, NOW + i).body)["id"] for i in range(3)}
+
+    assert ids == {one.id}
+    assert message().id != one.id

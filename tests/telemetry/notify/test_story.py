@@ -1,0 +1,375 @@
+"""What of a run's records is worth a message, said once, with how the run stands."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from toolkit.telemetry.notify.message import Standing
+from toolkit.telemetry.notify.milestone_watch import MilestoneWatch
+from toolkit.telemetry.notify.story import RunStory
+from toolkit.telemetry.notify.words import cut, cut_bytes, duration, short_number
+from toolkit.telemetry.option_blocks.milestones import milestone_from
+
+_seq = itertools.count()
+
+
+def record(event, **fields):
+    return {"event": event, "seq": next(_seq), "session": 1, "time": 1_700_000_000.0, **fields}
+
+
+def step(number, **fields):
+    return record("step", global_step=number, **fields)
+
+
+def finding(**changes):
+    fields = {
+        "id": "1-nan-train_loss-40",
+        "kind": "nan",
+        "severity": "critical",
+        "metric": "train_loss",
+        "start_step": 40,
+        "noticed_step": 40,
+        "state": "open",
+        "message": "train_loss is NaN from step 40 on.",
+        "causes": ["The learning rate is too high.", "fp16"],
+        "advice": ["Go back to the last checkpoint.", "bf16"],
+        "began_in_session": 1,
+    }
+    return record("finding", **{**fields, **changes})
+
+
+def story(*milestones, **options):
+    given = {
+        "run_name": "greyjacket",
+        "milestones": [milestone_from("m", text) for text in milestones],
+        **options,
+    }
+    return RunStory(**given)
+
+
+def told(run, *records):
+    return [happening for one in records for happening in run.take(one)]
+
+
+def words(happening):
+    message = happening.told(lambda value: value, link=None)
+    return "\n".join([message.title, *message.lines, message.standing.in_words()])
+
+
+def test_a_start_is_told_once_with_what_is_planned():
+    run = story()
+    happenings = told(run, record("start", max_steps=5000), step(1), record("start"))
+
+    assert [happening.occasion for happening in happenings] == ["start"]
+    assert words(happenings[0]) == "greyjacket: started\n5,000 steps are planned.\nrunning"
+
+
+def test_a_run_that_goes_on_says_so():
+    [start] = told(story(session=3), record("start"))
+
+    assert (start.name, start.what) == ("start:3", "goes on, as session 3")
+
+
+def test_a_critical_finding_is_told_once_with_why_and_what_to_try():
+    run = story()
+    happenings = told(
+        run, step(40, train_loss=None, non_finite={"train_loss": "NaN"}, lr=1e-3), finding(), finding()
+    )
+
+    [one] = happenings
+    assert (one.occasion, one.name) == ("finding", "finding:1-nan-train_loss-40")
+    assert words(one).splitlines() == [
+        "greyjacket: critical finding: Not a number",
+        "train_loss is NaN from step 40 on.",
+        "Often: The learning rate is too high.",
+        "Try: Go back to the last checkpoint.",
+        "running · step 40 · loss NaN · LR 0.001",
+    ]
+
+
+def test_a_finding_that_becomes_critical_is_told_then():
+    run = story()
+
+    assert told(run, finding(severity="warning")) == []
+    assert len(told(run, finding(), finding(state="resolved"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({"severity": "warning"}, False),
+        ({"severity": "info"}, False),
+        ({"state": "resolved"}, True),
+        ({"state": "resolved", "began_in_session": 0}, False),
+        ({"began_in_session": 0}, True),
+        ({"kind": "something_new"}, True),
+    ],
+)
+def test_which_findings_are_news(changes, is_told):
+    assert bool(told(story(), finding(**changes))) is is_told
+
+
+def test_two_that_notice_one_silence_are_one_stall():
+    run = story()
+    happenings = told(
+        run,
+        step(10),
+        finding(id="a", kind="stalled", severity="warning", message="No step for 70 s after step 10."),
+        finding(id="b", kind="hang", severity="critical", message="No step for 100 s."),
+        step(11),
+        finding(id="c", kind="hang", severity="critical", message="No step for 90 s."),
+    )
+
+    assert [(happening.occasion, happening.name) for happening in happenings] == [
+        ("stall", "stall:1:10"),
+        ("stall", "stall:1:11"),
+    ]
+    assert "No step for 70 s after step 10." in words(happenings[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({"severity": "info"}, False),
+        ({"state": "resolved"}, False),
+        ({}, True),
+        ({"severity": "critical"}, True),
+    ],
+)
+def test_a_pause_that_is_short_or_over_wakes_nobody(changes, is_told):
+    pause = {"kind": "hang", "severity": "warning", **changes}
+
+    assert bool(told(story(), step(10), finding(**pause))) is is_told
+
+
+def test_a_pause_that_becomes_long_is_told_then():
+    run = story()
+    quiet = finding(id="a", kind="hang", severity="info")
+    loud = finding(id="a", kind="hang", severity="warning", message="No step for 300 s.")
+
+    assert [len(told(run, one)) for one in (quiet, loud, loud)] == [0, 1, 0]
+
+
+# ------------------------------------------------------------ the end
+
+
+def ended(run, status, reason):
+    return run.end(status=status, reason=reason, now=1.0, elapsed_s=7500.0)
+
+
+def test_a_failure_says_what_went_wrong():
+    run = story()
+    told(run, step(7, train_loss=0.5), record("error", type="ValueError", message="ValueError: no such file"))
+    end = ended(run, "failed", "failed")
+
+    assert end.occasion == "failure"
+    assert words(end).splitlines() == [
+        "greyjacket: failed with ValueError",
+        "ValueError: no such file",
+        "failed · step 7 · loss 0.5 · after 2 h 5 m",
+    ]
+
+
+def test_an_error_of_telemetry_itself_is_no_failure_of_the_run():
+    run = story()
+    told(run, record("error", source="telemetry", type="OSError", message="disk"))
+    end = ended(run, "failed", "failed")
+
+    assert (end.what, end.lines) == ("failed", ())
+
+
+def test_an_error_that_the_run_lived_through_is_not_in_its_end():
+    run = story()
+    told(run, record("error", type="ValueError", message="handled"))
+
+    assert ended(run, "finished", "finished").lines == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "occasion", "what"),
+    [
+        ("finished", "finished", "finish", "finished"),
+        ("finished", "exit", "finish", "finished, as its script ended"),
+        ("stopped", "stopped", "finish", "stopped on request"),
+        ("stopped", "interrupted", "finish", "interrupted from the keyboard"),
+        ("stopped", "signal", "failure", "ended by a signal"),
+        ("failed", "failed", "failure", "failed"),
+        ("finished", "early", "finish", "finished (early)"),
+        ("failed", "oom", "failure", "failed (oom)"),
+    ],
+)
+def test_every_end_has_words(status, reason, occasion, what):
+    end = ended(story(), status, reason)
+
+    assert (end.occasion, end.what) == (occasion, what)
+
+
+# ------------------------------------------------------------ how it stands
+
+
+def test_what_is_left_follows_from_the_usual_pace():
+    run = story()
+    told(run, record("start", max_steps=1000), *(step(n, sec_per_step=2.0) for n in range(1, 10)))
+    told(run, step(10, sec_per_step=500.0, train_loss=0.25, lr=1e-4))
+
+    assert run.standing.eta_s == 990 * 2.0
+    assert run.standing.in_words() == "running · step 10 of 1,000 (1%) · loss 0.25 · LR 0.0001 · ETA 33 m"
+
+
+def test_what_is_not_known_is_not_said():
+    assert story().standing.in_words() == "running"
+    run = story()
+    told(run, step(5))
+    assert run.standing.in_words() == "running · step 5"
+
+
+@pytest.mark.parametrize(
+    "odd", [{"global_step": "7"}, {"global_step": None}, {"train_loss": []}, {"lr": "x"}, {}]
+)
+def test_odd_records_do_no_harm(odd):
+    run = story("every 5 steps", "train_loss < 1")
+
+    assert (
+        told(
+            run, record("step", **odd), record("finding"), record("start", max_steps="many"), {"event": None}
+        )
+        != []
+    )
+
+
+# ------------------------------------------------------------ milestones
+
+
+def reached(watch, *records):
+    return [name for one in records for _, name, _ in watch.take(one)]
+
+
+def watch(*texts):
+    return MilestoneWatch([milestone_from("m", text) for text in texts])
+
+
+def test_a_bound_is_reached_once():
+    looking = watch("val_loss < 0.1")
+
+    assert reached(
+        looking, record("eval", val_loss=0.2), record("eval", val_loss=0.05), record("eval", val_loss=0.01)
+    ) == ["milestone:val_loss < 0.1"]
+
+
+@pytest.mark.parametrize("event", ["step", "eval", "epoch", "system"])
+def test_metrics_are_looked_for_where_metrics_are(event):
+    assert reached(watch("m > 1"), record(event, m=2)) == ["milestone:m > 1"]
+
+
+NO_METRICS = [
+    *(record(event, m=2) for event in ("start", "end", "message", "finding")),
+    *(record("step", m=value) for value in (None, "2", True)),
+]
+
+
+@pytest.mark.parametrize("one", NO_METRICS)
+def test_what_is_no_metric_reaches_nothing(one):
+    assert reached(watch("m > 1"), one) == []
+
+
+def test_steps_are_told_each_time_they_are_passed_whatever_is_logged():
+    looking = watch("every 1000 steps")
+    steps = [1, *range(70, 3500, 70)]
+
+    assert reached(looking, *map(step, steps)) == [
+        f"milestone:every 1000 steps:{n}" for n in (1000, 2000, 3000)
+    ]
+
+
+def test_a_run_that_goes_on_does_not_reach_what_lies_behind_it():
+    assert reached(watch("every 1000 steps"), step(2500), step(2990), step(3000)) == [
+        "milestone:every 1000 steps:3000"
+    ]
+
+
+def test_a_first_record_that_folds_steps_tells_of_the_milestone_among_them():
+    assert reached(watch("every 100 steps"), step(105, steps_folded=9)) == ["milestone:every 100 steps:100"]
+
+
+def test_steps_that_go_back_are_not_told_again():
+    looking = watch("every 10 steps")
+
+    assert len(reached(looking, step(1), step(10), step(5), step(10), step(20))) == 2
+
+
+def test_two_receivers_that_want_the_same_milestone_are_one_reaching():
+    assert len(reached(watch("m > 1", "m > 1"), step(1, m=2))) == 1
+
+
+def test_a_milestone_says_which_and_by_how_much():
+    run = story("val_loss < 0.1", "every 10 steps")
+    bound, steps = told(run, step(1), record("eval", global_step=9, val_loss=0.05), step(12))
+
+    assert words(bound).splitlines()[:2] == [
+        "greyjacket: milestone val_loss < 0.1 reached",
+        "val_loss is 0.05 at step 9.",
+    ]
+    assert words(steps).splitlines()[0] == "greyjacket: step 10 reached"
+    assert bound.milestone.text == "val_loss < 0.1"
+
+
+# ------------------------------------------------------------ words
+
+
+def test_a_text_is_redacted_before_it_is_cut():
+    run = story()
+    told(run, record("error", type="E", message="x" * 595 + " SECRET-SECRET"))
+    message = ended(run, "failed", "failed").told(
+        lambda values: [
+            values[0],
+            values[1],
+            [line.replace("SECRET-SECRET", "***") for line in values[2]],
+            {},
+        ],
+        link=None,
+    )
+
+    assert "SECR" not in message.lines[0]
+    assert len(message.lines[0]) <= 600
+
+
+def test_half_a_character_in_a_name_is_no_trouble():
+    happening = told(story(run_name="bad\ud800name"), record("start"))[0]
+
+    assert happening.told(lambda value: value, link=None).title == "bad?name: started"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (48, "48 s"),
+        (60, "1 m"),
+        (8040, "2 h 14 m"),
+        (266400, "3 d 2 h"),
+        (1e300, "115740 d 17 h"),
+        (-5, "0 s"),
+    ],
+)
+def test_lengths_of_time(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_numbers():
+    numbers = (0.123456, 1e-4, 12345678.0, 3, float("nan"), float("inf"), None, True)
+    words = ["0.1235", "0.0001", "1.235e+07", "3", "NaN", "infinite", None, None]
+
+    assert [short_number(value) for value in numbers] == words
+
+
+def test_texts_are_cut_in_whole_letters():
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdefg", 6) == "abcd …"
+    assert cut_bytes("漢" * 10, 30) == "漢" * 10
+    assert len(cut_bytes("漢" * 11, 30).encode()) <= 30
+
+
+def test_progress_is_never_more_than_all():
+    assert "(100%)" in Standing(step=11, max_steps=10).in_words()

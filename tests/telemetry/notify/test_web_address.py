@@ -1,0 +1,134 @@
+"""Messages go to public machines by https, or to this machine; any other address is refused, however it is spelled."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+
+from toolkit.telemetry.option_blocks.web_address import (
+    AddressError,
+    is_public,
+    is_secret_by_itself,
+    web_address,
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "target", "is_loopback"),
+    [
+        ("https://hooks.slack.com/services/T/B/x", "https://hooks.slack.com", "/services/T/B/x", False),
+        (
+            "https://open.feishu.cn/open-apis/bot/v2/hook/x",
+            "https://open.feishu.cn",
+            "/open-apis/bot/v2/hook/x",
+            False,
+        ),
+        ("https://open.larksuite.com/hook", "https://open.larksuite.com", "/hook", False),
+        ("https://example.org", "https://example.org", "/", False),
+        ("https://example.org:8443/a?b=c", "https://example.org:8443", "/a?b=c", False),
+        ("https://example.org:443/a#part", "https://example.org", "/a", False),
+        ("https://93.184.216.34/a", "https://93.184.216.34", "/a", False),
+        ("https://[2606:2800:220:1::1]/a", "https://[2606:2800:220:1::1]", "/a", False),
+        ("http://localhost:9000/a", "http://localhost:9000", "/a", True),
+        ("http://127.0.0.1/a", "http://127.0.0.1", "/a", True),
+        ("http://127.9.8.7:5/", "http://127.9.8.7:5", "/", True),
+        ("http://[::1]:5/", "http://[::1]:5", "/", True),
+        ("HTTPS://Example.ORG/A", "https://example.org", "/A", False),
+    ],
+)
+def test_an_address_that_may_be_sent_to_is_taken_apart(url, shown, target, is_loopback):
+    address = web_address(url)
+
+    assert (address.shown, address.target, address.is_loopback) == (shown, target, is_loopback)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://example.org/hook", "by http"),
+        ("http://10.0.0.5/hook", "by http"),
+        ("https://10.0.0.5/hook", "no public address"),
+        ("https://192.168.1.1/hook", "no public address"),
+        ("https://172.16.0.1/", "no public address"),
+        ("https://169.254.169.254/latest/meta-data", "no public address"),
+        ("https://100.100.100.200/", "no public address"),
+        ("https://192.0.0.192/", "no public address"),
+        ("https://168.63.129.16/", "no public address"),
+        ("https://0.0.0.0/", "no public address"),
+        ("https://224.0.0.1/", "no public address"),
+        ("https://[fe80::1]/", "no public address"),
+        ("https://[fd00:ec2::254]/", "no public address"),
+        ("https://[::ffff:10.0.0.1]/", "no public address"),
+        ("https://[64:ff9b::a9fe:a9fe]/", "no public address"),
+        ("https://[2002:7f00:1::]/", "no public address"),
+        ("https://user:word@example.org/", "login"),
+        ("https://example.org@10.0.0.1/", "login"),
+        ("ftp://example.org/", "no address"),
+        ("file:///etc/passwd", "no address"),
+        ("example.org/hook", "no address"),
+        ("https://", "no address"),
+        ("", "no address"),
+        ("https://example.org:0/", "host or port"),
+        ("https://example.org:99999/", "host or port"),
+        ("https://exa mple.org/", "letter"),
+        ("https://example.org/\r\nX: y", "letter"),
+        ("https://example.org\\@10.0.0.1/", "letter"),
+        ("https://exämple.org/", "letter"),
+        ("https://[::1/", "host or port"),
+        ("https://exam|ple.org/", "host or port"),
+    ],
+)
+def test_any_other_is_refused_with_the_reason_and_without_its_path(url, said):
+    with pytest.raises(AddressError) as refusal:
+        web_address(url)
+
+    assert said in str(refusal.value)
+    assert "hook" not in str(refusal.value)
+    assert "word" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("host", ["example.org", "2130706433", "0x7f.1", "127.1", "localhost.example.org"])
+def test_a_name_may_stand_for_public_machines_only(host):
+    address = web_address(f"https://{host}/")
+
+    assert address.may_be("93.184.216.34")
+    for private in (
+        "127.0.0.1",
+        "10.1.2.3",
+        "169.254.169.254",
+        "::1",
+        "fe80::1%eth0",
+        "::ffff:127.0.0.1",
+        "nonsense",
+    ):
+        assert not address.may_be(private)
+
+
+def test_localhost_may_stand_for_this_machine_only():
+    address = web_address("http://localhost:1/")
+
+    assert address.may_be("127.0.0.1")
+    assert address.may_be("::1")
+    assert not address.may_be("93.184.216.34")
+    assert not address.may_be("10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "network", ["10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "198.18.0.0/15"]
+)
+def test_the_edges_of_private_networks_are_private(network):
+    edges = ipaddress.ip_network(network)
+
+    assert not is_public(edges[0])
+    assert not is_public(edges[-1])
+
+
+def test_what_an_address_shows_of_itself_is_no_secret():
+    address = web_address("https://hooks.slack.com/services/T0/B0/s3cr3t?token=word")
+
+    assert "s3cr3t" not in repr(address) + str(address)
+    assert "word" not in repr(address) + str(address)
+    assert is_secret_by_itself("slack", address)
+    assert not is_secret_by_itself("webhook", address)
+    assert not is_secret_by_itself("slack", web_address("http://localhost:1/x"))

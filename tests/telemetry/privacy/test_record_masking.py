@@ -1,0 +1,148 @@
+"""No secret that a training script hands over gets into the run's own files."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.telemetry.privacy.planted import HARMLESS
+from toolkit.runfolder.records import MAX_RECORD_BYTES
+from toolkit.telemetry.privacy.record_masking import RecordMasker
+
+TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLm7"
+
+
+def everything_in(folder):
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def step_with_a_text(log):
+    log.log_step(1, train_loss=0.5, note=f"used {TOKEN}")
+
+
+def span_that_fails(log):
+    try:
+        with log.span(
+            "upload", url=f"https://bob:{TOKEN}@example.com", deep={"headers": [f"Bearer {TOKEN}"]}
+        ):
+            raise ValueError(f"401 for {TOKEN}")
+    except ValueError:
+        pass
+
+
+def failure_of_telemetrys_own(log):
+    log.guard.report("mirroring", OSError(f"refused {TOKEN}"))
+
+
+WAYS = {
+    "start": lambda log: log.log_start(config={"x": TOKEN}, note=TOKEN),
+    "event": lambda log: log.log_event("login", note=TOKEN, answer={"headers": [TOKEN]}),
+    "name of an event": lambda log: log.log_event(TOKEN, x=1),
+    "name of a field": lambda log: log.log_event("login", **{TOKEN: 1}),
+    "step": step_with_a_text,
+    "eval": lambda log: log.log_eval(1, {"note": TOKEN}),
+    "epoch": lambda log: log.log_epoch(1, note=TOKEN),
+    "sample": lambda log: log.log_sample(1, f"samples/{TOKEN}.png", prompt=f"a photo, {TOKEN}"),
+    "checkpoint": lambda log: log.log_checkpoint(1, f"out/{TOKEN}", why=TOKEN),
+    "completion": lambda log: log.log_completion(1, prompt=TOKEN, completion=TOKEN),
+    "span": span_that_fails,
+    "name of a span": lambda log: log.span(f"load {TOKEN}").__enter__().__exit__(None, None, None),
+    "event of a span": lambda log: log.event_outside_spans("x", {"note": TOKEN}),
+    "failure of telemetry": failure_of_telemetrys_own,
+    "reason of the end": lambda log: log.close(f"gave up on {TOKEN}"),
+    "error of the end": lambda log: log.close("failed", error=ValueError(TOKEN)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_secret_is_masked_whichever_way_it_comes(way, tmp_path, caplog):
+    caplog.set_level(logging.CRITICAL)
+    log = make_logger(tmp_path, csv=True, one_logger_file=True, log_every=1)
+    WAYS[way](log)
+    log.close()
+
+    written = everything_in(tmp_path)
+    assert TOKEN.encode() not in written
+    assert b"***" in written
+
+
+def test_a_secret_in_what_the_run_is_called_is_masked_and_the_run_still_found_again(tmp_path):
+    for session in (1, 2):
+        log = make_logger(tmp_path, f"run {TOKEN}", project=TOKEN, tags=(TOKEN, "plain"), resume=session == 2)
+        log.close()
+
+    (folder,) = tmp_path.iterdir()
+    assert TOKEN.encode() not in everything_in(tmp_path)
+    manifest = json.loads((folder / "run.json").read_text())
+    assert len(manifest["sessions"]) == 2
+    assert (manifest["project"], manifest["tags"]) == ("***", ["***", "plain"])
+
+
+def test_a_secret_that_the_script_puts_into_the_environment_later_is_masked(tmp_path, monkeypatch):
+    log = make_logger(tmp_path)
+    log.log_event("before", note="nothing to see")
+    monkeypatch.setenv("ACME_SERVICE_TOKEN", "correct horse 4711")
+    log.log_event("after", note="it is correct horse 4711")
+
+    assert records_of(log, "after")[0]["note"] == "it is ***"
+    log.close()
+
+
+def test_harmless_texts_are_logged_as_they_are(tmp_path):
+    log = make_logger(tmp_path)
+    for text in HARMLESS:
+        log.log_event("text", note=text, deep=[{"x": text}])
+
+    assert [record["note"] for record in records_of(log, "text")] == HARMLESS
+    assert [record["deep"][0]["x"] for record in records_of(log, "text")] == HARMLESS
+    log.close()
+
+
+def test_a_text_that_no_record_has_room_for_is_masked_as_far_as_it_is_kept(tmp_path):
+    log = make_logger(tmp_path)
+    log.log_event("long", note=f"{TOKEN} " + "word " * 300_000)
+    log.close()
+
+    (record,) = read_records(log.run_folder / "metrics.jsonl", "long")
+    assert record["note"].startswith("*** word word")
+    assert f"[{len(TOKEN) + 1 + 1_500_000} characters]" in record["note"]
+    assert record["cut"] == ["note"]
+    assert len(json.dumps(record)) < MAX_RECORD_BYTES
+
+
+def test_a_record_of_numbers_is_not_even_copied():
+    masker = RecordMasker()
+    fields = {"train_loss": 0.5, "lr": 1e-4, "is_best": True}
+    masker.mask_fields(fields)
+
+    assert masker.mask_fields(fields) is fields
+
+
+def test_a_number_under_a_passwords_name_is_masked_and_one_under_a_tokens_is_a_setting():
+    assert RecordMasker().mask_fields({"password": 1234, "token": 5}) == {"password": "***", "token": 5}
+
+
+def test_what_is_under_the_name_of_a_service_is_judged_by_it():
+    key = "0123456789abcdef0123456789abcdef01234567"
+
+    masked = RecordMasker().mask_fields(
+        {"wandb": {"login": key}, "git": {"commit": key}, "ntfy": {"topic": "mine"}}
+    )
+
+    assert masked == {"wandb": {"login": "***"}, "git": {"commit": key}, "ntfy": {"topic": "***"}}
+
+
+def test_a_private_key_that_was_taken_apart_into_lines_is_masked():
+    body = ["MIIEpAIBAAKCAQEA7v0nXqJd5lTz3rC9wS8yQ4uG1bH2kL6mN0pR7sT9vX1zB3dF", "short="]
+    printed = ["before", "-----BEGIN RSA PRIVATE KEY-----", *body, "-----END RSA PRIVATE KEY-----", "behind"]
+
+    masked = RecordMasker().mask_fields({"output": printed})["output"]
+    cut_off = RecordMasker().mask_fields({"output": printed[2:]})["output"]
+    unended = RecordMasker().mask_fields({"output": printed[:4]})["output"]
+
+    assert masked == ["before", "***", "***", "***", "***", "behind"]
+    assert cut_off == ["***", "***", "***", "behind"]
+    assert unended == ["before", "***", "***", "***"]

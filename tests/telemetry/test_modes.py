@@ -1,0 +1,141 @@
+"""What leaves the machine in which mode, and what is said about other trackers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.faults.aftermath import events, records_of
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.other_trackers import TrackerWatch, active_trackers
+
+SENDS = {
+    "otlp": "http://collector.example:4318/v1/traces",
+    "messages": [{"to": "slack", "url_env": "SLACK_WEBHOOK"}],
+    "usage_reports": {"host": "https://eu.i.posthog.com"},
+}
+
+
+def test_a_wrong_mode_is_refused_by_its_name_and_the_allowed_ones():
+    with pytest.raises(OptionsError) as refusal:
+        options_from_config({"telemetry": {"mode": "cloud"}})
+
+    assert str(refusal.value) == (
+        "telemetry.mode is 'cloud'; it must be one of 'local', 'offline', 'disabled'"
+    )
+
+
+def test_disabled_is_what_enabled_false_is(tmp_path):
+    log = TelemetryLogger("run", log_dir=tmp_path, mode="disabled")
+    log.log_step(0, train_loss=1.0)
+    log.close()
+
+    assert not log.is_live
+    assert not list(tmp_path.iterdir())
+
+
+def test_local_sends_what_is_configured():
+    options = TelemetryOptions(**SENDS, wandb=True)
+
+    assert options.may_send
+    assert options.not_sent == []
+    assert options.wandb_mode is None
+
+
+def test_offline_sends_nothing_and_says_once_what_it_does_not(tmp_path, capsys):
+    log = TelemetryLogger("run", log_dir=tmp_path, mode="offline", system=False, **SENDS)
+    log.log_step(0, train_loss=1.0)
+    log.close()
+
+    assert capsys.readouterr().err.splitlines() == [
+        "[telemetry] mode is offline: telemetry.messages, telemetry.usage_reports, telemetry.otlp will not be sent"
+    ]
+    records = records_of(tmp_path / "run" / "metrics.jsonl")
+    assert not events(records, "message")
+    assert not events(records, "error")
+    assert not [name for name in log.guard.counts if "otlp" in name]
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"), [(None, "offline"), ("online", "offline"), ("disabled", "disabled")]
+)
+def test_offline_keeps_the_wandb_mirror_on_the_machine(given, taken):
+    assert TelemetryOptions(mode="offline", wandb=True, wandb_mode=given).wandb_mode == taken
+
+
+@pytest.mark.parametrize(
+    "address", ["http://localhost:4318/v1/traces", "http://127.0.0.1:1/", "http://[::1]:1/"]
+)
+def test_offline_still_speaks_to_this_machine(address):
+    assert TelemetryOptions(mode="offline", otlp=address).not_sent == []
+
+
+# ---------------------------------------------------------------- other trackers
+
+
+def test_a_real_wandb_run_beside_this_one_is_told_of_in_one_line(tmp_path):
+    script = f"""
+import time
+import wandb
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.other_trackers import active_trackers
+
+log = TelemetryLogger("run", log_dir={str(tmp_path / "logs")!r}, system=False)
+print(active_trackers(log.guard))
+run = wandb.init(project="p", mode="offline", dir={str(tmp_path)!r})
+print(active_trackers(log.guard))
+deadline = time.monotonic() + 60
+while b'"other_trackers"' not in (log.run_folder / "metrics.jsonl").read_bytes():
+    assert time.monotonic() < deadline
+    time.sleep(0.1)
+run.finish()
+print(active_trackers(log.guard))
+wandb.init(project="p", mode="disabled")
+print(active_trackers(log.guard))
+log.close()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    answers = [line for line in ended.stdout.splitlines() if line.startswith("[") and "telemetry" not in line]
+    assert answers == ["[]", "['W&B']", "[]", "[]"]
+    said = [line for line in ended.stderr.splitlines() if line.startswith("[telemetry]")]
+    assert said == ["[telemetry] W&B logs this process too: each tracker keeps its own copy of the metrics"]
+    records = records_of(tmp_path / "logs" / "run" / "metrics.jsonl")
+    (told,) = events(records, "other_trackers")
+    assert told["trackers"] == ["W&B"]
+
+
+def test_each_tracker_is_told_of_once_and_several_in_one_line(monkeypatch, capsys):
+    told = []
+    watch = TrackerWatch(told.append, Guard())
+    active = SimpleNamespace(active_run=lambda: object())
+    monkeypatch.setitem(sys.modules, "mlflow", active)
+    monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace(get_run=lambda: object()))
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    watch.look()
+    watch.look()
+    monkeypatch.setitem(sys.modules, "comet_ml", SimpleNamespace(get_running_experiment=lambda: object()))
+    watch.look()
+
+    assert told == [["MLflow", "SwanLab"], ["Comet"]]
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("[telemetry] MLflow and SwanLab log this process too")
+    assert second.startswith("[telemetry] Comet logs this process too")
+
+
+def test_a_tracker_that_fails_to_answer_is_not_active():
+    def fail():
+        raise RuntimeError("there is no run")
+
+    modules = {
+        "swanlab": SimpleNamespace(get_run=fail),
+        "mlflow": SimpleNamespace(),
+        "trackio": SimpleNamespace(),
+    }
+
+    assert active_trackers(Guard(), modules) == []

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from tests.telemetry.logged import make_logger, read_records
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.peak_memory import peak_memory
+
+MIB = 1024**2
+
+
+@pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="there is no such counter here")
+def test_memory_that_was_held_and_given_back_is_still_the_peak():
+    code = """
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.peak_memory import peak_memory
+before = peak_memory(Guard())["cpu_mem_peak_mb"]
+held = bytearray(b"x") * (150 * 1024 * 1024)
+del held
+print(before, peak_memory(Guard())["cpu_mem_peak_mb"])
+"""
+    # The parent of this process holds far more than it does, which is not its own.
+    ballast = bytearray(b"x") * (300 * MIB)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    del ballast
+    before, after = map(float, ended.stdout.split())
+
+    assert before < 200
+    assert after - before > 120
+
+
+class Backend:
+    """Stands for torch.cuda and the counters of its allocator."""
+
+    def __init__(self, peaks, *, is_initialized=True, read=lambda: None):
+        self.peaks = peaks
+        self.is_initialized = lambda: is_initialized
+        self.device_count = lambda: len(peaks)
+        self.get_device_properties = lambda index: SimpleNamespace(name="stand-in", total_memory=peaks[index])
+        self._read = read
+
+    def memory_stats_as_nested_dict(self, index):
+        self._read()
+        return {"allocated_bytes": {"all": {"peak": self.peaks[index]}}}
+
+
+def gpus_in(found):
+    return {name: value for name, value in found.items() if name.startswith("gpu/")}
+
+
+@pytest.mark.parametrize("module", ["torch.cuda", "torch.xpu"])
+def test_the_allocator_s_own_peak_is_read_for_each_device_that_was_used(monkeypatch, module):
+    for name in ("torch.cuda", "torch.xpu"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, module, Backend([5 * 1024**3, 0, 1024**3 // 2]))
+
+    assert gpus_in(peak_memory(Guard())) == {"gpu/0/mem_peak_gb": 5.0, "gpu/2/mem_peak_gb": 0.5}
+
+
+def test_a_device_that_the_script_has_not_initialised_is_left_alone(monkeypatch):
+    def fail():
+        raise AssertionError("it was asked")
+
+    monkeypatch.setitem(sys.modules, "torch.cuda", Backend([1], is_initialized=False, read=fail))
+    guard = Guard()
+
+    assert gpus_in(peak_memory(guard)) == {}
+    assert guard.total == 0
+
+
+def test_torch_is_not_imported_for_it():
+    code = (
+        "import sys; from toolkit.telemetry.guard import Guard\n"
+        "from toolkit.telemetry.peak_memory import peak_memory\n"
+        "peak_memory(Guard()); print('torch' in sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert ended.stdout.strip() == "False"
+
+
+def test_an_allocator_that_does_not_answer_is_not_waited_for(monkeypatch):
+    answer = threading.Event()
+    monkeypatch.setitem(sys.modules, "torch.cuda", Backend([1024**3], read=lambda: answer.wait(60)))
+    found = peak_memory(Guard(), timeout_s=0.05)
+
+    assert gpus_in(found) == {}
+    assert not answer.is_set()
+    answer.set()
+
+
+def test_a_run_ends_well_whatever_its_allocator_does(tmp_path, monkeypatch):
+    def fail():
+        raise RuntimeError("no counters")
+
+    monkeypatch.setitem(sys.modules, "torch.cuda", Backend([1], read=fail))
+    with make_logger(tmp_path) as log:
+        log.log_step(1, train_loss=0.5)
+    [end] = read_records(log.run_folder / "metrics.jsonl", "end")
+
+    assert end["status"] == "finished"
+    assert log.guard.counts == {"reading the peak of the GPUs' memory: RuntimeError": 1}
+
+
+def test_a_machine_that_starts_no_more_threads_still_gets_its_end_record(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.cuda", Backend([1024**3]))
+    log = make_logger(tmp_path)
+    log.log_step(1, train_loss=0.5)
+    log.flush()
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "telemetry-peak-memory":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    log.close()
+    [end] = read_records(log.run_folder / "metrics.jsonl", "end")
+
+    assert end["status"] == "finished"
+    assert gpus_in(end) == {}
+    assert log.guard.total == 0
+
+
+@pytest.mark.gpu
+def test_a_real_allocator_tells_of_memory_that_was_given_back(tmp_path):
+    import torch
+
+    with make_logger(tmp_path) as log:
+        held = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
+        del held
+        log.log_step(1, train_loss=0.5)
+    [end] = read_records(log.run_folder / "metrics.jsonl", "end")
+
+    assert end["gpu/0/mem_peak_gb"] >= 0.5
+    assert end["gpu/0/mem_peak_gb"] == pytest.approx(torch.cuda.max_memory_allocated(0) / 1024**3, abs=1e-3)
+    assert torch.cuda.memory_allocated(0) < 512 * MIB

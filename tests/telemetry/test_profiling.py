@@ -1,0 +1,319 @@
+"""Profiled functions and blocks: what is logged of them, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+
+import pytest
+
+from tests.faults.aftermath import events, records_of
+from toolkit.telemetry import TelemetryLogger
+
+
+class Watch:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def wall(self):
+        return 1.7e9 + self.now
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Watch()
+
+
+@pytest.fixture
+def begin(tmp_path, clock):
+    opened = []
+
+    def begin(**options):
+        log = TelemetryLogger(
+            "run", log_dir=tmp_path, log_every=1, system=False, control=False, clock=clock, **options
+        )
+        opened.append(log)
+        return log
+
+    yield begin
+    for log in opened:
+        log.close()
+
+
+def read(log):
+    log.close()
+    return records_of(log.run_folder / "metrics.jsonl")
+
+
+def steps(log):
+    return events(read(log), "step")
+
+
+def profiled(record):
+    return {name: value for name, value in record.items() if name.startswith("profiling/")}
+
+
+def test_a_block_stands_on_the_next_step_record_in_seconds(begin, clock):
+    log = begin()
+    with log.profile_block("forward_pass"):
+        clock.now += 0.25
+    log.log_step(0, train_loss=1.0)
+    log.log_step(1, train_loss=1.0)
+
+    first, second = steps(log)
+
+    assert profiled(first) == {"profiling/forward_pass": pytest.approx(0.25)}
+    assert profiled(second) == {}
+
+
+def test_of_several_calls_the_mean_and_the_longest_are_told(begin, clock):
+    log = begin()
+    for seconds in (0.1, 0.2, 0.6):
+        with log.profile_block("a"):
+            clock.now += seconds
+    log.log_step(0, train_loss=1.0)
+
+    (step,) = steps(log)
+
+    assert profiled(step) == {"profiling/a": pytest.approx(0.3), "profiling/a/max": pytest.approx(0.6)}
+
+
+def test_a_method_is_called_by_its_class_and_a_function_by_its_name(begin, clock):
+    log = begin()
+
+    class Trainer:
+        @log.profile
+        def compute_loss(self, seconds, *, more=0):
+            """Compute it."""
+            clock.now += seconds + more
+            return seconds
+
+    @log.profile("load")
+    def any_name():
+        clock.now += 1
+
+    @log.profile(name="asked for", min_duration_ms=0)
+    def another_name():
+        pass
+
+    assert Trainer().compute_loss(0.5, more=0.25) == 0.5
+    assert Trainer.compute_loss.__doc__ == "Compute it."
+    any_name()
+    another_name()
+    log.log_step(0, train_loss=1.0)
+
+    (step,) = steps(log)
+
+    assert profiled(step) == {
+        "profiling/Trainer.compute_loss": pytest.approx(0.75),
+        "profiling/load": pytest.approx(1.0),
+        "profiling/asked for": 0.0,
+    }
+
+
+def test_what_is_awaited_or_iterated_is_timed_to_its_end(begin, clock):
+    log = begin()
+
+    @log.profile
+    async def fetch():
+        await asyncio.sleep(0)
+        clock.now += 0.5
+        return "a"
+
+    @log.profile
+    def batches():
+        yield 1
+        clock.now += 0.25
+
+    assert asyncio.run(fetch()) == "a"
+    assert list(batches()) == [1]
+    log.log_step(0, train_loss=1.0)
+
+    (step,) = steps(log)
+
+    assert profiled(step) == {"profiling/fetch": pytest.approx(0.5), "profiling/batches": pytest.approx(0.25)}
+
+
+def test_an_exception_passes_as_it_is_and_the_time_up_to_it_is_told(begin, clock):
+    log = begin()
+    raised = ValueError("theirs")
+
+    @log.profile
+    def fails():
+        clock.now += 0.5
+        raise raised
+
+    with pytest.raises(ValueError, match="theirs") as from_function:
+        fails()
+
+    def fail_in_a_block():
+        with log.profile_block("block"):
+            clock.now += 0.25
+            raise raised
+
+    with pytest.raises(ValueError, match="theirs") as from_block:
+        fail_in_a_block()
+    log.log_step(0, train_loss=1.0)
+
+    assert from_function.value is raised
+    assert from_block.value is raised
+    assert raised.__context__ is None
+    (step,) = steps(log)
+    assert profiled(step) == {"profiling/fails": pytest.approx(0.5), "profiling/block": pytest.approx(0.25)}
+
+
+def test_short_calls_are_not_counted_and_of_the_others_every_so_many_is_logged(begin, clock):
+    log = begin(profiling={"min_duration_ms": 100, "log_interval": 3})
+    for step in range(8):
+        with log.profile_block("a"):
+            clock.now += 0.01
+        with log.profile_block("a"):
+            clock.now += 1 + step
+        log.log_step(step, train_loss=1.0)
+
+    told = {record["global_step"]: profiled(record) for record in steps(log)}
+
+    # The first long one, then the third and the sixth.
+    assert {step: found["profiling/a"] for step, found in told.items() if found} == {
+        0: pytest.approx(1.0),
+        2: pytest.approx(3.0),
+        5: pytest.approx(6.0),
+    }
+
+
+def test_limits_may_be_given_with_the_name(begin, clock):
+    log = begin()
+
+    @log.profile(min_duration_ms=1000, log_interval=2)
+    def work(seconds):
+        clock.now += seconds
+
+    for step, seconds in enumerate((0.5, 2, 3, 4)):
+        work(seconds)
+        log.log_step(step, train_loss=1.0)
+
+    assert [profiled(record).get("profiling/work") for record in steps(log)] == [
+        None,
+        pytest.approx(2),
+        pytest.approx(3),
+        None,
+    ]
+
+
+def test_the_summary_of_spans_has_their_spread(begin, clock):
+    log = begin()
+    for seconds in (1, 2, 3):
+        with log.profile_block("a"):
+            clock.now += seconds
+
+    summary = events(read(log), "span_summary")[-1]["spans"]["profiling/a"]
+
+    assert (summary["count"], summary["total"], summary["max"]) == (3, 6.0, 3.0)
+
+
+def test_off_means_off_everywhere(begin, clock):
+    log = begin(profiling=False)
+
+    def work():
+        clock.now += 1
+
+    assert log.profile(work) is work
+    with log.profile_block("a"):
+        clock.now += 1
+    log.log_step(0, train_loss=1.0)
+    records = read(log)
+
+    assert not any(profiled(record) for record in records)
+    assert not events(records, "span_summary")
+
+
+def test_a_logger_that_does_nothing_profiles_nothing(tmp_path):
+    log = TelemetryLogger("run", log_dir=tmp_path, enabled=False)
+
+    def work():
+        return 5
+
+    assert log.profile(work) is work
+    with log.profile_block("a"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_after_the_end_a_profiled_function_goes_on_working(begin):
+    log = begin()
+
+    @log.profile
+    def work():
+        return 5
+
+    log.close()
+
+    assert work() == 5
+    with log.profile_block("a"):
+        pass
+
+
+def test_without_spans_it_works_as_well(begin, clock):
+    log = begin(spans=False)
+    with log.profile_block("a"):
+        clock.now += 1
+    log.log_step(0, train_loss=1.0)
+
+    (step,) = steps(log)
+
+    assert profiled(step) == {"profiling/a": pytest.approx(1.0)}
+
+
+def test_threads_profile_at_once_and_no_call_goes_missing(begin):
+    log = begin(profiling={"min_duration_ms": 0})
+
+    def work():
+        for _ in range(500):
+            with log.profile_block("a"):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    summary = events(read(log), "span_summary")[-1]["spans"]["profiling/a"]
+
+    assert summary["count"] == 2000
+
+
+def test_names_without_end_are_added_up_and_odd_ones_are_named(begin, clock):
+    log = begin()
+    for number in range(300):
+        with log.profile_block(f"block {number}"):
+            clock.now += 1
+    for odd in (None, 5, ["a"], "", "x" * 5000):
+        with log.profile_block(odd):
+            clock.now += 1
+    log.log_step(0, train_loss=1.0)
+
+    (step,) = steps(log)
+
+    found = profiled(step)
+    assert len([name for name in found if not name.endswith("/max")]) == 201
+    assert found["profiling/(other names)"] == pytest.approx(1.0)
+    assert max(map(len, found)) < 200
+
+
+def test_a_profiled_function_can_be_sent_to_another_process():
+    assert pickle.loads(pickle.dumps(_profiled_at_import))(3) == 9
+
+
+_log = TelemetryLogger("run", enabled=False)
+
+
+@_log.profile
+def _profiled_at_import(number):
+    return number * number

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import pytest
+
+from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.usage.consent import KeyUnusable, project_key, refused_by, why_not
+
+ASKED_FOR = {"host": "https://eu.i.posthog.com", "key_env": "K"}
+YES = ["1", "true", "TRUE", "yes", "Yes", "on", "ON", " 1 ", "2", "please", "t", "y", "enabled"]
+NO = ["", " ", "0", "false", "False", "no", "NO", "off", "Off", " 0 "]
+
+
+def options(**block):
+    return TelemetryOptions(**{"usage_reports": ASKED_FOR, **block})
+
+
+@pytest.mark.parametrize("variable", ["DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK"])
+@pytest.mark.parametrize("value", YES)
+def test_whoever_sets_a_variable_is_not_tracked_whatever_the_yaml_says(variable, value):
+    environ = {"K": "phc_x", variable: value}
+
+    assert refused_by(environ) == variable
+    assert why_not(options(), environ) == f"{variable} is set"
+
+
+@pytest.mark.parametrize("variable", ["DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK"])
+@pytest.mark.parametrize("value", NO)
+def test_a_variable_that_says_no_refuses_nothing(variable, value):
+    assert why_not(options(), {"K": "phc_x", variable: value}) is None
+
+
+@pytest.mark.parametrize("one", ["0", "1"])
+def test_one_variable_that_refuses_is_enough(one):
+    other = {"0": "1", "1": "0"}[one]
+
+    assert refused_by({"DO_NOT_TRACK": one, "TELEMETRY_DO_NOT_TRACK": other}) is not None
+
+
+@pytest.mark.parametrize("block", [{}, {"usage_reports": False}, {"usage_reports": None}])
+def test_nothing_is_sent_unless_somebody_asks_for_it(block):
+    config = {"telemetry": block}
+
+    assert (
+        why_not(options_from_config(config), {"K": "phc_x"})
+        == "telemetry.usage_reports does not ask for them"
+    )
+
+
+def test_a_block_may_be_kept_and_switched_off():
+    usage = {**ASKED_FOR, "enabled": False}
+
+    assert why_not(options(usage_reports=usage), {"K": "phc_x"}) is not None
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("offline", "telemetry.mode is offline"), ("disabled", "telemetry.enabled is false")]
+)
+def test_no_mode_but_local_sends_them(mode, said):
+    assert why_not(options(mode=mode), {"K": "phc_x"}) == said
+
+
+def test_on_continuous_integration_it_is_as_everywhere():
+    assert why_not(options(), {"K": "phc_x", "CI": "true"}) is None
+
+
+def test_a_key_that_is_not_there_is_said_by_the_name_of_its_variable():
+    assert (
+        why_not(options(), {})
+        == "the environment variable K, which telemetry.usage_reports.key_env names, is not set"
+    )
+
+
+@pytest.mark.parametrize("key", ["phx_secret", "phs_secret", "a b", "schlüssel", "x" * 201])
+def test_a_key_that_is_none_or_may_do_more_than_write_is_refused_without_being_shown(key):
+    with pytest.raises(KeyUnusable) as refusal:
+        project_key("K", {"K": key})
+
+    assert key not in str(refusal.value)
+
+
+# ------------------------------------------------------------ the options
+
+
+@pytest.mark.parametrize("block", [True, {}, {"enabled": True}, {"key_env": "K"}, {"host": None}])
+def test_reports_to_nobody_are_refused_by_name(block):
+    with pytest.raises(OptionsError) as refusal:
+        TelemetryOptions(usage_reports=block)
+
+    assert str(refusal.value) == (
+        "telemetry.usage_reports.host is None; it must be the https address of a PostHog server, such as "
+        "https://eu.i.posthog.com: nothing is sent to nobody"
+    )
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["https://eu.i.posthog.com", "https://10.0.0.7:8000", "https://posthog.cluster.internal/collect/",
+     "http://localhost:8000", "http://127.0.0.1:1", "http://[::1]:8000"],
+)  # fmt: skip
+def test_https_and_this_machine_are_taken(host):
+    assert TelemetryOptions(usage_reports={"host": host}).usage_options.host == host
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["http://eu.i.posthog.com", "http://10.0.0.7", "http://localhost.example.org", "http://127.0.0.1.nip.io",
+     "eu.i.posthog.com", "ftp://a", "https://", "https://a b", "https://a:0", "https://a:99999", "file:///etc", 5, ""],
+)  # fmt: skip
+def test_other_addresses_are_refused_by_name_and_value(host):
+    with pytest.raises(OptionsError) as refusal:
+        TelemetryOptions(usage_reports={"host": host})
+
+    assert str(refusal.value).startswith(f"telemetry.usage_reports.host is {host!r}; it must be ")
+
+
+@pytest.mark.parametrize(
+    "host", ["https://me:hunter2@a.example", "https://a.example/?key=hunter2", "https://hunter2@a"]
+)
+def test_a_secret_in_an_address_is_refused_and_not_shown(host):
+    with pytest.raises(OptionsError) as refusal:
+        TelemetryOptions(usage_reports={"host": host})
+
+    assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("given", ["phc_0123456789abcdef", "a-b", "1A", "", 5, None, "phx_x"])
+def test_a_key_where_the_name_of_its_variable_belongs_is_refused_and_not_shown(given):
+    with pytest.raises(OptionsError) as refusal:
+        TelemetryOptions(usage_reports={"host": "https://a.example", "key_env": given})
+
+    assert str(refusal.value).startswith(
+        "telemetry.usage_reports.key_env is no name of an environment variable"
+    )
+    assert "phc_" not in str(refusal.value)

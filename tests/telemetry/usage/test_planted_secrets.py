@@ -1,0 +1,156 @@
+"""Everything that nobody else may see, planted wherever a run takes texts: none of it may arrive anywhere."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import suppress
+
+import orjson
+import pytest
+
+from tests.telemetry.logged import make_logger, read_records
+from tests.telemetry.notify.local_receivers import receiving
+from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
+from tests.telemetry.usage.posthog_server import all_bytes, arrived, reporting_to
+from toolkit.telemetry.usage.allowed import EVENTS, allowed
+from toolkit.telemetry.usage.story import UsageStory, events_of
+
+VALUES = [value for _, value in PLANTED]
+TEXT_FIELDS = (
+    *("optimizer", "scheduler", "dtype", "trainer", "framework", "device", "strategy", "noise_scheduler"),
+    *("perf", "note", "process_type", "save_root", "batch_size", "max_steps", "learning_rate", "world_size"),
+)
+IN_ONE_RUN = 40
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    # The folder first: pytest calls the one around all of them after the user.
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+
+
+def raise_with(texts):
+    """Raise an exception whose class, function, file, message, notes and cause are all made of `texts`."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in texts[0])
+    kind = type(f"E_{name}", (Exception,), {})
+    code = compile("def function():\n    raise error", texts[1 % len(texts)].replace("\0", ""), "exec")
+    space = {"error": kind(*texts)}
+    exec(code, space)
+    try:
+        raise ValueError(" ".join(texts))
+    except ValueError:
+        space["function"]()
+
+
+def train_with(folder, url, texts, number):
+    """Log a run that has `texts` wherever a text can be given, and fails with them."""
+    turn = itertools.cycle(texts)
+    with make_logger(folder, f"run-{number}", log_every=1, close_timeout=60.0, **reporting_to(url)) as log:
+        log.log_start(
+            config={text: {"name": text, "list": texts, "telemetry": text} for text in texts},
+            lora={"rank": next(turn), "type": next(turn), next(turn): 1, "target_modules": texts},
+            model={
+                "name": next(turn),
+                "name_or_path": next(turn),
+                "architecture": next(turn),
+                "dtype": next(turn),
+            },
+            training={name: next(turn) for name in TEXT_FIELDS},
+            packages={"torch": next(turn), next(turn): "1.0"},
+            os=f"Linux-6.1-{next(turn)}",
+            accelerators=[{"name": f"NVIDIA {next(turn)}", "kind": next(turn), "memory_gb": next(turn)}],
+        )
+        for text in texts:
+            log.log_step(1, train_loss=0.5, **{f"metric {text}": 1.0, "epoch": text, "lr": text})
+            log.log_epoch(text, seconds=1.0, note=text)
+            log.log_eval(1, val_loss=1.0, **{f"eval {text}": text})
+            log.log_event("note", text=text)
+            log.log_event("error", type=text, module=text, message=text, stack=[f"{text}:1 in {text}", text])
+        raise_with(texts)
+
+
+@pytest.mark.usefixtures("machine")
+def test_no_planted_value_is_in_any_event_that_arrives(tmp_path):
+    pytest.importorskip("posthog")
+    with receiving() as server:
+        for number in range(0, len(VALUES), IN_ONE_RUN):
+            with suppress(Exception):
+                train_with(tmp_path, server.url, VALUES[number : number + IN_ONE_RUN], number)
+
+    events = arrived(server)
+    assert len(VALUES) >= 200
+    assert len(events) == 2 * -(-len(VALUES) // IN_ONE_RUN)
+    assert {event["properties"]["status"] for event in events if event["event"] == "run-end"} == {"failed"}
+    assert leaks_in(all_bytes(server)) == []
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("event", EVENTS)
+def test_no_planted_value_passes_the_list_under_any_property(event):
+    """The first fence by itself, with each value where each property looks for its own."""
+    passed = []
+    for kind, value in PLANTED:
+        for name in EVENTS[event]:
+            inner = {"type": value, "stack": [value], "count": value}
+            for found in (value, [value], {value: value, "torch": value}, [inner]):
+                sent = orjson.dumps(allowed(event, {name: found}))
+                if found_in(sent, value) and name not in ("model", "errors", "accelerator_models"):
+                    passed.append((name, kind, value))
+
+    assert passed == []
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_gets_through_the_list_by_its_look_is_stopped_by_the_redactor():
+    """A name of a model, a stack and a device have a form only; a record that lies about them is told of by a story."""
+    passed = []
+    for kind, value in PLANTED:
+        story = UsageStory(1, environ=ENVIRON)
+        records = [
+            {
+                "event": "start",
+                "model_name": value,
+                "python": "3.11.9",
+                "accelerators": [{"name": f"NVIDIA {value}"}],
+            },
+            {
+                "event": "error",
+                "type": value,
+                "module": "torch",
+                "stack": [f"torch/{value}.py:1 in {value}", value],
+            },
+            {
+                "event": "end",
+                "status": value,
+                "errors": [{"type": value, "count": value}],
+                "errors_total": value,
+            },
+        ]
+        for seq, record in enumerate(records):
+            for event in story.take({"time": 1.0, "elapsed": 1.0, "seq": seq, "session": 1, **record}):
+                if found_in(orjson.dumps(event.shown()), value):
+                    passed.append((event.name, kind, value))
+
+    assert passed == []
+
+
+@pytest.mark.usefixtures("machine")
+def test_public_models_and_ordinary_settings_are_still_told(tmp_path):
+    models = [text for text in HARMLESS if text.count("/") == 1 and text[0].isalpha() and "-" in text]
+    models = [text for text in models if " " not in text]
+    assert len(models) >= 8
+    told = []
+    for number, model in enumerate(models):
+        with make_logger(tmp_path, f"run-{number}") as log:
+            log.log_start(
+                model={"name": model},
+                training={"optimizer": "AdamW", "scheduler": "cosine_with_restarts", "dtype": "bf16"},
+            )
+        start, _ = events_of(read_records(log.run_folder / "metrics.jsonl"))
+        told.append(start.properties.get("model"))
+
+        assert start.properties["optimizer"] == "adamw"
+        assert start.properties["scheduler"] == "cosine_with_restarts"
+        assert start.properties["dtype"] == "bf16"
+    assert told == models

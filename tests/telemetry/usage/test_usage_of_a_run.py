@@ -1,0 +1,273 @@
+"""Real runs and a real client: what arrives at a server on this machine, and what never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import uuid
+from contextlib import suppress
+
+import pytest
+
+from tests.project.markdown import ROOT
+from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, wait_until
+from tests.telemetry.usage.posthog_server import KEY, KEY_ENV, all_bytes, arrived, bodies, names, reporting_to
+from toolkit.telemetry.usage.story import events_of
+
+pytest.importorskip("posthog")
+
+
+def train(folder, url, *, steps=3, **options):
+    """Train a little, reporting to `url`, and return the logger."""
+    # On a busy machine the client takes its time to be imported.
+    options = {"log_every": 1, "close_timeout": 60.0, **reporting_to(url), **options}
+    with make_logger(folder, "greyjacket", **options) as log:
+        log.log_start(
+            config={"note": "/home/jane/orchid"},
+            model={"name": "google/gemma-2b", "architecture": "Gemma2ForCausalLM"},
+            training={"batch_size": 4, "max_steps": 3, "optimizer": "orchid_adam"},
+        )
+        for step in range(1, steps + 1):
+            log.log_step(step, train_loss=1.0 / step, lr=1e-4)
+        log.log_eval(steps, val_loss=9.0)
+    return log
+
+
+def told(log):
+    """Return the sentences that telemetry itself put into the records."""
+    records = records_of(log, "error")
+    return [record["message"] for record in records if record.get("source") == "telemetry"]
+
+
+# ------------------------------------------------------------ what is sent
+
+
+def test_a_run_is_reported_from_start_to_end(tmp_path, capsys):
+    with receiving() as server:
+        log = train(tmp_path, server.url)
+
+    start, end = arrived(server)
+    assert [start["event"], end["event"]] == ["run-start", "run-end"]
+    assert start["properties"]["model"] == "google/gemma-2b"
+    assert start["properties"]["architecture"] == "gemma2forcausallm"
+    assert (start["properties"]["batch_size"], start["properties"]["optimizer"]) == (4, "other")
+    assert end["properties"]["status"] == "finished"
+    assert (end["properties"]["total_steps"], end["properties"]["train_loss"]) == (3, 0.333333)
+    assert end["properties"]["peak_cpu_memory_bytes"] > 0
+    assert log.guard.total == 0
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"[telemetry] anonymous usage reports go to {server.url}: ")
+    assert "`telemetry usage --show` prints them, DO_NOT_TRACK=1 stops them" in said
+
+
+def test_what_is_sent_is_what_the_records_show(tmp_path):
+    """The events that `telemetry usage --show` prints are made of the records alone, and so are those that are sent."""
+    with receiving() as server:
+        log = train(tmp_path, server.url)
+        with (
+            suppress(ZeroDivisionError),
+            make_logger(tmp_path, "failed", close_timeout=60.0, **reporting_to(server.url)) as failed,
+        ):
+            failed.log_step(1, train_loss=0.5)
+            json.loads("{}")
+            raise ZeroDivisionError("orchid")
+
+    shown = [
+        event.shown()
+        for run in (log, failed)
+        for event in events_of(read_records(run.run_folder / "metrics.jsonl"))
+    ]
+    sent = arrived(server)
+    assert len(sent) == 4
+    for one, other in zip(sent, shown, strict=True):
+        assert {**one, "distinct_id": "", "uuid": ""} == {**other, "distinct_id": "", "uuid": ""}
+        assert json.dumps(one["properties"]) == json.dumps(other["properties"])
+
+
+def test_a_failure_is_reported_by_its_type_and_without_its_words(tmp_path):
+    with receiving() as server:
+        with (
+            suppress(ValueError),
+            make_logger(tmp_path, close_timeout=60.0, **reporting_to(server.url)) as log,
+        ):
+            log.log_step(1, train_loss=0.5)
+            raise ValueError("/home/jane/orchid-merger.csv is empty")
+
+    end = arrived(server)[-1]["properties"]
+    assert end["status"] == "failed"
+    [error] = end["errors"]
+    assert (error["type"], error["count"]) == ("ValueError", 1)
+    assert set(error["stack"]) == {"(script)"}
+    assert b"orchid" not in all_bytes(server)
+
+
+def test_the_id_is_drawn_at_random_for_each_session_and_is_nowhere_in_the_folder(tmp_path):
+    with receiving() as server:
+        logs = [train(tmp_path, server.url, resume=True) for _ in range(2)]
+
+    ids = [event["distinct_id"] for event in arrived(server)]
+    assert len(ids) == 4
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    for one in {*ids}:
+        assert uuid.UUID(one).version == 4
+        assert one != logs[0].run_id
+        for path in tmp_path.rglob("*"):
+            assert path.is_dir() or one.encode() not in path.read_bytes()
+
+
+def test_the_key_is_sent_to_the_server_and_written_nowhere_else(tmp_path, capsys, caplog):
+    with receiving() as server:
+        train(tmp_path, server.url)
+        with receiving((401, {}, KEY.encode())) as refusing:
+            train(tmp_path, refusing.url)
+
+    assert json.loads(bodies(server)[0])["api_key"] == KEY
+    said = capsys.readouterr()
+    assert KEY not in said.out + said.err + caplog.text
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or KEY.encode() not in path.read_bytes()
+
+
+# ------------------------------------------------------------ what is not
+
+
+@pytest.mark.parametrize(
+    ("environ", "options", "said"),
+    [
+        ({"DO_NOT_TRACK": "1"}, {}, "usage reports are off: DO_NOT_TRACK is set"),
+        ({"DO_NOT_TRACK": "yes"}, {}, "usage reports are off: DO_NOT_TRACK is set"),
+        ({"TELEMETRY_DO_NOT_TRACK": "on"}, {}, "usage reports are off: TELEMETRY_DO_NOT_TRACK is set"),
+        ({"DO_NOT_TRACK": "0", "TELEMETRY_DO_NOT_TRACK": "1"}, {}, "TELEMETRY_DO_NOT_TRACK is set"),
+        ({}, {"mode": "offline"}, "telemetry.usage_reports will not be sent"),
+        ({KEY_ENV: ""}, {}, f"the environment variable {KEY_ENV}, which"),
+        ({KEY_ENV: "phx_personal"}, {}, "it must be a project's (phc_…)"),
+    ],
+)
+def test_nothing_is_sent_where_somebody_does_not_want_it(
+    tmp_path, monkeypatch, capsys, environ, options, said
+):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with receiving() as server:
+        log = train(tmp_path, server.url, **options)
+
+    assert server.got == []
+    assert log.guard.total == 0
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize("usage", [None, False, {"enabled": False}])
+def test_nothing_is_sent_and_nothing_said_where_nobody_asks(tmp_path, capsys, usage):
+    with make_logger(tmp_path, usage_reports=usage) as log:
+        log.log_step(1, train_loss=0.5)
+
+    assert capsys.readouterr().err == ""
+
+
+SCRIPT = """
+import sys
+from toolkit.telemetry import TelemetryLogger
+
+log = TelemetryLogger.from_config({"config": {"name": "r"}, "telemetry": {
+    "log_dir": sys.argv[1], "log_every": 1, "system": False, "ranks": "all", "close_timeout": float(sys.argv[3]),
+    "usage_reports": {"host": sys.argv[2], "key_env": "USAGE_KEY_OF_THE_TESTS"}}})
+for step in range(1, 4):
+    log.log_step(step, train_loss=0.5)
+sys.stdin.readline()
+if sys.argv[4] == "close":
+    log.close()
+print("trained", flush=True)
+"""
+
+
+def run_script(folder, url, *, rank=0, close_timeout=60.0, how="close"):
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder), url, str(close_timeout), how],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RANK": str(rank), "WORLD_SIZE": "2"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_of_two_ranks_only_the_first_reports(tmp_path):
+    with receiving() as server:
+        ranks = [run_script(tmp_path, server.url, rank=rank) for rank in (0, 1)]
+        said = [process.communicate("\n", timeout=100) for process in ranks]
+
+    assert [process.returncode for process in ranks] == [0, 0], said
+    assert names(server) == ["run-start", "run-end"]
+    assert "usage reports" in said[0][1]
+    assert "usage reports" not in said[1][1]
+
+
+# ------------------------------------------------------------ a server that is no good
+
+
+def test_a_server_that_fails_costs_the_run_nothing_but_a_line(tmp_path, caplog):
+    with receiving(*[(500, {}, b"oops")] * 50) as server:
+        log = train(tmp_path, server.url)
+
+    assert server.got
+    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "finished"
+    said = [record.message for record in caplog.records if "usage reports" in record.message]
+    assert len(said) == 1
+    assert "answered 500" in said[0]
+
+
+def test_what_a_server_refused_at_first_it_gets_in_the_end(tmp_path):
+    with receiving((503, {}, b"later")) as server:
+        with make_logger(tmp_path, log_every=1, close_timeout=60.0, **reporting_to(server.url)) as log:
+            log.log_start()
+            log.log_step(1, train_loss=0.5)
+            wait_until(lambda: any("answered 503" in message for message in told(log)))
+
+            assert len(told(log)) == 1
+
+    assert names(server) == ["run-start", "run-start", "run-end"]
+
+
+@pytest.mark.parametrize("how", ["close", "exit"])
+def test_a_server_that_hangs_does_not_hold_up_the_process(tmp_path, how):
+    with raw_receiving(never_answer) as server:
+        process = run_script(tmp_path, server.url, close_timeout=1.0, how=how)
+        wait_until(lambda: server.connections)
+        out, err = process.communicate("\n", timeout=100)
+
+        # It answers only when it is closed, so the process did not wait for it.
+        assert server.connections
+        assert not server.is_closing.is_set()
+    assert process.returncode == 0, err
+    assert "trained" in out
+    assert "Traceback" not in err
+    assert read_records(tmp_path / "r" / "metrics.jsonl", "end")[0]["status"] == "finished"
+
+
+def test_flushing_a_run_does_not_wait_for_a_server(tmp_path):
+    with raw_receiving(never_answer) as server:
+        log = make_logger(tmp_path, log_every=1, close_timeout=0.5, **reporting_to(server.url))
+        log.log_start()
+        log.log_step(1, train_loss=0.5)
+        wait_until(lambda: server.connections)
+        flushed = log._live().recorder.flush(30.0)
+        log.close()
+
+        assert flushed
+        assert not server.is_closing.is_set()
+
+
+def test_without_the_client_a_run_goes_on_and_it_is_said_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "posthog", None)
+    with receiving() as server:
+        log = train(tmp_path, server.url)
+
+    assert server.got == []
+    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "finished"
+    said = [record.message for record in caplog.records if "ai-toolkit-telemetry[usage]" in record.message]
+    assert len(said) == 1

@@ -1,0 +1,120 @@
+"""`telemetry completions`: what the model of a run answered last, or where it said something."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import textwrap
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.runfolder.blocks import blocks_of
+from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.reader import BadLine, Block, lines_of, parse_line
+from toolkit.runfolder.records import COMPLETION, CUT, ENVELOPE, NAN_INF_DETECTED, NON_FINITE, Record
+
+_TEXTS: Final = ("prompt", "completion", "chosen", "rejected")
+_IN_THE_HEADING: Final = frozenset(
+    {*ENVELOPE, *_TEXTS, "global_step", "kind", NAN_INF_DETECTED, NON_FINITE, CUT}
+)
+_NEEDLE: Final = b'"completion"'
+_WIDTH: Final = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run to look at, and which of its completions."""
+    add_run_argument(parser)
+    parser.add_argument("--rows", type=int, default=5, help="how many to show, the newest (default: 5)")
+    parser.add_argument("--search", metavar="TEXT", default="", help="only those with this text in them")
+    parser.add_argument("--full", action="store_true", help="show whole texts, not their beginnings")
+    parser.add_argument("--json", action="store_true", help="print records as JSON, one a line, for scripts")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the newest completions of the run, the newest last; 1 where there are none, with the reason."""
+    folder = chosen_run(args.run)
+    if folder is None:
+        return 1
+    if args.rows < 1:
+        return refuse(f"--rows is {args.rows}; it must be 1 or more")
+    found: deque[Record] = deque(maxlen=args.rows)
+    known = matching = 0
+    try:
+        for record in _completions_in(folder / METRICS_JSONL):
+            known += 1
+            if _says(record, args.search.casefold()):
+                matching += 1
+                found.append(record)
+    except OSError as error:
+        return refuse(f"{folder}: {error.strerror or error}")
+    if not found:
+        return refuse(
+            f"{folder}: {known:,} completions, and none of them says {args.search!r}"
+            if known
+            else f"{folder} has no completions; log.log_completion(step, prompt=…, completion=…) writes one"
+        )
+
+    if args.json:
+        for record in found:
+            print(json.dumps(record, allow_nan=False))
+    else:
+        _print(folder, found, matching, args.full)
+    return 0
+
+
+def _completions_in(path: Path) -> Iterator[Record]:
+    for block in blocks_of(path):
+        # Most blocks of most runs have none, which is seen at once.
+        if _NEEDLE in block.data:
+            yield from _completions_of(block)
+
+
+def _completions_of(block: Block) -> Iterator[Record]:
+    for position, line in lines_of(block):
+        if _NEEDLE in line:
+            found = parse_line(position, line)
+            if not isinstance(found, BadLine) and found.get("event") == COMPLETION:
+                yield found
+
+
+def _says(record: Record, text: str) -> bool:
+    return not text or any(text in str(record.get(name, "")).casefold() for name in _TEXTS)
+
+
+def _print(folder: Path, found: deque[Record], matching: int, full: bool) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that lacks a letter shows another one instead.
+        sys.stdout.reconfigure(errors="replace")
+    print(f"{printable(folder.name)}: the newest {len(found):,} of {matching:,} completions")
+    for record in found:
+        print(f"\n{_heading(record)}")
+        for name in _TEXTS:
+            if record.get(name) is not None:
+                print(_text(name, record[name], full))
+
+
+def _heading(record: Record) -> str:
+    words = [f"step {record.get('global_step', '?')}"]
+    if record.get("kind"):
+        words.append(str(record["kind"]))
+    odd = record.get(NON_FINITE)
+    shown = {**record, **odd} if isinstance(odd, dict) else record
+    words += [f"{name} {_value(value)}" for name, value in shown.items() if name not in _IN_THE_HEADING]
+    return printable(" · ".join(words))
+
+
+def _value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)[:60]
+
+
+def _text(name: str, value: Any, full: bool) -> str:
+    """Return a text behind its name, indented; of its lines none can command the terminal."""
+    lines = [printable(line) for line in str(value).splitlines()] or [""]
+    if not full:
+        lines = [textwrap.shorten(" ".join(lines), _WIDTH, placeholder=" …")]
+    return textwrap.indent("\n".join(lines), " " * 14).replace(" " * 14, f"  {name:<12}", 1)

@@ -1,0 +1,169 @@
+"""`telemetry errors`: what failed in a run and where it hung, with stacks, and how often."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.runfolder.blocks import blocks_of, records_in
+from toolkit.runfolder.layout import METRICS_JSONL, RANKS
+from toolkit.runfolder.records import END, ERROR, FINDING, Record
+
+_HANG: Final = "hang"
+_MAX_RANKS: Final = 128
+_MAX_KEPT: Final = 2_000
+_LONGEST: Final = 500
+_MOST_LINES: Final = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run, and in which form it is told."""
+    add_run_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print the records as JSON, for scripts")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print each distinct error and each hang of the run; 1 where there is no run to read."""
+    folder = chosen_run(args.run)
+    if folder is None:
+        return 1
+    found = _Found()
+    try:
+        for record in _records_of(folder):
+            found.take(record)
+    except OSError as error:
+        return refuse(f"{folder}: {error.strerror or error}")
+    if args.json:
+        print(json.dumps(list(found.newest.values()), indent=2, allow_nan=False))
+        return 0
+    print(f"{printable(folder.name)}: {_told(found)}")
+    for record in found.newest.values():
+        print()
+        _print(record)
+    return 0
+
+
+class _Found:
+    """What the records say, as they come."""
+
+    def __init__(self) -> None:
+        self.newest: dict[str, Record] = {}
+        """Of each error and hang the newest word, with the count of the end record and the stacks of the first."""
+        self.of_telemetry = 0
+
+    def take(self, record: Record) -> None:
+        event = record.get("event")
+        if event == ERROR and record.get("source") == "telemetry":
+            self.of_telemetry += 1
+        elif event == ERROR or (event == FINDING and record.get("kind") == _HANG):
+            known_by = f"{record.get('rank', 0)} {record.get('id') or record.get('seq')}"
+            if known_by in self.newest or len(self.newest) < _MAX_KEPT:
+                self.newest[known_by] = {**self.newest.get(known_by, {}), **record}
+        elif event == END:
+            self._take_counts(record)
+
+    def _take_counts(self, end: Record) -> None:
+        kinds = end.get("errors")
+        for kind in kinds if isinstance(kinds, list) else ():
+            if isinstance(kind, dict) and type(kind.get("count")) is int:
+                known_by = f"{end.get('rank', 0)} {end.get('session')}-error-{kind.get('fingerprint')}"
+                if known_by in self.newest:
+                    self.newest[known_by]["count"] = kind["count"]
+
+
+def _records_of(folder: Path) -> Iterator[Record]:
+    others = sorted(path for path in (folder / RANKS).glob("*.jsonl") if not path.is_symlink())
+    for path in [folder / METRICS_JSONL, *others[:_MAX_RANKS]]:
+        for block in blocks_of(path):
+            yield from records_in(block)[0]
+
+
+# ------------------------------------------------------------ for people
+
+
+def _told(found: _Found) -> str:
+    hangs = sum(record.get("event") == FINDING for record in found.newest.values())
+    errors = len(found.newest) - hangs
+    times = sum(_count(record) for record in found.newest.values() if record.get("event") == ERROR)
+    parts = ["no errors" if not errors else f"{errors} {'errors' if errors > 1 else 'error'}"]
+    if times > errors:
+        parts[0] += f", {times:,} times together"
+    if hangs:
+        parts.append(f"{hangs} {'hangs' if hangs > 1 else 'hang'}")
+    if found.of_telemetry:
+        parts.append(f"{found.of_telemetry} of telemetry's own")
+    return "; ".join(parts)
+
+
+def _print(record: Record) -> None:
+    _print_lines("  ", str(record.get("message") or record.get("type")).split("\n"))
+    print(f"    {printable(', '.join(_about(record)))}")
+    _print_block("", _stack(record))
+    for stack in _mappings(record.get("stacks")):
+        names = ", ".join(str(name) for name in _list(stack.get("threads"))[:5])
+        _print_block(f"{names}:", [str(line) for line in _list(stack.get("stack"))])
+    for cause in _mappings(record.get("caused_by")):
+        how = "raised from" if cause.get("link") == "cause" else "while handling"
+        _print_block(f"{how} {cause.get('message')}", [str(line) for line in _list(cause.get("stack"))])
+    _print_block("last output:", [str(line) for line in _list(record.get("output"))])
+    memory = record.get("memory")
+    if isinstance(memory, dict):
+        _print_block("memory:", [f"{name}: {value}" for name, value in memory.items()])
+
+
+def _about(record: Record) -> list[str]:
+    parts = []
+    if record.get("rank"):
+        parts.append(f"rank {record['rank']}")
+    if isinstance(record.get("global_step"), int):
+        parts.append(f"step {record['global_step']:,}")
+    if record.get("event") == FINDING:
+        return [*parts, str(record.get("state"))]
+    if _count(record) > 1:
+        parts.append(f"{_count(record):,} times")
+    parts += [str(record[name]) for name in ("thread", "caught_by") if record.get(name)]
+    spans = " > ".join(str(name) for name in _list(record.get("spans")))
+    return [*parts, *([f"in {spans}"] if spans else [])]
+
+
+def _stack(record: Record) -> list[str]:
+    lines = []
+    for frame in _mappings(record.get("frames")):
+        lines.append(f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}")
+        if frame.get("source"):
+            lines.append(f"    {frame['source']}")
+        values = frame.get("locals")
+        if isinstance(values, dict):
+            lines += [f"        {name} = {value}" for name, value in values.items()]
+    return lines or [str(line) for line in _list(record.get("stack"))]
+
+
+def _print_block(title: str, lines: list[str]) -> None:
+    if lines:
+        if title:
+            _print_lines("    ", title.split("\n"))
+        _print_lines("      ", lines)
+
+
+def _print_lines(indent: str, lines: list[str]) -> None:
+    for line in lines[:_MOST_LINES]:
+        print(f"{indent}{printable(line[:_LONGEST])}")
+    if len(lines) > _MOST_LINES:
+        print(f"{indent}… {len(lines) - _MOST_LINES} more lines")
+
+
+def _count(record: Record) -> int:
+    count = record.get("count")
+    return count if type(count) is int and count > 0 else 1
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [item for item in _list(value) if isinstance(item, dict)]

@@ -1,0 +1,226 @@
+"""`telemetry message`: send a test message to the receivers that a training's YAML names, or show it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.cli.chosen_run import find_run, printable, refuse
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, safe_run_name
+from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.reader import Cursor, read_from
+from toolkit.runfolder.records import START, Record
+from toolkit.runfolder.status import work_out_status
+from toolkit.telemetry.notify.deliver import DELIVERED, Delivery, deliver
+from toolkit.telemetry.notify.message import TEST, Message, Standing
+from toolkit.telemetry.notify.receiver import Receiver, ReceiverOff, names_of, receiver_from
+from toolkit.telemetry.notify.services import SERVICES
+from toolkit.telemetry.notify.sink import link_to
+from toolkit.telemetry.notify.story import Happening, RunStory
+from toolkit.telemetry.option_blocks.messages import MessageOptions
+from toolkit.telemetry.options import (
+    OptionsError,
+    TelemetryOptions,
+    options_from_config,
+    run_name_from_config,
+)
+from toolkit.telemetry.privacy.redaction import Redactor
+from toolkit.telemetry.privacy.secret_shapes import MASK
+
+_MOST_ATTEMPTS: Final = 2
+_TAIL_BYTES: Final = 256 * 1024
+
+
+class _UnusableError(Exception):
+    """There is nothing to send by; the sentence says why."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare whose messages to try, and how."""
+    parser.add_argument(
+        "path",
+        metavar="RUN_OR_YAML",
+        type=Path,
+        help="a training's YAML, or the folder of a run that was started with one",
+    )
+    parser.add_argument("--show", action="store_true", help="print what would be sent, and send nothing")
+    parser.epilog = (
+        "Exit code: 0 if every receiver took the message (or could), 1 if one did not, 2 if there is none."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send every receiver a test message, or print it; 1 where one does not take it, 2 where there is none."""
+    try:
+        options, standing, folder = _what_is_meant(args.path)
+    except (_UnusableError, OptionsError, OSError) as error:
+        refuse(f"{args.path}: {error}")
+        return 2
+    receivers = options.message_options
+    if not receivers:
+        refuse(f"{args.path} has no messages: block under telemetry:, so its runs send no messages.")
+        return 2
+    if not options.may_send and not args.show:
+        return refuse(f"telemetry.mode is {options.mode}, so nothing is sent; --show prints what would be.")
+    worst = 0
+    for receiver_options, name in zip(receivers, names_of(receivers), strict=True):
+        try:
+            receiver = receiver_from(receiver_options, name, os.environ)
+        except ReceiverOff as error:
+            print(f"{name}: off: {printable(str(error))}")
+            worst = 1
+            continue
+        redactor = Redactor()
+        link = link_to((folder, standing.run_name), receiver.link, redactor)
+        message = _test_message(standing).told(redactor.redact, link=link)
+        if args.show:
+            _show(receiver, receiver_options, message)
+        else:
+            worst = max(worst, _send(receiver, message))
+    return worst
+
+
+# ------------------------------------------------------------ whose messages
+
+
+def _what_is_meant(path: Path) -> tuple[TelemetryOptions, Standing, str]:
+    """Return the options, how the run stands, and what its folder is called."""
+    if not path.is_dir():
+        config = _read_yaml(path)
+        name = run_name_from_config(config) or path.stem
+        return options_from_config(config), Standing(run_name=name, status="not started"), safe_run_name(name)
+    folder = find_run(path)
+    if folder is None:
+        raise _UnusableError(f"is no run folder and holds none: no {METRICS_JSONL} in it or directly below")
+    start = _start_of(folder)
+    kept = start.get("config")
+    if not isinstance(kept, Mapping):
+        raise _UnusableError("its start record holds no configuration; give the training's YAML instead")
+    story = RunStory(run_name=str(start.get("run_name", folder.name)))
+    for record in [start, *_last_records(folder)]:
+        story.take(record)
+    standing = replace(story.standing, status=_status_of(folder), eta_s=None)
+    try:
+        return options_from_config(kept), standing, folder.name
+    except OptionsError as error:
+        raise _UnusableError(
+            f"{error} (a run folder keeps no secrets: give the training's YAML instead)"
+        ) from error
+
+
+def _status_of(folder: Path) -> str:
+    try:
+        return work_out_status(read_manifest(folder), time.time()).name
+    except (OSError, ManifestError):
+        return f"no readable {MANIFEST}"
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise _UnusableError("is no text in UTF-8") from error
+    try:
+        config = yaml.safe_load(_with_variables(text))
+    except yaml.YAMLError as error:
+        # Its own message repeats the line, and a secret may stand there.
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise _UnusableError(
+            f"is no YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}"
+        ) from error
+    if not isinstance(config, Mapping):
+        raise _UnusableError("holds no mapping, as a training's YAML does")
+    return config
+
+
+def _with_variables(text: str) -> str:
+    """Return `text` with each `${VARIABLE}` filled in, as trainers do before they read it."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise _UnusableError(f"the environment variable {match[1]} is not set")
+        return os.environ[match[1]]
+
+    return re.sub(r"\$\{([^}\n]{1,200})\}", value, text)
+
+
+def _start_of(folder: Path) -> Record:
+    """Return the first start record of a run; spans of its start-up may stand before it."""
+    chunk = read_from(folder / METRICS_JSONL, max_bytes=_TAIL_BYTES)
+    return next((record for record in chunk.records if record.get("event") == START), {})
+
+
+def _last_records(folder: Path) -> Sequence[Record]:
+    path = folder / METRICS_JSONL
+    offset = max(0, path.stat().st_size - _TAIL_BYTES)
+    return read_from(path, Cursor(offset)).records
+
+
+def _test_message(standing: Standing) -> Happening:
+    return Happening(
+        occasion=TEST,
+        name=TEST,
+        what="test message",
+        lines=("Somebody tried whether messages about this run arrive. They do.",),
+        time=time.time(),
+        standing=standing,
+    )
+
+
+# ------------------------------------------------------------ what is done with them
+
+
+def _send(receiver: Receiver, message: Message) -> int:
+    delivery = deliver(receiver, message, pause=_sleep, most_attempts=_MOST_ATTEMPTS)
+    print(f"{receiver.name}: {printable(_outcome(delivery))}")
+    return 0 if delivery.status == DELIVERED else 1
+
+
+def _sleep(seconds: float) -> bool:
+    print(f"  trying again in {seconds:.0f} s …", file=sys.stderr)
+    time.sleep(seconds)
+    return True
+
+
+def _outcome(delivery: Delivery) -> str:
+    if delivery.status == DELIVERED:
+        return f"delivered in {delivery.seconds:.2g} s"
+    tries = "1 try" if delivery.attempts == 1 else f"{delivery.attempts} tries"
+    return f"not delivered, after {tries}: {delivery.reason}"
+
+
+def _show(receiver: Receiver, options: MessageOptions, message: Message) -> None:
+    request = SERVICES[receiver.service].request(message, receiver.secret, time.time())
+    asked_for = [f"on {', '.join(receiver.when)}", *(one.text for one in receiver.milestones)]
+    print(f"{receiver.name} ({options.place}), {'; '.join(asked_for)}")
+    print(f"  POST {receiver.address.shown}/{MASK if len(receiver.address.target) > 1 else ''}")
+    for name, value in request.headers.items():
+        print(f"  {name}: {printable(_without(request.secrets, value))}")
+    print()
+    for line in _body(request.body, request.headers).splitlines():
+        print(f"  {printable(_without(request.secrets, line))}")
+    print()
+
+
+def _body(body: bytes, headers: Mapping[str, str]) -> str:
+    if "json" not in headers.get("Content-Type", ""):
+        return body.decode("utf-8", "replace")
+    import orjson
+
+    return orjson.dumps(orjson.loads(body), option=orjson.OPT_INDENT_2).decode()
+
+
+def _without(secrets: frozenset[str], text: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text

@@ -1,0 +1,96 @@
+"""`telemetry share`: one zip of a run that is safe to post, and what was taken out of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.telemetry.privacy import organisations
+from toolkit.telemetry.privacy.bundle import RunBundle
+from toolkit.telemetry.privacy.bundle_contents import Contents
+
+_MOST_FIELDS: Final = 4
+_MOST_TEXTS: Final = 20
+_WIDTH: Final = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run, the file to write, and whether to write it."""
+    add_run_argument(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE.zip",
+        type=Path,
+        help="where to write it (default: <run>-shared.zip in this folder)",
+    )
+    parser.add_argument(
+        "--preview",
+        action="store_true",
+        help="say what it would hold and what would be replaced, and write nothing",
+    )
+    parser.add_argument(
+        "--allow",
+        metavar="ORGANISATION",
+        action="append",
+        default=[],
+        help="let names of models of this organisation pass too; may be given more than once",
+    )
+    parser.epilog = "Exit code: 0 if it was written or previewed, 1 if not, with the reason."
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the zip and say what is in it; 1 where there is no run, or the file cannot be written, with the reason."""
+    folder = chosen_run(args.run)
+    if folder is None:
+        return 1
+    try:
+        bundle = RunBundle(folder, allowed_organisations=organisations.DEFAULT | {*args.allow})
+        target = args.output or Path(f"{bundle.name}-shared.zip")
+        contents = bundle.preview() if args.preview else bundle.write(target)
+    except FileExistsError:
+        return refuse(f"{target} is there already, and is not overwritten; choose another name with -o.")
+    except OSError as error:
+        return refuse(f"{folder} could not be shared: {error.strerror or error}")
+    print(printable(f"{target} would hold" if args.preview else f"{target}, {_size_of(target)}, holds"))
+    _print_contents(contents)
+    if args.preview:
+        _print_texts(contents)
+        print("\nNothing was written.")
+    else:
+        print("\nLook through it before you post it: what is private only to you, no program knows.")
+    return 0
+
+
+def _size_of(path: Path) -> str:
+    size = path.stat().st_size
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.0f} kB"
+
+
+def _print_contents(contents: Contents) -> None:
+    for member in contents.members:
+        records = f"  {contents.records[member]:,} records" if member in contents.records else ""
+        print(printable(f"  {contents.folder}/{member}{records}"))
+    if contents.left_out:
+        print(printable(f"left out: {', '.join(contents.left_out)}"))
+    if contents.lines_left_out:
+        print(f"left out: {contents.lines_left_out:,} lines that are no record")
+    fields: dict[str, list[str]] = defaultdict(list)
+    for kind, field, count in contents.places:
+        fields[kind].append(f"{field} ({count:,})")
+    print("replaced:" if contents.replaced else "replaced: nothing")
+    for kind, count in contents.replaced.items():
+        more = len(fields[kind]) - _MOST_FIELDS
+        where = ", ".join(fields[kind][:_MOST_FIELDS]) + (f" and {more:,} other fields" if more > 0 else "")
+        print(printable(f"  {kind:8} {count:>7,}  in {where}"))
+
+
+def _print_texts(contents: Contents) -> None:
+    if contents.texts:
+        print("texts that stay as they are, some of them:")
+    for field, text in contents.texts[:_MOST_TEXTS]:
+        shown = f"  {field}: {text}"
+        print(printable(shown if len(shown) <= _WIDTH else f"{shown[:_WIDTH]}…"))

@@ -1,0 +1,148 @@
+"""An exception as the fields of an error record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from toolkit.telemetry.errors.stack import Stack, fingerprint, path_shower, walk_trace
+from toolkit.telemetry.guard import Guard, describe_error
+from toolkit.telemetry.privacy.masking import Masker
+
+_LONGEST: Final = 500
+"""Characters of a message that are told of a span."""
+_LONGEST_IN_FULL: Final = 4_000
+"""The same for an error record: what a worker process sends along holds its whole traceback."""
+_LONGEST_BESIDE: Final = 1_000
+_LINES_BESIDE: Final = 12
+"""What causes and groups may take of a record, each of them: the error itself comes first."""
+_MAX_NOTES: Final = 10
+_MAX_CHAIN: Final = 5
+_MAX_IN_GROUP: Final = 10
+_DEEPEST_GROUP: Final = 3
+
+# The exception's own class may have put something else in their place.
+_own = vars(BaseException)
+_trace_of: Callable[[BaseException], Any] = _own["__traceback__"].__get__
+_cause_of: Callable[[BaseException], Any] = _own["__cause__"].__get__
+_context_of: Callable[[BaseException], Any] = _own["__context__"].__get__
+_hides_context: Callable[[BaseException], Any] = _own["__suppress_context__"].__get__
+
+
+def describe_failure(error: BaseException) -> dict[str, Any]:
+    """Return type, message and stack of `error` as text; nothing of it is kept alive, and no local value is shown."""
+    masker = Masker()
+    return {
+        "type": type(error).__name__,
+        "message": _message(error, masker, _LONGEST),
+        "stack": masker.mask(Stack(walk_trace(_trace_of(error))).lines(path_shower())),
+    }
+
+
+def describe_in_full(
+    error: BaseException, *, guard: Guard, source: bool = False, local_values: bool = False
+) -> dict[str, Any]:
+    """Return all that is to be told of `error` itself: its chain and group as well, each part as far as it can be read.
+
+    Source lines and local values are shown only where asked for. Nothing of it is kept alive.
+    """
+    return _Description(guard, source=source, local_values=local_values).of(error)
+
+
+def fingerprint_of(error: BaseException) -> str:
+    """Return what two errors have in common that are the same one come again: their type and where they arose."""
+    return fingerprint(*_identity(error, _DEEPEST_GROUP))
+
+
+class _Description:
+    """One exception on its way to a record."""
+
+    def __init__(self, guard: Guard, *, source: bool, local_values: bool) -> None:
+        self._guard = guard
+        self._source = source
+        self._local_values = local_values
+        self._masker = Masker()
+        self._shown = path_shower()
+
+    def of(self, error: BaseException) -> dict[str, Any]:
+        fields = self._one(error, is_main=True)
+        # Each part by itself: an exception whose own code fails is still told of.
+        with self._guard.watch("reading the notes of an exception"):
+            notes = vars(error).get("__notes__")
+            if isinstance(notes, (list, tuple)) and notes:
+                fields["notes"] = [self._text(str(note)) for note in notes[:_MAX_NOTES]]
+        with self._guard.watch("reading what caused an exception"):
+            chain = [self._one(cause, link=link) for cause, link in _chain(error)]
+            if chain:
+                fields["caused_by"] = chain
+        return fields
+
+    def _one(
+        self, error: BaseException, *, link: str | None = None, depth: int = 0, is_main: bool = False
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = {"type": "exception"}
+        with self._guard.watch("reading an exception"):
+            fields["type"] = str(type(error).__name__)
+            fields["module"] = str(type(error).__module__)
+        fields["message"] = _message(error, self._masker, _LONGEST_IN_FULL if is_main else _LONGEST_BESIDE)
+        if link is not None:
+            fields["link"] = link
+        with self._guard.watch("reading a traceback"):
+            stack = Stack(walk_trace(_trace_of(error)))
+            lines = self._masker.mask(stack.lines(self._shown))
+            fields["stack"] = lines if is_main else lines[-_LINES_BESIDE:]
+            if is_main and (self._source or self._local_values):
+                fields["frames"] = stack.frames(
+                    self._shown, self._masker, source=self._source, local_values=self._local_values
+                )
+        with self._guard.watch("reading a group of exceptions"):
+            within = _within(error)
+            if within and depth < _DEEPEST_GROUP:
+                fields["group"] = [self._one(each, depth=depth + 1) for each in within[:_MAX_IN_GROUP]]
+            if len(within) > _MAX_IN_GROUP or (within and depth >= _DEEPEST_GROUP):
+                fields["in_group"] = len(within)
+        return fields
+
+    def _text(self, text: str) -> str:
+        return str(self._masker.mask(_whole_words(text, _LONGEST)))
+
+
+def _message(error: BaseException, masker: Masker, longest: int) -> str:
+    return str(masker.mask(_whole_words(describe_error(error, longest), longest)))
+
+
+def _whole_words(text: str, longest: int) -> str:
+    """Return a text that was cut at its end without its last word: half a secret does not look like one."""
+    return text if len(text) < longest else f"{text[:longest].rpartition(' ')[0]} …"
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
+    """Yield what an exception was raised from, or raised while handling, nearest first."""
+    seen = {id(error)}
+    for _ in range(_MAX_CHAIN):
+        cause = _cause_of(error)
+        link = "cause"
+        if cause is None and not _hides_context(error):
+            cause, link = _context_of(error), "context"
+        if cause is None or id(cause) in seen:
+            return
+        seen.add(id(cause))
+        yield cause, link
+        error = cause
+
+
+def _within(error: BaseException) -> tuple[BaseException, ...]:
+    """Return the exceptions of a group; of one of a Python before 3.11, too, whose groups a package brings."""
+    if not any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__):
+        return ()
+    within = getattr(error, "exceptions", ())
+    return tuple(each for each in within if isinstance(each, BaseException))
+
+
+def _identity(error: BaseException, depth: int) -> Iterator[str]:
+    kind = type(error)
+    yield f"{kind.__module__}.{kind.__qualname__}"
+    yield Stack(walk_trace(_trace_of(error))).positions()
+    if depth:
+        for each in _within(error)[:_MAX_IN_GROUP]:
+            yield from _identity(each, depth - 1)

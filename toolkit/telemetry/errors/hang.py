@@ -1,0 +1,185 @@
+"""Notices that no step comes any more, and says where every thread stands then."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolkit.diagnostics.catalogue import CATALOGUE, HANG, advise, describe
+from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding
+from toolkit.diagnostics.incident import Incident
+from toolkit.diagnostics.robust import median
+from toolkit.diagnostics.thresholds import STALL_LOUD_S
+from toolkit.telemetry.errors.thread_stacks import thread_stacks
+from toolkit.timing.names import ENTRY_OF, IN_CHECKPOINT, IN_CONTROL, IN_SAMPLING, IN_STARTUP, IN_VALIDATION
+
+LOOK_EVERY_S: Final = 0.5
+
+_TIMES: Final = 5.0
+"""No step for so many times as long as usual."""
+_PATIENCE: Final = 10.0
+"""So many times `hang_after` where nothing is known of the usual time, or where an open span explains the pause."""
+_INTERVALS: Final = 50
+_FEWEST: Final = 3
+_ASLEEP_S: Final = 5.0
+"""Time in which even this was not run (a laptop asleep, a process that was stopped) is nobody's hang."""
+_EXPLAINS: Final = frozenset({IN_STARTUP, IN_VALIDATION, IN_CHECKPOINT, IN_SAMPLING, IN_CONTROL})
+_METRIC: Final = "global_step"
+_BEFORE_THE_FIRST: Final = "before the first step"
+
+Tell = Callable[[Finding, dict[str, Any]], None]
+"""Takes a finding, the severity of its kind being still open to the run's policy, and further fields of its record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What the training had done at one look; two that are equal mean that nothing came in between."""
+
+    step: int | None
+    """The last step; None before the first."""
+    steps: object
+    """Changes with each step that is told of."""
+    others: object
+    """Changes with whatever else the training's own thread does: spans that end, records of evaluations."""
+    is_done: bool = False
+    """Whether all planned steps are done."""
+
+
+class HangWatch:
+    """Looks at the progress now and then. One finding for each pause, which ends when something comes again."""
+
+    def __init__(
+        self,
+        *,
+        after_s: float,
+        session: int,
+        rank: int,
+        now: Callable[[], float],
+        progress: Callable[[], Progress],
+        open_spans: Callable[[], list[dict[str, Any]]],
+        about_gpu: Callable[[], dict[str, Any]],
+        tell: Tell,
+    ) -> None:
+        self._after_s = after_s
+        self._session = session
+        self._rank = rank
+        self._now = now
+        self._progress = progress
+        self._open_spans = open_spans
+        self._about_gpu = about_gpu
+        self._tell = tell
+        self._seen = progress()
+        self._looked_at = self._alive_at = self._stepped_at = now()
+        self._intervals: deque[float] = deque(maxlen=_INTERVALS)
+        self._step_times: deque[float] = deque(maxlen=_INTERVALS)
+        self._longest_explained_s = 0.0
+        self._was_explained = False
+        self._incident: Incident | None = None
+        self._repeats: dict[str, int] = {}
+
+    def look(self) -> None:
+        """See whether something has come since the last look, and tell where that is too long ago."""
+        now, progress, before = self._now(), self._progress(), self._seen
+        if now - self._looked_at > _ASLEEP_S:
+            self._alive_at += now - self._looked_at
+            self._stepped_at += now - self._looked_at
+        self._looked_at = now
+        self._seen = progress
+        if progress.steps != before.steps:
+            self._learn(now - self._stepped_at, before.step, progress.step)
+            self._stepped_at = now
+        if progress != before:
+            self._end(now, progress)
+            self._alive_at = now
+            return
+        spans = self._open_spans()
+        is_explained = any(ENTRY_OF.get(str(span.get("name"))) in _EXPLAINS for span in spans)
+        self._was_explained = self._was_explained or is_explained
+        seconds = now - self._alive_at
+        if self._incident is not None:
+            self._grow(self._incident, seconds)
+        elif seconds >= self._limit(is_explained) and not progress.is_done:
+            self._begin(progress, seconds, spans)
+
+    def _learn(self, seconds: float, before: int | None, step: int | None) -> None:
+        if before is None or step is None:
+            return
+        # From one word of it to the next: a script may tell of every hundredth step only.
+        self._intervals.append(seconds)
+        if step > before:
+            self._step_times.append(seconds / (step - before))
+
+    def _limit(self, is_explained: bool) -> float:
+        patience = _PATIENCE * self._after_s
+        if len(self._intervals) < _FEWEST:
+            # The first steps compile, download and fill caches.
+            return max(patience, _TIMES * max(self._intervals, default=0.0))
+        limit = max(self._after_s, _TIMES * median(self._intervals))
+        return max(limit, patience, _TIMES * self._longest_explained_s) if is_explained else limit
+
+    def _begin(self, progress: Progress, seconds: float, spans: list[dict[str, Any]]) -> None:
+        step = progress.step if progress.step is not None else 0
+        of_rank = f"-rank-{self._rank}" if self._rank else ""
+        incident = self._incident = Incident(
+            incident_id=f"{self._session}-{HANG}-{_METRIC}-{step}{of_rank}",
+            kind=HANG,
+            metric=_METRIC,
+            start_step=step,
+            noticed_step=step,
+            session=self._session,
+        )
+        incident.evidence["seconds"] = float(round(seconds))
+        if progress.step is None:
+            incident.variant = _BEFORE_THE_FIRST
+        elif len(self._intervals) < _FEWEST or not self._step_times:
+            incident.variant = "after the first steps"
+        else:
+            incident.evidence["usual_s"] = median(self._step_times)
+        # Where the usual is not known, nobody can say that it is too long: it is in the list, and no more.
+        incident.severity = INFO if seconds < STALL_LOUD_S or incident.variant else None
+        incident.repeats = self._repeats.get(incident.id, 0)
+        self._repeats[incident.id] = incident.repeats + 1
+        self._put(incident, {**thread_stacks(), "spans": spans, **self._about_gpu()})
+
+    def _grow(self, incident: Incident, seconds: float) -> None:
+        incident.evidence["seconds"] = float(round(seconds))
+        if incident.severity == INFO and seconds >= STALL_LOUD_S and not incident.variant:
+            incident.severity = None
+            self._put(incident, {})
+
+    def _end(self, now: float, progress: Progress) -> None:
+        seconds = now - self._alive_at
+        if self._was_explained:
+            self._longest_explained_s = max(self._longest_explained_s, seconds)
+            self._was_explained = False
+        if self._incident is None:
+            return
+        incident, self._incident = self._incident, None
+        incident.evidence["seconds"] = float(round(seconds))
+        incident.end_step = progress.step if progress.step is not None else 0
+        incident.resolved_step = incident.end_step
+        incident.variant = "over before the first step" if incident.variant == _BEFORE_THE_FIRST else "over"
+        self._put(incident, {})
+
+    def _put(self, incident: Incident, more: dict[str, Any]) -> None:
+        about = CATALOGUE[HANG]
+        finding = Finding(
+            id=incident.id,
+            kind=HANG,
+            severity=incident.severity or about.severity,
+            metric=_METRIC,
+            start_step=incident.start_step,
+            end_step=None if incident.is_open else incident.end_step,
+            noticed_step=incident.noticed_step,
+            session=incident.session,
+            state=OPEN if incident.is_open else RESOLVED,
+            resolved_step=incident.resolved_step,
+            repeats=incident.repeats,
+            evidence=dict(incident.evidence),
+            message=describe(incident),
+            causes=about.causes,
+            advice=advise(incident),
+        )
+        self._tell(finding, more)

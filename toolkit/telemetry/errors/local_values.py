@@ -1,0 +1,120 @@
+"""The local values of a frame in a few words each; no code of theirs is run, and no device is asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FrameType, FunctionType, ModuleType
+from typing import Any, Final
+
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.privacy.masking import Masker
+
+_MAX_VALUES: Final = 25
+_MAX_ITEMS: Final = 5
+_MAX_DEPTH: Final = 3
+_LONGEST: Final = 200
+_LOOKED_AT: Final = 2_000
+"""Characters of a text that are looked at for secrets before it is cut: half of one does not look like one."""
+_PLAIN: Final = (type(None), bool, int, float, complex)
+_BRACKETS: Final[dict[type, tuple[str, str]]] = {
+    list: ("[", "]"),
+    tuple: ("(", ")"),
+    set: ("{", "}"),
+    frozenset: ("{", "}"),
+    dict: ("{", "}"),
+}
+_NOBODY_ASKED_FOR: Final = (ModuleType, FunctionType, type)
+
+_guard = Guard()
+
+
+def shown_locals(frame: FrameType, masker: Masker) -> dict[str, str]:
+    """Return the names and values of a frame, secrets masked, each at most 200 characters. Never raises."""
+    found: dict[str, str] = {}
+    with _guard.watch("reading local values"):
+        for name, value in list(frame.f_locals.items()):
+            if name.startswith("__") or isinstance(value, _NOBODY_ASKED_FOR):
+                continue
+            if len(found) >= _MAX_VALUES:
+                found["…"] = "more"
+                break
+            text = f"<{type(value).__name__}>"
+            with _guard.watch("reading a local value"):
+                text = _shown(value, (name,), masker)
+            found[str(masker.mask(name))] = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return found
+
+
+def _shown(value: Any, path: tuple[str, ...], masker: Masker) -> str:
+    kind = type(value)
+    if kind is int and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    if kind in _PLAIN:
+        return repr(_masked(value, path, masker))
+    if kind is str:
+        return repr(_masked(_whole_words(value), path, masker))
+    if kind in (bytes, bytearray):
+        return f"<{len(value)} bytes>"
+    if kind in _BRACKETS:
+        return _shown_container(value, path, masker)
+    return _about(value)
+
+
+def _shown_container(value: Any, path: tuple[str, ...], masker: Masker) -> str:
+    if len(path) > _MAX_DEPTH:
+        return f"<{type(value).__name__} of {len(value)}>"
+    if type(value) is dict:
+        first = list(_first(value.items()))
+        parts = [
+            f"{_shown_key(key, masker)}: {_shown(item, (*path, key if type(key) is str else ''), masker)}"
+            for key, item in first
+        ]
+    else:
+        first = list(_first(value))
+        parts = [_shown(item, path, masker) for item in first]
+    opening, closing = _BRACKETS[type(value)]
+    if len(value) > len(first):
+        parts.append(f"… {len(value) - len(first)} more")
+    return f"{opening}{', '.join(parts)}{closing}"
+
+
+def _shown_key(key: Any, masker: Masker) -> str:
+    if type(key) is str:
+        return repr(masker.mask(_whole_words(key)))
+    return repr(key) if type(key) in _PLAIN else _about(key)
+
+
+def _about(value: Any) -> str:
+    """Return what something is, not what is in it: its own words for that may take for ever, or wait for a GPU."""
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if hasattr(kind, "__torch_function__") or kind.__module__.partition(".")[0] == "numpy":
+        parts = [
+            str(tuple(value.shape)) if part == "shape" else str(getattr(value, part))
+            for part in ("shape", "dtype", "device")
+            if hasattr(value, part)
+        ]
+        return f"<{name} {' '.join(parts)}>" if parts else f"<{name}>"
+    return f"<{name}>"
+
+
+def _masked(value: Any, path: tuple[str, ...], masker: Masker) -> Any:
+    """Return a value as it may be shown where it stands under these names."""
+    wrapped: Any = value
+    for name in reversed(path):
+        wrapped = {name: wrapped}
+    masked = masker.mask(wrapped)
+    for _ in path:
+        masked = next(iter(masked.values()))
+    return masked
+
+
+def _whole_words(text: str) -> str:
+    return text if len(text) <= _LOOKED_AT else f"{text[:_LOOKED_AT].rpartition(' ')[0]} …"
+
+
+def _first(items: Iterable[Any]) -> Iterable[Any]:
+    for number, item in enumerate(items):
+        if number >= _MAX_ITEMS:
+            return
+        yield item

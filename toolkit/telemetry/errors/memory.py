@@ -1,0 +1,125 @@
+"""What memory there was when it ran out: the device's by torch's own counters, the process's, and its limits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.samplers.torch_memory import TorchMemorySampler
+
+_MB: Final = 1024**2
+_GB: Final = 1024**3
+_OUT_OF_MEMORY: Final = ("out of memory", "cannot allocate memory", "alloc_failed")
+_MAX_LINES: Final = 200
+_NO_LIMIT: Final = 2**60
+"""Groups without a limit state the largest number there is, rounded to a page."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether `error` tells that memory ran out: the host's, or that of whatever torch computes on."""
+    kind = type(error)
+    if isinstance(error, MemoryError) or kind.__name__ == "OutOfMemoryError":
+        return True
+    if not isinstance(error, (RuntimeError, OSError)):
+        return False
+    # Before torch had a type for it, and still from libraries below it, it is a RuntimeError that says so.
+    first = error.args[0] if error.args and type(error.args[0]) is str else ""
+    text = first if isinstance(error, RuntimeError) else str(error.strerror or "")
+    return any(words in text[:2_000].lower() for words in _OUT_OF_MEMORY)
+
+
+def memory_state(
+    error: BaseException,
+    guard: Guard,
+    *,
+    proc: Path = Path("/proc"),
+    cgroup: Path = Path("/sys/fs/cgroup"),
+) -> dict[str, Any]:
+    """Return what is known of memory now: the host's in MiB, that of devices in GiB. No device is waited for."""
+    found: dict[str, Any] = {}
+    with guard.watch("reading the memory of devices"):
+        found.update(TorchMemorySampler(guard=guard).sample())
+    if not isinstance(error, MemoryError):
+        with guard.watch("reading the free memory of a device"):
+            found.update(_free_on_device())
+    readings: tuple[Callable[[], dict[str, Any]], ...] = (
+        lambda: _of_process(proc),
+        lambda: _of_machine(proc),
+        lambda: _of_group(proc, cgroup),
+        _of_limits,
+    )
+    for read in readings:
+        with guard.watch("reading the memory of the host"):
+            found.update(read())
+    return found
+
+
+def _free_on_device() -> dict[str, Any]:
+    """Return what is free on the device in use: torch has just asked the driver the same, and found it too little."""
+    cuda: Any = sys.modules.get("torch.cuda")
+    if cuda is None or not cuda.is_initialized():
+        return {}
+    free, total = cuda.mem_get_info()
+    return {"gpu_mem_free": round(free / _GB, 4), "gpu_mem_total": round(total / _GB, 4)}
+
+
+def _of_process(proc: Path) -> dict[str, Any]:
+    names = {"VmRSS": "rss_mb", "VmHWM": "rss_peak_mb", "VmSize": "virtual_mb"}
+    return _in_kib(proc / "self" / "status", names)
+
+
+def _of_machine(proc: Path) -> dict[str, Any]:
+    return _in_kib(proc / "meminfo", {"MemTotal": "ram_total_mb", "MemAvailable": "ram_available_mb"})
+
+
+def _of_group(proc: Path, cgroup: Path) -> dict[str, Any]:
+    """Return the limit of the control group that the process is in: a container's, or a job's of a cluster."""
+    within = ""
+    for line in _lines(proc / "self" / "cgroup"):
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers in ("", "memory"):
+            within = path.strip("/")
+    found: dict[str, Any] = {}
+    # The second version of control groups, then the first; a container sees its own group as the root.
+    for folder, limit, used in (
+        (cgroup, "memory.max", "memory.current"),
+        (cgroup / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        for place in (folder / within, folder):
+            for name, file in (("cgroup_limit_mb", limit), ("cgroup_used_mb", used)):
+                text = next(iter(_lines(place / file)), "")
+                if text.isdecimal() and int(text) < _NO_LIMIT:
+                    found.setdefault(name, round(int(text) / _MB, 1))
+    return found if "cgroup_limit_mb" in found else {}
+
+
+def _of_limits() -> dict[str, Any]:
+    if sys.platform == "win32":
+        return {}
+    import resource
+
+    limits = {"address_space_limit_mb": resource.RLIMIT_AS, "data_limit_mb": resource.RLIMIT_DATA}
+    stated = {name: resource.getrlimit(number)[0] for name, number in limits.items()}
+    return {name: round(limit / _MB, 1) for name, limit in stated.items() if limit != resource.RLIM_INFINITY}
+
+
+def _in_kib(path: Path, names: Mapping[str, str]) -> dict[str, Any]:
+    found = {}
+    for line in _lines(path):
+        name, _, rest = line.partition(":")
+        value = rest.split()
+        if name in names and value and value[0].isdecimal():
+            found[names[name]] = round(int(value[0]) / 1024, 1)
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file of the kernel's; none where there is no such file."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return [line.rstrip("\n") for line, _ in zip(file, range(_MAX_LINES), strict=False)]
+    except OSError:
+        return []

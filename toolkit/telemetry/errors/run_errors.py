@@ -1,0 +1,108 @@
+"""The errors of one live run, with what its records say around them, and the watch for a hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from toolkit.telemetry.clock import Clock
+from toolkit.telemetry.errors.book import ErrorBook, Surroundings
+from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, Progress, Tell
+from toolkit.telemetry.errors.watch import ErrorWatch
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.samplers.sampling import SystemSampling
+from toolkit.telemetry.steps import StepGate
+
+_FOLLOW_EVERY_S = 1.0
+
+
+class OpenSpans(Protocol):
+    """What is known of spans."""
+
+    def path(self) -> list[str]:
+        """Return the names of those that are open here, innermost last."""
+        ...
+
+    def open_now(self) -> list[dict[str, Any]]:
+        """Return those that are open anywhere."""
+        ...
+
+    def ended(self) -> int:
+        """Return how many the training has ended."""
+        ...
+
+
+class RunErrors:
+    """What belongs together of one run's errors."""
+
+    def __init__(
+        self,
+        options: TelemetryOptions,
+        *,
+        session: int,
+        rank: int,
+        run_id: str,
+        gate: StepGate,
+        spans: OpenSpans,
+        sampling: SystemSampling | None,
+        latest: Callable[[], Mapping[str, Any]],
+        planned_steps: Callable[[], Any],
+        put: Callable[[dict[str, Any]], None],
+        tell: Tell,
+        clock: Clock,
+        guard: Guard,
+    ) -> None:
+        self.words = 0
+        """Counts what the training says besides its steps: records of evaluations, checkpoints, …"""
+        self._gate = gate
+        self._spans = spans
+        self._sampling = sampling
+        self._latest = latest
+        self._planned_steps = planned_steps
+        chosen = options.error_options
+        self.watch = ErrorWatch(chosen, close_timeout_s=options.close_timeout, guard=guard)
+        around = Surroundings(
+            put=put,
+            where=self._where,
+            spans=spans.path,
+            output=self.watch.last_lines,
+        )
+        self.book = ErrorBook(chosen, around, session=session, run_id=run_id, guard=guard)
+        self.chores: list[tuple[str, float, Callable[[], None]]]
+        """What is to be done every so many seconds, on a thread that nothing else holds up."""
+        self.chores = [("following the output", _FOLLOW_EVERY_S, self.watch.follow)]
+        if chosen.enabled and chosen.hang and options.diagnostics is not False:
+            hang = HangWatch(
+                after_s=chosen.hang_after,
+                session=session,
+                rank=rank,
+                now=clock.monotonic,
+                progress=self._progress,
+                open_spans=spans.open_now,
+                about_gpu=self._about_gpu,
+                tell=tell,
+            )
+            self.chores.append(("watching for a hang", LOOK_EVERY_S, hang.look))
+
+    def _where(self) -> dict[str, Any]:
+        step, epoch = self._gate.last_step, self._latest().get("epoch")
+        known = {"global_step": step} if step >= 0 else {}
+        return {**known, "epoch": epoch} if type(epoch) in (int, float) else known
+
+    def _progress(self) -> Progress:
+        gate, planned = self._gate, self._planned_steps()
+        return Progress(
+            step=gate.last_step if gate.last_step >= 0 else None,
+            steps=(gate.last_step, gate.count),
+            others=(self.words, self._spans.ended()),
+            # The last step is done; saving and uploading take what they take.
+            is_done=type(planned) is int and gate.last_step >= planned,
+        )
+
+    def _about_gpu(self) -> dict[str, Any]:
+        if self._sampling is None:
+            return {}
+        gpu = {name: value for name, value in self._sampling.latest().items() if name.startswith("gpu")}
+        stale = self._sampling.stale()
+        return {**({"gpu": gpu} if gpu else {}), **({"not_answering": stale} if stale else {})}

@@ -1,0 +1,75 @@
+"""Learns of a signal at once, even while the main thread is in a call that does not come back to Python.
+
+A handler in Python runs when the main thread next executes Python, which one that waits for a GPU or a network for
+ever does not. The interpreter's own handler writes a byte at once, and that is read here. Linux says who wrote it: a
+child between fork and exec writes to the same place, and its signals are not ours.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_CREDENTIALS = struct.Struct("iII")
+
+
+class SignalWake:
+    """Calls `on_signal` with each signal's number, on a thread of its own. Made and ended on the main thread."""
+
+    def __init__(self, on_signal: Callable[[int], None]) -> None:
+        self._on_signal = on_signal
+        self._pid = os.getpid()
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._writer.setblocking(False)
+        threading.Thread(target=self._run, name="telemetry-signal-wake", daemon=True).start()
+
+    @classmethod
+    def begin(cls, on_signal: Callable[[int], None]) -> SignalWake | None:
+        """Return one that listens; None where this system cannot say whose signal it was, or somebody else listens."""
+        if sys.platform != "linux" or not hasattr(socket, "SO_PASSCRED"):
+            return None
+        before = signal.set_wakeup_fd(-1)
+        if before != -1:
+            # An event loop needs it to notice signals at all.
+            signal.set_wakeup_fd(before)
+            return None
+        wake = cls(on_signal)
+        signal.set_wakeup_fd(wake._writer.fileno(), warn_on_full_buffer=False)
+        return wake
+
+    def end(self) -> None:
+        """Stop listening; what somebody else has put in its place stays."""
+        before = signal.set_wakeup_fd(-1)
+        if before not in (-1, self._writer.fileno()):
+            signal.set_wakeup_fd(before)
+        # The thread reads the end of it, and ends.
+        self._writer.close()
+        if os.getpid() != self._pid:
+            self._reader.close()
+
+    def _run(self) -> None:
+        with self._reader:
+            while True:
+                try:
+                    numbers, about, _, _ = self._reader.recvmsg(64, socket.CMSG_SPACE(_CREDENTIALS.size))
+                except OSError:
+                    return
+                if not numbers:
+                    return
+                if _sender(about) == self._pid:
+                    for number in set(numbers):
+                        self._on_signal(number)
+
+
+def _sender(about: list[tuple[int, int, bytes]]) -> Any:
+    for level, kind, data in about:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            return _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+    return None

@@ -1,0 +1,93 @@
+"""Where one run looks for errors: the hooks and signals that were asked for, and the output that is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+from toolkit.telemetry.errors.book import ErrorBook
+from toolkit.telemetry.errors.hooks import SCRIPT, THREADS
+from toolkit.telemetry.errors.output import SharedTail
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.option_blocks.errors import ErrorOptions
+
+_OUTPUT: Final = SharedTail()
+
+
+class ErrorWatch:
+    """What is hooked for one run. Nothing is where nothing was asked for; all of it is given back at the end."""
+
+    def __init__(self, options: ErrorOptions, *, close_timeout_s: float, guard: Guard) -> None:
+        self._options = options
+        self._close_timeout_s = close_timeout_s
+        self._guard = guard
+        self._book: ErrorBook | None = None
+        self._end_by_signal: Callable[[], object] | None = None
+
+    def begin(self, book: ErrorBook, end_by_signal: Callable[[], object]) -> None:
+        """Hook what was asked for; `end_by_signal` ends the run. Signals can be had on the main thread alone."""
+        self._book = book
+        self._end_by_signal = end_by_signal
+        options = self._options
+        if not options.enabled:
+            return
+        if options.excepthook:
+            SCRIPT.join(self, lambda error, _: self._take(error, None, "excepthook"))
+        if options.threads:
+            THREADS.join(self, lambda error, thread: self._take(error, thread, "thread"))
+        if options.signals:
+            # Brought in for those who ask for it: the rest do without its sockets and queues.
+            from toolkit.telemetry.errors.signals import SIGNALS
+
+            limit_s = 1.0 + 2.5 * self._close_timeout_s
+            SIGNALS.join(self, self._take_signal, timeout_s=limit_s, guard=self._guard)
+        if options.excepthook or options.threads or options.signals:
+            self.listen()
+
+    def listen(self) -> None:
+        """Keep the last lines of output from now on."""
+        if self._options.enabled:
+            _OUTPUT.join(self, self._options.output_lines, self._guard)
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of output, where they are kept."""
+        return _OUTPUT.last_lines(self)
+
+    def follow(self) -> None:
+        """Go with an output that was replaced."""
+        _OUTPUT.follow()
+
+    def end(self) -> None:
+        """Give everything back, as far as it is still ours."""
+        with self._guard.watch("giving back the hooks"):
+            SCRIPT.leave(self)
+            THREADS.leave(self)
+            _OUTPUT.leave(self)
+        if self._options.signals:
+            from toolkit.telemetry.errors.signals import SIGNALS
+
+            with self._guard.watch("giving back the signals"):
+                SIGNALS.leave(self)
+
+    def after_fork_in_child(self) -> None:
+        """Give everything back: whatever fails in a forked child is the child's."""
+        SCRIPT.leave(self)
+        THREADS.leave(self)
+        _OUTPUT.leave(self)
+        if self._options.signals:
+            from toolkit.telemetry.errors.signals import SIGNALS
+
+            SIGNALS.after_fork_in_child()
+
+    def _take(self, error: BaseException, thread: str | None, caught_by: str) -> None:
+        with self._guard.watch("recording an error"):
+            if self._book is not None:
+                self._book.take(error, caught_by=caught_by, thread=thread)
+
+    def _take_signal(self, name: str, frame: FrameType | None, is_end: bool) -> None:
+        if self._book is not None:
+            with self._guard.watch("recording a signal"):
+                self._book.take_signal(name, frame, is_end=is_end)
+        if is_end and self._end_by_signal is not None:
+            self._end_by_signal()

@@ -1,0 +1,1 @@
+"""Options that are blocks of their own inside the `telemetry:` block, one file each."""

@@ -1,0 +1,141 @@
+"""Which addresses messages may be sent to, and which machines those may turn out to be."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class AddressError(ValueError):
+    """An address that nothing is sent to; the sentence shows its host at most, for the rest may be a secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebAddress:
+    """A checked address. Its `repr` shows no path: in most of these addresses that is the secret."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+    """Path and query, as they stand in a request."""
+    is_loopback: bool
+
+    def __repr__(self) -> str:
+        return f"<{self.shown}>"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it is spoken to by TLS."""
+        return self.scheme == "https"
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the `Host` header has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def shown(self) -> str:
+        """The part of it that is no secret."""
+        return f"{self.scheme}://{self.authority}"
+
+    def may_be(self, address: str) -> bool:
+        """Say whether the machine at `address` is one that this host's name may stand for.
+
+        A name on the internet stands for a public machine. One that turns out to be this machine, the network around
+        it, or the service that hands out a cloud machine's credentials, has been given that meaning by somebody else.
+        """
+        try:
+            ip = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return ip.is_loopback if self.is_loopback else is_public(ip)
+
+
+def web_address(url: str) -> WebAddress:
+    """Return the address that `url` states.
+
+    Raises:
+        AddressError: it is none, or one that nothing may be sent to.
+    """
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise AddressError("has a letter that no address has; such letters are written %20 and the like")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise AddressError("has a host or port that is none") from error
+    if parts.scheme not in _PORTS or not host:
+        raise AddressError("is no address that begins with https://")
+    if "@" in parts.netloc:
+        raise AddressError(f"has a login in front of {host}; give a secret by secret_env instead")
+    if port == 0 or not _HOST.fullmatch(host):
+        raise AddressError("has a host or port that is none")
+    literal = _ip_or_none(host)
+    is_loopback = host == "localhost" if literal is None else literal.is_loopback
+    if parts.scheme == "http" and not is_loopback:
+        raise AddressError(f"goes to {host} by http, for everybody on the way to read; it must be https")
+    if literal is not None and not is_loopback and not is_public(literal):
+        raise AddressError(f"goes to {host}, which is no public address")
+    return WebAddress(
+        scheme=parts.scheme,
+        host=host,
+        port=port or _PORTS[parts.scheme],
+        target=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+        is_loopback=is_loopback,
+    )
+
+
+def is_public(ip: IPAddress) -> bool:
+    """Say whether `ip` is the address of a machine on the internet, and of no other kind of machine inside it."""
+    inner = _ipv4_inside(ip)
+    if inner is not None and not is_public(inner):
+        return False
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
+
+
+def is_secret_by_itself(service: str, address: WebAddress) -> bool:
+    """Say whether whoever knows the address may write there: then it is a password, and belongs into no file."""
+    return service in ("lark", "slack", "discord") and not address.is_loopback
+
+
+_PORTS: Final = {"http": 80, "https": 443}
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
+
+# Beyond what every supported Python knows to be no public address.
+_NOT_PUBLIC: Final = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "192.0.0.0/24",  # among them the place where Oracle's machines find their credentials
+        "192.88.99.0/24",
+        "168.63.129.16/32",  # the same for Azure's
+        "64:ff9b:1::/48",
+        "100::/64",
+        "fec0::/10",
+    )
+)
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+
+def _ip_or_none(host: str) -> IPAddress | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _ipv4_inside(ip: IPAddress) -> ipaddress.IPv4Address | None:
+    """Return the address of the old kind that `ip` leads to, where it is one of the wrappings of such."""
+    if isinstance(ip, ipaddress.IPv4Address):
+        return None
+    if ip in _NAT64:
+        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    if ip.teredo is not None:
+        return ip.teredo[1]
+    return ip.ipv4_mapped or ip.sixtofour
