@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import math
 import os
+import pickle
 import time
 
 import pytest
@@ -165,6 +167,41 @@ def test_a_request_is_handed_out_once_and_answered_once(tmp_path):
     assert [answer["status"] for answer in answers] == ["applied"]
 
 
+def test_a_change_of_the_scripts_own_is_not_taken_for_one_that_was_handed_out(tmp_path):
+    telemetry = TelemetryLogger("own", tmp_path, system=False)
+    request = tmp_path / "own/.asked"
+    request.write_text(json.dumps({"log_every": 50, "timestamp": time.time()}))
+    os.replace(request, telemetry.control_path)
+    step, control, deadline = 0, None, time.monotonic() + 30
+    while control is None and time.monotonic() < deadline:
+        step += 1
+        telemetry.log_step(step, 0, {"train_loss": 1.0})
+        control = telemetry.check_control_file()
+        time.sleep(0.02)
+    # The script sees that it logs every 50 steps already and says nothing; later it changes that by itself.
+    telemetry.log_control_change({"log_every": 50}, {"log_every": 25}, source="schedule")
+    telemetry.close()
+    changes = read_records(tmp_path / "own/metrics.jsonl", "control_change")
+
+    assert control["log_every"] == 50
+    assert [change.get("source") for change in changes].count("schedule") == 1
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_copy_writes_nothing(tmp_path, copied):
+    telemetry = TelemetryLogger("copied", tmp_path, system=False)
+    telemetry.log_step(1, 0, {"train_loss": 1.0})
+    copy_of_it = copied(telemetry)
+    copy_of_it.log_step(2, 0, {"train_loss": 2.0})
+    copy_of_it.close()
+    telemetry.log_step(3, 0, {"train_loss": 3.0})
+    telemetry.close()
+    steps = read_records(tmp_path / "copied/metrics.jsonl", "step")
+
+    assert [step["global_step"] for step in steps] == [1, 3]
+    assert copy_of_it.run_name == "copied"
+
+
 def test_values_that_make_no_sense_do_not_reach_the_loop(tmp_path):
     telemetry = TelemetryLogger("odd", tmp_path, system=False)
     telemetry.log_start(None, None, None, None)
@@ -248,6 +285,18 @@ def test_what_a_configuration_leaves_open_has_the_forks_default():
     assert extract_training_info({"lr_scheduler": "cosine"})["scheduler"] == "cosine"
     assert extract_training_info({"scheduler": "linear", "steps": 5})["max_steps"] == 5
     assert extract_model_info({"is_xl": True})["is_sdxl"] is True
+
+
+def test_a_configuration_may_be_an_object_and_never_raises():
+    class NetworkConfig:
+        def __init__(self):
+            self.linear, self.linear_alpha = 32, 16
+
+    assert extract_lora_metadata(NetworkConfig())["lora_rank"] == 32
+    assert extract_lora_metadata(7) == {}
+    assert extract_training_info("x")["batch_size"] == 1
+    assert extract_model_info(None)["is_flux"] is False
+    assert get_run_name(None).startswith("run-2")
 
 
 def test_the_parameters_of_a_network_are_counted():

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import inspect
+import io
 import json
+import logging
 import math
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -76,8 +80,8 @@ SCRIPT = """
 """
 
 
-def run_script(folder, line, **environment):
-    text = textwrap.dedent(SCRIPT).format(wandb=line)
+def run_script(folder, line, script=SCRIPT, **environment):
+    text = textwrap.dedent(script).format(wandb=line)
     finished = subprocess.run(
         [sys.executable, "-c", text],
         cwd=folder,
@@ -179,6 +183,72 @@ def test_a_typical_script_leaves_its_table_histograms_and_alert(both):
     assert [(histogram["name"], sum(histogram["values"])) for histogram in histograms] == [("weights", 3)] * 3
     assert len(histograms[0]["bins"]) == len(histograms[0]["values"]) + 1
     assert (alert["title"], alert["text"], alert["level"]) == ("Low accuracy", "it is low", "WARN")
+
+
+# What people ask of W&B besides: each line that it prints is one that W&B itself prints.
+ASKING = """
+    import multiprocessing, os, sys, typing
+    import numpy, torch
+    {wandb}
+
+    def hinted(run: wandb.sdk.wandb_run.Run | None, table: typing.Optional[wandb.Table] = None): ...
+
+    def in_a_child(queue):
+        run = wandb.init(project="p", name="child")
+        run.log({{"loss": 1.0}})
+        queue.put((run.name, run.step))
+
+    print(wandb.run, wandb.__version__.count("."))
+    for name in ("Error", "CommError", "UsageError", "AuthenticationError", "UnsupportedError"):
+        print(name, issubclass(getattr(wandb.errors, name), wandb.Error))
+    with wandb.init(project="p", name="asking", config={{"lr": 0.1, "nested": {{"a": [1, 2]}}}}, tags=["a"]) as run:
+        print(isinstance(run, wandb.sdk.wandb_run.Run), isinstance(wandb.run, wandb.Run), run is wandb.run)
+        print(run.config.nested["a"], "lr" in wandb.config, wandb.config.get("none", 3), dict(wandb.config))
+        run.name, run.notes = "renamed", "noted"
+        run.tags = run.tags + ("b",)
+        run.tags += ("c",)
+        print(run.name, run.notes, run.tags)
+        run.log({{"outer": {{"inner": {{"x": 1}}}}, "list": [1, 2], "array": numpy.arange(3)}})
+        run.log({{"tensor": torch.arange(4), "one": torch.tensor([3.5]), "text": "t", "yes": True}}, commit=False)
+        run.log({{"q": 1}}, step=numpy.int64(31))
+        run.log({{"q": 2}}, step=torch.tensor(32))
+        wandb.log({{}})
+        seen = ("outer", "list", "array", "tensor", "one", "text", "yes", "q", "missing")
+        print([run.summary.get(name) for name in seen], run.step)
+        child = multiprocessing.get_context("fork")
+        queue = child.Queue()
+        process = child.Process(target=in_a_child, args=(queue,))
+        process.start()
+        print(queue.get(timeout=60))
+        process.join(60)
+        print(process.exitcode)
+    print(wandb.run)
+    made = wandb.sdk.lib.runid.generate_id()
+    print(type(made).__name__, len(made), made.isalnum())
+    first = wandb.init(project="p", id=made, resume="allow")
+    print(first.id == made, wandb.init(project="p") is first, wandb.init(project="p", reinit=True) is first)
+    wandb.finish()
+    with wandb.init(project="p", mode="disabled") as run:
+        wandb.log({{"a": 1}})
+        print(run is wandb.run, run.disabled, run.url, run.project)
+"""
+
+
+def test_a_script_is_answered_what_wandb_answers(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "ours").mkdir()
+    real()
+    theirs = run_script(
+        tmp_path / "theirs", "import wandb", ASKING, WANDB_MODE="offline", WANDB_SILENT="true"
+    )
+    ours = run_script(tmp_path / "ours", "import toolkit.telemetry.compat.wandb as wandb", ASKING)
+    lines = [line for line in ours.stdout.splitlines() if not line.startswith("[telemetry]")]
+
+    assert lines == theirs.stdout.splitlines()
+    assert "Traceback" not in ours.stderr
+    # The child ended without `finish`, and not as scripts end.
+    child = read_records(tmp_path / "ours/logs/child/metrics.jsonl")
+    assert [record["event"] for record in child] == ["start", "step", "summary", "end"]
 
 
 # The rest is about our door alone.
@@ -283,6 +353,40 @@ def test_a_metric_that_is_the_step_of_all_others_becomes_the_runs_step(begin):
     assert run.step == 3
 
 
+def test_a_step_metric_that_is_no_whole_number_is_not_the_runs_step(begin, caplog):
+    run = begin()
+    wandb.define_metric("*", step_metric="epoch")
+    for epoch in (math.nan, 0, 0.5, 1.0, 1.5):
+        wandb.log({"loss": 1.0, "epoch": epoch})
+
+    assert [step["global_step"] for step in records(run, "step")] == [0, 0, 2, 3, 4]
+    assert run.guard.total == 0
+    assert caplog.text.count("step_metric='epoch') has no effect here: 0.5") == 1
+
+
+def test_a_step_metric_of_some_metrics_is_said_to_be_a_record_only(begin, caplog):
+    run = begin()
+    wandb.define_metric("val/*", step_metric="epoch", summary=["min", "max"])
+    wandb.log({"val/loss": 1.0, "epoch": 7})
+
+    assert records(run, "step")[0]["global_step"] == 0
+    assert records(run, "metric_defined")[0]["step_metric"] == "epoch"
+    assert run.summary["val/loss"] == {"min": 1.0, "max": 1.0}
+    assert "define_metric('val/*', step_metric=…) is only a record here" in caplog.text
+
+
+def test_what_a_script_calls_its_run_later_is_a_record_after_the_start(begin):
+    run = begin()
+    run.name = "better"
+    run.tags += ("late",)
+    wandb.config.lr = 0.1
+    wandb.log({"loss": 1.0})
+    kept = records(run)
+
+    assert [record["event"] for record in kept] == ["start", "described", "described", "step"]
+    assert (kept[0]["config"], kept[1]["name"], kept[2]["tags"]) == ({"lr": 0.1}, "better", ["late"])
+
+
 def test_a_value_named_like_a_field_of_ours_is_kept_beside_it(begin):
     run = begin()
     wandb.log({"global_step": 70, "event": "x", "time": 3.0, "self": 4.0, 5: 6.0})
@@ -370,16 +474,75 @@ def test_images_of_every_kind_become_samples(begin, tmp_path):
     assert records(run, "step")[0]["loss"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("drawn", "shown"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([-1.0, 0.0, 1.0], [0, 128, 255]),
+        ([-0.01, 0.5, 1.02], [0, 128, 255]),
+        ([0.0, 100.0, 300.0], [0, 100, 255]),
+    ],
+)
+def test_shades_are_spread_as_their_range_says(drawn, shown):
+    numpy, pil = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
+    image = pil.open(io.BytesIO(wandb.Image(numpy.array([drawn])).data))
+
+    assert [image.getpixel((column, 0)) for column in range(3)] == shown
+
+
+def test_a_batch_of_tensors_is_one_image(begin):
+    torch, pil = pytest.importorskip("torch"), pytest.importorskip("PIL.Image")
+    run = begin()
+    batch = torch.arange(10).reshape(10, 1, 1, 1).expand(10, 3, 4, 2).to(torch.uint8)
+    wandb.log({"one": wandb.Image(batch[9:]), "ten": wandb.Image(batch)})
+    one, ten = (pil.open(run.telemetry.run_folder / sample["path"]) for sample in records(run, "sample"))
+
+    assert (one.mode, one.size, one.getpixel((0, 0))) == ("RGB", (2, 4), (9, 9, 9))
+    assert ten.size == (16, 8)
+    assert [ten.getpixel((2 * column, 4 * row))[0] for row in (0, 1) for column in range(8)] == [
+        *range(10),
+        *([0] * 6),
+    ]
+
+
+def test_many_values_are_a_histogram_and_a_frame_is_a_table(begin, caplog):
+    numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    pandas, plotly = pytest.importorskip("pandas"), pytest.importorskip("plotly.graph_objects")
+    run = begin()
+    weights = torch.linspace(0, 1, 100, requires_grad=True)
+    wandb.log({"array": numpy.array([math.nan, *range(99)]), "weights": weights, "few": numpy.arange(3)})
+    wandb.log({"frame": pandas.DataFrame({"a": [1, 2]}), "chart": plotly.Figure()})
+    histograms = records(run, "histogram")
+
+    assert [(kept["name"], sum(kept["values"]), len(kept["values"])) for kept in histograms] == [
+        ("array", 99, 32),
+        ("weights", 100, 32),
+    ]
+    assert [step["few"] for step in records(run, "step")] == [[0, 1, 2]]
+    assert [(table["name"], table["columns"], table["rows"]) for table in records(run, "table")] == [
+        ("frame", ["a"], 2)
+    ]
+    assert "wandb.log of a figure of plotly's is not supported" in caplog.text
+
+
 def test_a_figure_is_an_image(begin):
     class Figure:
         def savefig(self, buffer, **given):
             buffer.write(b"drawn as " + given["format"].encode())
 
-    run = begin()
-    wandb.log({"chart": Figure()})
-    (sample,) = records(run, "sample")
+    class Axes:
+        figure = Figure()
 
-    assert (run.telemetry.run_folder / sample["path"]).read_bytes() == b"drawn as png"
+    Axes.__module__ = "matplotlib.axes"
+    run = begin()
+    wandb.log({"chart": Figure(), "axes": Axes(), "given": wandb.Image(Axes(), file_type="jpg")})
+    kept = {sample["name"]: run.telemetry.run_folder / sample["path"] for sample in records(run, "sample")}
+
+    assert {name: path.read_bytes() for name, path in kept.items()} == {
+        "chart": b"drawn as png",
+        "axes": b"drawn as png",
+        "given": b"drawn as jpg",
+    }
 
 
 def test_a_table_may_hold_images_and_come_from_a_data_frame(begin):
@@ -398,6 +561,7 @@ def test_a_table_may_hold_images_and_come_from_a_data_frame(begin):
         "data": [[1, 0.5, "x"], [2, None, "y"]],
     }
     assert frame.get_column("c") == ["x", "y"]
+    assert frame.get_dataframe()["a"].tolist() == [1, 2]
 
 
 def test_summaries_are_the_last_lowest_highest_first_or_mean(begin):
@@ -455,6 +619,28 @@ def test_a_run_goes_on_by_its_id_where_its_steps_ended(begin):
     assert records(second, "start")[-1]["resumed_from_step"] == 2
 
 
+def test_without_an_id_only_a_run_that_did_not_finish_is_gone_on_with(begin):
+    def folder_of(resume, exit_code):
+        run = begin(resume=resume)
+        wandb.log({"loss": 1.0})
+        wandb.finish(exit_code)
+        return run.telemetry.run_folder.name
+
+    assert [folder_of("allow", 0), folder_of("allow", 0)] == ["r", "r-2"]
+    assert [folder_of("auto", 1), folder_of("auto", 0), folder_of(True, 0)] == ["r-3", "r-3", "r-4"]
+
+
+def test_the_ranks_of_one_launch_call_their_run_the_same(begin, monkeypatch):
+    alone = begin(name=None, project="greyjacket")
+    wandb.finish()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    among = begin(name=None, project="greyjacket")
+
+    assert alone.name.startswith("greyjacket-2")
+    assert among.name == "greyjacket"
+
+
 def test_an_id_that_must_be_new_gets_another(begin, caplog):
     first = begin(id="abc123")
     wandb.finish()
@@ -475,6 +661,14 @@ def test_a_second_init_gives_the_first_run_unless_another_is_asked_for(begin):
     assert not first.telemetry.is_live
     assert beside.telemetry.is_live
     beside.finish()
+
+
+def test_a_file_of_defaults_that_is_not_read_is_named(begin, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config-defaults.yaml").write_text("lr:\n  value: 0.1\n")
+    begin()
+
+    assert "config-defaults.yaml is not read here" in caplog.text
 
 
 def test_settings_and_variables_say_what_the_call_does_not(tmp_path, begin, monkeypatch):
@@ -543,7 +737,10 @@ def test_what_is_not_supported_is_said_once_and_never_raises(begin, caplog):
         artifact = wandb.Artifact("model", type="model")
         artifact.add_file("model.pt")
         run.log_artifact(artifact).wait()
-        wandb.log({"clip": wandb.Video("clip.mp4"), "plot": wandb.plot.line(1, 2, 3), "loss": 1.0})
+        wandb.log(
+            {"clip": wandb.Video("clip.mp4"), "plot": wandb.plot.line(1, 2, 3), "loss": 1.0}, commit=False
+        )
+        wandb.log({"clips": [wandb.Video("clip.mp4"), wandb.Video("clip.mp4")]})
         wandb.watch(object(), log="all")
         wandb.init(sync_tensorboard=True)
         with wandb.Api() as api:
@@ -563,7 +760,96 @@ def test_what_is_not_supported_is_said_once_and_never_raises(begin, caplog):
         assert sum(name + " is" in text for text in said) == 1, name
     assert sum("sync_tensorboard" in text for text in said) == 1
     assert [step["loss"] for step in records(run, "step")] == [1.0, 1.0]
-    assert not {"clip", "plot"} & set(records(run, "step")[0])
+    assert not {"clip", "clips", "plot"} & set(records(run, "step")[0])
+
+
+def test_stand_ins_are_compared_added_up_inherited_from_and_hinted_at(begin, caplog):
+    class Callback(wandb.keras.WandbCallback):
+        def on_epoch_end(self):
+            return "called"
+
+    best = wandb.Api().run("a/b/c").summary["acc"]
+    hint = wandb.anything.Table | None
+    called = []
+    wandb.agent(wandb.sweep({"method": "grid"}), function=lambda: called.append(1))
+
+    assert Callback(save_model=False).on_epoch_end() == "called"
+    assert [best < 0.5, best >= 3, bool(1 + best * 2)] == [False, False, False]
+    assert (math.isnan(float(best)), int(best), f"{best:.3f}") == (True, 0, "<not supported here>")
+    assert not isinstance(3, hint)
+    assert not called
+    assert "wandb.agent is not supported here: it calls no function" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["CommError", "UsageError", "AuthenticationError", "SomethingNew"])
+def test_an_exception_of_the_scripts_own_passes_by_those_of_wandbs(name):
+    def script():
+        try:
+            raise ValueError("mine")
+        except getattr(wandb.errors, name):
+            pass
+
+    with pytest.raises(ValueError, match="mine"):
+        script()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_copy_of_the_configuration_or_the_summary_is_values_alone(begin, copied):
+    run = begin(config={"layers": [1, 2]})
+    wandb.log({"loss": 1.0})
+    config, summary = copied(wandb.config), copied(wandb.summary)
+    config.lr = summary["loss"] = 0.5
+
+    assert (config.layers, config.lr) == ([1, 2], 0.5)
+    assert (dict(run.config), dict(run.summary)) == ({"layers": [1, 2]}, {"loss": 1.0})
+    assert records(run, "config_change") == []
+
+
+def test_what_is_logged_where_it_cannot_be_kept_is_said_once(begin, caplog):
+    run = begin()
+    child = multiprocessing.get_context("fork").Process(target=_log_in_a_child, args=(run, log_file(run)))
+    child.start()
+    child.join(60)
+    wandb.finish()
+    run.log({"late": 1.0})
+    run.log({"later": 1.0})
+
+    assert child.exitcode == 0
+    assert "run.log() in a forked process does nothing" in log_file(run).read_text()
+    assert caplog.text.count("run.log() of a run that is finished does nothing") == 1
+    assert read_records(run.telemetry.run_folder / "metrics.jsonl", "step") == []
+
+
+def log_file(run):
+    return run.telemetry.run_folder / "said.txt"
+
+
+def _log_in_a_child(run, said):
+    logging.getLogger("toolkit.telemetry").addHandler(logging.FileHandler(said))
+    run.log({"loss": 1.0})
+    run.define_metric("loss", summary="min")
+    run.finish()
+
+
+def test_a_forked_process_may_begin_a_run_of_its_own(begin):
+    run = begin()
+    child = multiprocessing.get_context("fork").Process(target=_begin_in_a_child, args=(begin,))
+    child.start()
+    child.join(60)
+    kept = read_records(run.telemetry.run_folder.with_name("of-the-child") / "metrics.jsonl")
+
+    assert child.exitcode == 0
+    assert [record["loss"] for record in kept if record["event"] == "step"] == [1.0, 2.0]
+    assert [record["loss"] for record in kept if record["event"] == "summary"] == [2.0]
+    assert kept[-1]["status"] == "finished"
+    assert run.telemetry.is_live
+
+
+def _begin_in_a_child(begin):
+    run = begin(name="of-the-child")
+    assert run is wandb.run
+    wandb.log({"loss": 1.0})
+    wandb.log({"loss": 2.0}, commit=False)
 
 
 def test_calls_without_a_run_do_nothing(begin, caplog):

@@ -45,10 +45,9 @@ class Timer:
 
 
 class Accelerator:
-    is_main_process = True
-    num_processes = 1
-
     def __init__(self):
+        self.is_main_process = os.environ.get("RANK", "0") == "0"
+        self.num_processes = 1
         self.ended = 0
 
     @contextmanager
@@ -206,9 +205,13 @@ class BaseSDTrainProcess:
         self.epoch_num = saved["epoch"]
 
     def validate(self):
+        if not self.accelerator.is_main_process:
+            return
         self.additional_logs["val/loss"] = self.network.loss([0.5])
 
     def save(self, step=None):
+        if not self.accelerator.is_main_process:
+            return
         number = "" if step is None else f"_{str(step).zfill(9)}"
         path = os.path.join(self.save_root, f"{self.job.name}{number}.safetensors")
         with open(path, "w") as file:
@@ -220,6 +223,8 @@ class BaseSDTrainProcess:
         self.post_save_hook(path)
 
     def sample(self, step=None, is_first=False):
+        if not self.accelerator.is_main_process:
+            return
         folder = os.path.join(self.save_root, "samples")
         os.makedirs(folder, exist_ok=True)
         for index, prompt in enumerate(self.sample_config.prompts):
@@ -279,9 +284,9 @@ class BaseSDTrainProcess:
                     self.save(step)
                 if self.sample_config.sample_every and step % self.sample_config.sample_every == 0:
                     self.sample(step)
-            if losses is not None and step % self.logging_every == 0:
+            if step % self.logging_every == 0:
                 self.logger.log({"learning_rate": train.lr})
-                self.logger.log({f"loss/{name}": value for name, value in losses.items()})
+                self.logger.log({f"loss/{name}": value for name, value in (losses or {}).items()})
                 self.logger.log(self.additional_logs)
                 self.additional_logs = {}
             self.logger.commit(step)
@@ -293,6 +298,8 @@ class BaseSDTrainProcess:
             self.sample(self.step_num)
         self.logger.finish()
         self.accelerator.end_training()
+        self.trained = self.network.weights
+        del self.sd, self.network
         self.done_hook()
 
 
@@ -315,7 +322,7 @@ class Network:
 
 
 class SDTrainer(BaseSDTrainProcess):
-    """`train.trouble` maps a step to what goes wrong there: nan, oom or fail."""
+    """`train.trouble` maps a step to what goes wrong there: oom, fail, or the number that its loss is."""
 
     def hook_train_loop(self, batches):
         trouble = self.config["train"].get("trouble", {}).get(str(self.step_num))
@@ -337,4 +344,4 @@ class SDTrainer(BaseSDTrainProcess):
         on_step = self.config.get("on_step")
         if on_step is not None:
             on_step(self)
-        return OrderedDict({"loss": math.nan if trouble == "nan" else loss, "extra": 2 * loss})
+        return OrderedDict({"loss": loss if trouble is None else float(trouble), "extra": 2 * loss})

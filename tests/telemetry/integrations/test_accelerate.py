@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -201,6 +203,114 @@ def test_a_state_that_is_loaded_first_says_which_run_goes_on(tmp_path):
     assert [r["global_step"] for r in records(tmp_path, "step", session=2)] == [6]
 
 
+def test_a_second_training_in_one_process_is_another_run(tmp_path):
+    tracker = tracker_of(tmp_path)
+    for turn in ("first", "second"):
+        forget_accelerators()
+        train(
+            tmp_path,
+            tracker,
+            between=lambda accelerator, step, turn=turn: (
+                accelerator.save_state(str(tmp_path / turn)) if step == 2 else None
+            ),
+        )
+
+    for run, turn in (("r", "first"), ("r-2", "second")):
+        found = read_records(tmp_path / f"logs/{run}/metrics.jsonl")
+        assert [r["global_step"] for r in found if r["event"] == "step"] == [1, 2, 3, 4, 5]
+        (saved,) = (r for r in found if r["event"] == "checkpoint")
+        assert (saved["global_step"], Path(saved["checkpoint_path"]).name) == (2, turn)
+
+
+def test_trackers_that_are_initialised_twice_write_everything_once(tmp_path):
+    tracker = tracker_of(tmp_path)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    same = {"loss": 1.0}
+    for _ in range(2):
+        accelerator.init_trackers("project", config={"lr": 0.1})
+        accelerator.log(same)
+        accelerator.log(same)
+        accelerator.get_tracker("telemetry").log({"loss": 2.0})
+        accelerator.end_training()
+
+    for run in ("r", "r-2"):
+        found = read_records(tmp_path / f"logs/{run}/metrics.jsonl")
+        assert len([r for r in found if r["event"] == "start"]) == 1
+        steps = [(r["global_step"], r["loss"]) for r in found if r["event"] == "step"]
+        assert steps == [(1, 1.0), (2, 1.0), (3, 2.0)]
+
+
+def test_a_training_that_goes_back_saves_at_the_step_where_it_is(tmp_path):
+    tracker = tracker_of(tmp_path)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    accelerator.prepare(torch.nn.Linear(2, 1))
+    tracker.watch(accelerator)
+    accelerator.init_trackers("project")
+    for step in (1, 2, 3):
+        accelerator.log({"loss": 1.0}, step=step)
+        accelerator.save_state(str(tmp_path / f"at-{step}"))
+    accelerator.load_state(str(tmp_path / "at-1"))
+    accelerator.log({"loss": 1.0}, step=2)
+    # Counted in epochs, as some scripts do.
+    accelerator.log({"eval_loss": 1.0}, step=1)
+    accelerator.save_state(str(tmp_path / "again"))
+    accelerator.end_training()
+
+    assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [1, 2, 3, 2]
+
+
+def test_the_end_of_the_data_is_no_failure(tmp_path):
+    tracker = tracker_of(tmp_path)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    accelerator.init_trackers("project")
+    losses = iter([2.0, 1.0])
+    try:
+        while True:
+            accelerator.log({"loss": next(losses)})
+    except StopIteration:
+        accelerator.end_training()
+
+    (end,) = records(tmp_path, "end")
+    assert end["status"] == "finished"
+    assert records(tmp_path, "error") == []
+
+
+class NotOfTorch:
+    """An optimizer that knows no hooks."""
+
+    def state_dict(self):
+        return {}
+
+
+def test_an_optimizer_without_hooks_keeps_nobody_from_asking_for_a_save(tmp_path):
+    tracker = tracker_of(tmp_path)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    accelerator._optimizers.append(NotOfTorch())
+    tracker.watch(accelerator, save_to=tmp_path / "saved")
+    accelerator.init_trackers("project")
+    write_request(tracker.tracker.run_folder, actions=["save"])
+    tracker.tracker._run.steering.poller.poll()
+    accelerator.log({"loss": 1.0}, step=1)
+    accelerator.end_training()
+
+    assert [r["status"] for r in records(tmp_path, "control_change")] == ["applied"]
+    assert tracker.guard.total == 0
+
+
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda tracker: pickle.loads(pickle.dumps(tracker))])
+def test_a_copy_has_a_run_of_its_own(tmp_path, make_copy):
+    tracker = tracker_of(tmp_path)
+    tracker.start()
+    copied = make_copy(tracker)
+    tracker.log({"loss": 1.0})
+    tracker.finish()
+    forget_accelerators()
+    train(tmp_path, copied)
+
+    assert [r["global_step"] for r in records(tmp_path, "step")] == [1]
+    assert len(read_records(tmp_path / "logs/r-2/metrics.jsonl", "step")) == 5
+
+
 def test_what_is_asked_is_done_between_two_steps(tmp_path):
     tracker = tracker_of(tmp_path)
 
@@ -380,6 +490,8 @@ TWO_RANKS = """
         time.sleep(0.05)
     print("rank", accelerator.process_index, "stopped at", step, flush=True)
     accelerator.end_training()
+    left = sorted({"log", "accumulate", "backward"} & set(vars(accelerator)))
+    print("left", accelerator.process_index, left, flush=True)
 """
 
 
@@ -397,6 +509,8 @@ def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
 
     assert done.returncode == 0, done.stderr[-3000:]
     said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    left = sorted(line for line in done.stdout.splitlines() if line.startswith("left"))
+    assert left == ["left 0 []", "left 1 []"]
     (answer,) = records(tmp_path, "control_change")
     assert answer["status"] == "applied"
     assert said == [f"rank {rank} stopped at {answer['global_step']}" for rank in (0, 1)]

@@ -13,9 +13,11 @@ import pytest
 
 from tests.telemetry.logged import read_records
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.integrations.ai_toolkit import watched_process
+from toolkit.telemetry.integrations.ai_toolkit import outputs, startup, steps, watched_process
+from toolkit.telemetry.integrations.ai_toolkit.between_steps import Asked
+from toolkit.telemetry.integrations.ai_toolkit.description import process_began
 from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
-from toolkit.telemetry.integrations.ai_toolkit.written_files import saved_weights
+from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, saved_weights
 from toolkit.timing.history import read_run_time
 
 STAND_IN = Path(__file__).with_name("stand_in_ai_toolkit.py")
@@ -134,11 +136,46 @@ def test_the_gradient_norm_is_that_of_all_groups_before_clipping(trained, stand_
 def test_gradient_norms_that_are_tensors_stay_on_their_device():
     torch = pytest.importorskip("torch")
 
-    norm = watched_process._length_of([torch.tensor(3.0), torch.tensor(4.0)])
+    norm = steps._length_of([torch.tensor(3.0), torch.tensor(4.0)])
 
     assert isinstance(norm, torch.Tensor)
     assert norm.item() == 5.0
-    assert watched_process._length_of([]) is None
+    assert steps._length_of([]) is None
+
+
+def test_a_gradient_that_cannot_be_added_up_does_not_cost_the_step(make, stand_in, monkeypatch, records):
+    class OnAnotherDevice(float):
+        def __mul__(self, other):
+            raise RuntimeError("expected all tensors to be on the same device")
+
+    clip = stand_in.Accelerator.clip_grad_norm_
+    monkeypatch.setattr(stand_in.Accelerator, "clip_grad_norm_", lambda *given: OnAnotherDevice(clip(*given)))
+    make().run()
+
+    assert [step["global_step"] for step in records("step")] == list(range(10))
+    assert not any("grad_norm" in step for step in records("step"))
+    assert records("end")[0]["telemetry_errors"] == 10
+
+
+def test_what_a_trainer_logs_besides_is_told_of_the_steps_that_have_it(make, process_config, records):
+    def on_step(process):
+        if process.step_num in (2, 3, 7):
+            process.additional_logs["loss/audio"] = process.step_num / 8
+
+    process_config["on_step"] = on_step
+    process_config["logging"] = {"log_every": 5}
+    make().run()
+
+    told = {step["global_step"]: step["loss/audio"] for step in records("step") if "loss/audio" in step}
+    assert told == {2: 0.25, 3: 0.375, 7: 0.875}
+
+
+def test_what_a_trainer_logs_besides_does_not_take_the_place_of_a_field(make, process_config, records):
+    process_config["on_step"] = lambda process: process.additional_logs.update(lr=9.0, global_step=7, own=1.5)
+    make().run()
+
+    seen = [(step["global_step"], step["lr"], step["own"]) for step in records("step")]
+    assert seen == [(step, 0.1, 1.5) for step in range(10)]
 
 
 def test_a_checkpoint_is_the_weights_and_not_the_optimizer(trained, records, tmp_path):
@@ -172,6 +209,16 @@ def test_validation_epochs_and_samples_are_recorded(trained, records, run_folder
     for sample in samples:
         assert (run_folder / sample["path"]).read_text() == sample["prompt"]
         assert Path(sample["source_path"]).parent == tmp_path / "output" / "greyjacket" / "samples"
+
+
+@pytest.mark.parametrize("trouble", [{"0": "inf", "1": "-inf"}, {"0": "1e308", "1": "1.7e308"}])
+def test_losses_without_a_mean_do_not_cost_their_epoch(trouble, make, process_config, records):
+    process_config["train"]["trouble"] = trouble
+    make().run()
+
+    assert [epoch["epoch"] for epoch in records("epoch")] == [1, 2, 3]
+    assert [step["global_step"] for step in records("step")] == list(range(10))
+    assert records("end")[0]["telemetry_errors"] == 0
 
 
 def test_the_start_record_says_what_is_trained(trained, records):
@@ -231,6 +278,45 @@ def test_the_parts_of_the_work_are_spans_and_the_ledger_adds_up(trained, records
 
     ledger = read_run_time(run_folder).ledger
     assert sum(line.seconds for line in ledger.lines) == pytest.approx(ledger.wall_s, rel=1e-3)
+
+
+def test_only_the_first_job_of_a_process_began_with_it(make, stand_in, config, process_config, records):
+    began = process_began()
+    if began is None:
+        pytest.skip("this system does not say when a process began")
+
+    def first_application():
+        return next(record for record in records("span") if record["name"] == "application")
+
+    make().run()
+    assert first_application()["start"] == pytest.approx(began, abs=1.0)
+
+    made = time.time()
+    config["config"]["name"] = "another"
+    stand_in.SDTrainer(0, stand_in.Job(config), process_config).run()
+    later = read_records(Path(process_config["telemetry"]["log_dir"]) / "another" / "metrics.jsonl", "span")
+    assert next(record for record in later if record["name"] == "application")["start"] >= made
+
+
+@pytest.mark.parametrize(("block", "number"), [(False, 0), ("absent", 0), ("own", 1)])
+def test_the_time_of_a_job_that_is_not_recorded_is_not_the_next_ones(
+    block, number, make, stand_in, config, process_config, records
+):
+    own = process_config["telemetry"]
+    if block == "absent":
+        del process_config["telemetry"]
+    elif block is False:
+        process_config["telemetry"] = False
+    if number == 0:
+        make()
+    else:
+        hook_class(stand_in.BaseSDTrainProcess)
+    made = time.time()
+    process_config["telemetry"] = own
+    stand_in.SDTrainer(number, stand_in.Job(config), process_config).run()
+
+    application = next(record for record in records("span") if record["name"] == "application")
+    assert application["start"] >= made
 
 
 # Where it is switched on.
@@ -376,6 +462,59 @@ def test_other_ways_to_end_have_their_names(error, is_stopping, reason, make, pr
     assert records("end")[0]["reason"] == reason
 
 
+def stops_from_its_own_pages(process):
+    process.is_stopping = True
+    raise Exception("Job returning to queue")
+
+
+def test_weights_are_told_of_although_the_job_was_stopped_right_after_they_were_saved(
+    make, stand_in, monkeypatch, records, tmp_path
+):
+    save = stand_in.SDTrainer.save
+
+    def save_and_look(process, step=None):
+        save(process, step)
+        stops_from_its_own_pages(process)
+
+    monkeypatch.setattr(stand_in.SDTrainer, "save", save_and_look)
+    with pytest.raises(Exception, match="returning to queue"):
+        make().run()
+
+    assert [record["global_step"] for record in records("checkpoint")] == [4]
+    assert records("end")[0]["reason"] == "stopped"
+    monkeypatch.undo()
+    make().run()
+
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["greyjacket"]
+    assert records("end")[-1]["session"] == 2
+
+
+def test_a_save_that_never_came_to_its_end_is_no_checkpoint(make, stand_in, monkeypatch, records):
+    monkeypatch.setattr(stand_in.SDTrainer, "save", lambda process, step: stops_from_its_own_pages(process))
+    with pytest.raises(Exception, match="returning to queue"):
+        make().run()
+
+    assert records("checkpoint") == []
+    save = next(record for record in records("span") if record["name"] == "checkpoint_save_sync")
+    assert save["error"]["message"] == "Exception: Job returning to queue"
+
+
+def test_samples_are_told_of_although_the_job_was_stopped_among_them(make, stand_in, monkeypatch, records):
+    def look(process, number, total):
+        if process.step_num == 6:
+            stops_from_its_own_pages(process)
+
+    monkeypatch.setattr(stand_in.SDTrainer, "sample_step_hook", look)
+    with pytest.raises(Exception, match="returning to queue"):
+        make().run()
+
+    assert [(record["global_step"], record["prompt_index"]) for record in records("sample")] == [
+        (0, 0),
+        (0, 1),
+        (6, 0),
+    ]
+
+
 @pytest.mark.parametrize(
     "method",
     [
@@ -397,24 +536,33 @@ def test_a_broken_logger_does_not_reach_the_training(method, make, stand_in, con
     process = make()
     process.run()
 
-    assert process.network.weights == untouched(stand_in, config, tmp_path)
+    assert process.trained == untouched(stand_in, config, tmp_path)
     assert process.calls[-1] == "done_hook"
 
 
 @pytest.mark.parametrize(
-    "name", ["open_log", "describe", "declare", "saved_weights", "new_samples", "answer"]
+    ("module", "name"),
+    [
+        (watched_process, "open_log"),
+        (startup, "describe"),
+        (startup, "declare"),
+        (steps, "learning_rate"),
+        (outputs, "saved_weights"),
+        (outputs, "new_samples"),
+        (watched_process, "answer"),
+    ],
 )
 def test_no_part_of_the_hooks_that_fails_reaches_the_training(
-    name, make, stand_in, config, monkeypatch, tmp_path
+    module, name, make, stand_in, config, monkeypatch, tmp_path
 ):
     def fail(*_, **__):
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(watched_process, name, fail)
+    monkeypatch.setattr(module, name, fail)
     process = make()
     process.run()
 
-    assert process.network.weights == untouched(stand_in, config, tmp_path)
+    assert process.trained == untouched(stand_in, config, tmp_path)
     assert process.logger.finished == 1
 
 
@@ -428,7 +576,7 @@ def test_a_folder_that_cannot_be_made_does_not_stop_the_job(make, process_config
 
 
 def test_an_ai_toolkit_whose_timers_have_other_names_is_recorded_still(make, monkeypatch, records):
-    monkeypatch.setattr(watched_process, "_PART_OF_TIMER", {})
+    monkeypatch.setattr(steps, "_PART_OF_TIMER", {})
     make().run()
 
     assert [step["global_step"] for step in records("step")] == list(range(10))
@@ -456,6 +604,8 @@ def test_a_request_to_save_and_stop_ends_the_training_well(make, process_config,
     assert process.progress_bar.closed == process.logger.finished == process.accelerator.ended == 1
     assert [type(error) for error in process.errors] == [KeyboardInterrupt]
     assert "done_hook" not in process.calls
+    assert not hasattr(process, "sd")
+    assert not hasattr(process, "network")
 
 
 def test_a_request_to_stop_does_not_save(make, process_config, run_folder, records):
@@ -509,6 +659,63 @@ def test_a_save_on_request_that_fails_does_not_end_the_training(
     assert failed["error"]["type"] == "OSError"
 
 
+@pytest.mark.parametrize(("processes", "reason"), [(1, "finished"), (2, "stopped")])
+def test_a_request_to_save_and_stop_whose_save_fails_stops_only_where_others_stop_too(
+    processes, reason, make, process_config, run_folder, records, monkeypatch, stand_in
+):
+    process_config["train"].update(steps=450, validate_every=0)
+    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
+    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["save_and_stop"]})
+    save = stand_in.SDTrainer.save
+
+    def full(process, step=None):
+        if step is not None:
+            raise OSError("no space left on device")
+        save(process)
+
+    monkeypatch.setattr(stand_in.SDTrainer, "save", full)
+    process = make()
+    process.accelerator.num_processes = processes
+    process.run()
+
+    assert records("control_change")
+    assert [record["global_step"] for record in records("checkpoint")] == ([450] if processes == 1 else [])
+    assert records("end")[0]["reason"] == reason
+
+
+def test_a_sampling_on_request_that_fails_ends_the_job_as_one_of_its_own_does(
+    make, process_config, run_folder, records, monkeypatch, stand_in
+):
+    process_config["train"].update(steps=3000, validate_every=0, skip_first_sample=True)
+    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
+    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["sample"]})
+    error = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def sample(process, step=None, is_first=False):
+        raise error
+
+    monkeypatch.setattr(stand_in.SDTrainer, "sample", sample)
+    with pytest.raises(RuntimeError) as raised:
+        make().run()
+
+    assert raised.value is error
+    assert records("end")[0]["status"] == "failed"
+    assert len(records("step")) < 3000
+
+
+def test_a_request_to_stop_after_the_last_step_leaves_the_end_to_ai_toolkit(make, monkeypatch, records):
+    def stop_at_last(process, log):
+        return Asked(to_stop=process.step_num == 10)
+
+    monkeypatch.setattr(watched_process, "answer", stop_at_last)
+    process = make()
+    process.run()
+
+    assert process.calls[-1] == "done_hook"
+    assert records("checkpoint")[-1]["checkpoint_path"].endswith("greyjacket.safetensors")
+    assert records("end")[0]["reason"] == "finished"
+
+
 # Going on.
 
 
@@ -533,6 +740,18 @@ def test_a_training_that_begins_anew_has_a_run_of_its_own(make, records, tmp_pat
 
     assert len(list((tmp_path / "logs").iterdir())) == 2
     assert {record["session"] for record in records()} == {1}
+
+
+@pytest.mark.parametrize("name", ["t", "telemetry"])
+def test_no_file_of_ours_is_taken_for_weights_to_go_on_from(name, make, config, process_config, tmp_path):
+    config["config"]["name"] = name
+    make().run()
+    process_config["train"]["steps"] = 15
+    process = make()
+    process.run()
+
+    assert process.start_step == 10
+    assert len(read_records(tmp_path / "logs" / name / "metrics.jsonl", "end")) == 2
 
 
 # Which files are whose.
@@ -564,6 +783,16 @@ def test_the_weights_of_a_save_are_found(step, there, found, tmp_path):
     assert [path.name for path in saved_weights(tmp_path, ["a", "word"], step)] == found
 
 
+@pytest.mark.parametrize("name", ["sam", "opt"])
+def test_what_lies_beside_the_weights_is_none_although_it_begins_like_them(name, tmp_path):
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "optimizer.pt").touch()
+    assert not has_weights(tmp_path, [name])
+
+    (tmp_path / f"{name}.safetensors").touch()
+    assert saved_weights(tmp_path, [name], None) == [tmp_path / f"{name}.safetensors"]
+
+
 def untouched(stand_in, config, tmp_path):
     """Return the weights that the job ends with where nothing is attached."""
     fresh = json.loads(json.dumps(config))
@@ -572,14 +801,24 @@ def untouched(stand_in, config, tmp_path):
     process["telemetry"] = False
     trainer = stand_in.SDTrainer(0, stand_in.Job(fresh), process)
     trainer.run()
-    return trainer.network.weights
+    return trainer.trained
 
 
-def test_another_rank_trains_on_and_writes_nothing(make, stand_in, config, monkeypatch, tmp_path):
+def test_another_rank_trains_on_and_writes_and_says_nothing(
+    make, stand_in, config, process_config, monkeypatch, tmp_path, caplog
+):
+    watched = []
+    process_config["on_step"] = lambda process: watched.append(
+        {"save", "end_step_hook"} & vars(process).keys()
+    )
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     process = make()
     process.run()
 
-    assert process.network.weights == untouched(stand_in, config, tmp_path)
+    # It does what is asked of all; the weights are the first one's.
+    assert watched == [{"end_step_hook"}] * 10
+    del process_config["on_step"]
+    assert process.trained == untouched(stand_in, config, tmp_path)
     assert not (tmp_path / "logs").exists()
+    assert caplog.text == ""

@@ -233,6 +233,14 @@ def test_run_py_takes_the_environment_of_the_checkout(checkout, job):
     assert (checkout / "asked_for.txt").read_text() == f"run.py {job} --name red\n"
 
 
+def test_run_py_knows_a_job_of_ai_toolkits_other_trainers(job, tmp_path, monkeypatch, capsys):
+    job.write_text(job.read_text().replace("sd_trainer", "concept_slider"))
+    monkeypatch.chdir(tmp_path)
+
+    assert main([str(job)]) == 2
+    assert "type concept_slider is trained by ai-toolkit" in capsys.readouterr().err
+
+
 def test_run_py_refuses_what_is_no_checkout_or_no_job_of_ai_toolkit(checkout, job, tmp_path, capsys):
     assert main([str(job), "--ai-toolkit", str(tmp_path)]) == 2
     assert "no ai-toolkit checkout" in capsys.readouterr().err

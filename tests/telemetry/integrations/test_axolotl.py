@@ -410,6 +410,21 @@ def test_the_trainer_is_left_as_it_was(trained):
     assert "train" not in vars(trained.trainer)
 
 
+def test_what_another_plugin_has_put_on_the_trainer_stays_there(axolotl, config, tmp_path, monkeypatch):
+    cfg, put = axolotl.load(**config(tmp_path, max_steps=1)), []
+
+    def put_around(cfg, trainer):
+        original = trainer.train
+        trainer.train = lambda *args, **kwargs: original(*args, **kwargs)
+        put.append(trainer.train)
+
+    monkeypatch.setattr(axolotl.plugin, "post_trainer_create", put_around)
+    trainer = axolotl.train(cfg)
+
+    assert trainer.train is put[0]
+    assert sessions(tmp_path)[-1]["status"] == "finished"
+
+
 def test_a_training_goes_on_in_the_run_that_its_checkpoint_is_from(trained, axolotl, config, tmp_path):
     shutil.copytree(trained.folder, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "out/checkpoint-4")
@@ -509,6 +524,26 @@ def test_a_training_without_the_command_is_a_run_too(axolotl, config, tmp_path):
     assert spans["model_init"]["start"] + spans["model_init"]["duration"] <= spans["training_loop"]["start"]
     assert [entry.get("is_final") for entry in records(tmp_path, "checkpoint")][-1] is True
     assert sessions(tmp_path)[-1]["status"] == "finished"
+
+
+def test_a_training_in_a_script_is_over_when_the_next_one_begins(axolotl, config, tmp_path):
+    axolotl.train(axolotl.load(**config(tmp_path / "one", max_steps=1)), through_command=False)
+    assert sessions(tmp_path / "one")[-1]["status"] == "running"
+
+    axolotl.train(axolotl.load(**config(tmp_path / "two", max_steps=1)))
+
+    assert sessions(tmp_path / "one")[-1]["status"] == "finished"
+    assert sessions(tmp_path / "two")[-1]["status"] == "finished"
+
+
+def test_a_training_that_never_came_to_its_end_failed_when_the_next_one_begins(axolotl, config, tmp_path):
+    cfg = axolotl.load(**config(tmp_path / "one", max_steps=1))
+    axolotl.plugin.load_datasets(cfg)
+    axolotl.train(axolotl.load(**config(tmp_path / "two", max_steps=1)))
+
+    assert sessions(tmp_path / "one")[-1]["status"] == "failed"
+    assert "another training began" in records(tmp_path / "one", "error")[0]["message"]
+    assert sessions(tmp_path / "two")[-1]["status"] == "finished"
 
 
 @pytest.mark.parametrize("block", [False, {"enabled": False}], ids=["false", "enabled: false"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import os
 import pickle
@@ -23,7 +24,10 @@ from toolkit.telemetry.options import OptionsError
 torch = pytest.importorskip("torch")
 L = pytest.importorskip("lightning.pytorch")
 
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402  # only where Lightning is installed
+from lightning.pytorch.callbacks import (  # noqa: E402  # only where Lightning is installed
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+)
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from lightning.pytorch.plugins.io import AsyncCheckpointIO  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
@@ -107,6 +111,14 @@ class TwoOptimizers(Regression):
         ]
 
 
+class ThreeOptimizers(TwoOptimizers):
+    """Makes three steps of each batch."""
+
+    def configure_optimizers(self):
+        first, second = super().configure_optimizers()
+        return [first, second, torch.optim.SGD(self.parameters(), lr=0.3)]
+
+
 def loader(batch_size=BATCH):
     generator = torch.Generator().manual_seed(0)
     data = TensorDataset(
@@ -134,6 +146,12 @@ def trainer_of(folder, callbacks, **options):
 def callback_of(folder, **options):
     return TelemetryCallback(
         **{"log_dir": folder / "logs", "run_name": "r", "log_every": 1, **QUIET, **options}
+    )
+
+
+def logger_of(folder, **options):
+    return TelemetryLightningLogger(
+        **{"log_dir": folder / "logs", "run_name": "r", "save_dir": folder, **QUIET, **options}
     )
 
 
@@ -250,7 +268,9 @@ def test_checkpoints_are_told_of_with_their_path_size_and_time(trained):
 def test_every_part_of_the_training_has_its_span(trained):
     folder, _, _, _ = trained
     (summary,) = records(folder, "span_summary", session=1)
-    counts = {name: times["count"] for name, times in summary["spans"].items()}
+    counts = {
+        name: times["count"] for name, times in summary["spans"].items() if not name.startswith("profiling/")
+    }
     batches = EPOCHS * SAMPLES // BATCH
 
     assert counts == {
@@ -271,6 +291,20 @@ def test_every_part_of_the_training_has_its_span(trained):
     updates = [r for r in records(folder, "span_event") if r["name"] == "training_metrics_update"]
     assert [r["attributes"]["num_iterations"] for r in updates] == [STEPS]
     assert not any("error" in record or "unfinished" in record for record in records(folder, "span"))
+
+
+def test_the_modules_own_methods_are_profiled_without_a_line_and_given_back(trained):
+    folder, _, _, module = trained
+    names = {name for step in records(folder, "step") for name in step}
+
+    assert {"profiling/Regression.training_step", "profiling/Regression.optimizer_step"} <= names
+    assert not [name for name in vars(module) if name.endswith("_step")]
+
+
+def test_profiling_can_be_switched_off(tmp_path):
+    trainer_of(tmp_path, [callback_of(tmp_path, profiling=False)], max_epochs=1).fit(Regression(), loader())
+
+    assert not [name for record in records(tmp_path) for name in record if name.startswith("profiling/")]
 
 
 def test_spans_stand_within_one_another_as_the_work_did(trained):
@@ -624,6 +658,307 @@ def test_a_callback_can_be_sent_to_another_process(trained):
     assert resumed.state_dict() == callback.state_dict() != {}
 
 
+def test_metrics_are_on_every_record_however_many_steps_a_batch_makes(tmp_path):
+    callback = callback_of(tmp_path, log_every=5)
+    trainer_of(tmp_path, [callback]).fit(ThreeOptimizers(), loader())
+
+    told = [(r["global_step"], "loss" in r) for r in records(tmp_path, "step")]
+    assert told == [(step, True) for step in (3, 6, 12, 15, 21, 27, 30)]
+
+
+def test_no_last_step_is_promised_that_may_be_another(tmp_path):
+    def promised(module, *others, **limits):
+        callback = callback_of(tmp_path)
+        trainer_of(tmp_path, [callback, *others], **limits).fit(module, loader())
+        return records(tmp_path, "start", name=callback.telemetry.run_folder.name)[0].get("max_steps")
+
+    assert promised(Regression(), max_steps=1000) == 10
+    assert promised(Regression(), max_steps=3) == 3
+    assert promised(TwoOptimizers()) is None
+    assert promised(Regression(), GradientAccumulationScheduler({0: 1, 1: 2})) is None
+
+
+def test_a_clipped_value_is_not_told_as_a_norm(tmp_path):
+    trainer_of(
+        tmp_path,
+        [callback_of(tmp_path)],
+        max_epochs=1,
+        gradient_clip_val=0.5,
+        gradient_clip_algorithm="value",
+    ).fit(Regression(), loader())
+
+    assert "max_grad_norm" not in records(tmp_path, "start")[0]
+
+
+def test_layers_without_a_size_do_not_keep_the_start_back(tmp_path):
+    module = Regression()
+    module.layers = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.Linear(8, 1))
+    trainer_of(tmp_path, [callback_of(tmp_path)], max_epochs=1).fit(module, loader())
+
+    (start,) = records(tmp_path, "start")
+    assert (start["model_name"], start["max_steps"]) == ("Regression", 5)
+    assert "model_total_params" not in start
+
+
+class BatchwiseValidation(Regression):
+    """Logs single batches of its validation, and hands something to the logger itself."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.loss_of(batch), on_step=True, on_epoch=True)
+        self.log("val_last", float(batch_idx), on_step=True, on_epoch=False)
+        self.log("score", 2.5, on_step=True, on_epoch=True)
+
+    def on_validation_epoch_end(self):
+        if self.logger is not None and not self.trainer.sanity_checking:
+            self.logger.log_metrics({"handed": 7.0, "epoch": self.current_epoch})
+
+
+@pytest.mark.parametrize("has_callback", [True, False])
+def test_single_batches_of_a_validation_are_on_no_record(tmp_path, has_callback):
+    logger = logger_of(tmp_path, log_every=1)
+    callbacks = [TelemetryCallback()] if has_callback else []
+    trainer = trainer_of(tmp_path, callbacks, logger=logger, log_every_n_steps=1, val_check_interval=2)
+    trainer.fit(BatchwiseValidation(), loader(), loader(10))
+
+    names = {"val_loss_step", "val_last", "score_step"}
+    assert [r for r in records(tmp_path) if names & set(r)] == []
+    evaluations = [r for r in records(tmp_path, "eval") if "val_loss_epoch" in r]
+    assert len(evaluations) == 4
+    assert {r["score_epoch"] for r in evaluations} == {2.5}
+    steps = [r["global_step"] for r in records(tmp_path, "step")]
+    assert steps == sorted(steps)
+
+
+def test_what_is_handed_to_the_logger_stands_where_it_belongs(tmp_path):
+    logger = logger_of(tmp_path, log_every=1)
+
+    class Handing(BatchwiseValidation):
+        def training_step(self, batch, batch_idx):
+            # This name has Lightning tell its loggers of another step than its own.
+            self.log("step", 100.0)
+            self.log("number", float(self.global_step))
+            if self.global_step == 2:
+                self.logger.log_metrics({"own": 1.0, "epoch": 0})
+            return self.loss_of(batch)
+
+        def on_test_epoch_end(self):
+            self.logger.log_metrics({"of_test": 2.0})
+
+        def on_train_end(self):
+            self.logger.log_metrics({"last": 3.0})
+
+    trainer = trainer_of(tmp_path, [TelemetryCallback()], logger=logger, log_every_n_steps=1, max_epochs=1)
+    trainer.fit(Handing(), loader(), loader(10))
+    trainer.test(Handing(), loader(), verbose=False)
+
+    steps = records(tmp_path, "step")
+    assert [(r["global_step"], r["number"]) for r in steps[:-1]] == [(n + 1, float(n)) for n in range(5)]
+    assert [(r["global_step"], r["own"]) for r in steps if "own" in r] == [(3, 1.0)]
+    assert (steps[-1]["global_step"], steps[-1]["last"]) == (5, 3.0)
+    validated, tested = records(tmp_path, "eval")
+    assert (validated["handed"], tested["of_test"]) == (7.0, 2.0)
+
+
+def test_a_logger_alone_takes_the_latest_step_for_what_names_none(tmp_path):
+    logger = logger_of(tmp_path)
+
+    def add(module, batch, loss):
+        if batch == 3:
+            logger.log_metrics({"own": 7.0})
+        return loss
+
+    trainer_of(tmp_path, [], logger=logger, log_every_n_steps=1).fit(Regression(at_batch=add), loader())
+
+    assert [r["global_step"] for r in records(tmp_path, "step") if "own" in r] == [2]
+
+
+def test_predictions_are_no_run(tmp_path):
+    class Predicting(Regression):
+        def predict_step(self, batch, batch_idx):
+            return self.layers(batch[0])
+
+    trainer_of(tmp_path, [], logger=logger_of(tmp_path)).predict(Predicting(), loader())
+    trainer_of(tmp_path, [callback_of(tmp_path)]).predict(Predicting(), loader())
+
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("has_callback", [True, False])
+def test_a_second_training_is_a_run_of_its_own_unless_it_goes_on(tmp_path, has_callback):
+    logger = logger_of(tmp_path, log_every=1)
+    callbacks = [TelemetryCallback(logger)] if has_callback else []
+
+    def new_trainer():
+        return trainer_of(tmp_path, callbacks, logger=logger, log_every_n_steps=1, max_epochs=1)
+
+    new_trainer().validate(Regression(), loader(), verbose=False)
+    trainer = new_trainer()
+    trainer.fit(Regression(), loader())
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(trainer.lightning_module, loader())
+    new_trainer().fit(Regression(), loader())
+
+    sessions = {folder.name: len(read_manifest(folder).sessions) for folder in (tmp_path / "logs").iterdir()}
+    assert sessions == {"r": 3, "r-2": 1}
+
+
+def test_checkpoints_of_a_given_logger_name_its_own_run(tmp_path):
+    saves = ModelCheckpoint(dirpath=tmp_path, save_last=True)
+    trainer_of(tmp_path, [callback_of(tmp_path, run_name="first"), saves], max_epochs=1).fit(
+        Regression(), loader()
+    )
+    with make_logger(tmp_path / "logs") as log:
+        callback = TelemetryCallback(log)
+        trainer_of(tmp_path, [callback]).fit(
+            Regression(), loader(), ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True
+        )
+
+    assert callback.state_dict() == {"run_id": log.run_id}
+
+
+def test_a_checkpoint_saved_beside_the_training_is_told_of_though_a_better_one_took_its_place(tmp_path):
+    saves = ModelCheckpoint(dirpath=tmp_path, monitor="train_mse_epoch", save_top_k=1)
+    trainer_of(tmp_path, [callback_of(tmp_path), saves], plugins=[AsyncCheckpointIO()], max_epochs=3).fit(
+        Regression(), loader()
+    )
+
+    assert len([*tmp_path.glob("*.ckpt")]) == 1
+    assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [5, 10, 15]
+
+
+def test_what_was_done_before_a_training_failed_is_told_of(tmp_path):
+    plugin = AsyncCheckpointIO()
+
+    class FailsInTheEnd(L.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            if trainer.current_epoch == 1:
+                # Until the checkpoint of the first epoch is there.
+                plugin._executor.shutdown(wait=True)
+                raise ValueError("no such sample")
+
+    callbacks = [callback_of(tmp_path), FailsInTheEnd(), ModelCheckpoint(dirpath=tmp_path)]
+    with pytest.raises(ValueError, match="no such sample"):
+        trainer_of(tmp_path, callbacks, plugins=[plugin]).fit(Regression(), loader())
+
+    assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [5]
+    assert [r["epoch"] for r in records(tmp_path, "epoch")] == [0, 1]
+
+
+def test_a_batch_that_the_module_refuses_ends_with_its_epoch(tmp_path):
+    class Refusing(Regression):
+        def on_train_batch_start(self, batch, batch_idx):
+            return -1 if batch_idx == 2 else None
+
+    callback = callback_of(tmp_path, spans="all")
+    trainer_of(tmp_path, [callback]).fit(Refusing(), loader())
+
+    (refused, *_), loads = spans(tmp_path, "forward")[2:], spans(tmp_path, "data_loading")
+    assert len(loads) == 6
+    assert refused["start"] + refused["duration"] <= loads[3]["start"]
+    updates = [r for r in records(tmp_path, "span_event") if r["name"] == "training_metrics_update"]
+    assert updates[-1]["attributes"]["num_iterations"] == 4
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda trainer: pickle.loads(pickle.dumps(trainer))])
+def test_a_trainer_can_be_copied_in_the_midst_of_its_training(tmp_path, how):
+    copies = []
+
+    class Copies(L.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 2:
+                copies.append(how(trainer))
+
+        def __reduce__(self):
+            return L.Callback, ()
+
+    callback = callback_of(tmp_path)
+    trainer = trainer_of(tmp_path, [callback, Copies()], max_epochs=1)
+    trainer.fit(Regression(), loader())
+    (copied,) = copies
+    (ours,) = [one for one in copied.callbacks if isinstance(one, TelemetryCallback)]
+    copied.save_checkpoint(tmp_path / "copied.ckpt")
+
+    assert (ours.is_live, ours.state_dict()) == (False, callback.state_dict())
+    assert torch.load(tmp_path / "copied.ckpt", weights_only=True)["global_step"] == 2
+    assert records(tmp_path, "checkpoint") == []
+    assert len(records(tmp_path, "step")) == trainer.global_step == 5
+    assert callback.guard.total == 0
+
+
+def test_a_trainer_within_another_is_left_out(tmp_path):
+    callback = callback_of(tmp_path)
+
+    def evaluate(module, batch, loss):
+        if batch == 2:
+            trainer_of(tmp_path, [callback]).validate(Regression(), loader(), verbose=False)
+        return loss
+
+    trainer = trainer_of(tmp_path, [callback], max_epochs=1)
+    trainer.fit(Regression(at_batch=evaluate), loader())
+
+    assert [r["global_step"] for r in records(tmp_path, "step")] == [1, 2, 3, 4, 5]
+    assert records(tmp_path, "eval") == []
+    assert [r["status"] for r in records(tmp_path, "end")] == ["finished"]
+    assert "save_checkpoint" not in vars(trainer)
+
+
+def test_a_training_whose_end_another_callback_hides_is_ended_before_the_next(tmp_path):
+    class Hides(L.Callback):
+        def on_exception(self, *_):
+            raise RuntimeError("broken, too")
+
+    def fail(module, batch, loss):
+        raise ValueError("no such sample")
+
+    callback = callback_of(tmp_path)
+    callbacks = [Hides(), callback, ModelCheckpoint(dirpath=tmp_path, save_top_k=-1)]
+    trainer = trainer_of(tmp_path, callbacks)
+    with pytest.raises(RuntimeError, match="broken, too"):
+        trainer.fit(Regression(at_batch=fail), loader())
+    trainer.fit(Regression(), loader())
+
+    ended = {
+        folder.name: read_manifest(folder).sessions[0].status for folder in (tmp_path / "logs").iterdir()
+    }
+    assert ended == {"r": "failed", "r-2": "finished"}
+    assert [r["global_step"] for r in records(tmp_path, "checkpoint", name="r-2")] == [5, 10]
+    assert "save_checkpoint" not in vars(trainer)
+
+
+def test_a_training_that_is_terminated_is_a_stopped_run(tmp_path):
+    def terminate(module, batch, loss):
+        if batch == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return loss
+
+    with pytest.raises(SystemExit):
+        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(Regression(at_batch=terminate), loader())
+
+    (end,) = records(tmp_path, "end")
+    assert (end["status"], end["reason"]) == ("stopped", "signal")
+
+
+def test_a_trial_run_without_loggers_writes_nothing_that_nobody_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    logger = TelemetryLightningLogger(enabled=False)
+    trainer_of(tmp_path, [TelemetryCallback()], logger=logger, fast_dev_run=True).fit(Regression(), loader())
+
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_training_is_the_same_with_us(tmp_path):
+    def train(callbacks, logger):
+        L.seed_everything(0)
+        module = Regression()
+        trainer = trainer_of(tmp_path, callbacks, logger=logger, accumulate_grad_batches=ACCUMULATED)
+        trainer.fit(module, loader(), loader(10))
+        return [*module.losses, *torch.nn.utils.parameters_to_vector(module.parameters()).tolist()]
+
+    logger = logger_of(tmp_path, log_every=1)
+
+    assert train([TelemetryCallback()], logger) == train([], False)
+
+
 OTHER_NAME = """
     import sys
     import torch
@@ -711,26 +1046,72 @@ TWO_RANKS = """
 """
 
 
-@pytest.mark.slow
-def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
-    (tmp_path / "job.py").write_text(textwrap.dedent(TWO_RANKS))
+def run_job(folder, script):
+    (folder / "job.py").write_text(textwrap.dedent(script))
     done = subprocess.run(
         [sys.executable, "job.py"],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=110,
     )
-
     assert done.returncode == 0, done.stderr[-3000:]
-    said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    return sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+
+
+@pytest.mark.slow
+def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
+    said = run_job(tmp_path, TWO_RANKS)
+
     (answer,) = records(tmp_path, "control_change")
     step = answer["global_step"]
     assert answer["status"] == "applied"
     assert said == [f"rank {rank} stopped at {step} {{}}" for rank in (0, 1)]
     assert [r["global_step"] for r in records(tmp_path, "step")] == [*range(1, step + 1)]
     assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [step]
+
+
+OLDER_THAN_ITS_RANKS = """
+    import lightning.pytorch as pl
+    import torch
+    from toolkit.runfolder.control import write_request
+    from toolkit.telemetry.integrations.lightning import TelemetryCallback
+    from toolkit.telemetry.logger import TelemetryLogger
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch, batch_idx):
+            if self.global_rank == 0 and self.global_step == 3:
+                write_request(log.run_folder, actions=["save_and_stop"])
+                log._run.steering.poller.poll()
+            return self.layer(batch).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    log = TelemetryLogger("r", log_dir="logs", log_every=1, system=False)
+    log.declare_action("stop")
+    trainer = pl.Trainer(
+        max_epochs=1, devices=2, strategy="ddp", accelerator="cpu", enable_progress_bar=False, logger=False,
+        enable_checkpointing=False, enable_model_summary=False, callbacks=[TelemetryCallback(log)],
+    )
+    trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(40, 2), batch_size=2))
+    print("rank", trainer.global_rank, "ended at", trainer.global_step, flush=True)
+    log.close()
+"""
+
+
+@pytest.mark.slow
+def test_one_rank_does_not_stop_without_the_others_where_the_logger_is_older_than_them(tmp_path):
+    said = run_job(tmp_path, OLDER_THAN_ITS_RANKS)
+
+    assert said == ["rank 0 ended at 10", "rank 1 ended at 10"]
+    steps = [len(records(tmp_path, "step", name=folder.name)) for folder in (tmp_path / "logs").iterdir()]
+    assert sorted(steps) == [0, 10]
 
 
 def raising(error):

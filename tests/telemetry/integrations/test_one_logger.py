@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -337,6 +338,62 @@ def test_wrong_options_are_heard_of_at_once(tmp_path):
 
     with pytest.raises(OptionsError, match="log_dri"):
         RunFolderExporter(log_dri=str(tmp_path))
+
+
+def test_a_span_that_is_open_is_found_however_many_came_after_it(tmp_path, monkeypatch):
+    from nv_one_logger.core.span import Span
+
+    from toolkit.telemetry.integrations import one_logger
+
+    monkeypatch.setattr(one_logger, "_IDS_KEPT", 3)
+    exporter = one_logger.RunFolderExporter(
+        run_name="long", log_dir=str(tmp_path), spans="all", system=False, csv=False, control=False
+    )
+    exporter.initialize()
+    application = Span.create("application")
+    loop = Span.create("training_loop", parent_span=application)
+    exporter.export_start(application)
+    exporter.export_start(loop)
+    for _ in range(5):
+        encode = Span.create("encode", parent_span=loop)
+        exporter.export_start(encode)
+        encode.stop()
+        exporter.export_stop(encode)
+    # As a checkpoint that is written in the background: nothing but its parent says what it is part of.
+    saving = Span.create("checkpoint_save_async", parent_span=loop)
+    thread = threading.Thread(target=exporter.export_start, args=(saving,))
+    thread.start()
+    thread.join()
+    for span in (saving, loop, application):
+        span.stop()
+        exporter.export_stop(span)
+    exporter.close()
+    spans = {span["name"]: span for span in read_records(tmp_path / "long/metrics.jsonl", "span")}
+
+    assert spans["checkpoint_save_async"]["parent_id"] == spans["training_loop"]["id"]
+    assert len(exporter._ids) == 3
+
+
+@pytest.mark.parametrize("how", ["switched off", "another rank"])
+def test_where_nothing_is_to_be_written_nothing_is(tmp_path, monkeypatch, how):
+    from nv_one_logger.core.span import Span
+
+    from toolkit.telemetry.integrations.one_logger import RunFolderExporter
+
+    if how == "another rank":
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    exporter = RunFolderExporter(run_name="r", log_dir=str(tmp_path), enabled=how != "switched off")
+    exporter.initialize()
+    span = Span.create("training_loop")
+    exporter.export_start(span)
+    span.stop()
+    exporter.export_stop(span)
+    guard = exporter.log.guard
+    exporter.close()
+
+    assert list(tmp_path.iterdir()) == []
+    assert guard.total == 0
 
 
 def test_nothing_raises_into_one_logger_and_nothing_is_made_before_it_begins(tmp_path):

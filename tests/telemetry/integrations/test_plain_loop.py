@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -21,28 +22,41 @@ pytestmark = pytest.mark.timeout(240)
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def run_script(folder, *command):
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def write_script(folder, steps=60):
+    (block,) = blocks(ROOT / "docs/integrations/plain-pytorch.md", "python")
+    text, changed = re.subn(r"(?m)^STEPS = 60$", f"STEPS = {steps}", block.text)
+    assert changed == 1
+    (folder / "train.py").write_text(text)
+
+
+def begin_script(folder, *command):
     environment = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
-    finished = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, *command, "train.py"],
         cwd=folder,
         env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
     )
-    assert finished.returncode == 0, finished.stderr
-    return finished
+
+
+def run_script(folder, *command):
+    process = begin_script(folder, *command)
+    output, _ = process.communicate(timeout=110)
+    assert process.returncode == 0, output
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The run folder after two ranks trained for 60 steps, and one process for 20 more from their checkpoint."""
     folder = tmp_path_factory.mktemp("plain")
-    (block,) = blocks(ROOT / "docs/integrations/plain-pytorch.md", "python")
-    (folder / "train.py").write_text(block.text)
-    run_script(folder, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    (folder / "train.py").write_text(re.sub(r"(?m)^STEPS = 60$", "STEPS = 80", block.text))
+    write_script(folder)
+    run_script(folder, *TWO_RANKS)
+    write_script(folder, steps=80)
     run_script(folder)
     assert [path.name for path in (folder / "logs").iterdir()] == ["plain"]
     return folder / "logs/plain"
@@ -119,3 +133,33 @@ def test_what_goes_on_from_the_checkpoint_goes_on_in_the_run(trained, ranks):
     assert of(records, "step")[0]["train_loss"] < 0.5 * of(ranks[0], "step")[0]["train_loss"]
     assert [session["status"] for session in manifest["sessions"]] == ["finished", "finished"]
     assert [session["perf_tag"] for session in manifest["sessions"]] == ["plain-cpu", "plain-cpu"]
+
+
+def test_a_stop_that_is_asked_for_ends_both_ranks_at_one_step(tmp_path):
+    write_script(tmp_path, steps=10_000_000)
+    folder = tmp_path / "logs/plain"
+    files = (folder / "metrics.jsonl", folder / "ranks/00001.jsonl")
+    process = begin_script(tmp_path, *TWO_RANKS)
+    try:
+        wait_for_steps(process, files)
+        request = folder / ".asked"
+        request.touch(mode=0o600)
+        request.write_text(json.dumps({"actions": ["stop"], "timestamp": time.time()}))
+        os.replace(request, folder / "control.json")
+        output, _ = process.communicate(timeout=110)
+    finally:
+        process.terminate()
+    ends = [read_records(file, "end")[0] for file in files]
+    (checkpoint,) = read_records(files[0], "checkpoint")
+
+    assert process.returncode == 0, output
+    assert [end["status"] for end in ends] == ["stopped", "stopped"]
+    assert ends[0]["global_step"] == ends[1]["global_step"] == checkpoint["global_step"]
+
+
+def wait_for_steps(process, files):
+    deadline = time.monotonic() + 60
+    while not all(file.exists() and b'"step"' in file.read_bytes() for file in files):
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

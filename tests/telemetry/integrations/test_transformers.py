@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -10,13 +12,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
-from tests.telemetry.logged import make_logger, read_records
+from tests.telemetry.logged import Arriving, make_logger, read_records
 from toolkit.runfolder.control import write_request
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.device_scalars import PendingScalar
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
+from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch
+from toolkit.telemetry.integrations.transformers.start_facts import about_model
 from toolkit.telemetry.options import OptionsError
 
 QUIET = {"system": False, "csv": False}
@@ -84,6 +90,28 @@ class AskAt(TrainerCallback):
             log = self.telemetry.log
             write_request(log.run_folder, **self.request)
             log._run._look_at_control()
+
+
+class AtHook(TrainerCallback):
+    """Calls a function with the trainer and its state at one hook of a training."""
+
+    def __init__(self, hook, function):
+        self.trainer = None
+
+        def call(args, state, control, **_):
+            function(self.trainer, state, control)
+
+        setattr(self, hook, call)
+
+
+def train_with(folder, *callbacks, **arguments):
+    """Train with callbacks, of which those that want to know the trainer do; return it."""
+    trainer = make_trainer(folder, *callbacks, **arguments)
+    for callback in callbacks:
+        if isinstance(callback, AtHook):
+            callback.trainer = trainer
+    trainer.train()
+    return trainer
 
 
 class FailAt(TrainerCallback):
@@ -183,6 +211,25 @@ def test_whole_epochs_are_told(trained):
     ]
 
 
+class Endless(torch.utils.data.IterableDataset):
+    """Data of which nobody knows how much there are: two steps."""
+
+    def __iter__(self):
+        return iter(make_examples(8))
+
+
+def test_an_epoch_of_data_of_unknown_length_is_told_when_they_end(tmp_path):
+    trainer = make_trainer(tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), max_steps=5)
+    trainer.train_dataset = Endless()
+    trainer.train()
+
+    # The third one ends with the training.
+    assert [(entry["epoch"], entry["global_step"]) for entry in records(tmp_path, "epoch")] == [
+        (1, 2),
+        (2, 4),
+    ]
+
+
 def test_a_checkpoint_has_its_path_size_and_seconds(trained):
     saved = records(trained.folder, "checkpoint")
 
@@ -220,6 +267,25 @@ def test_the_time_is_told_by_its_parts(trained):
     assert summary["forward"]["count"] == 8 + summary["validation_iteration"]["count"]
 
 
+def test_the_trainers_own_methods_are_profiled_without_a_line(trained):
+    found = [name for step in records(trained.folder, "step") for name in step]
+    summary = records(trained.folder, "span_summary")[-1]["spans"]
+
+    for method in ("training_step", "compute_loss"):
+        assert f"profiling/Trainer.{method}" in found
+        assert summary[f"profiling/Trainer.{method}"]["count"] >= 8
+    assert summary["profiling/Trainer.prediction_step"]["count"] >= 1
+    assert summary["profiling/Trainer._save_checkpoint"]["count"] >= 1
+
+
+def test_profiling_can_be_switched_off(tmp_path):
+    make_trainer(
+        tmp_path, TelemetryCallback(log_dir=str(tmp_path / "logs"), profiling=False, **QUIET)
+    ).train()
+
+    assert not [name for record in records(tmp_path) for name in record if name.startswith("profiling/")]
+
+
 def test_the_vocabulary_is_told_steps_samples_and_tokens(trained):
     (update,) = [
         event["attributes"]
@@ -238,6 +304,17 @@ def test_a_run_that_ends_is_finished_and_its_trainer_as_it_was(trained):
     assert records(trained.folder, "end")[0]["telemetry_errors"] == 0
     assert not {"training_step", "_run_epoch", "compute_loss"} & set(vars(trained.trainer))
     assert "backward" not in vars(trained.trainer.accelerator)
+
+
+def test_the_training_is_the_same_as_without_us(trained, tmp_path):
+    alone = make_trainer(tmp_path)
+    alone.train()
+
+    # Steps of both have the same logs, but for what only one of them counts.
+    losses = [entry["loss"] for entry in alone.state.log_history if "loss" in entry]
+    assert losses == [entry["loss"] for entry in trained.history if "loss" in entry]
+    ours = trained.trainer.model.state_dict()
+    assert all(torch.equal(weight, ours[name]) for name, weight in alone.model.state_dict().items())
 
 
 def test_what_report_to_names_is_written_beside_it(trained):
@@ -315,6 +392,7 @@ class Talkative(Trainer):
     def compute_loss(self, *args, **kwargs):
         if self.state.global_step == 1:
             self.log({"mine": 0.5, "note": "no number", "flag": True, "table": [1, 2]})
+            self.log({"note": "nothing but words"})
         return super().compute_loss(*args, **kwargs)
 
 
@@ -322,10 +400,73 @@ def test_metrics_of_the_callers_own_are_kept_and_what_is_no_number_is_left_out(t
     telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     make_trainer(tmp_path, telemetry, trainer=Talkative, num_train_epochs=1).train()
 
-    steps = steps_of(records(tmp_path, "step"))
+    found = records(tmp_path, "step")
+    assert not [record for record in found if not {"mine", "train_loss"} & set(record)]
+    steps = steps_of(found)
     assert steps[1]["mine"] == 0.5
     assert not {"note", "flag", "table", "unencodable"} & set(steps[1])
     assert steps[1]["train_loss"] == pytest.approx(steps[1]["loss"])
+
+
+def test_own_numbers_between_a_step_and_its_log_do_not_take_its_place(tmp_path):
+    train_with(
+        tmp_path,
+        TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
+        AtHook(
+            "on_step_end", lambda trainer, state, control: trainer.log({"mine": float(state.global_step)})
+        ),
+    )
+
+    steps = steps_of(records(tmp_path, "step"))
+    assert [steps[step]["mine"] for step in (1, 2, 3, 4)] == [1.0, 2.0, 3.0, 4.0]
+    assert all({"train_loss", "lr", "grad_norm", "epoch"} <= set(steps[step]) for step in (1, 2, 3, 4))
+
+
+def test_an_evaluation_on_the_training_data_is_neither_a_step_nor_the_end(tmp_path):
+    def evaluate(trainer, state, control):
+        trainer.evaluate(trainer.train_dataset, metric_key_prefix="train")
+
+    train_with(
+        tmp_path,
+        TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
+        AtHook("on_epoch_end", evaluate),
+    )
+
+    assert [entry["global_step"] for entry in records(tmp_path, "eval")] == [2, 4]
+    assert all("train_samples_per_second" in entry for entry in records(tmp_path, "eval"))
+    assert len(records(tmp_path, "train_summary")) == 1
+    assert [entry["global_step"] for entry in records(tmp_path, "step")] == [1, 2, 3, 4]
+
+
+def test_the_summary_is_known_after_the_trainers_own_printing(tmp_path):
+    trainer = make_trainer(tmp_path, num_train_epochs=1)
+    # Behind the callback that prints, which takes something out of the log.
+    trainer.add_callback(TelemetryCallback(log_dir=tmp_path / "logs", **QUIET))
+    trainer.train()
+
+    assert len(records(tmp_path, "train_summary")) == 1
+    assert records(tmp_path, "eval") == []
+
+
+def test_a_step_that_is_cut_short_among_its_micro_batches_is_not_counted(tmp_path):
+    to_cut = [1]
+
+    def cut(trainer, state, control):
+        control.should_epoch_stop = state.global_step in to_cut
+        to_cut[:] = [] if control.should_epoch_stop else to_cut
+
+    train_with(
+        tmp_path,
+        TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
+        AtHook("on_substep_end", cut),
+        max_steps=3,
+        num_train_epochs=-1,
+    )
+
+    (update,) = [e for e in records(tmp_path, "span_event") if e["name"] == "training_metrics_update"]
+    assert update["attributes"]["num_iterations"] == 3
+    assert not [span for span in records(tmp_path, "span") if "error" in span]
+    assert records(tmp_path, "end")[0]["telemetry_errors"] == 0
 
 
 def test_a_save_is_done_at_the_step_where_it_is_asked_for(tmp_path):
@@ -360,6 +501,16 @@ def test_an_evaluation_and_another_interval_can_be_asked_for(tmp_path):
     assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry] == [1, 2, 4]
 
 
+def test_a_log_at_the_very_step_where_the_interval_grows_is_kept(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    trainer = make_trainer(tmp_path, telemetry, AskAt(telemetry, 3, log_every=10))
+    trainer.train()
+
+    history = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
+    steps = steps_of(records(tmp_path, "step"))
+    assert {step: steps[step]["loss"] for step in (1, 2, 3, 4)} == history
+
+
 def test_a_failure_is_recorded_and_goes_on_as_it_is(tmp_path):
     error = RuntimeError("the disk of the data is gone")
     trainer = make_trainer(
@@ -378,6 +529,43 @@ def test_a_failure_is_recorded_and_goes_on_as_it_is(tmp_path):
     assert not {"training_step", "_run_epoch"} & set(vars(trainer))
 
 
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end", "on_step_end"])
+def test_another_callback_that_fails_ends_the_run(tmp_path, hook):
+    def fail(trainer, state, control):
+        raise RuntimeError("somebody else's")
+
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    with pytest.raises(RuntimeError, match="somebody else's"):
+        train_with(tmp_path, telemetry, AtHook(hook, fail))
+
+    assert status(tmp_path) == "failed"
+    assert not telemetry.log.is_live
+
+
+class ForgivesEvaluation(Trainer):
+    """Goes on with the training where an evaluation fails."""
+
+    def evaluate(self, *args, **kwargs):
+        raise RuntimeError("no room for the evaluation")
+
+    def _maybe_log_save_evaluate(self, *args, **kwargs):
+        try:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        except RuntimeError:
+            self.control.should_evaluate = False
+
+
+def test_a_failure_that_is_caught_ends_nothing(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    trainer = make_trainer(
+        tmp_path, telemetry, trainer=ForgivesEvaluation, eval_strategy="steps", eval_steps=2
+    )
+    trainer.train()
+
+    assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2, 3, 4]
+    assert status(tmp_path) == "finished"
+
+
 def test_an_interruption_is_no_failure(tmp_path):
     trainer = make_trainer(
         tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), FailAt(2, KeyboardInterrupt())
@@ -392,27 +580,48 @@ def test_an_interruption_is_no_failure(tmp_path):
 
 def test_switched_off_it_does_nothing_and_writes_nothing(tmp_path):
     telemetry = TelemetryCallback(log_dir=tmp_path / "logs", enabled=False)
-    make_trainer(tmp_path, telemetry, num_train_epochs=1).train()
+    put = set()
 
+    def look(trainer, state, control):
+        owners = (trainer, trainer.accelerator, trainer.callback_handler)
+        put.update(
+            name for owner in owners for name in vars(owner) if callable(getattr(type(owner), name, None))
+        )
+
+    train_with(tmp_path, telemetry, AtHook("on_step_end", look), num_train_epochs=1)
+
+    assert put == set()
     assert not (tmp_path / "logs").exists()
     assert telemetry.log is None
     assert telemetry.is_live is False
 
 
-@pytest.mark.parametrize("broken", ["log_step", "log_start", "span"])
+BROKEN = (
+    "__init__",
+    "declare_action",
+    "log_epoch",
+    "log_event",
+    "log_start",
+    "log_step",
+    "span",
+    "start_span",
+)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_logger_does_not_stop_the_training(trained, tmp_path, monkeypatch, broken):
     def fail(*args, **kwargs):
         raise ValueError("broken")
 
     monkeypatch.setattr(TelemetryLogger, broken, fail)
-    trainer = make_trainer(
-        tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), num_train_epochs=1
-    )
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    trainer = make_trainer(tmp_path, telemetry)
     trainer.train()
 
-    assert trainer.state.global_step == 2
-    assert trainer.state.log_history[0]["loss"] == trained.history[0]["loss"]
-    assert status(tmp_path) == "finished"
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses == [entry["loss"] for entry in trained.history if "loss" in entry]
+    assert telemetry.guard.total > 0
+    assert broken == "__init__" or status(tmp_path) == "finished"
 
 
 def test_a_logger_of_the_callers_stays_open(tmp_path):
@@ -430,6 +639,94 @@ def test_a_logger_of_the_callers_stays_open(tmp_path):
     assert records(tmp_path, "end")[0]["telemetry_errors"] == 0
 
 
+def test_a_logger_of_the_callers_may_have_its_application_around_it_all(tmp_path):
+    log = make_logger(tmp_path / "logs", strict=True)
+    with log.training.application():
+        make_trainer(tmp_path, TelemetryCallback(log), num_train_epochs=1).train()
+    log.close()
+
+    spans = {span["name"]: span for span in records(tmp_path, "span")}
+    assert spans["training_loop"]["parent_id"] == spans["application"]["id"]
+
+
+def test_options_beside_a_logger_are_refused(tmp_path):
+    log = make_logger(tmp_path, enabled=False)
+    with pytest.raises(OptionsError, match="log_every"):
+        TelemetryCallback(log, log_every=3)
+    with pytest.raises(OptionsError, match="run_name"):
+        TelemetryCallback(log, run_name="another")
+
+
+def test_a_training_within_a_training_has_a_run_of_its_own(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+
+    def train_another(trainer, state, control):
+        if state.global_step == 1:
+            make_trainer(tmp_path, telemetry, num_train_epochs=1, run_name="inner").train()
+
+    train_with(tmp_path, telemetry, AtHook("on_step_end", train_another), run_name="outer")
+
+    steps = {
+        run: [step["global_step"] for step in read_records(tmp_path / f"logs/{run}/metrics.jsonl", "step")]
+        for run in ("outer", "inner")
+    }
+    assert steps == {"outer": [1, 2, 3, 4], "inner": [1, 2]}
+    for run in steps:
+        (end,) = read_records(tmp_path / f"logs/{run}/metrics.jsonl", "end")
+        assert (end["status"], end["telemetry_errors"]) == ("finished", 0)
+
+
+def test_a_training_within_one_whose_logger_is_the_callers_is_left_out(tmp_path, caplog):
+    log = make_logger(tmp_path / "logs", log_every=1)
+    telemetry = TelemetryCallback(log)
+
+    def train_another(trainer, state, control):
+        if state.global_step == 1:
+            make_trainer(tmp_path, telemetry, num_train_epochs=1).train()
+
+    train_with(tmp_path, telemetry, AtHook("on_step_end", train_another))
+    log.close()
+
+    assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2, 3, 4]
+    assert "the inner one is not written" in caplog.text
+
+
+def test_a_copy_of_a_trainer_is_on_its_own(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    copies = []
+    look = AtHook(
+        "on_step_end",
+        lambda trainer, state, control: state.global_step == 1 and copies.append(copy.deepcopy(trainer)),
+    )
+    trainer = make_trainer(tmp_path, telemetry, look)
+    copies.append(copy.deepcopy(trainer))
+    look.trainer = trainer
+    trainer.train()
+    copies.append(copy.deepcopy(trainer))
+
+    for copied in copies:
+        assert copied.training_step.__self__ is copied
+        assert copied.accelerator.backward.__self__ is copied.accelerator
+        (callback,) = (one for one in copied.callback_handler.callbacks if isinstance(one, TelemetryCallback))
+        assert callback is not telemetry
+        assert callback.log is None
+    copies[1].train()
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["out", "out-2"]
+    assert [step["global_step"] for step in read_records(tmp_path / "logs/out-2/metrics.jsonl", "step")] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+
+
+def test_it_can_be_sent_to_another_process(tmp_path):
+    sent = pickle.loads(pickle.dumps(TelemetryCallback(log_dir=tmp_path / "logs", run_name="there", **QUIET)))
+    make_trainer(tmp_path, sent, num_train_epochs=1).train()
+
+    assert only_run(tmp_path).name == "there"
+
+
 def test_a_second_callback_on_the_same_trainer_stays_silent(tmp_path, caplog):
     first = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     trainer = make_trainer(tmp_path, first, num_train_epochs=1)
@@ -442,7 +739,7 @@ def test_a_second_callback_on_the_same_trainer_stays_silent(tmp_path, caplog):
 
 def test_where_the_trainer_is_not_found_its_hooks_and_logs_are_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "toolkit.telemetry.integrations.transformers._caller_of", lambda callback: (None, None)
+        "toolkit.telemetry.integrations.transformers.callback.calling_trainer", lambda callback: (None, None)
     )
     trainer = make_trainer(
         tmp_path,
@@ -468,6 +765,32 @@ def test_a_wrong_option_is_heard_of_at_once():
         TelemetryCallback(log_evry=3)
 
 
+def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp_path):
+    memory = Arriving()
+    filtered = FilterWatch(is_on=True)
+    filtered._device = SimpleNamespace(take=lambda loss: PendingScalar(memory, loss, "f32"))
+    with make_logger(tmp_path) as log:
+        for step, place in enumerate((1, 2), start=6):
+            filtered.look(log, step, place)
+        before = filtered.hidden
+        memory.values = {1: 0.5, 2: math.inf}
+        filtered.look_at_arrived(log)
+
+    assert (before, filtered.hidden) == (0, 1)
+    (said,) = read_records(tmp_path / "r/metrics.jsonl", "nan_inf_filter")
+    assert said["global_step"] == 7
+
+
+def test_a_parameter_that_deepspeed_has_spread_counts_whole():
+    model = make_model()
+    whole = about_model(model)
+    first = next(model.parameters())
+    first.ds_numel = first.numel()
+    first.data = torch.empty(0)
+
+    assert about_model(model) == whole
+
+
 TWO_RANKS = """
 import os, sys, time
 from pathlib import Path
@@ -482,6 +805,9 @@ telemetry = TelemetryCallback(log_dir=folder / "logs", system=False, csv=False)
 class Ask(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         time.sleep(0.1)
+        if state.global_step == 1 and not telemetry.log.is_live:
+            put = [name for name in vars(trainer) if callable(getattr(type(trainer), name, None))]
+            (folder / "put-on-the-other").write_text(" ".join(sorted(put)))
         if state.global_step == 3 and telemetry.log.is_live:
             write_request(telemetry.log.run_folder, actions=["save_and_stop"])
 
@@ -508,4 +834,6 @@ def test_two_ranks_write_one_run_and_stop_at_the_same_step(tmp_path):
     assert first == second
     assert [str(entry["global_step"]) for entry in records(tmp_path, "checkpoint")] == [first]
     assert records(tmp_path, "start")[0]["effective_batch_size"] == 8
+    # Nothing is written there, so that nothing is timed: only a failure must be seen.
+    assert (tmp_path / "put-on-the-other").read_text() == "_evaluate _finalize_training _run_epoch"
     assert status(tmp_path) == "stopped"

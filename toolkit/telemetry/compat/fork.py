@@ -56,7 +56,7 @@ class TelemetryLogger:
         self.guard = self.telemetry.guard
         self.is_live = True
         self._log_every = self.telemetry.log_every
-        self._handed_out = 0
+        self._handed_out: Any = None
 
     @guarded
     def log_start(
@@ -108,9 +108,10 @@ class TelemetryLogger:
     @guarded
     def log_control_change(self, old_value: Any, new_value: Any, source: str = "dashboard") -> None:
         """Tell of a change that the script made by itself; one that `check_control_file` gave was told of already."""
-        if self._handed_out:
-            self._handed_out -= 1
-            return
+        if self._handed_out is not None:
+            told, self._handed_out = self._handed_out, None
+            if told == (new_value.get("log_every") if isinstance(new_value, Mapping) else new_value):
+                return
         self.telemetry.log_event(CONTROL_CHANGE, old=old_value, new=new_value, source=source)
 
     @guarded
@@ -130,7 +131,7 @@ class TelemetryLogger:
                 found[request.name] = request.value
         if not found:
             return None
-        self._handed_out += "log_every" in found
+        self._handed_out = found.get("log_every", self._handed_out)
         return {**found, "timestamp": time.time()}
 
     def close(self) -> None:
@@ -147,25 +148,30 @@ class TelemetryLogger:
         self.telemetry.__exit__(kind, error, trace)
         self.is_live = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy in another process must not write, so it is one that does nothing.
+        return _inert_logger, (self.run_name, self.log_dir)
 
-def get_run_name(config: Mapping[str, Any]) -> str:
+
+def get_run_name(config: Any) -> str:
     """Return the job's name, or one made of the time."""
-    return run_name_from_config(config) or time.strftime("run-%Y%m%d_%H%M%S")
+    return run_name_from_config(_block(config)) or time.strftime("run-%Y%m%d_%H%M%S")
 
 
-def extract_lora_metadata(network_config: Mapping[str, Any] | None) -> dict[str, Any]:
+def extract_lora_metadata(network_config: Any) -> dict[str, Any]:
     """Return what a `network` block says of the LoRA; what it leaves open has the fork's default."""
-    if not network_config:
+    network = _block(network_config)
+    if not network:
         return {}
     defaults: dict[str, Any] = {"lora_type": "lora", "lora_rank": 4, "lora_alpha": 1.0}
     defaults |= dict.fromkeys(("lora_conv_rank", "lora_conv_alpha", "lora_dropout"))
-    return {**defaults, **lora_metadata(network_config)}
+    return {**defaults, **lora_metadata(network)}
 
 
-def extract_model_info(model_config: Mapping[str, Any] | None, sd_model: Any = None) -> dict[str, Any]:
+def extract_model_info(model_config: Any, sd_model: Any = None) -> dict[str, Any]:
     """Return what a `model` block says, and how many parameters the network of `sd_model` has, where there is one."""
     flags = ("is_flux", "is_sdxl", "is_v2", "quantize", "low_vram")
-    stated = model_metadata({"model": model_config or {}})
+    stated = model_metadata({"model": _block(model_config)})
     info = {"model_name_or_path": None, **dict.fromkeys(flags, False), **stated}
     with _guard.watch("counting the network's parameters"):
         parameters = getattr(getattr(sd_model, "network", None), "parameters", None)
@@ -176,9 +182,9 @@ def extract_model_info(model_config: Mapping[str, Any] | None, sd_model: Any = N
     return info
 
 
-def extract_training_info(train_config: Mapping[str, Any] | None) -> dict[str, Any]:
+def extract_training_info(train_config: Any) -> dict[str, Any]:
     """Return the training set-up that a `train` block states; what it leaves open has the fork's default."""
-    stated = training_metadata({"train": train_config or {}})
+    stated = training_metadata({"train": _block(train_config)})
     info: dict[str, Any] = {
         "batch_size": 1,
         "gradient_accumulation_steps": 1,
@@ -196,6 +202,15 @@ def extract_training_info(train_config: Mapping[str, Any] | None) -> dict[str, A
     if isinstance(batch, int) and isinstance(accumulation, int):
         info["effective_batch_size"] = batch * accumulation
     return info
+
+
+def _block(given: Any) -> Mapping[str, Any]:
+    """Return a block of a configuration: a mapping, or an object such as ai-toolkit makes of one."""
+    return given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
+
+
+def _inert_logger(run_name: str, log_dir: Path) -> TelemetryLogger:
+    return TelemetryLogger(run_name, log_dir, enabled=False)
 
 
 def _without(metrics: Mapping[str, Any] | None, name: str) -> dict[str, Any]:

@@ -11,13 +11,15 @@ _COLOUR_TYPES: Final = {1: 0, 3: 2, 4: 6}
 """Grey, RGB and RGBA, by their channels."""
 _LEVEL: Final = 3
 """Of zlib: nearly as small as the highest, in a fraction of the time."""
+_SLACK: Final = 0.05
+"""How far what a network has drawn may lie outside of the range that it was meant to keep to."""
 
 
 def png_of(array: Any) -> bytes:
     """Return an array like numpy's, of height, width and perhaps 1, 3 or 4 channels, as a PNG.
 
-    Whole numbers are taken from 0 to 255. Fractions that lie between 0 and 1 are spread over that range; what is not a
-    number is black.
+    Whole numbers are taken from 0 to 255. Fractions that lie between 0 and 1, or between -1 and 1, or nearly so, are
+    spread over that range; what is not a number is black.
 
     Raises:
         ValueError: it has another shape.
@@ -42,8 +44,13 @@ def _as_bytes(array: Any) -> Any:
         return array.astype("uint8") * 255
     if array.dtype.kind == "f":
         array = array.astype("float64")
+        numbers = array[array == array]
+        low, high = (numbers.min(), numbers.max()) if numbers.size else (0.0, 0.0)
+        if -1.0 - _SLACK <= low < -_SLACK and high <= 1.0 + _SLACK:
+            # As images are given to a diffusion model.
+            array, low = (array + 1.0) / 2.0, 0.0
         array[array != array] = 0.0
-        if array.min() >= 0.0 and array.max() <= 1.0:
+        if low >= -_SLACK and high <= 1.0 + _SLACK:
             array = (array * 255.0).round()
     return array.clip(0, 255).astype("uint8")
 

@@ -11,13 +11,14 @@ import enum
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
-from toolkit.telemetry.compat.stand_ins import say_once, stand_in
+from toolkit.telemetry.compat.stand_ins import NOT_SUPPORTED, say_once, stand_in
 from toolkit.telemetry.compat.wandb_config import Config, config_mapping
+from toolkit.telemetry.compat.wandb_errors import CommError, Error, UsageError, errors
 from toolkit.telemetry.compat.wandb_home import asked_for, home_of
 from toolkit.telemetry.compat.wandb_media import Histogram, Image, Table
+from toolkit.telemetry.compat.wandb_parts import data_types, sdk, util
 from toolkit.telemetry.compat.wandb_run import Run
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary
 
@@ -34,20 +35,29 @@ __all__ = [
     "UsageError",
     "alert",
     "config",
+    "data_types",
     "define_metric",
+    "errors",
     "finish",
     "init",
     "log",
     "login",
     "run",
     "save",
+    "sdk",
     "summary",
     "termerror",
     "termlog",
     "termwarn",
     "unwatch",
+    "util",
+    "wandb_sdk",
     "watch",
 ]
+
+__version__: Final = "0.31.0"
+"""The version of W&B whose calls these are; scripts compare it before they make some of them."""
+wandb_sdk = sdk
 
 run: Run | None = None
 """The run that `init` began, until it is finished."""
@@ -55,21 +65,6 @@ config: Config = Config()
 """That run's configuration."""
 summary: Summary = Summary()
 """That run's summary."""
-
-
-class Error(Exception):
-    """W&B's, for scripts that catch it; nothing here raises it."""
-
-
-class CommError(Error):
-    """W&B's, for scripts that catch it; nothing here raises it."""
-
-
-class UsageError(Error):
-    """W&B's, for scripts that catch it; nothing here raises it."""
-
-
-errors = SimpleNamespace(Error=Error, CommError=CommError, UsageError=UsageError)
 
 
 class AlertLevel(enum.Enum):
@@ -152,13 +147,17 @@ def init(
     }
     for keyword, value in {**unsupported, "sync_tensorboard": sync_tensorboard or tensorboard}.items():
         if value:
-            say_once(f"wandb.init({keyword}=…)", "is not supported here and does nothing")
+            say_once(f"wandb.init({keyword}=…)", NOT_SUPPORTED)
     current = run
-    if current is not None:
+    # A process that was forked has its parent's run, which is not its own to go on with.
+    is_ours = current is not None and current.is_of_this_process
+    if current is not None and is_ours:
         if asked["reinit"] in (True, "finish_previous"):
             current.finish()
         elif asked["reinit"] != "create_new":
             return current
+    if os.path.exists("config-defaults.yaml"):
+        say_once("config-defaults.yaml", "is not read here: hand its values over with wandb.init(config=…)")
     values = config_mapping(config)
     if config_include_keys:
         values = {key: values[key] for key in config_include_keys if key in values}
@@ -167,7 +166,7 @@ def init(
     begun = Run(about, options, values, on_finish=_forget)
     if asked["resume"] == "must" and begun.telemetry.is_live and not begun.resumed:
         say_once("wandb.init(resume='must')", f"found no earlier run {id or begun.name!r}: a new one begins")
-    if run is None:
+    if run is None or not is_ours:
         _set_current(begun, begun.config, begun.summary)
     return begun
 
@@ -176,6 +175,9 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
     """End the current run."""
     if run is not None:
         run.finish(exit_code)
+
+
+join = finish
 
 
 def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
@@ -291,9 +293,10 @@ def termerror(string: str, newline: bool = True, repeat: bool = True, prefix: bo
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    return stand_in(f"wandb.{name}")
+    return stand_in(f"wandb.{name}", _WHY.get(name, NOT_SUPPORTED))
 
 
+_WHY: Final = {"agent": "is not supported here: it calls no function, so nothing is trained"}
 _printed: set[str] = set()
 
 

@@ -21,6 +21,10 @@ def config_mapping(given: Any) -> dict[str, Any]:
             "wandb.init(config=<file>)", "is not supported here: load the file and hand over the mapping"
         )
         return {}
+    flags = getattr(given, "flag_values_dict", None)
+    if callable(flags):
+        # The flags of absl, which hides them from `vars`.
+        return dict(flags())
     return {name: value for name, value in getattr(given, "__dict__", {}).items() if not name.startswith("_")}
 
 
@@ -66,6 +70,10 @@ class Config(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self._values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, in this process or another, is values alone: nobody is told of its changes.
+        return Config, (self.as_dict(),)
 
     def update(self, d: Any = None, allow_val_change: bool | None = None, **others: Any) -> None:  # type: ignore[override]  # W&B's
         """Set several; values may always be changed."""

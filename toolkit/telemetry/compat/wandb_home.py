@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.safefile import open_regular
 from toolkit.telemetry.compat.stand_ins import say_once
 from toolkit.telemetry.compat.wandb_identity import About
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.ranks import find_rank
 
 _LOOKED_THROUGH_BYTES: Final = 1024 * 1024
 """From the end of the records back: some record in there has a step."""
-_GOES_ON: Final = (True, "allow", "must", "auto")
+_BY_ID: Final = ("allow", "must")
+_BY_NAME: Final = (True, "auto")
+"""W&B goes on with the last run of the folder then, unless that run finished."""
 _SETTINGS: Final = {
     # init's name: the settings' name, and the variable.
     "entity": ("entity", "WANDB_ENTITY"),
@@ -56,9 +59,10 @@ def home_of(asked: Mapping[str, Any], telemetry: Mapping[str, Any]) -> tuple[Abo
     switched_off = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes")
     tags = asked["tags"] or ()
     tags = tags.split(",") if isinstance(tags, str) else tags
-    project, goes_on = asked["project"], asked["resume"] in _GOES_ON
+    project, by_name = asked["project"], asked["resume"] in _BY_NAME
     name = asked["name"] or project or "run"
-    if not asked["name"] and not asked["id"] and not goes_on:
+    # The ranks of one run find each other by its name, and the clocks of two of them need not agree.
+    if not asked["name"] and not asked["id"] and not by_name and find_rank().world_size == 1:
         name = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     options = TelemetryOptions.from_mapping(
         {
@@ -69,10 +73,13 @@ def home_of(asked: Mapping[str, Any], telemetry: Mapping[str, Any]) -> tuple[Abo
             "project": str(project) if project else None,
             "tags": tuple(str(tag) for tag in tags),
             "run_id": str(asked["id"]) if asked["id"] else None,
-            "resume": goes_on,
+            "resume": by_name or (asked["resume"] in _BY_ID and bool(asked["id"])),
             **telemetry,
         }
     )
+    goes_on_by_name = options.enabled and by_name and not options.run_id
+    if goes_on_by_name and _has_finished(Path(options.log_dir), str(name)):
+        options = options.changed(resume=False)
     if options.enabled and asked["resume"] == "never" and _is_taken(Path(options.log_dir), options.run_id):
         say_once("wandb.init(resume='never')", f"found the id {options.run_id!r} taken: the run gets another")
         options = options.changed(run_id=None)
@@ -122,10 +129,19 @@ def _last_step_in(record_file: Path) -> int:
 
 
 def _is_taken(log_dir: Path, run_id: str | None) -> bool:
+    return any(manifest.run_id == run_id for manifest in _runs_in(log_dir))
+
+
+def _has_finished(log_dir: Path, name: str) -> bool:
+    """Say whether the newest run of that name came to its end; one that does not exist did not."""
+    called = [manifest for manifest in _runs_in(log_dir) if manifest.display_name == name]
+    newest = max(called, key=lambda manifest: manifest.created, default=None)
+    return newest is not None and newest.latest is not None and newest.latest.status == "finished"
+
+
+def _runs_in(log_dir: Path) -> Iterator[Manifest]:
     for folder in log_dir.iterdir() if log_dir.is_dir() else ():
         try:
-            if read_manifest(folder).run_id == run_id:
-                return True
+            yield read_manifest(folder)
         except (OSError, ManifestError):
             continue
-    return False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from toolkit.telemetry.compat.stand_ins import say_once
 from toolkit.telemetry.logger import TelemetryLogger
@@ -23,7 +24,7 @@ class About:
 
 
 class Identity:
-    """The part of a run that says what it is. What a script may change of it later with W&B has no effect here."""
+    """The part of a run that says what it is. What a script changes of it later is a record, and on no page."""
 
     def __init__(self, about: About, telemetry: TelemetryLogger) -> None:
         self._about = about
@@ -36,37 +37,48 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """What the script calls the run."""
         return self._about.name
 
     @name.setter
-    def name(self, _: str) -> None:
+    def name(self, name: str) -> None:
         say_once(
-            "run.name = …", "has no effect after wandb.init: rename the run on its page, or give name= there"
+            "run.name = …", "is only a record here: rename the run on its page, or give name= to wandb.init"
         )
+        self._describe("name", lambda: str(name))
 
     @property
     def notes(self) -> str | None:
-        """What was said of it at the start."""
+        """What the script says of it."""
         return self._about.notes
 
     @notes.setter
-    def notes(self, _: str) -> None:
+    def notes(self, notes: str) -> None:
         say_once(
-            "run.notes = …",
-            "has no effect after wandb.init: write them on the run's page, or give notes= there",
+            "run.notes = …", "is only a record here: write on the run's page, or give notes= to wandb.init"
         )
+        self._describe("notes", lambda: str(notes))
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Its tags at the start."""
+        """Its tags, as the script has them."""
         return self._about.tags
 
     @tags.setter
-    def tags(self, _: Sequence[str]) -> None:
+    def tags(self, tags: Sequence[str]) -> None:
         say_once(
-            "run.tags = …", "has no effect after wandb.init: tag the run on its page, or give tags= there"
+            "run.tags = …", "is only a record here: tag the run on its page, or give tags= to wandb.init"
         )
+        self._describe("tags", lambda: tuple(str(tag) for tag in tags))
+
+    def _describe(self, what: str, value: Callable[[], Any]) -> None:
+        with self.telemetry.guard.watch(f"run.{what} = …"):
+            self._about = replace(self._about, **{what: value()})
+            self._note("described", {what: getattr(self._about, what)})
+
+    def _note(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Put something that a script said into the run's records."""
+        self.telemetry.log_event(event, **fields)
 
     @property
     def url(self) -> str | None:

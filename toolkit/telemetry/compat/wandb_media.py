@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import stat
 import sys
@@ -24,6 +25,10 @@ from toolkit.telemetry.logger import TelemetryLogger
 
 TABLES: Final = "tables"
 _MAX_BINS: Final = 512
+_MAX_LISTED: Final = 64
+"""Values of an array that a step record lists; how more of them are spread is counted, as W&B does."""
+_BINS_OF_AN_ARRAY: Final = 32
+_IMAGES_IN_A_ROW: Final = 8
 _guard = Guard()
 """For what is made before there is a run to make it for."""
 
@@ -56,6 +61,11 @@ class Media:
     def keep(self, place: Place) -> Any:
         """Put it into the run, and return what a table's cell shows of it. Call it where failures are guarded."""
         raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return stand_in(f"wandb.{type(self).__name__}.{name}")
 
 
 class Image(Media):
@@ -157,9 +167,11 @@ class Table(Media):
         allow_mixed_types: bool = False,
         log_mode: str | None = "IMMUTABLE",
     ) -> None:
-        self.columns: list[Any] = list(columns) if columns is not None else ["Input", "Output", "Expected"]
+        self.columns: list[Any] = ["Input", "Output", "Expected"]
         self.data: list[list[Any]] = []
         with _guard.watch("reading a table"):
+            if columns is not None:
+                self.columns = list(columns)
             if dataframe is None and hasattr(data, "columns"):
                 dataframe = data
             if dataframe is not None:
@@ -198,10 +210,14 @@ class Table(Media):
         """Yield each row with its number."""
         yield from enumerate(self.data)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return stand_in(f"wandb.Table.{name}")
+    def get_dataframe(self) -> Any:
+        """Return the rows as a frame of pandas; whoever wants one has it loaded."""
+        pandas = sys.modules.get("pandas")
+        if pandas is None:
+            return stand_in("wandb.Table.get_dataframe", "needs pandas to be imported before")
+        width = len(self.columns)
+        rows = [[*row[:width], *[None] * (width - len(row))] for row in self.data]
+        return pandas.DataFrame(rows, columns=self.columns)
 
     def keep(self, place: Place) -> Any:
         """Write the file and tell of it."""
@@ -224,11 +240,30 @@ def media_in(value: Any) -> list[Media] | None:
     """Return what `value` holds that gets a file or record of its own; None where it is a value like others."""
     if isinstance(value, Media):
         return [value]
-    if isinstance(value, (list, tuple)) and value and all(isinstance(item, Media) for item in value):
-        return list(value)
     if isinstance(value, StandIn):
         return []
-    return [Image(value)] if hasattr(value, "savefig") else None
+    if isinstance(value, (list, tuple)):
+        if not value or not all(isinstance(item, (Media, StandIn)) for item in value):
+            return None
+        return [item for item in value if isinstance(item, Media)]
+    return _media_of_others(value, type(value).__module__.partition(".")[0])
+
+
+def _media_of_others(value: Any, package: str) -> list[Media] | None:
+    """Return what W&B makes of an object of some other package; None where it is a value like others."""
+    if hasattr(value, "savefig") or (package == "matplotlib" and hasattr(value, "figure")):
+        return [Image(value)]
+    if package == "pandas" and hasattr(value, "columns"):
+        return [Table(dataframe=value)]
+    if package == "plotly":
+        stand_in("wandb.log of a figure of plotly's")
+        return []
+    if package in ("numpy", "torch") and math.prod(getattr(value, "shape", ())) > _MAX_LISTED:
+        if str(getattr(value, "device", "cpu")) == "cpu":
+            return [Histogram(value, num_bins=_BINS_OF_AN_ARRAY)]
+        # Fetching it would wait for the device, which nobody asked for.
+        say_once("wandb.log of many values on a GPU", "is left out: log wandb.Histogram(…) of them")
+    return None
 
 
 def _cell(cell: Any, place: Place) -> Any:
@@ -247,9 +282,22 @@ def _pixels(given: Any) -> Any:
         given = given.detach().cpu()
         if given.is_floating_point():
             given = given.float()
+        if given.ndim == 4:
+            given = _side_by_side(given)
         if given.ndim == 3:
             given = given.permute(1, 2, 0)
     return given.numpy() if hasattr(given, "numpy") else given
+
+
+def _side_by_side(batch: Any) -> Any:
+    """Return a batch of torch's images as one image, of rows of which the last is filled up with zeros."""
+    count, channels, height, width = batch.shape
+    columns = min(count, _IMAGES_IN_A_ROW)
+    rows = -(-count // columns)
+    grid = batch.new_zeros((rows * columns, channels, height, width))
+    grid[:count] = batch
+    grid = grid.reshape(rows, columns, channels, height, width).permute(2, 0, 3, 1, 4)
+    return grid.reshape(channels, rows * height, columns * width)
 
 
 def _listed(values: Any) -> list[float]:
@@ -262,9 +310,11 @@ def _count(sequence: Any, bins: int) -> tuple[list[float], list[float]]:
     # Whoever has an array has numpy; nobody else needs it.
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        counts, edges = numpy.histogram(sequence, bins=bins)
+        numbers = numpy.asarray(sequence, dtype=float)
+        # What is not finite lies in no bin.
+        counts, edges = numpy.histogram(numbers[numpy.isfinite(numbers)], bins=bins)
         return _listed(counts), _listed(edges)
-    values = _listed(sequence)
+    values = [value for value in _listed(sequence) if math.isfinite(value)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if low == high:
         low, high = low - 0.5, high + 0.5

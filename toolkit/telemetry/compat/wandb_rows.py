@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -83,10 +84,25 @@ class Rows:
     def _step_of(self, values: Mapping[str, Any]) -> int:
         if self.step_metric is None:
             return self.step
-        given = values.get(self.step_metric)
-        if given is not None:
+        given = _on_host(values.get(self.step_metric))
+        if isinstance(given, (int, float)) and math.isfinite(given):
+            if given != int(given):
+                # Its rows would fall together on a few steps.
+                say_once(
+                    f"define_metric('*', step_metric={self.step_metric!r})",
+                    f"has no effect here: {given} is no whole number, and the rows are counted instead",
+                )
+                self.step_metric = None
+                return self.step
             self._last_step_metric = int(given)
         return self.step if self._last_step_metric is None else self._last_step_metric
+
+
+def _on_host(value: Any) -> Any:
+    """Return a number of numpy's or torch's as Python's own; one on a device is not waited for."""
+    if not hasattr(value, "item") or getattr(value, "is_cuda", False):
+        return value
+    return value.item() if math.prod(value.shape) == 1 else value
 
 
 def _split(row: Mapping[Any, Any]) -> tuple[dict[str, Any], list[tuple[str, list[Media]]]]:

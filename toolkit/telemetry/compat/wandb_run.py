@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import atexit
 import datetime
 import glob as globbing
 import os
@@ -25,6 +24,7 @@ from toolkit.telemetry.compat.wandb_home import last_step_of
 from toolkit.telemetry.compat.wandb_identity import About, Identity
 from toolkit.telemetry.compat.wandb_rows import Rows
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
+from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.metadata import training_metadata
 from toolkit.telemetry.options import TelemetryOptions
@@ -68,13 +68,21 @@ class Run(Identity):
         self._has_begun = False
         self._is_finished = False
         self._alerts: dict[str, float] = {}
-        self._definitions: list[dict[str, Any]] = []
-        """Of metrics, before the start record is written."""
+        self._held_back: list[tuple[str, Mapping[str, Any]]] = []
+        """What a script says before the start record is written, for the configuration may not be whole by then."""
         self._temporary: str | None = None
         self._lock = threading.RLock()
+        self._process = os.getpid()
         self.start_time = time.time()
-        # Called before the logger's own end, which was asked for before: the last asked is the first called.
-        atexit.register(self._put_what_is_left)
+        if options.enabled:
+            # In the logger's place, for what is left must be written before that is closed.
+            forget_at_exit(self.telemetry)
+            remember_until_exit(self)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether this process began it, and not one that it was forked from."""
+        return self._process == os.getpid()
 
     # What a script says of it.
 
@@ -103,7 +111,12 @@ class Run(Identity):
         A row with `step` is written at once, and others of that step may follow.
         """
         if not self.telemetry.is_live:
-            # Without the lock, which a forked child may find taken for good.
+            if self._is_finished:
+                say_once("run.log() of a run that is finished", "does nothing")
+            elif not self.is_of_this_process:
+                say_once(
+                    "run.log() in a forked process", "does nothing: log where the run was begun, or begin one"
+                )
             with self.guard.watch("wandb.log"):
                 self._rows.only_count(data, step, commit)
             return
@@ -126,6 +139,11 @@ class Run(Identity):
         goal: str | None = None,
     ) -> Metric:
         """Say how a metric is summed up. With `"*"` and a `step_metric`, that metric becomes the run's step."""
+        if step_metric is not None and name != "*":
+            say_once(
+                f"define_metric({str(name)!r}, step_metric=…)",
+                "is only a record here: charts are drawn over the run's own step",
+            )
         metric = Metric(
             name=str(name),
             step_metric=step_metric.name if isinstance(step_metric, Metric) else step_metric,
@@ -140,10 +158,7 @@ class Run(Identity):
                 self._rows.step_metric = metric.step_metric
             said = {"name": metric.name, "step_metric": metric.step_metric, "hidden": hidden, "goal": goal}
             said["summary"] = ",".join(metric.summary) or None
-            if self._has_begun:
-                self._event("metric_defined", **said)
-            else:
-                self._definitions.append(said)
+            self._note("metric_defined", said)
         return metric
 
     def alert(
@@ -223,20 +238,30 @@ class Run(Identity):
         else:
             self._finish("failed", error)
 
+    def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
+        """End the run, as a logger is ended: the process does so where the script does not."""
+        self._finish(reason, error)
+
+    def after_fork_in_child(self) -> None:
+        """Become a run that does nothing: it is the parent's."""
+        self.telemetry.after_fork_in_child()
+        # Another thread of the parent's may have held it at that moment.
+        self._lock = threading.RLock()
+
     def _finish(self, reason: str | None, error: BaseException | None) -> None:
         if self._is_finished:
             return
         self._put_what_is_left()
-        atexit.unregister(self._put_what_is_left)
+        forget_at_exit(self)
         self._is_finished = True
         self.telemetry.close(reason, error=error)
-        if self._temporary is not None:
+        if self._temporary is not None and self.is_of_this_process:
             shutil.rmtree(self._temporary, ignore_errors=True)
         if self._on_finish is not None:
             self._on_finish(self)
 
     def _put_what_is_left(self) -> None:
-        """Write the row that nobody committed, and the summary; the logger ends by itself where nobody ends it."""
+        """Write the row that nobody committed, and the summary."""
         if not self.telemetry.is_live:
             return
         with self.guard.watch("wandb.finish"), self._lock:
@@ -274,17 +299,24 @@ class Run(Identity):
             notes=about.notes,
             resumed_from_step=self._last_step if self.starting_step else None,
         )
-        for said in self._definitions:
-            self.telemetry.log_event("metric_defined", **said)
+        for event, fields in self._held_back:
+            self.telemetry.log_event(event, **fields)
 
     def _tell_of_config(self, changes: Mapping[str, Any]) -> None:
         if self._has_begun:
             with self.guard.watch("wandb.config"):
                 self._event("config_change", changed=mask_secrets(dict(changes)))
 
+    def _note(self, event: str, fields: Mapping[str, Any]) -> None:
+        if self._has_begun:
+            self._event(event, **fields)
+        elif self.telemetry.is_live:
+            self._held_back.append((event, fields))
+
     def _event(self, event: str, /, **fields: Any) -> None:
         if self.telemetry.is_live:
-            self._begin()
+            with self._lock:
+                self._begin()
             self.telemetry.log_event(event, **fields)
 
 

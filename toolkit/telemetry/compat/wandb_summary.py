@@ -29,9 +29,10 @@ class Metric:
     goal: str | None = None
 
 
-def summary_kinds(given: str | None) -> tuple[str, ...]:
+def summary_kinds(given: Any) -> tuple[str, ...]:
     """Return which values stand for a metric; a word that is none of W&B's is said once and left out."""
-    words = [word.strip().lower() for word in (given or "").split(",") if word.strip()]
+    text = ",".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given or "")
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in _KINDS:
             say_once(f"define_metric(summary={word!r})", f"is none of {', '.join(_KINDS)}")
@@ -65,21 +66,25 @@ class Summary(MutableMapping[str, Any]):
                 taken = self._device.take(value)
                 if isinstance(taken, PendingScalar):
                     self._waiting.append((name, taken))
-                elif type(taken) in _PLAIN:
-                    self._put(name, taken)
-            elif kind.__module__ == "numpy" and getattr(value, "size", 0) == 1:
-                self._put(name, value.item())
+                else:
+                    self._put_any(name, taken)
+            elif kind.__module__ == "numpy" and hasattr(value, "tolist"):
+                self._put_any(name, value.item() if value.size == 1 else value.tolist())
+            else:
+                self._put_any(name, value)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy."""
         self._settle(_WAIT_S)
         return {
-            name: dict(value) if isinstance(value, dict) else value for name, value in self._values.items()
+            name: dict(value) if isinstance(value, dict) else value for name, value in [*self._values.items()]
         }
 
     def __getitem__(self, name: str) -> Any:
         self._settle(_WAIT_S)
-        return self._values[name]
+        if name in self._values:
+            return self._values[name]
+        return self._inside(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[str(name)] = value
@@ -105,6 +110,25 @@ class Summary(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return repr(self.as_dict())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, in this process or another, is values alone: what is on its way from a device stays with this one.
+        return _summary_of, (self.as_dict(),)
+
+    def _inside(self, name: str) -> dict[str, Any]:
+        """Return what was logged as a dictionary of that name, and is kept under `name/…`."""
+        found = {
+            path[len(name) + 1 :]: value
+            for path, value in [*self._values.items()]
+            if path.startswith(f"{name}/")
+        }
+        if not found:
+            raise KeyError(name)
+        nested: dict[str, Any] = {}
+        for path, value in found.items():
+            first, _, rest = path.partition("/")
+            nested[first] = self._inside(f"{name}/{first}") if rest else value
+        return nested
+
     def _settle(self, wait_s: float = 0.0) -> None:
         """Sum up what has arrived from devices, waiting for it at most so long."""
         waiting = self._waiting
@@ -120,6 +144,12 @@ class Summary(MutableMapping[str, Any]):
                 time.sleep(0.002)
             else:
                 return
+
+    def _put_any(self, name: str, value: Any) -> None:
+        if type(value) in _PLAIN:
+            self._put(name, value)
+        elif isinstance(value, (list, tuple)) and all(type(item) in _PLAIN for item in value):
+            self._values[name] = list(value)
 
     def _put(self, name: str, value: Any) -> None:
         if name not in self._kinds:
@@ -172,3 +202,9 @@ class Summary(MutableMapping[str, Any]):
     def _is_maximised(self, name: str) -> bool:
         metric = self._metric_of(name)
         return metric is not None and str(metric.goal).lower().startswith("max")
+
+
+def _summary_of(values: Mapping[str, Any]) -> Summary:
+    summary = Summary()
+    summary.update(values)
+    return summary

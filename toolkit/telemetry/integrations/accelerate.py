@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from typing import Any, Final
 
 from accelerate.tracking import GeneralTracker
@@ -19,9 +19,11 @@ from toolkit.telemetry.integrations.open_parts import OpenParts
 from toolkit.telemetry.integrations.opening import GivenLog, options_of, remember_run, run_id_in
 from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
 from toolkit.telemetry.integrations.safe_block import SafeBlock
+from toolkit.telemetry.integrations.stand_in import stand_in_for
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.ranks import find_rank
+from toolkit.telemetry.spans import NO_FAILURES
 from toolkit.timing.names import APPLICATION, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION, TRAINING_LOOP
 
 # What scripts call the parts of their set-up, in the words of the start record.
@@ -92,8 +94,20 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self._handles: list[Any] = []
         self._has_start = False
         self._step = resumed_from_step or 0
+        self._may_go_back = False
+        """Whether a state was loaded since the last step, so that the next one may be an earlier one."""
         self._grad_norm: Any = None
         self._can_stop = False
+        self._places = 0
+        """How often the accelerator has this tracker in its list, where each call comes as often."""
+        self._repeated: tuple[Any, int] = None, 0
+        """What the last call brought, and how often it has come again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, in this process or another, writes and watches nothing yet: the run that is open is not its own.
+        given = self._options if self._is_ours else self._log
+        state = {"_run_id": self._run_id, "_resumed_from_step": self._resumed_from_step}
+        return _make_again, (type(self), given, self.run_name), state
 
     # What the accelerator calls.
 
@@ -105,17 +119,22 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     def start(self) -> None:
         """Open the run."""
         with self.guard.watch("opening a run for Accelerate"):
+            # A second `init_trackers` of one accelerator puts its trackers into its list once more.
+            self._places += 1
             self._open()
 
     @guarded
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Write the start record, with the configuration that was given."""
-        self._write_start(values)
+        if not self._has_come_before(values):
+            self._write_start(values)
 
     @guarded
     def log(self, /, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
         """Write values, as those of a step or of an evaluation by their names: numbers, tensors and texts."""
         assert self._log is not None, "only a run that was opened gets here"
+        if self._has_come_before(values):
+            return
         if not self._has_start:
             self._write_start(None)
         self._begin_loop()
@@ -126,7 +145,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         epoch = of_step.pop("epoch", None)
         if step is None:
             step = self._step + 1 if of_step else self._step
-        self._step = max(self._step, step)
+        # Some scripts count evaluations in epochs.
+        self._step = step if self._may_go_back and of_step else max(self._step, step)
+        self._may_go_back = self._may_go_back and not of_step
         if of_step or not of_evaluation:
             fields = with_known_names(of_step)
             fields.setdefault("grad_norm", self._grad_norm)
@@ -151,17 +172,20 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
                 self._log.log_sample(step, path, prompt=str(name))
 
     def finish(self) -> None:
-        """Close the run: as failed where an exception is on its way."""
+        """Close the run: as failed where an exception is on its way, or being handled."""
         error = sys.exc_info()[1]
+        if isinstance(error, NO_FAILURES):
+            error = None
+        told = (type(error), error, error.__traceback__) if error is not None else (None, None, None)
         with self.guard.watch("putting Accelerate's own methods back"):
             self._put_back()
         with self.guard.watch("ending the parts of a training"):
             self._parts.end_all(error)
         with self.guard.watch("closing the run of Accelerate"):
             if self.is_live and self._is_ours and self._log is not None:
-                self._run_id = self._log.run_id
-                self._log.__exit__(*sys.exc_info())
+                self._log.__exit__(*told)
         self.is_live = self._has_start = False
+        self._resumed_from_step, self._places = None, 0
 
     # What a script calls that wants more.
 
@@ -197,18 +221,20 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             if not accelerator.is_main_process:
                 # Accelerate leaves trackers out on the other ranks; they are to stop and save at the same step.
                 self._open()
-                replace["log"] = self._logging_steps
+                replace |= {"log": self._logging_steps, "end_training": self._finishing}
             for name, make in replace.items():
-                method = make(getattr(accelerator, name))
-                self._replaced.put(accelerator, name, method)
+                original = getattr(accelerator, name)
+                self._replaced.put(accelerator, name, stand_in_for(original, make(original)))
             self._handles.append(accelerator.register_load_state_pre_hook(self._note_loaded))
-            for optimizer in getattr(accelerator, "_optimizers", ()):
-                inner = getattr(optimizer, "optimizer", optimizer)
-                self._handles.append(inner.register_step_pre_hook(self._begin_update))
-                self._handles.append(inner.register_step_post_hook(self._end_update))
             if save_to is not None:
                 self._save_to = os.fspath(save_to)
                 self._declare_save()
+            for optimizer in getattr(accelerator, "_optimizers", ()):
+                inner = getattr(optimizer, "optimizer", optimizer)
+                # Those that are not torch's own have no such hooks.
+                if hasattr(inner, "register_step_pre_hook"):
+                    self._handles.append(inner.register_step_pre_hook(self._begin_update))
+                    self._handles.append(inner.register_step_post_hook(self._end_update))
 
     # Within: the run.
 
@@ -218,17 +244,26 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         if self.is_live or not self._options.enabled:
             return
         if self._is_ours:
-            options = self._options
-            if self._run_id is not None and options.run_id is None:
-                options = options.changed(run_id=self._run_id)
+            # A run that goes on does so once; the next training of this process begins another.
+            options, run_id, self._run_id = self._options, self._run_id, None
+            if run_id is not None and options.run_id is None:
+                options = options.changed(run_id=run_id)
             self._log = TelemetryLogger(self.run_name, options)
             self.guard = self._log.guard
         assert self._log is not None, "it was given, or has just been made"
         self.is_live = self._log.is_live or find_rank().rank > 0
         if self._is_ours and self.is_live:
             self._parts.begin(APPLICATION, self._log.training.application())
+        self._step, self._may_go_back, self._grad_norm = self._resumed_from_step or 0, False, None
         self._can_stop = False
         self._declare_save()
+
+    def _has_come_before(self, values: Any) -> bool:
+        """Return whether the accelerator has brought this in the same call, for another place in its list."""
+        before, times = self._repeated
+        comes_again = before is values and times + 1 < self._places
+        self._repeated = values, times + 1 if comes_again else 0
+        return comes_again
 
     def _declare_save(self) -> None:
         if self._save_to is not None and self.is_live and self._log is not None:
@@ -258,7 +293,6 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     # Within: what is put around an accelerator's methods. What these return and raise stays their own.
 
     def _timed_save(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(save)
         def timed(*args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else kwargs.get("output_dir")
             step, began = self._step, time.perf_counter()
@@ -273,14 +307,12 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         return timed
 
     def _timed_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(load)
         def timed(*args: Any, **kwargs: Any) -> Any:
             return self._within("checkpoint_load", (), partial(load, *args, **kwargs))
 
         return timed
 
     def _timed_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(backward)
         def timed(*args: Any, **kwargs: Any) -> Any:
             self._parts_end(FORWARD)
             return self._within("backward", (), partial(backward, *args, **kwargs))
@@ -288,7 +320,6 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         return timed
 
     def _noting_norm(self, clip: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(clip)
         def noting(*args: Any, **kwargs: Any) -> Any:
             # None where gradients are still being accumulated.
             norm = clip(*args, **kwargs)
@@ -298,7 +329,6 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         return noting
 
     def _timed_accumulate(self, accumulate: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(accumulate)
         @contextmanager
         def timed(*models: Any) -> Iterator[Any]:
             self._begin_batch()
@@ -314,12 +344,18 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         return timed
 
     def _logging_steps(self, log: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(log)
         def logging(values: Mapping[str, Any], step: int | None = None, *args: Any, **kwargs: Any) -> Any:
             self.log(values, step)
             return log(values, step, *args, **kwargs)
 
         return logging
+
+    def _finishing(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        def ending(*args: Any, **kwargs: Any) -> Any:
+            self.finish()
+            return end(*args, **kwargs)
+
+        return ending
 
     def _within(self, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         """Call something with a part of that name around it."""
@@ -359,7 +395,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     def _note_loaded(self, _: Any, folder: Any) -> None:
         with self.guard.watch("finding the run of a checkpoint"):
-            if self._run_id is None:
+            self._may_go_back = True
+            if self._run_id is None and not self.is_live:
                 self._run_id = run_id_in(folder)
 
     def _put_back(self) -> None:
@@ -368,6 +405,12 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+
+def _make_again(
+    kind: type[TelemetryTracker], given: TelemetryLogger | TelemetryOptions, run_name: str
+) -> TelemetryTracker:
+    return kind(given, run_name=run_name)
 
 
 def _set_up_in(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel, Field, field_validator
@@ -17,6 +18,7 @@ from transformers import TrainerCallback
 
 from toolkit.telemetry.guard import Guard, guarded
 from toolkit.telemetry.integrations.opening import options_of, run_id_in
+from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
@@ -51,6 +53,9 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     Nothing it does raises into Axolotl, apart from a `telemetry:` block that is wrong, before anything is loaded.
     """
 
+    _in_charge: ClassVar[TelemetryPlugin | None] = None
+    """The one with a run: a script that trains without the command never says that a training is over."""
+
     def __init__(self) -> None:
         """Make a plugin; Axolotl does so with each configuration that it loads."""
         super().__init__()
@@ -66,6 +71,8 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         self._is_reading_data = False
         self._trained: tuple[int, float] | None = None
         """The last step and when the Trainer was done, until the weights that are saved after it are told of."""
+        self._is_saved = False
+        """Whether they were."""
 
     @property
     def log(self) -> TelemetryLogger | None:
@@ -151,8 +158,9 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
 
     @guarded
     def _callbacks(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
-        original = trainer.train
+        original, replaced = trainer.train, ReplacedMethods()
 
+        @functools.wraps(original)
         def train(*args: Any, **kwargs: Any) -> Any:
             try:
                 answer = original(*args, **kwargs)
@@ -160,19 +168,19 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
                 self._close(error)
                 raise
             finally:
-                trainer.__dict__.pop("train", None)
+                replaced.put_back()
             self._begin_final_save(cfg, trainer.state.global_step)
             return answer
 
         # The Trainer tells none of its callbacks that it failed, nor does Axolotl its plugins.
-        trainer.train = train
+        replaced.put(trainer, "train", train)
         return [_Door(trainer, self.guard, lambda: self._open(cfg) if self._log is None else self._log)]
 
     def _open(self, cfg: Any) -> TelemetryLogger | None:
         """Begin a run, or go on with that of the checkpoint that the training goes on from."""
-        if self._log is not None:
-            # Still there from a training in this process that never came to its end.
-            self._close(RuntimeError("another training began before this one had ended"))
+        earlier, TelemetryPlugin._in_charge = TelemetryPlugin._in_charge, self
+        if earlier is not None:
+            earlier.make_way()
         assert self._options is not None, "only a plugin that is on gets here"
         options, run_id = self._options, _run_to_go_on_with(cfg)
         if run_id is not None and options.run_id is None:
@@ -207,16 +215,21 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         )
         if not is_there and not is_last_chance:
             return
-        self._trained = None
+        self._trained, self._is_saved = None, is_there
         if is_there:
             self._log.training.on_save_checkpoint_success(step, path=str(folder))
             self._log.log_checkpoint(step, folder, seconds=time.time() - since, is_final=True)
         self._log.training.on_save_checkpoint_end()
 
+    def make_way(self) -> None:
+        """End the run because another training begins in this process; it came to its end if its weights are saved."""
+        error = None if self._is_saved else RuntimeError("another training began before this one had ended")
+        self._close(error)
+
     def _close(self, error: BaseException | None) -> None:
         """End the run, if there is one."""
         log, self._log = self._log, None
-        self._trained, self._is_reading_data, self._adapter = None, False, None
+        self._trained, self._is_saved, self._is_reading_data, self._adapter = None, False, False, None
         if log is None:
             return
         with self.guard.watch("closing the run"):

@@ -174,8 +174,11 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         """Return the id of the nearest span around that has a record: OneLogger may not export its direct parent."""
         parent = span.parent_span
         while parent is not None:
-            if parent.id in self._ids:
-                return self._ids[parent.id]
+            # Those that are open are never forgotten, and the oldest of them are around all others.
+            still_open = self._open.get(parent.id)
+            found = still_open[0].id if still_open is not None else self._ids.get(parent.id)
+            if found:
+                return found
             parent = parent.parent_span
         return None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+_NOTHING: Final = object()
 
 
 class ReplacedMethods:
@@ -13,7 +15,7 @@ class ReplacedMethods:
 
     def put(self, owner: Any, name: str, method: Any) -> None:
         """Let `owner` use `method`."""
-        self._put.append((owner, name, method, vars(owner).get(name)))
+        self._put.append((owner, name, method, vars(owner).get(name, _NOTHING)))
         vars(owner)[name] = method
 
     def put_back(self) -> None:
@@ -22,7 +24,7 @@ class ReplacedMethods:
             owner, name, method, before = self._put.pop()
             if vars(owner).get(name) is not method:
                 continue
-            if before is None:
+            if before is _NOTHING:
                 del vars(owner)[name]
             else:
                 vars(owner)[name] = before

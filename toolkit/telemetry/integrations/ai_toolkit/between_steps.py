@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.telemetry.guard import Guard
@@ -32,20 +34,50 @@ def declare(process: Any, log: TelemetryLogger) -> None:
             log.declare_knob(knob, int, low=1, high=1_000_000, value=value)
 
 
-def answer(process: Any, log: TelemetryLogger) -> bool:
-    """Do what was asked for; say whether the training is to stop."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is left to be done of what was asked for."""
+
+    to_sample: bool = False
+    to_stop: bool = False
+
+
+def answer(process: Any, log: TelemetryLogger) -> Asked:
+    """Do what was asked for, short of sampling and stopping. A save that fails is told of, and does not raise."""
+    to_sample = to_stop = False
     for request in log.take_requests():
-        if request.name in ("save", "save_and_stop"):
-            with log.guard.watch("saving on request"):
-                _paused(process, _save)
-        elif request.name == "sample":
-            with log.guard.watch("sampling on request"):
-                _paused(process, _sample)
+        if request.name == "sample":
+            to_sample = True
+        elif request.name == "stop":
+            to_stop = True
+        elif request.name == "save":
+            _save(process, log.guard)
+        elif request.name == "save_and_stop":
+            is_saved = _save(process, log.guard)
+            # Whoever asks for this wants the weights. Other ranks cannot know that the first could not write them.
+            to_stop = to_stop or is_saved or process.accelerator.num_processes > 1
+            if not to_stop:
+                print("\n[telemetry] the weights could not be saved, so the training goes on")
         else:
             for knob, config in _KNOBS:
                 if request.name == knob and isinstance(request.value, int):
                     setattr(getattr(process, config), knob, request.value)
-    return log.should_stop
+    return Asked(to_sample, to_stop)
+
+
+def sample(process: Any) -> None:
+    """Sample as ai-toolkit does it between two steps.
+
+    What it raises goes on and ends the job, as with a sampling of ai-toolkit's own: one that fails may leave the LoRA
+    merged into the model, and a training that went on from there would be another one.
+    """
+    print(f"\n[telemetry] sampling at step {process.step_num}, as was asked")
+    with _paused(process):
+        if getattr(process.train_config, "free_u", False):
+            process.sd.pipeline.disable_freeu()
+        process.sample(process.step_num)
+        if getattr(process.train_config, "unload_text_encoder", False):
+            process.sd.text_encoder_to("cpu")
 
 
 def tidy_up(process: Any, guard: Guard) -> None:
@@ -62,37 +94,37 @@ def tidy_up(process: Any, guard: Guard) -> None:
         process.on_error(KeyboardInterrupt("stopped on request"))
     with guard.watch("ending the accelerator"):
         process.accelerator.end_training()
+    # Another process of the same job may need the memory.
+    for name in ("sd", "network"):
+        vars(process).pop(name, None)
 
 
-def _paused(process: Any, do: Callable[[Any], None]) -> None:
+def _save(process: Any, guard: Guard) -> bool:
+    """Save; say whether that came to its end."""
+    print(f"\n[telemetry] saving at step {process.step_num}, as was asked")
+    is_saved = False
+    with guard.watch("saving on request"), _paused(process):
+        process.save(process.step_num)
+        is_saved = True
+    return is_saved
+
+
+@contextmanager
+def _paused(process: Any) -> Iterator[None]:
     bar = getattr(process, "progress_bar", None)
     if bar is not None:
         bar.pause()
     try:
         if process.accelerator.num_processes > 1:
             process.accelerator.wait_for_everyone()
-        do(process)
+        yield
     finally:
-        # A save or a sampling that failed half-way must not leave the averaged weights in place.
+        # A save that failed half-way must not leave the averaged weights in place.
         if getattr(process, "ema", None) is not None:
             process.ema.train()
         process.ensure_params_requires_grad()
         if bar is not None:
             bar.unpause()
-
-
-def _save(process: Any) -> None:
-    print(f"\n[telemetry] saving at step {process.step_num}, as was asked")
-    process.save(process.step_num)
-
-
-def _sample(process: Any) -> None:
-    print(f"\n[telemetry] sampling at step {process.step_num}, as was asked")
-    if process.train_config.free_u:
-        process.sd.pipeline.disable_freeu()
-    process.sample(process.step_num)
-    if process.train_config.unload_text_encoder:
-        process.sd.text_encoder_to("cpu")
 
 
 def _can_sample(process: Any) -> bool:

@@ -19,6 +19,12 @@ def samples_a_step(process: Any) -> int:
     return int(train.batch_size) * int(train.gradient_accumulation) * find_rank().world_size
 
 
+def weight_names(process: Any) -> list[str]:
+    """Return what the names of the weights that it saves begin with."""
+    trigger = getattr(getattr(process, "embed_config", None), "trigger", None)
+    return [str(process.job.name), *([trigger] if isinstance(trigger, str) and trigger else [])]
+
+
 def describe(process: Any, guard: Guard) -> dict[str, Any]:
     """Return the parts of the start record; what cannot be found out is left out."""
     config: Mapping[str, Any] = process.config

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.integrations.ai_toolkit.description import process_began
 from toolkit.telemetry.integrations.ai_toolkit.watched_process import WatchedProcess
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
 
@@ -28,18 +29,23 @@ def hook_class(base: Any, *, all_jobs: bool = False) -> None:
     if _MARK in vars(base):
         return
     make: Callable[..., None] = base.__init__
+    is_first = True
 
     @functools.wraps(make)
     def make_and_watch(process: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal is_first
+        was_first, is_first = is_first, False
         make(process, *args, **kwargs)
         with Guard().watch("attaching to ai-toolkit"):
-            _watch(process, all_jobs=all_jobs)
+            # What was done before another job, or another process of the job, is not this one's start.
+            began = process_began() if was_first and process.process_id == 0 else None
+            _watch(process, all_jobs=all_jobs, began=began)
 
     base.__init__ = make_and_watch
     setattr(base, _MARK, True)
 
 
-def _watch(process: Any, *, all_jobs: bool) -> None:
+def _watch(process: Any, *, all_jobs: bool, began: float | None) -> None:
     try:
         options = options_of_process(process, all_jobs=all_jobs)
     except OptionsError as error:
@@ -47,7 +53,7 @@ def _watch(process: Any, *, all_jobs: bool) -> None:
         print(f"[telemetry] this job is not recorded: {error}", file=sys.stderr)
         return
     if options.enabled:
-        WatchedProcess(process, options).install()
+        WatchedProcess(process, options, began=began).install()
 
 
 def options_of_process(process: Any, *, all_jobs: bool = False) -> TelemetryOptions:

@@ -16,6 +16,23 @@ _SAMPLE: Final = re.compile(r"__(?P<step>\d{1,9})_(?P<index>\d+)\.[A-Za-z0-9]+$"
 _STEP: Final = re.compile(r"_\d{9}(?!\d)")
 _WEIGHTS: Final = (".safetensors", ".pt")
 _MAX_COPIED: Final = 64 * 1024 * 1024
+_NO_WEIGHTS: Final = frozenset({"optimizer.pt", "samples"})
+"""Written beside the weights; taken for some where they begin with the job's name."""
+
+
+def note_folder(save_root: Path) -> Path:
+    """Return where there may be a note of the run that the weights in `save_root` are from.
+
+    It is hidden: any other file whose name begins with the job's is one that ai-toolkit takes for weights.
+    """
+    return save_root / ".telemetry"
+
+
+def make_note_folder(save_root: Path) -> Path:
+    """Return it, and have it there."""
+    folder = note_folder(save_root)
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def saved_weights(save_root: Path, names: Sequence[str], step: int | None) -> list[Path]:
@@ -38,10 +55,7 @@ def saved_weights(save_root: Path, names: Sequence[str], step: int | None) -> li
 
 def has_weights(save_root: Path, names: Sequence[str]) -> bool:
     """Say whether `save_root` has weights that ai-toolkit would go on from."""
-    return any(
-        path.name.startswith(tuple(names)) and (path.suffix in _WEIGHTS or path.is_dir())
-        for path in _entries(save_root)
-    )
+    return any(_is_weights(path, names) for path in _entries(save_root))
 
 
 def sample_names(save_root: Path) -> set[str]:
@@ -80,13 +94,17 @@ def bring_inside(path: Path, run_folder: Path) -> Path:
 
 
 def _is_of_save(path: Path, names: Sequence[str], suffix: str) -> bool:
-    if path.suffix not in _WEIGHTS and not path.is_dir():
+    if not _is_weights(path, names):
         return False
     stem = _stem(path)
-    if not stem.startswith(tuple(names)):
-        return False
     # A model of two parts writes each part under a name of its own, with the step in its middle.
     return suffix in stem if suffix else _STEP.search(stem) is None
+
+
+def _is_weights(path: Path, names: Sequence[str]) -> bool:
+    if path.name in _NO_WEIGHTS or not path.name.startswith(tuple(names)):
+        return False
+    return path.suffix in _WEIGHTS or path.is_dir()
 
 
 def _stem(path: Path) -> str:

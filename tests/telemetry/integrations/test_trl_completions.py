@@ -1,0 +1,388 @@
+"""Completions of TRL's trainers, collected while tiny models really train."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import Trainer, TrainingArguments
+from trl import (
+    DPOConfig,
+    DPOTrainer,
+    GRPOConfig,
+    GRPOTrainer,
+    KTOConfig,
+    KTOTrainer,
+    RLOOConfig,
+    RLOOTrainer,
+    SFTConfig,
+    SFTTrainer,
+)
+
+from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
+from tests.telemetry.logged import read_records
+from toolkit.telemetry.integrations.transformers import TelemetryCallback
+from toolkit.telemetry.integrations.trl_completions import kind_of
+
+QUESTION = [{"role": "user", "content": "what colour is the sky"}]
+RIGHT = [{"role": "assistant", "content": "the sky is blue"}]
+WRONG = [{"role": "assistant", "content": "the sky is green"}]
+OTHER = [{"role": "user", "content": "what is the colour"}]
+
+PAIRS = [
+    {"prompt": QUESTION, "chosen": RIGHT, "rejected": WRONG},
+    {"prompt": OTHER, "chosen": WRONG, "rejected": RIGHT},
+]
+ANSWERS = [
+    {"prompt": QUESTION, "completion": RIGHT, "label": True},
+    {"prompt": OTHER, "completion": WRONG, "label": False},
+    {"prompt": QUESTION, "completion": WRONG, "label": False},
+    {"prompt": OTHER, "completion": RIGHT, "label": True},
+]
+
+
+def arguments(folder, kind, **others):
+    """Return the arguments of four steps of two examples."""
+    return kind(
+        **{
+            "output_dir": str(folder / "out"),
+            "per_device_train_batch_size": 2,
+            "per_device_eval_batch_size": 2,
+            "max_steps": 4,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "report_to": "none",
+            "disable_tqdm": True,
+            "use_cpu": True,
+            "bf16": False,
+            "dataloader_pin_memory": False,
+            "gradient_checkpointing": False,
+            **others,
+        }
+    )
+
+
+def train(folder, make, config, rows, *, interval=2, eval_rows=None, completions=None, **others):
+    """Train, and return the completions of the run, all its records, and the Trainer's own history of its steps."""
+    callback = TelemetryCallback(
+        log_dir=folder / "logs",
+        log_every=1,
+        system=False,
+        csv=False,
+        diagnostics=False,
+        strict=True,
+        completions=completions if completions is not None else {"interval": interval},
+    )
+    trainer = make(
+        model=make_model(),
+        args=config,
+        train_dataset=Dataset.from_list(rows * 4),
+        eval_dataset=Dataset.from_list(eval_rows) if eval_rows else None,
+        processing_class=make_tokenizer(),
+        callbacks=[callback],
+        **others,
+    )
+    own = {name: vars(trainer.accelerator).get(name) for name in ("gather", "gather_for_metrics")}
+    trainer.train()
+    records = read_records(folder / "logs/out/metrics.jsonl")
+    assert records[-1]["event"] == "end"
+    assert records[-1]["telemetry_errors"] == 0, [record for record in records if record["event"] == "error"]
+    assert "compute_loss" not in vars(trainer), "the trainer is left as it was"
+    assert {name: vars(trainer.accelerator).get(name) for name in own} == own
+    found = [record for record in records if record["event"] == "completion"]
+    return SimpleNamespace(
+        completions=found,
+        records=records,
+        history=[entry for entry in trainer.state.log_history if "loss" in entry],
+        evaluations=[entry for entry in trainer.state.log_history if "eval_loss" in entry],
+        trainer=trainer,
+    )
+
+
+def of_step(run, step, split="train"):
+    return [one for one in run.completions if one["global_step"] == step and one["split"] == split]
+
+
+def mean(records, name):
+    return pytest.approx(sum(record[name] for record in records) / len(records), rel=1e-5, abs=1e-7)
+
+
+# ---------------------------------------------------------------- what GRPO and RLOO generate
+
+
+def prefer_blue(completions, **_):
+    return [float("blue" in completion[0]["content"]) for completion in completions]
+
+
+def at_times(completions, log_extra=None, **_):
+    """Score every second completion only, as a function does that does not apply to all tasks."""
+    if log_extra is not None:
+        log_extra("words", [len(completion[0]["content"].split()) for completion in completions])
+    return [None if number % 2 else 0.5 for number, _ in enumerate(completions)]
+
+
+@pytest.fixture(scope="module")
+def grpo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grpo")
+    config = arguments(
+        folder,
+        GRPOConfig,
+        num_generations=2,
+        num_generations_eval=2,
+        max_completion_length=6,
+        reward_weights=[2.0, 1.0],
+        eval_strategy="steps",
+        eval_steps=2,
+    )
+    return train(
+        folder,
+        GRPOTrainer,
+        config,
+        [{"prompt": QUESTION}],
+        eval_rows=[{"prompt": OTHER}],
+        reward_funcs=[prefer_blue, at_times],
+    )
+
+
+def test_what_was_generated_is_collected_every_so_many_steps_and_at_the_last(grpo):
+    assert sorted({one["global_step"] for one in grpo.completions if one["split"] == "train"}) == [1, 3, 4]
+    for one in grpo.completions:
+        assert one["kind"] == "grpo"
+        assert one["batch_size"] == 2
+        assert isinstance(one["completion"], str)
+
+
+def test_the_rewards_and_advantages_are_those_that_the_trainer_logs(grpo):
+    for step in (1, 3, 4):
+        found, logged = of_step(grpo, step), grpo.history[step - 1]
+
+        assert logged["reward"] == mean(found, "reward")
+        assert logged["rewards/prefer_blue/mean"] == mean(found, "rewards/prefer_blue")
+        assert sum(one["advantage"] for one in found) == pytest.approx(0.0, abs=1e-4)
+        for one in found:
+            assert one["prompt"] == "what colour is the sky"
+            assert one["rewards/prefer_blue"] == float("blue" in one["completion"])
+            assert one["reward"] == 2.0 * one["rewards/prefer_blue"] + one.get("rewards/at_times", 0.0)
+
+
+def test_a_reward_that_does_not_apply_is_absent_and_no_number_that_is_none(grpo):
+    assert ["rewards/at_times" in one for one in of_step(grpo, 1)] == [True, False]
+    assert not any("non_finite" in one for one in grpo.completions)
+
+
+def test_columns_that_reward_functions_log_come_along(grpo):
+    for one in grpo.completions:
+        assert one["extra/words"] == len(one["completion"].split())
+
+
+def test_what_an_evaluation_generates_is_collected_as_such(grpo):
+    for step, evaluation in zip((2, 4), grpo.evaluations, strict=True):
+        found = of_step(grpo, step, "eval")
+
+        assert {one["prompt"] for one in found} == {"what is the colour"}
+        assert evaluation["eval_reward"] == mean(found, "reward")
+
+
+def test_rloo_is_collected_like_grpo_and_no_more_than_the_buffer_holds(tmp_path):
+    config = arguments(
+        tmp_path, RLOOConfig, beta=0.0, num_generations=2, max_completion_length=4, max_steps=1
+    )
+    run = train(
+        tmp_path,
+        RLOOTrainer,
+        config,
+        [{"prompt": QUESTION}],
+        completions={"buffer": 1},
+        reward_funcs=prefer_blue,
+    )
+
+    (one,) = run.completions
+    assert (one["kind"], one["batch_size"], one["prompt"]) == ("rloo", 2, "what colour is the sky")
+    assert not [record for record in run.records if record["event"] == "completions_dropped"]
+
+
+# ---------------------------------------------------------------- what DPO, KTO, ORPO and CPO learn from
+
+
+@pytest.fixture(scope="module")
+def dpo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dpo")
+    config = arguments(
+        folder,
+        DPOConfig,
+        max_length=32,
+        gradient_accumulation_steps=2,
+        per_device_train_batch_size=1,
+        learning_rate=0.05,
+        eval_strategy="steps",
+        eval_steps=4,
+    )
+    return train(folder, DPOTrainer, config, PAIRS, eval_rows=PAIRS, ref_model=make_model(seed=1))
+
+
+def test_the_pairs_of_a_step_are_decoded_with_all_micro_batches(dpo):
+    assert sorted({one["global_step"] for one in dpo.completions if one["split"] == "train"}) == [1, 3, 4]
+    right = {
+        "user what colour is the sky <eos> assistant": ("the sky is blue <eos>", "the sky is green <eos>"),
+        "user what is the colour <eos> assistant": ("the sky is green <eos>", "the sky is blue <eos>"),
+    }
+    for step in (1, 3, 4):
+        found = of_step(dpo, step)
+
+        assert len(found) == 2
+        assert [(one["chosen"], one["rejected"]) for one in found] == [right[one["prompt"]] for one in found]
+    assert {one["prompt"] for one in dpo.completions} == set(right)
+
+
+def test_each_pair_has_rewards_of_its_own_that_average_to_what_the_trainer_logs(dpo):
+    for step in (1, 3, 4):
+        found, logged = of_step(dpo, step), dpo.history[step - 1]
+
+        assert logged["rewards/chosen"] == mean(found, "rewards/chosen")
+        assert logged["rewards/rejected"] == mean(found, "rewards/rejected")
+        assert logged["rewards/margins"] == mean(found, "reward_diff")
+
+
+def test_the_pairs_of_an_evaluation_are_collected_too(dpo):
+    found = of_step(dpo, 4, "eval")
+
+    assert len(found) == 2
+    assert dpo.evaluations[0]["eval_rewards/margins"] == mean(found, "reward_diff")
+    assert found[0]["reward_diff"] != found[1]["reward_diff"], "they are not two times the mean"
+
+
+def test_answers_have_their_label_and_their_own_reward(tmp_path):
+    config = arguments(tmp_path, KTOConfig, max_length=32, per_device_train_batch_size=4, learning_rate=0.05)
+    run = train(tmp_path, KTOTrainer, config, ANSWERS, ref_model=make_model(seed=1))
+
+    assert sorted({one["global_step"] for one in run.completions}) == [1, 3, 4]
+    for step in (1, 3, 4):
+        found, logged = of_step(run, step), run.history[step - 1]
+
+        assert len(found) == 4
+        # Of each question the answer with "blue" in it is the one that is wanted.
+        assert all(one["label"] is ("blue" in one["completion"]) for one in found)
+        chosen = [one for one in found if one["label"]]
+        rejected = [one for one in found if not one["label"]]
+        if chosen:
+            assert logged["rewards/chosen"] == mean(chosen, "reward")
+        if rejected:
+            assert logged["rewards/rejected"] == mean(rejected, "reward")
+    assert len({one["reward"] for one in of_step(run, 4)}) > 2, "they are not means"
+
+
+@pytest.mark.parametrize("kind", ["orpo", "cpo"])
+def test_the_trainers_without_a_reference_have_their_pairs_and_rewards(tmp_path, kind):
+    if kind == "orpo":
+        from trl.experimental.orpo import ORPOConfig as Config
+        from trl.experimental.orpo import ORPOTrainer as Made
+    else:
+        from trl.experimental.cpo import CPOConfig as Config
+        from trl.experimental.cpo import CPOTrainer as Made
+    run = train(tmp_path, Made, arguments(tmp_path, Config, max_length=32, learning_rate=0.05), PAIRS)
+
+    assert sorted({one["global_step"] for one in run.completions}) == [1, 3, 4]
+    for step in (1, 3, 4):
+        found, logged = of_step(run, step), run.history[step - 1]
+
+        assert {one["kind"] for one in found} == {kind}
+        assert {(one["chosen"].split()[3], one["rejected"].split()[3]) for one in found} <= {
+            ("blue", "green"),
+            ("green", "blue"),
+        }
+        assert logged["rewards/chosen"] == mean(found, "rewards/chosen")
+        assert logged["rewards/margins"] == mean(found, "reward_diff")
+        if kind == "orpo":
+            assert logged["log_odds_ratio"] == mean(found, "log_odds_ratio")
+
+
+# ---------------------------------------------------------------- what is left alone
+
+
+def test_fine_tuning_has_no_completions(tmp_path):
+    config = arguments(tmp_path, SFTConfig, max_length=32, max_steps=1)
+
+    assert train(tmp_path, SFTTrainer, config, [{"messages": QUESTION + RIGHT}]).completions == []
+
+
+def test_nothing_is_collected_where_that_is_switched_off(tmp_path):
+    config = arguments(tmp_path, DPOConfig, max_length=32, max_steps=1)
+
+    run = train(
+        tmp_path, DPOTrainer, config, PAIRS, completions={"collect": False}, ref_model=make_model(seed=1)
+    )
+
+    assert run.completions == []
+
+
+def test_a_plain_trainer_is_none_of_them(tmp_path):
+    settings = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
+
+    assert kind_of(Trainer(make_model(), settings, train_dataset=make_examples(2))) is None
+
+
+def losses(folder, *, collected):
+    """Return the losses of a training whose completions are collected at every step, or not."""
+    config = arguments(folder, DPOConfig, max_length=32, learning_rate=0.05, seed=3)
+    completions = {"interval": 1} if collected else False
+    run = train(folder, DPOTrainer, config, PAIRS, ref_model=make_model(seed=1), completions=completions)
+    assert bool(run.completions) is collected
+    return [entry["loss"] for entry in run.history], run.trainer.model.state_dict()
+
+
+def test_the_training_is_the_same_to_the_last_bit(tmp_path):
+    plain, weights = losses(tmp_path / "plain", collected=False)
+    watched, same_weights = losses(tmp_path / "watched", collected=True)
+
+    assert plain == watched
+    assert all(math.isfinite(loss) for loss in plain)
+    assert all(torch.equal(weights[name], same_weights[name]) for name in weights)
+
+
+def test_an_exception_in_the_training_is_the_callers_own_and_loses_no_completion(tmp_path):
+    class FailsLater(DPOTrainer):
+        def compute_loss(self, *args, **kwargs):
+            loss = super().compute_loss(*args, **kwargs)
+            if self.state.global_step == 2:
+                raise KeyError("the user's own")
+            return loss
+
+    config = arguments(tmp_path, DPOConfig, max_length=32)
+    with pytest.raises(KeyError, match="the user's own"):
+        train(tmp_path, FailsLater, config, PAIRS, interval=1, ref_model=make_model(seed=1))
+    records = read_records(tmp_path / "logs/out/metrics.jsonl")
+
+    assert sorted({one["global_step"] for one in records if one["event"] == "completion"}) == [1, 2]
+    assert records[-1]["status"] == "failed"
+
+
+def test_a_tokenizer_that_fails_ends_no_training(tmp_path):
+    def fail(*_, **__):
+        raise RuntimeError("Already borrowed")
+
+    callback = TelemetryCallback(
+        log_dir=tmp_path / "logs", system=False, csv=False, completions={"interval": 1}
+    )
+    trainer = DPOTrainer(
+        model=make_model(),
+        ref_model=make_model(seed=1),
+        args=arguments(tmp_path, DPOConfig, max_length=32),
+        train_dataset=Dataset.from_list(PAIRS * 4),
+        processing_class=make_tokenizer(),
+        callbacks=[callback],
+    )
+    trainer.processing_class.decode = fail
+    kept = trainer.compute_loss
+    trainer.train()
+    records = read_records(tmp_path / "logs/out/metrics.jsonl")
+
+    assert trainer.state.global_step == 4
+    assert records[-1]["status"] == "finished"
+    assert records[-1]["telemetry_errors"] == 4
+    assert [record["message"] for record in records if record["event"] == "error"] == [
+        "RuntimeError: Already borrowed"
+    ]
+    assert trainer.compute_loss == kept

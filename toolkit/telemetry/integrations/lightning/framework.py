@@ -1,0 +1,33 @@
+"""Lightning's classes, and torch's tensor, as the script that uses us has them."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import new_class
+from typing import Any, Final
+
+_PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
+"""One framework under two names, each with classes of its own."""
+
+TENSOR: Final = import_module("torch").Tensor
+
+
+def class_of_lightning(name: str) -> Any:
+    """Return the framework's class of that name, to derive one from.
+
+    It is the class of the package that the script has imported, of both where it has imported both, and else of the
+    one that is installed: a trainer takes only what is made for its own package.
+
+    Raises:
+        ImportError: neither is installed.
+    """
+    imported = [package for package in _PACKAGES if package in sys.modules]
+    installed = [package for package in _PACKAGES if find_spec(package.partition(".")[0]) is not None]
+    packages = imported or installed[:1]
+    if not packages:
+        raise ImportError("neither lightning nor pytorch_lightning is installed: pip install lightning")
+    if name == "Logger":
+        packages = [f"{package}.loggers" for package in packages]
+    return new_class(name, tuple(getattr(import_module(package), name) for package in packages))

@@ -1,0 +1,158 @@
+"""The logger for Lightning's trainer: what is handed to its loggers, in a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit.telemetry.guard import Guard, guarded
+from toolkit.telemetry.integrations.lightning.description import about_model
+from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
+from toolkit.telemetry.integrations.lightning.module_metrics import names_of_single_batches, without
+from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
+from toolkit.telemetry.integrations.metric_names import split, with_known_names
+from toolkit.telemetry.integrations.opening import GivenLog
+from toolkit.telemetry.logger import TelemetryLogger
+
+_Logger = class_of_lightning("Logger")
+
+
+class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # which class that is depends on what is imported
+    """A logger for Lightning's trainer: what is logged with `self.log` and the hyperparameters go into a run.
+
+    With a `TelemetryCallback` beside it, both write one run, and the callback tells of everything else. Alone, it
+    writes what Lightning hands to loggers, at the step that Lightning says, and nothing can be asked of the run.
+    """
+
+    def __init__(
+        self,
+        log: GivenLog = None,
+        *,
+        run_name: str | None = None,
+        save_dir: str | os.PathLike[str] = "lightning_logs",
+        **options: Any,
+    ) -> None:
+        """Make a logger; no folder is made yet. Lightning puts checkpoints into `save_dir`, not into the run folder.
+
+        Raises:
+            OptionsError: an option is unknown or wrong.
+        """
+        super().__init__()
+        self.run = SharedRun(log, run_name, options)
+        """What it has in common with the callback."""
+        self._save_dir = os.fspath(save_dir)
+        self._latest_step = 0
+        self._trainer: Any = None
+
+    @property
+    def guard(self) -> Guard:
+        """Counts what went wrong here."""
+        return self.run.guard
+
+    @property
+    def is_live(self) -> bool:
+        """Whether anything is written."""
+        return not self.run.is_off
+
+    @property
+    def experiment(self) -> TelemetryLogger | None:
+        """The logger of the run; None before it has begun."""
+        return self.run.log
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.run.run_name or "lightning"
+
+    @property
+    def version(self) -> str:
+        """Empty: the checkpoints of a run that goes on are where they were."""
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        """Where Lightning puts checkpoints and its command line's configuration."""
+        return self._save_dir
+
+    @property
+    def log_dir(self) -> str | None:
+        """The run folder; None before the run has begun."""
+        folder = self.run.log.run_folder if self.run.log is not None else None
+        return None if folder is None else str(folder)
+
+    @guarded
+    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
+        """Remember the hyperparameters for the start record."""
+        given = vars(params) if isinstance(params, Namespace) else params
+        self.run.config |= {str(name): value for name, value in dict(given or {}).items()}
+
+    @guarded
+    def log_graph(self, model: Any, *_: Any, **__: Any) -> None:
+        """Write the start record, where no callback does it: this comes once the hyperparameters are known."""
+        self._trainer = trainer = getattr(model, "_trainer", None)
+        # Predictions have nothing to log.
+        if self.run.has_callback or (trainer is not None and trainer.predicting):
+            return
+        if trainer is not None and trainer.training:
+            self.run.begin_training(trainer)
+        if self._opened() and not self.run.has_start:
+            self._write_start(about_model(model))
+
+    @guarded
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Write metrics that were logged, as those of a step or of an evaluation by their names."""
+        if self.run.has_callback:
+            # The callback has read Lightning's own already.
+            if not self.run.is_lightnings_turn:
+                self.run.add_metrics(metrics)
+            return
+        evaluates = self._trainer is not None and not self._trainer.training
+        if evaluates and metrics.keys() <= names_of_single_batches(self._trainer):
+            # Counted by the batches of the evaluation, not by the training's steps.
+            return
+        if not self._opened():
+            return
+        if not self.run.has_start:
+            self._write_start(None)
+        self._latest_step = at = step if step is not None else self._latest_step
+        log, epoch, known = self.run.opened, metrics.get("epoch"), without(metrics, "epoch", "global_step")
+        # Lightning's own come with the epoch; those of an evaluation all together.
+        of_step, of_evaluation = ({}, known) if evaluates and epoch is not None else split(known)
+        if of_step:
+            log.log_step(at, **{**with_known_names(of_step), "epoch": epoch})
+        if of_evaluation:
+            log.log_eval(at, **of_evaluation)
+
+    @guarded
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+        """Tell of a checkpoint, where no callback does it."""
+        path = (
+            getattr(checkpoint_callback, "_last_checkpoint_saved", None)
+            or checkpoint_callback.best_model_path
+        )
+        if path and not self.run.has_callback and self._opened():
+            step = getattr(checkpoint_callback, "_last_global_step_saved", 0)
+            is_best = checkpoint_callback.monitor is not None and path == checkpoint_callback.best_model_path
+            self.run.opened.log_checkpoint(step, path, is_best=is_best)
+
+    @guarded
+    def finalize(self, status: str) -> None:
+        """Close the run, where no callback does it."""
+        self._trainer = None
+        if not self.run.has_callback:
+            error = sys.exc_info()[1]
+            self.run.close(error if status != "success" else None, failed=status != "success")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_trainer": None}
+
+    def _opened(self) -> bool:
+        self.run.open(self.name, every_step=True)
+        return self.run.is_live
+
+    def _write_start(self, model: Mapping[str, Any] | None) -> None:
+        self.run.has_start = True
+        self.run.opened.log_start(config=self.run.config or None, model=model)
