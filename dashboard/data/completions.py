@@ -69,6 +69,13 @@ class CompletionQuery:
     """From the first to the last of these."""
     sort: SortBy = "Newest"
 
+    def finds(self, one: Completion) -> bool:
+        """Return whether `one` is among those that are asked for."""
+        if self.steps is not None and (one.step is None or not self.steps[0] <= one.step <= self.steps[1]):
+            return False
+        text = self.text.strip().casefold()
+        return any(text in said.casefold() for said in (one.prompt, *one.answers.values()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCompletions:

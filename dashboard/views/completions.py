@@ -59,7 +59,7 @@ def _ask() -> CompletionQuery:
             "Search",
             key="find",
             bind="query-params",
-            placeholder="search in prompts and answers",
+            placeholder="prompts, answers",
             icon=":material/search:",
             label_visibility="collapsed",
         )
@@ -113,7 +113,7 @@ def _none_yet() -> None:
     with st.container(border=True):
         st.markdown("**No completions yet.**")
         st.caption("What the model answers appears here with one line in the training loop:")
-        st.code(_IN_CODE, language="python")
+        st.code(_IN_CODE, language="python", wrap_lines=True)
         st.caption(
             "With the TelemetryCallback, TRL's GRPO, RLOO, DPO, KTO, ORPO and CPO trainers need no line:"
             " theirs are collected every 100 steps, or as often as `completions: {interval: 100}` says."
@@ -129,8 +129,9 @@ def _list(
     """Show the list, and return the completion that is chosen in it."""
     key = f"completions {page.key}"
     chosen = _chosen(key, completions)
-    if chosen is None and found.rows:
-        chosen = found.rows[0]
+    if chosen is None or not query.finds(chosen):
+        # Beside the answer to a question stands nothing else; once it is taken back, the choice is there again.
+        chosen = found.rows[0] if found.rows else None
     if found.rows:
         completion_list(found.rows, chosen.place if chosen is not None else None, key=key)
     elif found.part_searched == 1.0 and found.part_read == 1.0:
@@ -251,12 +252,17 @@ def _same_prompt(page: RunPage, completions: Completions, one: Completion) -> No
     diff = word_diff(older.answer, newer.answer)
     side_by_side(
         [
-            Side(title=step_words(older.step), about=reward_words(older), parts=diff.before, mark="del"),
-            Side(title=step_words(newer.step), about=reward_words(newer), parts=diff.after, mark="ins"),
+            Side(title=step_words(older.step), about=_judged(older), parts=diff.before, mark="del"),
+            Side(title=step_words(newer.step), about=_judged(newer), parts=diff.after, mark="ins"),
         ],
         key=f"beside {page.key}",
     )
     st.caption(_about_diff(diff))
+
+
+def _judged(one: Completion) -> str:
+    """Return the number that a completion is judged by, always with its name: there is no list around it."""
+    return f"reward {reward_words(one)}" if one.reward_name == "reward" else reward_words(one)
 
 
 def _another_step(one: Completion, others: Sequence[Sibling]) -> int:

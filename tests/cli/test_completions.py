@@ -88,3 +88,24 @@ def test_a_run_without_any_says_how_to_get_some(tmp_path, capsys):
 
     assert main(["completions", str(tmp_path)]) == 1
     assert "log.log_completion(step, prompt=…, completion=…) writes one" in capsys.readouterr().err
+
+
+def test_a_text_without_blanks_is_cut_in_its_middle_and_an_empty_one_has_its_name(tmp_path, capsys):
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False) as log:
+        log.log_completion(1, prompt="为什么天空是蓝色的" * 20, completion="")
+        log.log_completion(2, prompt="So: " + "x" * 200, completion="\n  indented\nlast")
+    capsys.readouterr()
+
+    assert main(["completions", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == "  prompt      " + ("为什么天空是蓝色的" * 20)[:98] + " …"
+    assert lines[4].strip() == "completion"
+    assert lines[7].startswith("  prompt      So: xxxxx")
+
+    assert main(["completions", str(tmp_path), "--full", "--rows", "1"]) == 0
+    whole = capsys.readouterr().out.splitlines()
+    assert [line.rstrip() for line in whole[-3:]] == [
+        "  completion",
+        " " * 16 + "indented",
+        " " * 14 + "last",
+    ]

@@ -149,3 +149,19 @@ def test_no_run_is_refused_with_the_reason(tmp_path, errors):
 
     assert (code, out) == (1, "")
     assert "is no run folder" in err
+
+
+def test_those_beyond_the_distinct_ones_are_counted_by_the_end_record(tmp_path, errors):
+    others = {
+        "event": "error",
+        "session": 1,
+        "id": "1-errors-of-other-kinds",
+        "type": "KeyError",
+        "count": 10,
+    }
+    end = {"event": "end", "session": 1, "errors_of_other_kinds": 18, "errors": [{"count": 3}, "no kind"]}
+
+    code, printed, _ = errors(write(tmp_path, others, end))
+
+    assert code == 0
+    assert printed.startswith("made: 1 error, 18 times together\n")

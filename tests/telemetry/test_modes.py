@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -112,7 +116,7 @@ log.close()
 
 def test_each_tracker_is_told_of_once_and_several_in_one_line(monkeypatch, capsys):
     told = []
-    watch = TrackerWatch(told.append, Guard())
+    watch = TrackerWatch(told.append, Guard(), has_begun=lambda: True)
     active = SimpleNamespace(active_run=lambda: object())
     monkeypatch.setitem(sys.modules, "mlflow", active)
     monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace(get_run=lambda: object()))
@@ -126,6 +130,59 @@ def test_each_tracker_is_told_of_once_and_several_in_one_line(monkeypatch, capsy
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("[telemetry] MLflow and SwanLab log this process too")
     assert second.startswith("[telemetry] Comet logs this process too")
+
+
+def test_a_tracker_that_begins_after_a_long_preparation_is_told_of_and_one_far_into_the_training_is_not(
+    monkeypatch, capsys
+):
+    told, steps = [], []
+    watch = TrackerWatch(told.append, Guard(), has_begun=lambda: bool(steps))
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    for _ in range(1000):
+        watch.look()
+    monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace(get_run=lambda: object()))
+    watch.look()
+    steps.append(1)
+    for _ in range(1000):
+        watch.look()
+    monkeypatch.setitem(sys.modules, "comet_ml", SimpleNamespace(get_running_experiment=lambda: object()))
+    watch.look()
+
+    assert told == [["SwanLab"]]
+    assert "Comet" not in capsys.readouterr().err
+
+
+class RunsOfThreads(threading.local):
+    """Keeps runs as MLflow does: a thread sees its own, and who asks for all of them gets all."""
+
+    everybody_s: ClassVar[dict[int, list[str]]] = {}
+
+    def begin(self):
+        self.own = self.everybody_s[threading.get_ident()] = ["run"]
+
+    def get_all_thread_values(self):
+        return dict(self.everybody_s)
+
+
+def test_a_run_that_only_its_own_thread_is_told_of_is_found_from_another():
+    runs = RunsOfThreads()
+    current = contextvars.ContextVar("current_run", default=None)
+    mlflow = SimpleNamespace(
+        active_run=lambda: getattr(runs, "own", None),
+        tracking=SimpleNamespace(fluent=SimpleNamespace(_active_run_stack=runs)),
+    )
+    trackio = SimpleNamespace(context_vars=SimpleNamespace(current_run=current), config={})
+    modules = {"mlflow": mlflow, "trackio": trackio}
+
+    def look():
+        with ThreadPoolExecutor(1) as other:
+            return other.submit(active_trackers, Guard(), modules).result()
+
+    assert look() == []
+    runs.begin()
+    current.set("run")
+    trackio.config = {"_Created": "now"}
+    assert look() == ["MLflow", "Trackio"]
 
 
 def test_a_tracker_that_fails_to_answer_is_not_active():

@@ -317,3 +317,103 @@ _log = TelemetryLogger("run", enabled=False)
 @_log.profile
 def _profiled_at_import(number):
     return number * number
+
+
+def test_methods_of_a_class_are_timed_below_their_decorators_too(begin, clock):
+    log = begin()
+
+    class Data:
+        @log.profile
+        @staticmethod
+        def double(value):
+            clock.now += 0.5
+            return 2 * value
+
+        @log.timed("timed")
+        @staticmethod
+        def triple(value):
+            return 3 * value
+
+        @log.profile(name="named")
+        @classmethod
+        def name(cls):
+            clock.now += 0.25
+            return cls.__name__
+
+    assert (Data().double(2), Data.double(3), Data().triple(1), Data.triple(2)) == (4, 6, 3, 6)
+    assert (Data().name(), Data.name()) == ("Data", "Data")
+    log.log_step(1, train_loss=1.0)
+
+    (step,) = steps(log)
+    assert {name: value for name, value in profiled(step).items() if not name.endswith("/max")} == {
+        "profiling/Data.double": 0.5,
+        "profiling/named": 0.25,
+    }
+
+
+def test_an_asynchronous_generator_is_timed_to_its_end(begin, clock):
+    log = begin()
+
+    @log.profile
+    async def batches():
+        for number in range(3):
+            clock.now += 1.0
+            got = yield number
+            assert got in (None, "sent")
+
+    async def run():
+        found = [number async for number in batches()]
+        early = batches()
+        found += [await early.__anext__(), await early.asend("sent")]
+        await early.aclose()
+        await early.aclose()
+        failing = batches()
+        found.append(await failing.__anext__())
+        with pytest.raises(KeyError):
+            await failing.athrow(KeyError("thrown"))
+        return found
+
+    assert asyncio.run(run()) == [0, 1, 2, 0, 1, 0]
+    log.log_step(1, train_loss=1.0)
+
+    (step,) = steps(log)
+    # Three seconds to its end, two until it was closed, one until it failed.
+    assert profiled(step) == {"profiling/batches": 2.0, "profiling/batches/max": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"min_duration_ms": "5"},
+            "min_duration_ms is '5'; it must be a number of milliseconds from 0 to 3600000",
+        ),
+        ({"min_duration_ms": float("nan")}, "min_duration_ms is nan; it must be"),
+        ({"min_duration_ms": 10**400}, "min_duration_ms is an integer of 1329 bits; it must be"),
+        ({"min_duration_ms": -1}, "min_duration_ms is -1; it must be"),
+        ({"log_interval": "5"}, "log_interval is '5'; it must be a whole number from 1 on"),
+        ({"log_interval": 0}, "log_interval is 0; it must be"),
+        ({"log_interval": []}, "log_interval is <list>; it must be"),
+    ],
+)
+def test_a_wrong_limit_is_named_once_and_the_options_hold(begin, clock, given, said):
+    log = begin()
+    for _ in range(2):
+        with log.profile_block("block", **given):
+            clock.now += 0.5
+    assert log.profile(**given)(lambda: 3)() == 3
+    log.log_step(1, train_loss=1.0)
+
+    assert [kind for kind in log.guard.counts if f"profiling block: {said}" in kind]
+    (step,) = steps(log)
+    assert step["profiling/block"] == 0.5
+
+
+def test_a_signal_handler_may_profile_while_a_name_is_being_made(begin):
+    log = begin()
+    with log.profile_block("first"):
+        pass
+    making = log._profiling._making
+    with making:
+        assert making.acquire(blocking=False), "the handler would wait for the call that it interrupts"
+        making.release()

@@ -116,5 +116,11 @@ def _text(name: str, value: Any, full: bool) -> str:
     """Return a text behind its name, indented; of its lines none can command the terminal."""
     lines = [printable(line) for line in str(value).splitlines()] or [""]
     if not full:
-        lines = [textwrap.shorten(" ".join(lines), _WIDTH, placeholder=" …")]
-    return textwrap.indent("\n".join(lines), " " * 14).replace(" " * 14, f"  {name:<12}", 1)
+        lines = [_beginning(" ".join(" ".join(lines).split()))]
+    return f"  {name:<12}" + textwrap.indent("\n".join(lines), " " * 14).removeprefix(" " * 14)
+
+
+def _beginning(text: str) -> str:
+    """Return as many whole words as a line has room for, or a part of a word that fills it, as in Chinese."""
+    shortened = textwrap.shorten(text, _WIDTH, placeholder=" …")
+    return shortened if len(shortened) > _WIDTH // 2 or len(text) <= _WIDTH else f"{text[: _WIDTH - 2]} …"

@@ -67,12 +67,13 @@ class _Found:
             self._take_counts(record)
 
     def _take_counts(self, end: Record) -> None:
-        kinds = end.get("errors")
-        for kind in kinds if isinstance(kinds, list) else ():
-            if isinstance(kind, dict) and type(kind.get("count")) is int:
-                known_by = f"{end.get('rank', 0)} {end.get('session')}-error-{kind.get('fingerprint')}"
-                if known_by in self.newest:
-                    self.newest[known_by]["count"] = kind["count"]
+        of_session = f"{end.get('rank', 0)} {end.get('session')}"
+        kinds = [
+            (f"-error-{kind.get('fingerprint')}", kind.get("count")) for kind in _mappings(end.get("errors"))
+        ]
+        for which, count in [*kinds, ("-errors-of-other-kinds", end.get("errors_of_other_kinds"))]:
+            if type(count) is int and of_session + which in self.newest:
+                self.newest[of_session + which]["count"] = count
 
 
 def _records_of(folder: Path) -> Iterator[Record]:

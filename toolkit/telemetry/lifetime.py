@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Mortal(Protocol):
@@ -23,12 +23,17 @@ class Mortal(Protocol):
 # Held fast: a logger whose variable has gone out of scope still has a run to end.
 _living: dict[int, Mortal] = {}
 _is_watching = False
+_EARLIER: Final = "_telemetry_was_before"
+"""On an exception that was printed at a prompt before a run began: it is none of that run's."""
 
 
 def remember_until_exit(logger: Mortal) -> None:
     """Have `logger` closed when the interpreter ends, and silenced in forked children."""
     global _is_watching
     _living[id(logger)] = logger
+    earlier = _last_printed()
+    if earlier is not None:
+        vars(earlier).setdefault(_EARLIER, []).append(id(logger))
     _close_with_multiprocessing()
     if not _is_watching:
         _is_watching = True
@@ -53,16 +58,22 @@ def _close_with_multiprocessing() -> None:
 def _close_all() -> None:
     # The interpreter keeps the exception that ended the script, if one did, once it has printed it; multiprocessing
     # calls this while the exception that ended its process is still on its way.
-    error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = sys.exc_info()[1] or _last_printed()
     if isinstance(error, SystemExit):
         error = None if error.code in (None, 0) else error
     for logger in list(_living.values()):
-        if error is None:
+        if error is None or id(logger) in vars(error).get(_EARLIER, ()):
             logger.close("exit")
         elif isinstance(error, KeyboardInterrupt):
             logger.close("interrupted")
         else:
             logger.close("failed", error=error)
+
+
+def _last_printed() -> BaseException | None:
+    """Return the exception that the interpreter printed last: what ended the script, or the last one at a prompt."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
 
 
 def _silence_all() -> None:

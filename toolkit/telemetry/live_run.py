@@ -16,6 +16,7 @@ from toolkit.telemetry.completions.book import CompletionBook
 from toolkit.telemetry.control_history import was_answered
 from toolkit.telemetry.control_poller import ControlPoller
 from toolkit.telemetry.device_scalars import DeviceScalars
+from toolkit.telemetry.errors.book import AT_THE_END
 from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.errors.run_errors import RunErrors
 from toolkit.telemetry.guard import Guard
@@ -255,7 +256,7 @@ class LiveRun:
             self._watchman.close(timeout_s=1.0)
         if error is not None:
             with self._guard.watch("describing a failure"):
-                self.errors.book.take(error, caught_by="end")
+                self.errors.book.take(error, caught_by=AT_THE_END)
         with self._guard.watch("closing"):
             # Less than half of the time that close may take: the disk needs the rest, should the device be gone.
             self.recorder.wait_for_devices(0.4 * self._options.close_timeout)
@@ -309,7 +310,9 @@ class LiveRun:
             chores.append(("looking at control.json", _CONTROL_EVERY_S, self._look_at_control))
         if self.home.rank == 0:
             chores.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
-            trackers = TrackerWatch(self._tell_of_trackers, self._guard)
+            trackers = TrackerWatch(
+                self._tell_of_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
+            )
             chores.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
             chores.append(("recovering killed runs", 3600.0, self.recorder.recover_abandoned))
         return [Chore(*chore) for chore in chores]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, overload
 
 from toolkit.runfolder import records
 from toolkit.telemetry.checkpoint_files import look_at
@@ -364,6 +364,8 @@ class TelemetryLogger:
         """Return a decorator that puts a span around each call of a function, one that is awaited too."""
 
         def decorate(function: _F) -> _F:
+            if isinstance(function, (staticmethod, classmethod)):
+                return type(function)(decorate(function.__func__))
             called = name or str(getattr(function, "__qualname__", "call"))
             return timed_function(function, lambda: self.span(called, **attributes))
 
@@ -410,7 +412,7 @@ class TelemetryLogger:
 
             book = self._run.spans
             self._profiling = Profiling(
-                self._options.profiling_options, book.times, book.closed, book.monotonic
+                self._options.profiling_options, book.times, book.closed, book.monotonic, self.guard
             )
             self._profiled = self._profiling.makers
         return self._profiling
@@ -481,17 +483,24 @@ class TelemetryLogger:
             )
         return self._training
 
-    def capture_errors(self) -> ErrorCapture:
+    @overload
+    def capture_errors(self, /) -> ErrorCapture: ...
+
+    @overload
+    def capture_errors(self, function: _F, /) -> _F: ...
+
+    def capture_errors(self, function: Any = None, /) -> Any:
         """Return a block, or a decorator, whose exceptions are recorded and go on as they are.
 
-        `with log.capture_errors():` or `@log.capture_errors()`, also of what is awaited or iterated. An exception that
-        several of them see is one error.
+        `with log.capture_errors():`, `@log.capture_errors()` or `@log.capture_errors`, also of what is awaited or
+        iterated. An exception that several of them see is one error.
         """
         from toolkit.telemetry.errors.capture import ErrorCapture
 
         if self.is_live and self._run is not None:
             self._run.errors.watch.listen()
-        return ErrorCapture(self._take_error)
+        capture = ErrorCapture(self._take_error)
+        return capture if function is None else capture(function)
 
     @guarded
     def _take_error(self, error: BaseException) -> None:

@@ -12,15 +12,18 @@ from typing import Any, Final
 from toolkit.telemetry.guard import Guard
 
 _LOOKS: Final = 24
-"""At a look every five seconds, the first two minutes: no tracker is begun in the middle of a training."""
+"""At a look every five seconds, up to two minutes behind the first step: no tracker is begun in the middle of it."""
 
 
 class TrackerWatch:
     """Says once which other trackers are active beside this one; they often begin after the training has."""
 
-    def __init__(self, tell: Callable[[list[str]], None], guard: Guard) -> None:
+    def __init__(
+        self, tell: Callable[[list[str]], None], guard: Guard, *, has_begun: Callable[[], bool]
+    ) -> None:
         self._tell = tell
         self._guard = guard
+        self._has_begun = has_begun
         self._known: list[str] = []
         self._looks_left = _LOOKS
 
@@ -28,7 +31,9 @@ class TrackerWatch:
         """Look, and tell of those that are new."""
         if not self._looks_left:
             return
-        self._looks_left -= 1
+        # Data and models may take longer to load than any number of looks, and trackers often wait for them.
+        if self._has_begun():
+            self._looks_left -= 1
         active = active_trackers(self._guard)
         new = [name for name in active if name not in self._known]
         if not new:
@@ -76,13 +81,23 @@ def _has_swanlab_run(swanlab: Any) -> bool:
         return False
 
 
+def _has_mlflow_run(mlflow: Any) -> bool:
+    if mlflow.active_run() is not None:
+        return True
+    # Newer ones answer for the thread that asks alone, and this one is not the training's.
+    fluent = getattr(getattr(mlflow, "tracking", None), "fluent", None)
+    of_threads = getattr(getattr(fluent, "_active_run_stack", None), "get_all_thread_values", None)
+    return of_threads is not None and any(of_threads().values())
+
+
 def _has_trackio_run(trackio: Any) -> bool:
-    return trackio.context_vars.current_run.get() is not None
+    # Which run is current is the secret of the thread that began it; the run's config everybody sees.
+    return trackio.context_vars.current_run.get() is not None or bool(getattr(trackio, "config", None))
 
 
 _TRACKERS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     "W&B": ("wandb", _has_wandb_run),
-    "MLflow": ("mlflow", lambda mlflow: mlflow.active_run() is not None),
+    "MLflow": ("mlflow", _has_mlflow_run),
     "Comet": ("comet_ml", lambda comet: comet.get_running_experiment() is not None),
     "SwanLab": ("swanlab", _has_swanlab_run),
     "Trackio": ("trackio", _has_trackio_run),

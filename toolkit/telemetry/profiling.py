@@ -10,12 +10,15 @@ import functools
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.option_blocks.profiling import ProfilingOptions
+from toolkit.telemetry.option_checks import shown
 from toolkit.telemetry.span_times import MAX_NAMES, AllTimes, SpanTimes
 from toolkit.telemetry.spans import timed_function
 from toolkit.timing.names import PROFILING_PREFIX
@@ -25,6 +28,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 THE_REST: Final = "(other names)"
 """Names beyond the first 200 share this one: somebody puts a number into the name."""
 _LONGEST_NAME: Final = 120
+_LONGEST_MS: Final = 3_600_000
 _MAX_WAITING: Final = 10_000
 NOTHING: Final = nullcontext()
 
@@ -38,16 +42,19 @@ class Profiling:
         times: AllTimes,
         closed: deque[Any],
         monotonic: Callable[[], float],
+        guard: Guard,
     ) -> None:
         self.is_on = options.enabled
         self._options = options
         self._times = times
         self._closed = closed
         self._monotonic = monotonic
+        self._guard = guard
         self.makers: dict[str, Callable[[], ProfiledBlock]] = {}
         """What makes a block of a name that is known; empty where nothing is profiled."""
         self._profiles: dict[str, Profile] = {}
-        self._making = threading.Lock()
+        # A signal handler may make one in the middle of one that is being made.
+        self._making = threading.RLock()
 
     def block(
         self, name: Any, min_duration_ms: float | None = None, log_interval: int | None = None
@@ -71,9 +78,20 @@ class Profiling:
         """Return `function` with each of its calls timed; itself where nothing is profiled."""
         if not self.is_on:
             return function
+        if isinstance(function, (staticmethod, classmethod)):
+            # It stands below this one: what is called is the function within.
+            within = self.function(function.__func__, name, min_duration_ms, log_interval)
+            return type(function)(within)
         profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             return timed_function(function, lambda: ProfiledBlock(profile))
+        if inspect.isasyncgenfunction(function):
+
+            @functools.wraps(function)
+            def begin(*args: Any, **kwargs: Any) -> Any:
+                return _ProfiledIteration(function(*args, **kwargs), ProfiledBlock(profile))
+
+            return begin  # type: ignore[return-value]
 
         monotonic = self._monotonic
 
@@ -95,15 +113,35 @@ class Profiling:
                 name = THE_REST
             profile = self._profiles.get(name)
             if profile is None:
-                options = self._options
-                shortest = options.min_duration_ms if min_duration_ms is None else min_duration_ms
-                interval = options.log_interval if log_interval is None else log_interval
+                shortest = self._checked_duration(name, min_duration_ms)
+                interval = self._checked_interval(name, log_interval)
                 times = self._times.of(PROFILING_PREFIX + name, on_steps=False)
-                profile = Profile(name, shortest / 1e3, max(1, interval), times, self._closed)
+                profile = Profile(name, shortest / 1e3, interval, times, self._closed)
                 profile.monotonic = self._monotonic
                 self._times.add_profile(profile)
                 self._profiles[name] = profile
             return profile
+
+    def _checked_duration(self, name: str, given: Any) -> float:
+        if given is None:
+            return self._options.min_duration_ms
+        if type(given) is not bool and isinstance(given, Real) and given <= _LONGEST_MS and not given < 0:
+            return float(given)
+        self._guard.misuse(
+            f"profiling {name}: min_duration_ms is {_shown(given)}; "
+            f"it must be a number of milliseconds from 0 to {_LONGEST_MS}"
+        )
+        return self._options.min_duration_ms
+
+    def _checked_interval(self, name: str, given: Any) -> int:
+        if given is None:
+            return self._options.log_interval
+        if type(given) is not bool and isinstance(given, Integral) and int(given) >= 1:
+            return int(given)
+        self._guard.misuse(
+            f"profiling {name}: log_interval is {_shown(given)}; it must be a whole number from 1 on"
+        )
+        return self._options.log_interval
 
 
 class Profile:
@@ -165,6 +203,45 @@ class ProfiledBlock:
             profile.count_one(duration)
 
 
+class _ProfiledIteration(AsyncGenerator[Any, Any]):
+    """An asynchronous generator that is timed from its first value being asked for to its end."""
+
+    def __init__(self, iteration: AsyncGenerator[Any, Any], block: ProfiledBlock) -> None:
+        self._iteration = iteration
+        self._block = block
+        self._is_timed = False
+
+    async def __anext__(self) -> Any:
+        return await self._go_on(self._iteration.__anext__())
+
+    async def asend(self, value: Any) -> Any:
+        return await self._go_on(self._iteration.asend(value))
+
+    async def athrow(self, *given: Any) -> Any:
+        return await self._go_on(self._iteration.athrow(*given))
+
+    async def aclose(self) -> None:
+        try:
+            await self._iteration.aclose()
+        finally:
+            self._end()
+
+    async def _go_on(self, asked: Awaitable[Any]) -> Any:
+        if not self._is_timed:
+            self._is_timed = True
+            self._block.__enter__()
+        try:
+            return await asked
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        if self._is_timed:
+            self._is_timed = False
+            self._block.__exit__(None, None, None)
+
+
 class _Logged:
     """A call as the summary of spans counts it."""
 
@@ -179,6 +256,10 @@ def called(function: Any) -> str:
     """Return what a function is called: `MyTrainer.compute_loss`, wherever it was defined."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
     return str(name or type(function).__name__).rpartition("<locals>.")[2]
+
+
+def _shown(given: Any) -> str:
+    return shown(given) if type(given) in (str, bool, int, float) else f"<{type(given).__name__}>"
 
 
 def _as_name(name: Any) -> str:

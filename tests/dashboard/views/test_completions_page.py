@@ -126,6 +126,25 @@ def test_search_steps_and_sorting_are_in_the_address(show):
     assert len(rows(tab)) == 10
 
 
+def test_beside_what_is_found_stands_nothing_that_was_not_asked_for(show):
+    tab = show([completion(1, "the sea"), completion(2, "the sky"), completion(3, "a cloud")])
+    sea = rows(tab)[2]["place"]
+
+    tab = open_page("completions", "r", i=str(sea), find="sky")
+    assert codes(tab) == ["the sky"]
+    assert chosen(tab) == rows(tab)[0]["place"]
+
+    tab.text_input(key="find").set_value("elephant").run()
+    assert codes(tab) == []
+
+    tab.text_input(key="find").set_value("THE").run()
+    assert codes(tab) == ["the sea"]
+    assert chosen(tab) == sea
+
+    tab.text_input(key="step").set_value("2-").run()
+    assert codes(tab) == ["the sky"]
+
+
 def test_many_are_shown_a_page_at_a_time(show):
     tab = show([completion(step) for step in range(120)])
 
@@ -200,8 +219,8 @@ def test_the_same_prompt_at_an_earlier_step_stands_beside_it(show):
 
     assert "The same prompt came 2 more times." in said(tab)
     assert [(pane["title"], pane["about"]) for pane in panes(tab)] == [
-        ("step 100", "0.1"),
-        ("step 200", "0.2"),
+        ("step 100", "reward 0.1"),
+        ("step 200", "reward 0.2"),
     ]
 
     places = [row["place"] for row in rows(tab)]

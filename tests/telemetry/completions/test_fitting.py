@@ -77,3 +77,26 @@ def test_whatever_the_texts_are_the_record_is_no_longer_than_a_record(texts):
     for name, text in texts.items():
         if name not in record.get("cut", ()):
             assert record[name] == text.encode("utf-8", "backslashreplace").decode()
+
+
+def test_of_a_secret_where_a_text_is_cut_nothing_is_left():
+    token = "ghp_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dE3f2G"
+    record, _ = encoded({"completion": "x " * 80_000})
+    ends = record["completion"].split("characters left out] … ")[1]
+    key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEpAIBAAKCAQEA7bq1/x9Yt\n" * 40 + "-----END PRIVATE KEY-----"
+
+    # The cut goes through the secret wherever in it the last part that is kept begins.
+    for secret, part in ((token, "3f2G"), (key, "MIIE")):
+        for rest in range(0, len(secret), len(secret) // 8):
+            for middle in ("x " * 60_000, "x " * 200_000):
+                text = middle + secret + " z" * ((len(ends) - rest) // 2)
+                assert part not in fit({"completion": text})["completion"]
+
+
+def test_a_secret_at_the_first_cut_does_not_take_the_rest_along():
+    key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEpAIBAAKCAQEA7bq1/x9Yt\n" * 40 + "-----END PRIVATE KEY-----"
+    shortened = fit({"completion": "x " * 21_300 + key + " y" * 80_000})["completion"]
+
+    assert "MIIE" not in shortened
+    assert "characters left out] …" in shortened
+    assert shortened.endswith(" y")

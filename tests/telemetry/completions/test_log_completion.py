@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 
 import numpy as np
@@ -233,6 +234,52 @@ def test_completions_of_several_threads_are_all_written_or_counted(make):
     written, dropped = closed(log)
 
     assert len(written) + sum(dropped.values()) == 800
+
+
+def test_what_was_held_through_many_stretches_is_not_counted_as_missing(make):
+    log = make(completions={"interval": 10, "buffer": 2})
+    for number in range(4):
+        log.log_completion(0, completion=f"{number}")
+    for step in range(0, 1000, 10):
+        log.completions.put(step, {"completion": "collected"}, source="train")
+    path = log.run_folder / "metrics.jsonl"
+    log.close()
+
+    records = [record for record in read_records(path) if record.get("split") != "train"]
+    assert texts(
+        record for record in records if record.get("completion", "collected") != "collected"
+    ) == list("0123")
+    assert drops(records) == {0: 0}
+
+
+def test_one_that_is_held_while_another_thread_begins_a_stretch_is_not_lost(make):
+    """Many are held, which takes long to look through; the other thread holds more of them meanwhile."""
+    log = make(completions={"interval": 1, "buffer": 2_000})
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(4_000):
+            log.completions.put(0, {"completion": "a"}, source="eval")
+        over = threading.Event()
+
+        def hold_more():
+            while not over.is_set():
+                log.completions.put(0, {"completion": "b"}, source="eval")
+
+        other = threading.Thread(target=hold_more)
+        other.start()
+        try:
+            for step in range(50):
+                log.log_completion(step, completion=f"{step}")
+        finally:
+            over.set()
+            other.join()
+    finally:
+        sys.setswitchinterval(usual)
+
+    written, _ = closed(log)
+    assert {f"{step}" for step in range(50)} <= set(texts(written))
+    assert log.guard.total == 0
 
 
 def test_what_is_logged_later_does_not_change_what_was(make):

@@ -435,3 +435,56 @@ def test_a_word_on_how_it_ends_counts(log):
     caught(run)
 
     assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "stopped"
+
+
+# ---------------------------------------------------------------- what ends the run is told of
+
+
+def test_the_error_that_ends_the_run_is_told_of_however_often_it_came_before(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+
+    @log.capture_errors()
+    def load(batch):
+        raise OSError(f"batch {batch} cannot be read")
+
+    for batch in range(3):
+        with pytest.raises(OSError, match="batch"):
+            load(batch)
+    with pytest.raises(OSError, match="batch 3"), log:
+        load(3)
+
+    first, last = errors_of(log)
+    assert (first["message"], first["count"]) == ("OSError: batch 0 cannot be read", 1)
+    assert (last["message"], last["count"]) == ("OSError: batch 3 cannot be read", 4)
+    assert (last["id"], last["caught_by"]) == (first["id"], "end")
+    (end,) = records_of(log, "end")
+    assert (end["status"], end["errors_total"]) == ("failed", 4)
+
+
+def test_one_that_was_told_of_is_not_told_again_at_the_end(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+    with pytest.raises(ValueError, match="bad"), log, log.capture_errors():
+        fail()
+
+    assert [record["caught_by"] for record in errors_of(log)] == ["capture_errors"]
+
+
+# ---------------------------------------------------------------- ways to decorate
+
+
+def test_it_may_stand_above_other_decorators_and_without_parentheses(log):
+    class Data:
+        @log.capture_errors()
+        @staticmethod
+        def double(value):
+            return 2 * value
+
+        @log.capture_errors
+        @classmethod
+        def name(cls, text):
+            return cls.__name__ + text
+
+    assert (Data().double(2), Data.double(3), Data().name("!"), Data.name("?")) == (4, 6, "Data!", "Data?")
+    with pytest.raises(ValueError, match="bad"):
+        log.capture_errors(fail)()
+    assert [error["type"] for error in errors_of(log)] == ["ValueError"]

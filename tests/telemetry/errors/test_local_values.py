@@ -106,3 +106,13 @@ def test_more_values_than_a_record_has_room_for_are_said_to_be_more():
 )
 def test_secrets_are_masked_by_name_and_by_look(values, secret):
     assert secret not in str(shown(**values))
+
+
+def test_what_stands_for_something_else_is_not_made_to_get_it():
+    asked = []
+
+    class Proxy:
+        __class__ = property(lambda self: asked.append(self) or dict)
+
+    assert one(Proxy()).endswith(".Proxy>")
+    assert asked == []

@@ -271,3 +271,33 @@ def test_two_runs_listen_with_one_ear_and_each_tells_as_much_as_it_wants(tmp_pat
     assert "write" in vars(out)
     many.close()
     assert vars(out) == {}
+
+
+def test_a_stream_of_somebody_s_own_may_be_called_in_its_own_way(monkeypatch):
+    class Tee:
+        def __init__(self):
+            self.written = []
+
+        def write(self, message, colour=None):
+            self.written.append((message, colour))
+            return len(message)
+
+    monkeypatch.setattr(sys, "stdout", Tee())
+    tail = OutputTail(5)
+    tail.follow()
+    try:
+        sys.stdout.write("one\n", "red")
+        sys.stdout.write(message="two\n")
+        assert sys.stdout.written == [("one\n", "red"), ("two\n", None)]
+        assert tail.last_lines() == ["one", "two"]
+    finally:
+        tail.let_go()
+
+
+def test_a_bar_that_is_drawn_again_and_again_is_shown_as_it_stands(listen):
+    tail, _, _ = listen()
+    print("before")
+    for width in range(90):
+        sys.stderr.write("\r" + "#" * width)
+
+    assert tail.last_lines() == ["before", "#" * 89]

@@ -145,6 +145,14 @@ def test_a_name_that_nobody_knows_is_said_to_be_unknown():
     assert error.again
 
 
+@pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..example"])
+def test_a_name_that_no_machine_can_have_is_said_to_be_none(host):
+    error = refusal(f"https://{host}/")
+
+    assert "its name is none that a machine can have" in str(error)
+    assert not error.again
+
+
 def test_nobody_listening_is_said_as_it_is():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -62,6 +62,18 @@ def test_no_planted_value_is_left_in_values_or_keys():
         assert not found_in(repr(redactor().redact(tree)).encode(), value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<s>[INST] Why? [/INST] Because.</s>[INST] And? [/INST]",
+        "[THINK]two and two[/THINK] four",
+        'text.split("/") or "/".join(parts)',
+    ],
+)
+def test_marks_of_a_chat_and_a_lone_slash_are_no_paths(text):
+    assert Redactor(environ={}).redact_text(text) == text
+
+
 def test_no_harmless_value_is_touched_in_values_or_keys():
     for text in HARMLESS:
         tree = {"note": text, "deep": [{"x": [text]}]}

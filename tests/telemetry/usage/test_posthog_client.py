@@ -88,6 +88,28 @@ def test_a_refusal_is_told_by_its_number_without_the_server_s_words(status, capl
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_nobody_is_led_elsewhere(status):
+    with receiving() as other, receiving((status, {"Location": f"{other.url}/batch/"}, b"")) as server:
+        with pytest.raises(NotSent) as refusal:
+            PostHogClient(server.url, KEY, "random-id").send(EVENT)
+
+    assert str(refusal.value) == f"{server.url} answered {status}"
+    assert len(server.got) == 1
+    assert other.got == []
+
+
+def test_a_login_that_netrc_has_for_every_server_is_not_sent(tmp_path, monkeypatch):
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login jane password orchid\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    with receiving() as server:
+        PostHogClient(server.url, KEY, "random-id").send(EVENT)
+
+    assert "authorization" not in {name.lower() for name in server.got[0].headers}
+
+
 def test_a_server_that_is_not_there_is_told():
     with receiving() as server:
         url = server.url
@@ -116,6 +138,19 @@ def test_a_client_that_is_not_installed_is_said_with_how_to_install_it(monkeypat
         PostHogClient("http://127.0.0.1:1", KEY, "random-id").send(EVENT)
 
     assert 'pip install "ai-toolkit-telemetry[usage]"' in str(refusal.value)
+
+
+def test_a_client_that_would_follow_redirects_sends_nothing(monkeypatch):
+    import posthog.request
+
+    def post(api_key, host=None, path=None, gzip=False, timeout=15, **kwargs):
+        raise AssertionError("nothing is to be sent by it")
+
+    monkeypatch.setattr(posthog.request, "post", post)
+    with receiving() as server, pytest.raises(NotInstalled, match=r"from 7\.4 on"):
+        PostHogClient(server.url, KEY, "random-id").send(EVENT)
+
+    assert server.got == []
 
 
 def test_nothing_of_it_is_imported_before_the_first_event():

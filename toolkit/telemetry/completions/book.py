@@ -83,7 +83,9 @@ class CompletionBook:
             return
         # Of a structure nothing is taken from a device: what is never written would keep its place there for good.
         fields, _ = self._values.fields(self._values.tree(named))
-        self._held.append(_Held(stretch, wall, elapsed, _shortened(fields)))
+        held = _Held(stretch, wall, elapsed, _shortened(fields))
+        with self._lock:
+            self._held.append(held)
         if stretch.dropped == 1:
             # At once, so that a kill does not hide that something is missing; how much is said in the end.
             self._tell(stretch)
@@ -91,13 +93,16 @@ class CompletionBook:
     def close(self) -> None:
         """Write the newest that were held, and say how many are missing."""
         with self._lock:
+            # A stretch that is long over is remembered by nothing else.
+            stretches = [held.stretch for held in self._held]
             while self._held:
                 held = self._held.popleft()
                 held.stretch.dropped -= 1
                 held.stretch.written += 1
                 self._intake.put(COMPLETION, held.wall, held.elapsed, fit(held.fields))
-            for stretch in self._budget.untold():
-                self._tell(stretch)
+            for stretch in (*stretches, *self._budget.untold()):
+                if stretch.dropped != stretch.said:
+                    self._tell(stretch)
 
     def _with_texts(self, step: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a completion: its texts as texts, several rewards by their functions' names."""

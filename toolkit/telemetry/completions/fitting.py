@@ -8,6 +8,7 @@ import orjson
 
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.records import CUT, MAX_RECORD_BYTES
+from toolkit.telemetry.privacy.masking import Masker
 
 _ENVELOPE_BYTES: Final = 1024
 _LEAST_FOR_TEXTS: Final = MAX_RECORD_BYTES // 2
@@ -31,7 +32,7 @@ def fit(fields: dict[str, Any]) -> dict[str, Any]:
     cut = [name for name, text in texts.items() if _size(_ends(text, MAX_RECORD_BYTES)) > shares[name]]
     if not cut:
         return fields
-    shortened = {name: _shorten(texts[name], shares[name]) for name in cut}
+    shortened = {name: _shorten(_masked(texts[name]), shares[name]) for name in cut}
     return {**fields, **shortened, CUT: cut}
 
 
@@ -44,6 +45,16 @@ def _shares(sizes: dict[str, int], room: int) -> dict[str, int]:
         room -= shares[name]
         left -= 1
     return shares
+
+
+def _masked(text: str) -> str:
+    """Return `text` without secrets: of one that is cut through, the rest would not be known for what it is."""
+    mask = Masker().rewrite_text
+    if len(text) <= 2 * MAX_RECORD_BYTES:
+        return mask(text)
+    # Nothing of the middle will be left, so nobody has to wait until it has been looked through.
+    middle = " " * (len(text) - 2 * MAX_RECORD_BYTES)
+    return mask(text[:MAX_RECORD_BYTES]) + middle + mask(text[-MAX_RECORD_BYTES:])
 
 
 def _shorten(text: str, room: int) -> str:

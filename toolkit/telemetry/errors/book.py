@@ -18,7 +18,9 @@ from toolkit.telemetry.privacy.masking import mask_secrets
 
 MAX_DISTINCT: Final = 100
 """Errors that are told apart; what is unlike all of them is only counted, together."""
-_TOLD: Final = "_telemetry_recorded"
+AT_THE_END: Final = "end"
+"""How an error is caught that ends the run. It is told of however often it came before."""
+_TAKEN: Final = "_telemetry_recorded"
 _SPANS: Final = "_telemetry_spans"
 _RESERVE_BYTES: Final = 4 * 1024 * 1024
 """Python asks for its memory a megabyte at a time. What was never touched takes none of the machine's."""
@@ -76,12 +78,16 @@ class ErrorBook:
 
         What is no failure (the end of an iterator, an interruption, an exit with 0) passes unsaid.
         """
-        if not self._options.enabled or self.has_seen(error):
+        if not self._options.enabled:
+            return
+        if self.has_seen(error):
+            if caught_by == AT_THE_END:
+                self._tell_if_only_counted(error)
             return
         with self._guard.watch("remembering an error"):
             # On the exception itself: to hold on to it here would keep every frame that it went through alive, and
             # another one may have its address later.
-            vars(error).setdefault(_TOLD, []).append(self._mark)
+            vars(error).setdefault(_TAKEN, {})[self._mark] = None
         if not is_failure(error):
             return
         if isinstance(error, SystemExit):
@@ -89,10 +95,23 @@ class ErrorBook:
         if isinstance(error, MemoryError):
             self._reserves = self._reserves[:1]
         kind, is_told = self._count(error)
-        if is_told:
+        if is_told or caught_by == AT_THE_END:
             self._tell(error, kind, caught_by=caught_by, thread=thread)
+        else:
+            with self._guard.watch("remembering an error"):
+                vars(error)[_TAKEN][self._mark] = kind[0] if kind is not None else ""
         if isinstance(error, MemoryError):
             self._reserves = []
+
+    def _tell_if_only_counted(self, error: BaseException) -> None:
+        known_by: str | None = None
+        with self._guard.watch("remembering an error"):
+            known_by = vars(error)[_TAKEN][self._mark]
+            vars(error)[_TAKEN][self._mark] = None
+        if known_by is not None:
+            kind = self._kinds.get(known_by)
+            counted = (known_by, kind) if kind is not None else None
+            self._tell(error, counted, caught_by=AT_THE_END, thread=None)
 
     def _tell(
         self, error: BaseException, kind: tuple[str, _Kind] | None, *, caught_by: str, thread: str | None
@@ -130,7 +149,7 @@ class ErrorBook:
     def has_seen(self, error: BaseException) -> bool:
         """Say whether this very exception was taken already."""
         with self._guard.watch("remembering an error"):
-            return self._mark in vars(error).get(_TOLD, ())
+            return self._mark in vars(error).get(_TAKEN, ())
         return False
 
     def how_it_ends(

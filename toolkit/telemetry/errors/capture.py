@@ -42,6 +42,9 @@ class ErrorCapture:
 
     def __call__(self, function: _F) -> _F:
         """Return `function` with such a block around each of its calls, whether it is awaited, iterated or neither."""
+        if isinstance(function, (staticmethod, classmethod)):
+            # It stands below this one: what is called is the function within.
+            return type(function)(self(function.__func__))
         inside = _Inside(self._tell)
         if inspect.isasyncgenfunction(function):
 

@@ -33,7 +33,8 @@ def shown_locals(frame: FrameType, masker: Masker) -> dict[str, str]:
     found: dict[str, str] = {}
     with _guard.watch("reading local values"):
         for name, value in list(frame.f_locals.items()):
-            if name.startswith("__") or isinstance(value, _NOBODY_ASKED_FOR):
+            # Not `isinstance`, which asks the value itself: one that stands for another would go and get it.
+            if name.startswith("__") or issubclass(type(value), _NOBODY_ASKED_FOR):
                 continue
             if len(found) >= _MAX_VALUES:
                 found["…"] = "more"

@@ -61,7 +61,7 @@ class OutputTail:
 
     def last_lines(self) -> list[str]:
         """Return the last lines of all streams together, as a terminal would show them, secrets masked."""
-        begun: dict[int, str] = {}
+        begun: dict[int, list[str]] = {}
         lines: list[str] = []
         before: tuple[int, str] = (-1, "")
         for number, text in list(self._printed):
@@ -70,10 +70,14 @@ class OutputTail:
                 before = (-1, "")
                 continue
             before = (number, text)
-            *whole, begun[number] = (begun.get(number, "") + text).split("\n")
-            lines += whole
-        lines += begun.values()
-        shown = [_as_shown(_end_of(line, _LOOKED_AT)) for line in lines]
+            first, *more = text.split("\n")
+            # Put together once it is whole: a progress bar writes thousands of times to one line.
+            begun.setdefault(number, []).append(first)
+            if more:
+                lines += ["".join(begun[number]), *more[:-1]]
+                begun[number] = more[-1:]
+        lines += ["".join(parts) for parts in begun.values()]
+        shown = [_end_of(_as_shown(line), _LOOKED_AT) for line in lines]
         wanted = mask_secrets([line for line in shown if line.strip()][-self.lines :])
         return [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in wanted]
 
@@ -86,12 +90,14 @@ class _Tap:
         own = getattr(stream, "__dict__", {})
         # Somebody else's, where there is one: it is put back as it was.
         self._before: Callable[[str], int] | None = own.get("write")
-        original: Callable[[str], int] = stream.write
+        original: Callable[..., int] = stream.write
         keep = printed.append
 
-        def write(text: str, /) -> int:
+        # A stream of somebody's own may be called in ways that Python's cannot.
+        def write(*given: Any, **named: Any) -> int:
+            text = given[0] if given else next(iter(named.values()), "")
             keep((number, text if type(text) is str and len(text) <= longest else _end_of(text, longest)))
-            return original(text)
+            return original(*given, **named)
 
         # Not held on to: what stood in for the output for a while may be large.
         self._write = weakref.ref(write)
@@ -148,8 +154,9 @@ class SharedTail:
 
     def follow(self) -> None:
         """Go with a stream that was replaced."""
-        if self._tail is not None:
-            self._tail.follow()
+        tail = self._tail
+        if tail is not None:
+            tail.follow()
 
     def leave(self, who: object) -> None:
         """Listen no longer for `who`; with the last one, the streams get their own `write` back."""
@@ -159,5 +166,5 @@ class SharedTail:
 
     def last_lines(self, who: object) -> list[str]:
         """Return what was printed last, as many lines as `who` asked for."""
-        wanted = self._wanted.get(id(who), 0)
-        return self._tail.last_lines()[-wanted:] if self._tail is not None and wanted else []
+        wanted, tail = self._wanted.get(id(who), 0), self._tail
+        return tail.last_lines()[-wanted:] if tail is not None and wanted else []

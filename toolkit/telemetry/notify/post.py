@@ -80,6 +80,10 @@ def _connected(address: WebAddress, proxy: Proxy | None, deadline: float) -> soc
     except socket.gaierror as error:
         what = "its name" if proxy is None else "the proxy's name"
         raise NotDelivered(f"{what} is not found: {error.strerror}", again=True) from error
+    except UnicodeError as error:
+        # A part of it is longer than 63 letters, or empty: Python says so before anybody is asked.
+        what = "its name" if proxy is None else "the proxy's name"
+        raise NotDelivered(f"{what} is none that a machine can have", again=False) from error
     if proxy is None:
         allowed = [one for one in found if address.may_be(str(one[4][0]))]
         if found and not allowed:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
-from toolkit.telemetry.privacy.secret_shapes import MASK, looks_made_by_chance, mask_text
+from toolkit.telemetry.privacy.secret_shapes import MASK, SPECIAL_TOKEN, looks_made_by_chance, mask_text
 from toolkit.telemetry.privacy.tree import Place, TreeRewriter
 
 SHORTEST_ENVIRONMENT_SECRET: Final = 8
@@ -44,8 +44,7 @@ class Masker(TreeRewriter):
         secrecy = place.secrecy
         if secrecy is Secrecy.ALL:
             return MASK
-        # A tokenizer's <pad> or </s> is no secret, whatever kind of token it is called.
-        if secrecy is Secrecy.TEXT and not _SPECIAL_TOKEN.fullmatch(text):
+        if secrecy is Secrecy.TEXT and not SPECIAL_TOKEN.fullmatch(text):
             return MASK
         if secrecy is Secrecy.LOOK and looks_made_by_chance(text):
             return MASK
@@ -59,7 +58,6 @@ class Masker(TreeRewriter):
         return mask_text(text)
 
 
-_SPECIAL_TOKEN = re.compile(r"<[^<>\s]{0,40}>|\[[A-Z]{1,12}\]")
 _OLD_WANDB_KEY = re.compile(r"[0-9a-f]{40}")
 _TOPIC = re.compile(r"topics?\Z", re.IGNORECASE)
 # Variables run their words together more often than settings do: PGPASSWORD, MYTOKEN.

@@ -123,7 +123,11 @@ _FRAME = re.compile(
     |(?P<file>\bFile[ ]\\{0,3}")(?P<quoted>[^"<>\n]{1,1024}?)(?=\\{0,3}",[ ]line[ ])""",
     re.MULTILINE | re.VERBOSE,
 )
-_TAG = re.compile(r"</[A-Za-z][A-Za-z0-9_|]{0,15}>")
+# </s>, and those that chat templates write.
+_TAG = re.compile(
+    r"</[A-Za-z][A-Za-z0-9_|]{0,15}>"
+    r"|\[/(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|MODEL_SETTINGS|THINK|IMG)\]"
+)
 _PLACEHOLDER_IN_FRONT = re.compile(PLACEHOLDER.pattern + r"\Z")
 _TRAILING: Final = ".,;:!?)]}\\"
 
@@ -131,7 +135,16 @@ _TRAILING: Final = ".,;:!?)]}\\"
 
 _PUBLIC: Final = frozenset(
     {
-        *("/dev/null", "/dev/zero", "/dev/shm", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/urandom"),
+        *(
+            "/",
+            "/dev/null",
+            "/dev/zero",
+            "/dev/shm",
+            "/dev/stdin",
+            "/dev/stdout",
+            "/dev/stderr",
+            "/dev/urandom",
+        ),
         *("/usr/bin/env", "/usr/bin/python", "/usr/bin/python3", "/bin/sh", "/bin/bash"),
         *("/proc/meminfo", "/proc/cpuinfo", "/s", "/it", "/sec", "/step", "/iter", "/img", "/token", "/n"),
     }
@@ -177,7 +190,7 @@ def _shown_match(match: re.Match[str], replace: ReplacePath) -> str:
 def _shown_posix(match: re.Match[str], replace: ReplacePath) -> str:
     path, at = match["path"], match.start("path")
     before = match.string[max(0, at - 16) : at]
-    if before.endswith("<") and _TAG.match(match.string, at - 1):
+    if before.endswith(("<", "[")) and _TAG.match(match.string, at - 1):
         return path
     # What stands behind a placeholder was shown on purpose.
     return path if _PLACEHOLDER_IN_FRONT.search(before) else _shown_match(match, replace)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
@@ -21,23 +21,23 @@ def mask_text(text: str) -> str:
     if len(text) >= _PEM_LINE_LENGTH:
         text = _PEM_LINE.sub(_mask_line, text)
     if "://" in text:
-        text = _URL_LOGIN.sub(_mask_login, text)
+        if "@" in text:
+            text = _URL_LOGIN.sub(_mask_login, text)
         text = _WEBHOOK.sub(MASK, text)
     if "ntfy.sh/" in text:
         text = _NTFY_TOPIC.sub(MASK, text)
     if "=" in text:
         text = _SIGNED_URL.sub(rf"\1{MASK}", text)
     small = text.lower()
-    for hint, patterns in _BEHIND_A_WORD.items():
-        if hint in small:
-            for pattern in patterns:
-                text = pattern.sub(rf"\1{MASK}", text)
+    for pattern, hints in _BEHIND_A_WORD.items():
+        if any(hint in small for hint in hints):
+            text = pattern.sub(rf"\1{MASK}", text)
     if any(hint in small for hint in _HINTS_OF_NAMES):
         text = _OPTION.sub(_mask_option, text)
         text = _mask_assignments(text)
-    if _LONG_WORD.search(text) and any(hint in text for hint in _HINTS_OF_SHAPES):
+    if _may_have_a_known_shape(text):
         text = _KNOWN_SHAPE.sub(MASK, text)
-    return _BOT_TOKEN.sub(MASK, text) if ":" in text else text
+    return _BOT_TOKEN.sub(MASK, text) if ":AA" in text else text
 
 
 def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
@@ -104,42 +104,55 @@ _KNOWN_SHAPE = re.compile(
     )""",
     re.VERBOSE,
 )
-_LONG_WORD = re.compile(r"[\w.-]{15}")
-_HINTS_OF_SHAPES: Final = (
-    *(
-        "hf_",
-        "api_org_",
-        "sk-",
-        "gh",
-        "github_pat_",
-        "gl",
-        "AKIA",
-        "ASIA",
-        "AIza",
-        "ya29.",
-        "GOCSPX-",
-        "xox",
-        "xapp-",
-        "wandb_v",
+_HINTS_OF_SHAPES: Final = {
+    "_": (
+        *(
+            "hf_",
+            "api_org_",
+            "ghp_",
+            "gho_",
+            "ghu_",
+            "ghs_",
+            "ghr_",
+            "github_pat_",
+            "wandb_v",
+            "npm_",
+            "gsk_",
+        ),
+        *(
+            "r8_",
+            "rpa_",
+            "phc_",
+            "phx_",
+            "lin_api_",
+            "dop_v1_",
+            "doo_v1_",
+            "lsv2_",
+            "sntrys_",
+            "sntryu_",
+            "ntn_",
+        ),
+        *("k_live_", "k_test_"),
     ),
-    *(
-        "eyJ",
-        "npm_",
-        "pypi-",
-        "gsk_",
-        "r8_",
-        "rpa_",
-        "phc_",
-        "phx_",
-        "lin_api_",
-        "_v1_",
-        "lsv2_",
-        "sntry",
-        "ntn_",
+    "-": (
+        *(
+            "sk-",
+            "glpat-",
+            "gldt-",
+            "glrt-",
+            "glptt-",
+            "glcbt-",
+            "glft-",
+            "glagent-",
+            "GOCSPX-",
+            "xox",
+            "xapp-",
+        ),
+        *("pypi-", "nvapi-", "xai-", "pplx-", "tvly-", "GOOG-", "fw-", "csk-", "jina-", "AGE-SECRET-KEY-1"),
     ),
-    *("nvapi-", "xai-", "pplx-", "tvly-", "GOOG-", "fw-", "csk-", "jina-", "_live_", "_test_", "SG.", "dapi"),
-    *("ATATT3", "AGE-SECRET"),
-)
+    "": ("AKIA", "ASIA", "AIza", "ya29.", "eyJ", "SG.", "dapi", "ATATT3"),
+}
+"""One of these is in every known shape, and the letter before them in all of theirs: most texts have no underscore."""
 
 # Telegram's: the number of the bot, a colon, and its key.
 _BOT_TOKEN = re.compile(r"(?<![0-9])[0-9]{8,12}:AA[\w-]{30,}")
@@ -201,15 +214,18 @@ _TOLD = re.compile(
 )
 
 _BEHIND_A_WORD: Final = {
-    " is ": (_TOLD,),
-    " was ": (_TOLD,),
-    "authorization": (_AUTHORIZATION,),
-    "bearer": (_BEARER,),
-    "cookie": (_COOKIE,),
-    "wandb": (_WANDB_KEY,),
-    "curl": (_CURL_LOGIN,),
-    "sshpass": (_SSHPASS,),
+    _TOLD: (
+        *("password", "passphrase", "passwd", "apikey", "api key", "api_key", "api-key"),
+        *("accesstoken", "access token", "access_token", "access-token"),
+    ),
+    _AUTHORIZATION: ("authorization",),
+    _BEARER: ("bearer",),
+    _COOKIE: ("cookie",),
+    _WANDB_KEY: ("wandb",),
+    _CURL_LOGIN: ("curl",),
+    _SSHPASS: ("sshpass",),
 }
+"""Patterns, each with words of which one is in every text that it finds."""
 
 _HINTS_OF_NAMES: Final = (
     *("pass", "pwd", "secret", "cred", "key", "token", "auth", "bearer", "cookie", "dsn", "webhook", "netrc"),
@@ -217,30 +233,51 @@ _HINTS_OF_NAMES: Final = (
 )
 """One of these is in every name that says secret."""
 
-# "--hf-token abc", inside a command line that is one text.
+# "--hf-token abc", inside a command line that is one text. It begins with a letter, which is quickly looked for.
 _OPTION = re.compile(
-    r"""(?<![\w-])(?P<name>--?[A-Za-z][\w.-]{0,80})(?P<between>\s{1,3})
+    r"""(?P<name>-(?<![\w-]-)-?[A-Za-z][\w.-]{0,80})(?P<between>\s{1,3})
     (?P<value>(?P<quote>["'])[^"'\n]{1,4096}(?P=quote)|[^\s"'`-](?:(?![,;|]-)[^\s"'`])*)""",
     re.VERBOSE,
 )
 
-# "token=abc", "password: abc", '"api_key": "abc"'.
+# "token=abc", "password: abc", '"api_key": "abc"', `token := "abc"`, `"token" => "abc"`, `token: string = "abc"`.
 _ASSIGNED_NAME = re.compile(
     r"""(?<![\w.-])-{0,2}(?P<name>[A-Za-z_][\w.-]{0,80})
-    (?P<between>\\{0,7}["']?\s{0,3}[=:]\s{0,3}
-    (?:(?:str|bytes|SecretStr|Optional\[str\]|str\ ?\|\ ?None)\s{0,3}=\s{0,3})?)""",
+    (?P<between>\\{0,7}["']?\s{0,3}(?:[!?+:|]{0,2}={1,3}>?|:)\s{0,3}
+    (?:(?:str|bytes|string|String|&(?:'static\ )?str|SecretStr|Optional\[str\]|str\ ?\|\ ?None)\s{0,3}=\s{0,3})?)""",
     re.VERBOSE,
 )
+# Such a name in a text that is turned round: an equals sign or colon is found sooner than whatever may be a name.
+_ASSIGNED_NAME_TURNED = re.compile(r"""[=:][!?+:|]{0,2}\s{0,3}["']?\\{0,7}(?P<name>[\w.-]{1,83})(?![\w.-])""")
 _CALL = re.compile(r"(?:await )?[A-Za-z_][\w.]{0,200}[(\[]")
 _LONGEST_CALL: Final = 400
-# The quotes are escaped where the text is JSON inside JSON.
+# The quotes are escaped where the text is JSON inside JSON. Where they are not closed, the rest of the line is meant.
+_IN_QUOTES: Final = r"""(?:[bBrRuUfF]{1,2}(?=["']))?(?P<quote>\\{0,7}(?:"{3}|'{3}|["']))
+    (?:(?:(?!(?P=quote))(?:\\.|[^\n\\]))*(?P=quote)|(?=\w)[^\n]*)"""
 _ASSIGNED_VALUE = re.compile(
-    r"""(?P<quote>\\{0,7}["'])[^"'\n]*?(?P=quote)
-    |(?!\\{0,7}["'])(?:(?!\|-{0,2}[A-Za-z_][\w.-]{0,80}["']?\s{0,3}[=:])[^\s,;&"'(){}\[\]])+""",
+    rf"""{_IN_QUOTES}
+    |(?!\\{{0,7}}["'])(?:(?!\|-{{0,2}}[A-Za-z_][\w.-]{{0,80}}["']?\s{{0,3}}[=:])[^\s,;&"'(){{}}\[\]])+""",
     re.VERBOSE,
 )
+# `auth = ("jane", "abc")`, `"passwords": ["abc", "def"]`
+_ASSIGNED_LIST = re.compile(
+    r"""[(\[]\s{0,3}(?:(?:"[^"\n]{0,400}"|'[^'\n]{0,400}')\s{0,3},?\s{0,30}){1,100}[)\]]"""
+)
+_LISTED = re.compile(r"""(?P<quote>["'])(?:(?!(?P=quote)).)*(?P=quote)""")
 _QUOTED = re.compile(r"""(?P<quote>["'])(?P<text>[^"'\n]{6,400})(?P=quote)""")
-_NO_SECRET = re.compile(r"""(?:None|True|False|null|true|false|""|'')(?![\w-])""")
+_NO_SECRET = re.compile(
+    r"""(?:None|True|False|null|true|false|""(?!")|''(?!'))(?![\w-])
+    |(?:str|bytes|string|String|SecretStr)(?=\s{0,3}(?:[,;)\]}|\n]|\Z))""",
+    re.VERBOSE,
+)
+SPECIAL_TOKEN: Final = re.compile(r"<[^<>\s]{0,40}>|\[[A-Z]{1,12}\]")
+"""A tokenizer's <pad> or </s> is no secret, whatever kind of token it is called."""
+
+
+def _may_have_a_known_shape(text: str) -> bool:
+    return any(
+        letter in text and any(hint in text for hint in hints) for letter, hints in _HINTS_OF_SHAPES.items()
+    )
 
 
 def _mask_line(match: re.Match[str]) -> str:
@@ -265,8 +302,8 @@ def _mask_option(match: re.Match[str]) -> str:
 
 def _mask_assignments(text: str) -> str:
     parts = []
-    done = 0
-    for match in _ASSIGNED_NAME.finditer(text):
+    done = harmless_until = 0
+    for match in _assigned_names(text):
         if match.start() < done or not _assigns_a_secret(match):
             continue
         if _CALL.match(text, match.end()):
@@ -277,15 +314,44 @@ def _mask_assignments(text: str) -> str:
                 parts += [text[done : match.end()], _mask_assignments(masked)]
                 done = match.end() + len(line)
             continue
-        value = _ASSIGNED_VALUE.match(text, match.end())
-        if value is None or _NO_SECRET.match(value[0]):
+        secrecy = secrecy_of(match["name"])
+        listed = _ASSIGNED_LIST.match(text, match.end())
+        if listed is not None and secrecy is not Secrecy.LOOK:
+            parts += [text[done : match.end()], _LISTED.sub(rf"\g<quote>{MASK}\g<quote>", listed[0])]
+            done = listed.end()
             continue
-        if secrecy_of(match["name"]) is Secrecy.LOOK and not looks_made_by_chance(value[0].strip("\"'")):
+        is_comparison = _COMPARES.search(match["between"]) is not None
+        if match.end() < harmless_until and (is_comparison or secrecy is Secrecy.LOOK):
+            continue
+        value = _ASSIGNED_VALUE.match(text, match.end())
+        if value is None or _NO_SECRET.match(text, value.start()):
             continue
         quote = value["quote"] or ""
+        bare = value[0].strip("\"'")
+        is_a_guess = secrecy is Secrecy.LOOK or (is_comparison and not quote)
+        if is_a_guess and not looks_made_by_chance(bare):
+            if not quote:
+                # No end of it looks so either, unless it was too long to look at.
+                harmless_until = value.end() - (_LONGEST_KEY if len(bare) > _LONGEST_KEY else 0)
+            continue
+        if secrecy is Secrecy.TEXT and SPECIAL_TOKEN.fullmatch(bare):
+            continue
         parts += [text[done : match.end()], quote, MASK, quote]
         done = value.end()
     return _mask_further_on("".join([*parts, text[done:]])) if parts else text
+
+
+def _assigned_names(text: str) -> Iterator[re.Match[str]]:
+    """Yield those of the matches of `_ASSIGNED_NAME` whose name says secret, without trying it at every letter."""
+    starts = [
+        len(text) - match.end()
+        for match in _ASSIGNED_NAME_TURNED.finditer(text[::-1])
+        if secrecy_of(match["name"][::-1]) is not Secrecy.OPEN
+    ]
+    for start in reversed(starts):
+        match = _ASSIGNED_NAME.match(text, start)
+        if match is not None:
+            yield match
 
 
 def _mask_further_on(text: str) -> str:
@@ -297,6 +363,9 @@ def _mask_further_on(text: str) -> str:
     return "\n".join(lines)
 
 
+_COMPARES = re.compile(r"==|!=")
+
+
 def _mask_quoted(match: re.Match[str]) -> str:
     quote = match["quote"]
     return f"{quote}{MASK}{quote}" if looks_made_by_chance(match["text"]) else match[0]
@@ -304,7 +373,7 @@ def _mask_quoted(match: re.Match[str]) -> str:
 
 def _assigns_a_secret(match: re.Match[str]) -> bool:
     secrecy = secrecy_of(match["name"])
-    if ":" not in match["between"] or match["between"][0] in "\"'\\":
+    if "=" in match["between"] or match["between"][0] in "\"'\\":
         return secrecy is not Secrecy.OPEN
     # A bare colon is also how sentences go ("token: the smallest piece of text"); there only the plainest names count,
     # and those of headers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Final
 
 from toolkit.telemetry.usage.event import UsageEvent
@@ -19,7 +20,8 @@ class PostHogClient:
     """Sends one event after the other, on the thread that calls it.
 
     The client is imported by the first one. It has no threads, queues, exit handlers or exception hooks here, asks for
-    no feature flags, and adds nothing to an event: what is sent is what the event holds.
+    no feature flags, and adds nothing to an event: what is sent is what the event holds. It goes to the server that was
+    chosen and to no other: a redirect is a refusal.
     """
 
     def __init__(self, host: str, project_key: str, distinct_id: str) -> None:
@@ -27,7 +29,10 @@ class PostHogClient:
         self._key = project_key
         self._distinct_id = distinct_id
         self._client: Any = None
+        self._session: Any = None
+        self._post: Any = None
         self._sending: UsageEvent | None = None
+        self._messages: list[dict[str, Any]] = []
         self._refusals: tuple[type[Exception], ...] = (OSError,)
 
     def send(self, event: UsageEvent) -> None:
@@ -38,41 +43,64 @@ class PostHogClient:
         """
         if self._client is None:
             self._client = self._make()
-        self._sending = event
+        message = self._message_of(event)
         try:
-            taken = self._client.capture(
-                event.name,
-                distinct_id=self._distinct_id,
-                properties=dict(event.properties),
-                timestamp=event.timestamp,
-                disable_geoip=True,
+            self._post(
+                self._key,
+                self._client.host,
+                gzip=True,
+                timeout=int(REQUEST_TIMEOUT_S),
+                batch=[message],
+                session=self._session,
             )
         except self._refusals as error:
             # Its own words may repeat the server's, and those the key.
-            status = getattr(error, "status", None)
+            status = getattr(error, "status", None) or getattr(
+                getattr(error, "response", None), "status_code", None
+            )
             what = (
                 f"answered {status}"
                 if isinstance(status, int)
                 else f"was not reached ({type(error).__name__})"
             )
             raise NotSent(f"{self._host} {what}") from None
-        if taken is None:
+
+    def _message_of(self, event: UsageEvent) -> dict[str, Any]:
+        """Return `event` as the client writes it."""
+        self._sending = event
+        self._messages.clear()
+        self._client.capture(
+            event.name,
+            distinct_id=self._distinct_id,
+            properties=dict(event.properties),
+            timestamp=event.timestamp,
+            disable_geoip=True,
+        )
+        if not self._messages:
             raise NotSent("PostHog's client did not take the event")
+        return self._messages[-1]
 
     def _make(self) -> Any:
         try:
+            import requests
             from posthog import Posthog
-            from posthog.request import APIError
+            from posthog.request import APIError, batch_post, post
         except ImportError as error:
             raise NotInstalled(f"usage reports need PostHog's client: {INSTALL} ({error})") from error
+        if "session" not in inspect.signature(post).parameters:
+            raise NotInstalled(f"usage reports need PostHog's client from 7.4 on: {INSTALL} --upgrade")
         self._refusals = (OSError, APIError)
+        self._post = batch_post
+        self._session = requests.Session()
+        # The client's own session follows wherever it is led, key and all, and adds a login that ~/.netrc may have.
+        self._session.max_redirects = 0
+        self._session.auth = _without_login
         client = Posthog(
             self._key,
             host=self._host,
+            # It writes the message only: to send it is left to the session above.
+            send=False,
             sync_mode=True,
-            gzip=True,
-            max_retries=0,
-            timeout=int(REQUEST_TIMEOUT_S),
             disable_geoip=True,
             enable_exception_autocapture=False,
             before_send=self._exactly,
@@ -87,8 +115,13 @@ class PostHogClient:
         if self._sending is None:
             return None
         kept = {name: value for name, value in message.items() if name in _OF_A_MESSAGE}
-        return {**kept, "properties": dict(self._sending.properties)}
+        self._messages.append({**kept, "properties": dict(self._sending.properties)})
+        return self._messages[-1]
 
 
 class NotInstalled(NotSent):
     """There is no client, and there will not be."""
+
+
+def _without_login(request: Any) -> Any:
+    return request
