@@ -222,7 +222,9 @@ def test_a_phone_shows_it_without_scrolling_sideways(shown, new_page):
         width = """() => Math.max(document.scrollingElement.scrollWidth,
             document.querySelector('[data-testid="stMain"]').scrollWidth)"""
         assert page.evaluate(width) <= 390
-    for side in page.locator(".telemetry-side").all():
-        place = side.bounding_box()
-        assert place["x"] >= 0
-        assert place["x"] + place["width"] <= 390
+    page.locator(".telemetry-side").first.wait_for()
+    # All at once: a refresh may put others in their place between two looks.
+    places = page.evaluate("""() => [...document.querySelectorAll(".telemetry-side")]
+        .map(side => side.getBoundingClientRect()).map(place => [place.left, place.right])""")
+    assert places
+    assert all(left >= 0 and right <= 390 for left, right in places)

@@ -88,11 +88,11 @@ def test_a_mirror_that_raises_is_told_of_once_switched_off_and_harms_nobody(tmp_
 @pytest.mark.parametrize("blocks_in", ["write", "close"])
 def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp_path, caplog, blocks_in):
     blocking, other = BlockingSink(blocks_in), MemorySink()
-    options = {"log_every": 1, "close_timeout": 1.0, "system": False}
+    options = {"log_every": 1, "close_timeout": 2.0, "system": False}
     log = TelemetryLogger("run", log_dir=tmp_path, sinks=[blocking, other], **options)
     slowest = 0.0
     try:
-        for step in range(20_000):
+        for step in range(4_000):
             began = time.perf_counter()
             log.log_step(step, train_loss=1.0)
             slowest = max(slowest, time.perf_counter() - began)
@@ -107,9 +107,9 @@ def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp
         blocking.answers.set()
 
     assert slowest < 1.0
-    assert closing < 1.0 + 2.5
+    assert closing < 2.0 + 4.0
     assert "blocking did not take everything in time" in caplog.text
-    records = whole_run(tmp_path / "run", steps=range(20_000))
+    records = whole_run(tmp_path / "run", steps=range(4_000))
     assert [record["seq"] for record in other.records] == [record["seq"] for record in records]
 
 
