@@ -23,7 +23,7 @@ from streamlit import config
 from streamlit.web import bootstrap
 from uvicorn.config import WS_PROTOCOLS
 
-from dashboard.assets import SCRIPTS, plotly_js_file, plotly_js_url, script_file, script_url
+from dashboard.assets import SCRIPTS, plotly_js_file, plotly_js_url, script_code, script_url
 from dashboard.listening import Listener
 from dashboard.network_guard import NetworkGuard
 from dashboard.preload import with_preloads
@@ -168,7 +168,7 @@ _FOR_GOOD = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 def _script(name: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(_request: Request) -> Response:
-        body = await asyncio.to_thread(script_file(name).read_bytes)
+        body = await asyncio.to_thread(script_code, name)
         return Response(body, media_type="text/javascript", headers=_FOR_GOOD)
 
     return answer

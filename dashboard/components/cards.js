@@ -1,20 +1,4 @@
 // Numbers with their shape over the run. All text is set as text: nothing of a run becomes markup.
-function isDark(element) {
-  const probe = document.createElement("span");
-  probe.style.color = getComputedStyle(element).getPropertyValue("--st-background-color") || "#fff";
-  document.body.appendChild(probe);
-  const [r, g, b] = (getComputedStyle(probe).color.match(/[\d.]+/g) || [255, 255, 255]).map(Number);
-  probe.remove();
-  return r * 0.299 + g * 0.587 + b * 0.114 < 128;
-}
-
-function element(name, className, text) {
-  const made = document.createElement(name);
-  made.className = className;
-  if (text !== undefined && text !== null) made.textContent = text;
-  return made;
-}
-
 function sparkline(values, color) {
   const space = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(space, "svg");
@@ -39,18 +23,18 @@ function sparkline(values, color) {
 }
 
 function drawCard(card, palette) {
-  const box = element("div", "telemetry-card");
-  const label = element("div", "telemetry-card-label", card.label);
+  const box = make("div", "telemetry-card");
+  const label = make("div", "telemetry-card-label", card.label);
   if (card.help) { label.title = card.help; box.title = card.help; }
   box.appendChild(label);
-  box.appendChild(element("div", "telemetry-card-value", card.value));
-  const about = element("div", "telemetry-card-about");
+  box.appendChild(make("div", "telemetry-card-value", card.value));
+  const about = make("div", "telemetry-card-about");
   if (card.delta) {
-    const delta = element("span", "telemetry-card-delta", card.delta);
+    const delta = make("span", "telemetry-card-delta", card.delta);
     delta.style.color = palette[card.tone] || palette.muted;
     about.appendChild(delta);
   }
-  if (card.about) about.appendChild(element("span", "", card.about));
+  if (card.about) about.appendChild(make("span", "", card.about));
   box.appendChild(about);
   if (card.spark.length > 1) box.appendChild(sparkline(card.spark, palette[card.tone] || palette.muted));
   return box;
@@ -61,7 +45,7 @@ export default function (component) {
   const grid = parentElement.querySelector(".telemetry-cards");
   if (!grid || !data) return undefined;
   const draw = () => {
-    const palette = data.palettes[isDark(parentElement) ? "dark" : "light"];
+    const palette = data.palettes[standsOnDark(parentElement) ? "dark" : "light"];
     grid.replaceChildren(...data.cards.map((card) => drawCard(card, palette)));
   };
   draw();

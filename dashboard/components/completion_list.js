@@ -1,11 +1,4 @@
 // A list of completions, one of which can be picked. All text is set as text: nothing of a run becomes markup.
-function make(name, className, text) {
-  const made = document.createElement(name);
-  made.className = className;
-  if (text !== undefined && text !== null) made.textContent = text;
-  return made;
-}
-
 function drawRow(row) {
   const button = make("button", "telemetry-completion");
   button.type = "button";

@@ -1,21 +1,5 @@
 // Where the time went: bars of parts that make a whole, what the parts are called, and a table of them.
 // All text is set as text: nothing of a run becomes markup.
-function isDark(element) {
-  const probe = document.createElement("span");
-  probe.style.color = getComputedStyle(element).getPropertyValue("--st-background-color") || "#fff";
-  document.body.appendChild(probe);
-  const [r, g, b] = (getComputedStyle(probe).color.match(/[\d.]+/g) || [255, 255, 255]).map(Number);
-  probe.remove();
-  return r * 0.299 + g * 0.587 + b * 0.114 < 128;
-}
-
-function make(name, className, text) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined && text !== null) made.textContent = text;
-  return made;
-}
-
 // "@series-0/0.3" names a colour by its meaning; the theme decides which one that is.
 function paint(element, part, palette) {
   if (!part.color) return;
@@ -90,7 +74,7 @@ export default function (component) {
   const box = parentElement.querySelector(".telemetry-ledger");
   if (!box || !data) return undefined;
   const draw = () => {
-    const palette = data.palettes[isDark(parentElement) ? "dark" : "light"];
+    const palette = data.palettes[standsOnDark(parentElement) ? "dark" : "light"];
     const parts = data.bars.map((bar) => drawBar(bar, palette));
     if (data.names) parts.push(drawNames(data.names, palette));
     if (data.table) parts.push(drawTable(data.table, palette));

@@ -1,11 +1,4 @@
 // Texts beside each other, with what only one of them has marked. All of it is set as text, never as markup.
-function make(name, className, text) {
-  const made = document.createElement(name);
-  made.className = className;
-  if (text !== undefined && text !== null) made.textContent = text;
-  return made;
-}
-
 function drawPane(pane) {
   const box = make("section", "telemetry-side");
   const head = make("div", "telemetry-side-head");
