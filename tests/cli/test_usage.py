@@ -265,3 +265,16 @@ def test_the_yaml_of_the_document_is_a_block_that_the_logger_takes(tmp_path, usa
 
     assert code == 0
     assert out.startswith("Usage reports are on: they go to https://eu.i.posthog.com, ")
+
+
+def test_variables_in_a_yaml_are_filled_in_as_trainers_do(tmp_path, usage, monkeypatch):
+    path = tmp_path / "train.yaml"
+    path.write_text("telemetry: {usage_reports: {host: '${POSTHOG_HOST}', key_env: A_KEY}}\n")
+    monkeypatch.delenv("POSTHOG_HOST", raising=False)
+    refused, _, why = usage(path)
+    monkeypatch.setenv("POSTHOG_HOST", "https://eu.i.posthog.com")
+    code, _, said = usage(path)
+
+    assert refused == 1
+    assert "the environment variable POSTHOG_HOST is not set" in why
+    assert code == 0, said

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from toolkit.cli.chosen_run import find_run, printable, refuse
+from toolkit.cli.chosen_run import printable, refuse
+from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, safe_run_name
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
@@ -38,10 +38,6 @@ _MOST_ATTEMPTS: Final = 2
 _TAIL_BYTES: Final = 256 * 1024
 
 
-class _UnusableError(Exception):
-    """There is nothing to send by; the sentence says why."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare whose messages to try, and how."""
     parser.add_argument(
@@ -60,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Send every receiver a test message, or print it; 1 where one does not take it, 2 where there is none."""
     try:
         options, standing, folder = _what_is_meant(args.path)
-    except (_UnusableError, OptionsError, OSError) as error:
+    except (UnusableError, OptionsError, OSError) as error:
         refuse(f"{args.path}: {error}")
         return 2
     receivers = options.message_options
@@ -93,16 +89,14 @@ def run(args: argparse.Namespace) -> int:
 def _what_is_meant(path: Path) -> tuple[TelemetryOptions, Standing, str]:
     """Return the options, how the run stands, and what its folder is called."""
     if not path.is_dir():
-        config = _read_yaml(path)
+        config = read_training_yaml(path)
         name = run_name_from_config(config) or path.stem
         return options_from_config(config), Standing(run_name=name, status="not started"), safe_run_name(name)
-    folder = find_run(path)
-    if folder is None:
-        raise _UnusableError(f"is no run folder and holds none: no {METRICS_JSONL} in it or directly below")
+    folder = run_at(path)
     start = _start_of(folder)
     kept = start.get("config")
     if not isinstance(kept, Mapping):
-        raise _UnusableError("its start record holds no configuration; give the training's YAML instead")
+        raise UnusableError("its start record holds no configuration; give the training's YAML instead")
     story = RunStory(run_name=str(start.get("run_name", folder.name)))
     for record in [start, *_last_records(folder)]:
         story.take(record)
@@ -110,7 +104,7 @@ def _what_is_meant(path: Path) -> tuple[TelemetryOptions, Standing, str]:
     try:
         return options_from_config(kept), standing, folder.name
     except OptionsError as error:
-        raise _UnusableError(
+        raise UnusableError(
             f"{error} (a run folder keeps no secrets: give the training's YAML instead)"
         ) from error
 
@@ -120,38 +114,6 @@ def _status_of(folder: Path) -> str:
         return work_out_status(read_manifest(folder), time.time()).name
     except (OSError, ManifestError):
         return f"no readable {MANIFEST}"
-
-
-def _read_yaml(path: Path) -> Mapping[str, Any]:
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise _UnusableError("is no text in UTF-8") from error
-    try:
-        config = yaml.safe_load(_with_variables(text))
-    except yaml.YAMLError as error:
-        # Its own message repeats the line, and a secret may stand there.
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        raise _UnusableError(
-            f"is no YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}"
-        ) from error
-    if not isinstance(config, Mapping):
-        raise _UnusableError("holds no mapping, as a training's YAML does")
-    return config
-
-
-def _with_variables(text: str) -> str:
-    """Return `text` with each `${VARIABLE}` filled in, as trainers do before they read it."""
-
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise _UnusableError(f"the environment variable {match[1]} is not set")
-        return os.environ[match[1]]
-
-    return re.sub(r"\$\{([^}\n]{1,200})\}", value, text)
 
 
 def _start_of(folder: Path) -> Record:

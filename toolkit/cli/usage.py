@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.chosen_run import find_run, printable, refuse
+from toolkit.cli.chosen_run import printable, refuse
+from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.records import START, STEP, Record
@@ -25,10 +26,6 @@ from toolkit.telemetry.start_record import start_fields
 from toolkit.telemetry.usage.consent import why_not
 from toolkit.telemetry.usage.event import UsageEvent
 from toolkit.telemetry.usage.story import events_of
-
-
-class _UnusableError(Exception):
-    """There is nothing to tell about; the sentence says why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         records, config = _run_at(args.path) if is_run else _yaml_at(args.path)
         state = _state_of_run(config) if is_run else _state(config or {})
         events = list(events_of(records)) if args.show else []
-    except (_UnusableError, OptionsError, OSError) as error:
+    except (UnusableError, OptionsError, OSError) as error:
         return refuse(f"{args.path}: {error}")
     if not args.show:
         print(printable(state))
@@ -96,9 +93,7 @@ def _state(config: Mapping[str, Any]) -> str:
 
 def _run_at(path: Path) -> tuple[Iterator[Record], Mapping[str, Any] | None]:
     """Return the records of a run and its configuration, where that is known."""
-    folder = find_run(path)
-    if folder is None:
-        raise _UnusableError(f"is no run folder and holds none: no {METRICS_JSONL} in it or directly below")
+    folder = run_at(path)
     configs = (record.get("config") for record in _records(folder) if record.get("event") == START)
     config = next((config for config in configs if isinstance(config, Mapping)), None)
     return _records(folder), config
@@ -112,20 +107,7 @@ def _records(folder: Path) -> Iterator[Record]:
 
 def _yaml_at(path: Path) -> tuple[Iterator[Record], Mapping[str, Any]]:
     """Return the records that a training by this YAML would begin with on this machine, and the configuration."""
-    import yaml
-
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise _UnusableError("is no text in UTF-8") from error
-    except yaml.YAMLError as error:
-        # Its own message repeats the line, and a secret may stand there.
-        mark = getattr(error, "problem_mark", None)
-        raise _UnusableError(
-            "is no YAML" + (f", line {mark.line + 1}" if mark is not None else "")
-        ) from error
-    if not isinstance(config, Mapping):
-        raise _UnusableError("holds no mapping, as a training's YAML does")
+    config = read_training_yaml(path)
     fields = start_fields(
         run_name=run_name_from_config(config) or path.stem,
         config=config,
