@@ -79,6 +79,11 @@ def test_offline_still_speaks_to_this_machine(address):
     assert TelemetryOptions(mode="offline", otlp=address).not_sent == []
 
 
+@pytest.mark.parametrize("host", ["127.example.org", "localhost.example.org", "10.0.0.1", "collector"])
+def test_offline_is_not_fooled_by_a_name_that_looks_like_this_machine(host):
+    assert TelemetryOptions(mode="offline", otlp=f"http://{host}:4318/v1/traces").not_sent == ["otlp"]
+
+
 # ---------------------------------------------------------------- other trackers
 
 

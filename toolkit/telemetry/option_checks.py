@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 Check = Callable[[str, Any], None]
 """Called with an option's whole name and its value; raises `OptionsError` where the value is wrong."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
 
 class OptionsError(ValueError):
@@ -89,6 +92,11 @@ def only_or_except(name: str, value: Any) -> None:
         texts(f"{name}.{key}", value[key])
     if len(value) > 1:
         raise wrong(name, dict(value), "either {only: [names]} or {except: [names]}, not both")
+
+
+def is_variable_name(value: Any) -> TypeGuard[str]:
+    """Say whether `value` can be the name of an environment variable."""
+    return isinstance(value, str) and _VARIABLE.fullmatch(value) is not None
 
 
 def anything(name: str, value: Any) -> None:

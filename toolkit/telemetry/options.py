@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from toolkit.telemetry import option_checks as checks
 from toolkit.telemetry.option_blocks.completions import CompletionOptions
 from toolkit.telemetry.option_blocks.errors import ErrorOptions
+from toolkit.telemetry.option_blocks.hosts import is_this_machine
 from toolkit.telemetry.option_blocks.messages import MessageOptions
 from toolkit.telemetry.option_blocks.profiling import ProfilingOptions
 from toolkit.telemetry.option_blocks.usage_reports import UsageOptions
@@ -179,7 +180,7 @@ class TelemetryOptions:
         configured = {
             "messages": bool(self.message_options),
             "usage_reports": self.usage_options.enabled,
-            "otlp": self.otlp is not None and not _is_this_machine(self.otlp),
+            "otlp": self.otlp is not None and not is_this_machine(urlsplit(self.otlp).hostname or ""),
         }
         return [name for name, is_configured in configured.items() if is_configured]
 
@@ -328,11 +329,6 @@ def _require_known(given: Mapping[Any, Any]) -> None:
                 f"telemetry.{str(key)[:100]} (with the value {checks.shown(given[key])}) is not an option{hint} "
                 f"Known: {', '.join(sorted(known))}"
             )
-
-
-def _is_this_machine(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import ClassVar
 
 from toolkit.telemetry import option_checks as checks
+from toolkit.telemetry.option_blocks.switched import SwitchedBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorOptions:
+class ErrorOptions(SwitchedBlock):
     """What an error record holds, and where errors are looked for."""
 
     enabled: bool = True
@@ -31,31 +32,13 @@ class ErrorOptions:
     hang_after: float = 60.0
     """Seconds without a step before that, at the least."""
 
-    @classmethod
-    def from_block(cls, name: str, value: bool | Mapping[str, Any] | None) -> ErrorOptions:
-        """Return what the block called `name` states; true and false switch it on and off as a whole.
-
-        Raises:
-            OptionsError: a key or value is wrong.
-        """
-        if value is None or isinstance(value, bool):
-            return cls(enabled=value is not False)
-        return cls(**checks.block(name, value, _CHECKS))
-
-    @classmethod
-    def check(cls, name: str, value: Any) -> None:
-        """Raise `OptionsError` where the block is wrong."""
-        cls.from_block(name, value)
-
-
-_CHECKS: Final[Mapping[str, checks.Check]] = {
-    "enabled": checks.boolean,
-    "excepthook": checks.boolean,
-    "threads": checks.boolean,
-    "signals": checks.boolean,
-    "source": checks.boolean,
-    "locals": checks.boolean,
-    "output_lines": checks.whole(0, 1000),
-    "hang": checks.boolean,
-    "hang_after": checks.number(1.0, 86400.0),
-}
+    CHECKS: ClassVar[Mapping[str, checks.Check]] = {
+        "excepthook": checks.boolean,
+        "threads": checks.boolean,
+        "signals": checks.boolean,
+        "source": checks.boolean,
+        "locals": checks.boolean,
+        "output_lines": checks.whole(0, 1000),
+        "hang": checks.boolean,
+        "hang_after": checks.number(1.0, 86400.0),
+    }

@@ -105,7 +105,6 @@ class MessageOptions:
 
 _ALSO_CALLED: Final = {"feishu": "lark"}
 _WITHOUT_SECRET: Final = ("slack", "discord")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _LINK = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
 
 
@@ -142,7 +141,7 @@ def _address(name: str, url: str) -> WebAddress:
 
 
 def _variable(name: str, value: Any) -> None:
-    if value is not None and not (isinstance(value, str) and _VARIABLE.fullmatch(value)):
+    if value is not None and not checks.is_variable_name(value):
         raise checks.OptionsError(
             f"{name} is no name of an environment variable; it must be one, such as SLACK_WEBHOOK "
             f"(not shown: it may be the secret itself)"
@@ -161,17 +160,13 @@ def _link(name: str, value: Any) -> None:
         raise checks.wrong(name, value, "an address such as https://dashboard.example.org, without a login")
 
 
-def _anything(name: str, value: Any) -> None:
-    """Checked once all of the receiver is known."""
-
-
 _CHECKS: Final[Mapping[str, checks.Check]] = {
     "to": checks.one_of(*SERVICES, *_ALSO_CALLED),
     "url": _url,
     "url_env": _variable,
     "secret_env": _variable,
-    "when": _anything,
-    "milestones": _anything,
+    "when": checks.anything,
+    "milestones": checks.anything,
     "link": _link,
     "per_minute": checks.whole(1, 60),
 }

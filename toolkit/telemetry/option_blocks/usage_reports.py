@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from toolkit.telemetry import option_checks as checks
+from toolkit.telemetry.option_blocks.hosts import HOST, is_this_machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +43,6 @@ class UsageOptions:
 
 
 _ADDRESS: Final = "the https address of a PostHog server, such as https://eu.i.posthog.com"
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 
 
 def _host(name: str, value: Any) -> None:
@@ -61,25 +58,18 @@ def _host(name: str, value: Any) -> None:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         raise checks.wrong(name, value, _ADDRESS) from None
-    is_address = parts.scheme in ("http", "https") and _HOST.fullmatch(host) is not None and port != 0
+    is_address = parts.scheme in ("http", "https") and HOST.fullmatch(host) is not None and port != 0
     if not is_address or "?" in value or "#" in value or not value.isprintable() or " " in value:
         # What stands behind a question mark may be a key.
         raise checks.wrong(name, value.partition("?")[0], _ADDRESS)
-    if parts.scheme == "http" and not _is_this_machine(host):
+    if parts.scheme == "http" and not is_this_machine(host):
         raise checks.wrong(
             name, value, f"{_ADDRESS}: by http everybody on the way to {host} could read along and change it"
         )
 
 
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _variable(name: str, value: Any) -> None:
-    if not isinstance(value, str) or _VARIABLE.fullmatch(value) is None or value.startswith(("phc_", "phx_")):
+    if not checks.is_variable_name(value) or value.startswith(("phc_", "phx_")):
         raise checks.OptionsError(
             f"{name} is no name of an environment variable; it must be one, such as TELEMETRY_USAGE_KEY "
             f"(not shown: it may be the key itself)"

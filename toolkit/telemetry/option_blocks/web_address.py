@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+from toolkit.telemetry.option_blocks.hosts import HOST, is_this_machine
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -75,10 +76,10 @@ def web_address(url: str) -> WebAddress:
         raise AddressError("is no address that begins with https://")
     if "@" in parts.netloc:
         raise AddressError(f"has a login in front of {host}; give a secret by secret_env instead")
-    if port == 0 or not _HOST.fullmatch(host):
+    if port == 0 or not HOST.fullmatch(host):
         raise AddressError("has a host or port that is none")
     literal = _ip_or_none(host)
-    is_loopback = host == "localhost" if literal is None else literal.is_loopback
+    is_loopback = is_this_machine(host)
     if parts.scheme == "http" and not is_loopback:
         raise AddressError(f"goes to {host} by http, for everybody on the way to read; it must be https")
     if literal is not None and not is_loopback and not is_public(literal):
@@ -106,7 +107,6 @@ def is_secret_by_itself(service: str, address: WebAddress) -> bool:
 
 
 _PORTS: Final = {"http": 80, "https": 443}
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 
 # Beyond what every supported Python knows to be no public address.
 _NOT_PUBLIC: Final = tuple(
