@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 # Read once, when a framework is imported: nothing is fetched from anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# With it every word of a print is a write of its own, and two ranks that share a pipe cut each other's lines.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 _ABOUT_OTHER_JOBS = (
     "RANK",
@@ -31,6 +35,20 @@ def _a_machine_without_jobs_or_accounts(monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_journals_left_in_shared_memory(tmp_path_factory):
+    """Take away what killed processes of these tests left behind, once nobody looks for it any more."""
+    yield
+    from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
+
+    ours = tmp_path_factory.getbasetemp().resolve()
+    for folder in shared_memory_folders():
+        for path in journals_in(folder):
+            record_file = record_file_of(path)
+            if record_file is not None and ours in Path(os.path.realpath(record_file)).parents:
+                path.unlink(missing_ok=True)
+
+
 def pytest_configure():
     # A shell that runs the tests in the background has these ignored, and what is ignored stays so in every child.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,20 +56,22 @@ def pytest_configure():
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-_NEVER_TWO_AT_ONCE = ("browser", "faults")
-"""Folders of tests that time out, or prove nothing, on a machine that is busy with another of them."""
+_LONGEST_FIRST = ("browser", "attacks", "faults", "load", "fuzz")
+"""Folders of files that take minutes: begun last, one worker would be busy with one of them while the other rests."""
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        # Under `make test` two workers share the files; what a module sets up for its tests is set up once.
-        folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
-        group = "alone" if folder in _NEVER_TWO_AT_ONCE else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("gpu") and not _has_gpu():
             item.add_marker(pytest.mark.skip(reason="there is no CUDA device"))
         if item.get_closest_marker("root") and not (hasattr(os, "geteuid") and os.geteuid() == 0):
             item.add_marker(pytest.mark.skip(reason="only root may mount file systems"))
+    ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(_folder(item), len(ranks)))
+
+
+def _folder(item):
+    return item.path.relative_to(item.config.rootpath / "tests").parts[0]
 
 
 def _has_gpu():

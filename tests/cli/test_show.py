@@ -83,3 +83,24 @@ def test_a_number_of_rows_below_one_is_refused(run, capsys):
         main(["show", str(run), "--rows", "0"])
 
     assert "must be at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "no table", "other table", "nothing"])
+def test_a_table_that_is_none_is_neither_followed_nor_waited_for(run, capsys, tmp_path, kind):
+    secret = tmp_path / "secret.csv"
+    secret.write_text("event,train_loss\nwhat-nobody-may-see,1\n")
+    csv = run / "metrics.csv"
+    csv.unlink()
+    if kind == "link":
+        csv.symlink_to(secret)
+    elif kind == "fifo":
+        os.mkfifo(csv)
+    elif kind == "folder":
+        csv.mkdir()
+    else:
+        csv.write_bytes({"no table": b'a,b\n"', "other table": b"a,b\n1,2\n", "nothing": b""}[kind])
+
+    assert main(["show", str(run)]) == 1
+    out, err = capsys.readouterr()
+    assert "telemetry repair" in err
+    assert "what-nobody" not in out + err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.timing.span_run import write_span_run
@@ -39,3 +41,14 @@ def test_what_cannot_be_done_is_said(folder, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "is no run folder" in said
     assert "could not be written" in said
+
+
+def test_a_link_under_the_name_of_the_half_written_file_is_not_followed(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    (tmp_path / f".t.json.{os.getpid()}.tmp").symlink_to(victim)
+
+    assert main(["trace", str(folder), "-o", "t.json"]) == 0
+    assert victim.read_text() == "untouched"
+    assert (tmp_path / "t.json").stat().st_mode & 0o077 == 0

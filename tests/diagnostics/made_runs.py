@@ -71,6 +71,13 @@ def clean_runs() -> Iterator[tuple[str, list[Record]]]:
         yield name, clean_run(1000 + number, noise=noise, schedule=schedule, **about)
 
 
+SILENT_IN_ANY_NOISE = (
+    *("vanishing_grad", "throughput_drop", "data_starvation", "low_gpu_util", "memory_growth"),
+    *("stalled", "lr_problem", "loss_scale", "straggler"),
+)
+"""What a noisy loss says nothing about."""
+
+
 @functools.cache
 def findings_of_clean_runs() -> list[tuple[float, str, Sequence[Finding]]]:
     """Examine the clean runs, once for all tests; return the noise of each, its words, and what was found."""

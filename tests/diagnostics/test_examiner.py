@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.diagnostics.made_runs import (
+    SILENT_IN_ANY_NOISE,
     added,
     changed,
     clean_run,
@@ -33,6 +34,20 @@ def test_120_clean_runs_with_the_usual_noise_give_no_finding_of_any_kind():
 
     assert len(quiet) == 120
     assert [(name, finding.message) for name, findings in quiet for finding in findings] == []
+
+
+@pytest.mark.slow
+def test_240_clean_runs_give_no_false_alarm_about_speed_machine_learning_rate_gradients_or_ranks():
+    runs = findings_of_clean_runs()
+    alarms = [
+        (name, finding.message)
+        for _, name, findings in runs
+        for finding in findings
+        if finding.kind in SILENT_IN_ANY_NOISE
+    ]
+
+    assert len(runs) == 240
+    assert alarms == []
 
 
 @pytest.mark.slow

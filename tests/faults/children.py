@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import resource
 import signal
@@ -12,6 +14,8 @@ import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from toolkit.cli.main import main as telemetry_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,13 +148,9 @@ class Ended:
 
 
 def repair(*runs: Path) -> str:
-    """Run `telemetry repair` on folders, as a person would, and return what it says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "toolkit.cli.main", "repair", *map(str, runs)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """Do what `telemetry repair` does to folders, without a start of Python for it, and return what it says."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        code = telemetry_command(["repair", *map(str, runs)])
+    assert code == 0, said.getvalue()
+    return said.getvalue()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.children import Child
+from tests.faults.faulty_disk import FaultyDisk
+from tests.faults.nursery import Nursery
 from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
 
 
@@ -27,6 +29,23 @@ def start(tmp_path):
         if child.process.poll() is None:
             child.process.send_signal(signal.SIGKILL)
         child.process.communicate()
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory):
+    """Fork processes that need not be started from nothing."""
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def faulty_disk(tmp_path):
+    """A disk that fails as it is told to."""
+    disk = FaultyDisk(tmp_path)
+    disk.mount()
+    yield disk
+    disk.unmount()
 
 
 @pytest.fixture(autouse=True)

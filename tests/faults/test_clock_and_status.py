@@ -6,6 +6,7 @@ import signal
 import time
 
 from tests.faults.aftermath import events, whole_run
+from tests.lengths import longer
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import GIVEN_UP_S, HEARTBEAT_S, work_out_status
 from toolkit.telemetry import TelemetryLogger
@@ -75,7 +76,9 @@ def test_the_status_follows_a_run_through_a_stop_and_its_end(tmp_path, start):
 
     while_it_runs = status()
     child.process.send_signal(signal.SIGSTOP)
-    stopped, long_stopped = status(HEARTBEAT_S + 10), status(10 * GIVEN_UP_S)
+    stopped_at = child.acknowledged
+    time.sleep(longer(0.2, HEARTBEAT_S + 1))
+    stopped, long_stopped = status(longer(HEARTBEAT_S + 10, 0.0)), status(10 * GIVEN_UP_S)
     child.process.send_signal(signal.SIGCONT)
     child.wait_for_step(child.acknowledged + 100)
     again = status()
@@ -87,7 +90,9 @@ def test_the_status_follows_a_run_through_a_stop_and_its_end(tmp_path, start):
     assert stopped == long_stopped == "stalled", "its process lives: it may go on"
     assert again == "running"
     assert at_the_end == long_after == "finished"
-    whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))
+    assert child.acknowledged > stopped_at + 50
+    records = whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))
+    assert not events(records, "lost")
 
 
 def test_a_killed_run_is_lost_at_once_and_not_only_when_its_last_sign_of_life_is_old(tmp_path, start):

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from tests.faults.aftermath import events, whole_run
+from tests.faults.aftermath import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
 from tests.faults.children import PREAMBLE, ROOT, repair
+from tests.lengths import longer
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
@@ -177,6 +178,88 @@ def test_threads_and_exit_handlers_that_log_until_the_very_end_are_no_trouble(tm
     records = whole_run(tmp_path / "run", steps=range(500))
     assert len(events(records, "in_time")) == 1
     assert not events(records, "too_late")
+
+
+@pytest.mark.timeout(longer(240, 3_000))
+def test_a_run_that_is_ended_from_everywhere_at_once_ends_once(tmp_path, start, record_property):
+    ended = start(
+        """
+        runs = int(sys.argv[2])
+        waits = []
+        for number in range(runs):
+            log = TelemetryLogger(f"run{number}", log_dir=sys.argv[1], log_every=1, system=False, csv=False)
+            for step in range(20):
+                log.log_step(step, train_loss=1.0)
+            together = threading.Barrier(4)
+
+            def end(log=log, together=together):
+                together.wait()
+                log.close("stopped")
+                # Whoever comes back finds the run ended, by whomever.
+                with open(log.run_folder / "run.json") as file:
+                    waits.append('"status": "running"' in file.read())
+
+            threads = [threading.Thread(target=end, daemon=True) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            # And from a signal handler, in the middle of whatever the main thread is doing then.
+            signal.signal(signal.SIGALRM, lambda *_, log=log: log.close())
+            together.wait()
+            signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.0005 * (number % 8))
+            log.close()
+            for thread in threads:
+                thread.join()
+            log.close()
+        print(f"came_back_early={sum(waits)}")
+        print(f"returned={len(waits)}")
+        sys.exit(7)
+        """,
+        tmp_path / "logs",
+        longer(24, 200),
+    ).end(longer(200, 2_000))
+
+    assert ended.code == 7, ended.err
+    assert not ended.trouble
+    assert not ended.number("came_back_early")
+    for run in (tmp_path / "logs").iterdir():
+        records = records_of(run / "metrics.jsonl")
+        assert_nothing_is_missing(records)
+        assert_steps(records, range(20))
+        assert len(events(records, "end")) == 1
+        assert records[-1]["event"] == "end"
+    record_property(
+        "measured", f"{longer(24, 200)} runs, each ended by 3 threads, a signal handler and the loop at once"
+    )
+
+
+def test_a_script_that_is_over_waits_for_a_thread_that_is_ending_its_run(tmp_path, start):
+    ended = start(
+        """
+        class Slow:
+            name = "slow"
+
+            def write(self, batch):
+                if not log.is_live:
+                    is_ending.set()
+                    time.sleep(1.0)
+
+            def close(self):
+                pass
+
+        is_ending = threading.Event()
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, sinks=[Slow()], close_timeout=30)
+        for step in range(500):
+            log.log_step(step, train_loss=1.0)
+        threading.Thread(target=log.close, daemon=True).start()
+        is_ending.wait(30)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 0, ended.err
+    records = whole_run(tmp_path / "run", steps=range(500))
+    assert [record["reason"] for record in events(records, "end")] == ["finished"]
+    assert read_manifest(tmp_path / "run").latest.status == "finished"
 
 
 @pytest.mark.parametrize("stdout", ["full", "closed", "a pipe nobody reads"])

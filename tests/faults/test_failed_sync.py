@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.faults.aftermath import events, whole_run
+import contextlib
+import subprocess
+import time
+
+import pytest
+
+from tests.faults.aftermath import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
+from tests.faults.provision import NoTool, tool
 
 FAILS_TO_SYNC = """
 # A failing sync also does what the kernel then does: pages that were not on the disk yet become zeros.
@@ -116,3 +123,83 @@ def test_bytes_that_were_not_synced_and_are_no_longer_held_are_named(tmp_path, s
     data = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     assert data.count(0), "more was written than is held"
     assert not data[-200_000:].count(0), "what was held was written again"
+
+
+@pytest.fixture
+def disk_without_a_ground(tmp_path):
+    """A disk in a file that has no room behind it: what is written is taken, and lost when it is to be synced."""
+    behind, mounted = tmp_path / "behind", tmp_path / "mounted"
+    try:
+        mkfs = tool("mkfs.ext2", "e2fsprogs")
+    except NoTool as missing:
+        pytest.skip(str(missing))
+    for folder in (behind, mounted):
+        folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(behind)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    image = behind / "image"
+    with image.open("wb") as file:
+        file.truncate(200 << 20)
+    subprocess.run([mkfs, "-q", "-F", "-N", "200", str(image)], check=True, capture_output=True)
+    mount = ["mount", "-o", "loop", str(image), str(mounted)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode:
+        subprocess.run(["umount", str(behind)], check=True)
+        pytest.skip(f"no disk in a file can be mounted here: {done.stderr.strip()}")
+    yield behind, mounted, mount
+    for place in (mounted, behind):
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+LOGS_UNTIL_TOLD = """
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, sync_interval=0.2)
+log.log_start()
+acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
+slowest = SlowestCall()
+told = []
+threading.Thread(target=lambda: told.append(sys.stdin.readline()), daemon=True).start()
+step = 0
+while not told:
+    slowest.of(log.log_step, step, train_loss=1.0, x=step)
+    acknowledged.set(step)
+    step += 1
+    time.sleep(0.002)
+log.close()
+print(f"slowest={slowest.seconds}")
+sys.exit(7)
+"""
+
+
+@pytest.mark.root
+def test_what_a_real_disk_threw_away_at_a_sync_is_on_it_in_the_end(
+    start, disk_without_a_ground, record_property
+):
+    behind, mounted, mount = disk_without_a_ground
+    run = mounted / "run"
+    child = start(LOGS_UNTIL_TOLD, mounted)
+    child.wait_for_step(100)
+    with (behind / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while ballast.write(bytes(65536)):
+            pass
+    deadline = time.monotonic() + 60
+    while b"syncing the records" not in (run / "metrics.jsonl").read_bytes():
+        assert time.monotonic() < deadline, "no sync failed"
+        time.sleep(0.05)
+    child.wait_for_step(child.acknowledged + 300, 60)
+    (behind / "ballast").unlink()
+    child.wait_for_step(child.acknowledged + 300, 60)
+    child.tell("end")
+    ended = child.end()
+    # Read from the disk itself, and not from what the kernel still remembers.
+    subprocess.run(["umount", str(mounted)], check=True)
+    subprocess.run(mount, check=True)
+
+    assert ended.code == 7, ended.err
+    assert ended.number("slowest") < 1.0
+    assert ended.err.count("syncing the records failed (OSError: ") == 1
+    records = records_of(run / "metrics.jsonl")
+    assert_nothing_is_missing(records)
+    assert_steps(records, range(child.acknowledged + 1))
+    record_property("measured", f"{len(records):,} records over a disk that failed to sync, 0 lost")

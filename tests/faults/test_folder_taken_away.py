@@ -134,6 +134,39 @@ def test_a_record_file_that_is_cut_short_goes_on_and_the_gap_is_told(tmp_path, s
     assert lost["from_seq"] == json.loads(data[:cut].splitlines()[-1])["seq"] + 1
 
 
+@pytest.mark.parametrize("how", ["log_dir is renamed", "log_dir is a link that is switched"])
+def test_a_folder_that_goes_elsewhere_keeps_what_it_has_and_the_rest_is_at_the_old_place(
+    tmp_path, start, how
+):
+    logs, other = tmp_path / "logs", tmp_path / "other"
+    if how == "log_dir is renamed":
+        taken = other
+    else:
+        taken = tmp_path / "first"
+        for folder in (taken, other):
+            folder.mkdir()
+        logs.symlink_to("first")
+    child = start(LOGS_UNTIL_TOLD, logs)
+    child.wait_for_step(300)
+    if how == "log_dir is renamed":
+        logs.rename(other)
+    else:
+        (tmp_path / "new").symlink_to("other")
+        os.replace(tmp_path / "new", logs)
+    _seconds_until(lambda: (logs / "run" / "metrics.jsonl").exists())
+    child.wait_for_step(child.acknowledged + 200)
+    ended = _end(child)
+
+    _assert_unharmed(ended)
+    before, records = (records_of(place / "run" / "metrics.jsonl") for place in (taken, logs))
+    assert_nothing_is_missing(records)
+    _assert_table_has_them_all(logs / "run", records)
+    (lost,) = events(records, "lost")
+    assert (lost["from_seq"], lost["to_seq"]) == (0, before[-1]["seq"]), "all that is elsewhere, and no more"
+    steps = [record["global_step"] for record in events(before + records, "step")]
+    assert steps == list(range(child.acknowledged + 1)), "both together have everything, once"
+
+
 def test_a_folder_that_is_removed_while_the_disk_is_full_is_told_of_too(tmp_path, start):
     run = tmp_path / "run"
     child = start(LOGS_UNTIL_TOLD, tmp_path)
@@ -255,7 +288,8 @@ def test_a_table_that_somebody_harms_is_built_again(tmp_path, start, harm):
         (tmp_path / "other.csv").write_text("a,b\n1,2\n")
         os.replace(tmp_path / "other.csv", table)
     harmed_at = child.acknowledged
-    _seconds_until(lambda: _lines(table) > harmed_at + 10)
+    # Rows that were under way may have come before the harm was noticed.
+    _seconds_until(lambda: _lines(table) > harmed_at + 10 and b"a,note,of,mine" not in table.read_bytes())
     built_again = pd.read_csv(table)
     ended = _end(child)
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -59,7 +54,7 @@ def test_a_hung_disk_holds_up_neither_the_loop_nor_its_end_and_repair_finds_ever
 
     assert ended.code == 7, ended.err
     assert ended.number("slowest") < 1.0
-    assert ended.number("closing") < 1.5 + 2.0
+    assert ended.number("closing") < 1.5 + 1.0
     assert "telemetry repair" in ended.err
     assert on_disk_at_the_end < 20_000, "the disk was not hung after all"
     records = whole_run(tmp_path / "run", steps=range(20_000))
@@ -68,7 +63,8 @@ def test_a_hung_disk_holds_up_neither_the_loop_nor_its_end_and_repair_finds_ever
 
 
 def test_a_hang_that_passes_leaves_nothing_to_repair(tmp_path, start):
-    child = start(RECORD_FILE + HANGS + "answers.set()" + CLOSES_AND_ENDS, tmp_path)
+    patient = HANGS.replace("close_timeout=1.5", "close_timeout=60")
+    child = start(RECORD_FILE + patient + "answers.set()" + CLOSES_AND_ENDS, tmp_path)
     ended = child.end()
 
     assert ended.code == 7, ended.err
@@ -145,45 +141,16 @@ def test_a_checkpoint_whose_disk_hangs_is_told_of_without_waiting(tmp_path, star
     assert checkpoint["checkpoint_path"] == "/far/away/model.safetensors"
 
 
-@pytest.fixture
-def hanging_disk(tmp_path):
-    """A mounted file system and the switch that makes it hang."""
-    if importlib.util.find_spec("fuse") is None:
-        pytest.skip("fusepy is not installed (pip install fusepy; apt install fuse libfuse2)")
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("there is no /dev/fuse that this user may open")
-    for name in ("shown", "mounted"):
-        (tmp_path / name).mkdir()
-    switch = tmp_path / "hang"
-    server = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("hanging_file_system.py")]
-        + [str(path) for path in (tmp_path / "shown", tmp_path / "mounted", switch)],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "mounted").is_mount():
-        if server.poll() is not None:
-            pytest.skip(f"no user-space file system can be mounted here: {server.communicate()[1][-300:]}")
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    yield tmp_path / "mounted", switch
-    switch.unlink(missing_ok=True)
-    subprocess.run(["umount", "-l", str(tmp_path / "mounted")], capture_output=True)
-    server.send_signal(signal.SIGTERM)
-    server.communicate()
-
-
-@pytest.mark.parametrize("operation", ["write", "everything"])
-def test_a_file_system_that_hangs_holds_up_nobody(tmp_path, start, hanging_disk, operation):
-    mounted, switch = hanging_disk
+@pytest.mark.parametrize("operation", ["write", "any"])
+def test_a_file_system_that_hangs_holds_up_nobody(start, faulty_disk, operation, record_property):
+    mounted = faulty_disk.mounted
     child = start(
         """
         log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=1.5)
         log.log_event("before")
         log.flush()
-        with open(sys.argv[2], "w") as switch:
-            switch.write(sys.argv[3])
+        print("hang", flush=True)
+        sys.stdin.readline()
         slowest = SlowestCall()
         for step in range(20_000):
             slowest.of(log.log_step, step, train_loss=1.0, lr=1e-4, grad_norm=0.5)
@@ -194,25 +161,30 @@ def test_a_file_system_that_hangs_holds_up_nobody(tmp_path, start, hanging_disk,
         sys.exit(7)
         """,
         mounted,
-        switch,
-        operation,
     )
+    child.wait_for_line("hang")
+    faulty_disk.fail({"op": operation, "do": "hang"})
+    child.tell("go")
     slowest = float(child.wait_for_line("slowest=").partition("=")[2])
     closing = float(child.wait_for_line("closing=").partition("=")[2])
     # The kernel keeps a process until the write it is in has ended: nothing in the process can change that.
-    switch.unlink()
+    faulty_disk.heal()
     ended = child.end()
     repair(mounted / "run")
 
     assert slowest < 1.0
-    assert closing < 1.5 + 2.0
+    assert closing < 1.5 + 1.0
     assert ended.code == 7, ended.err
     records = whole_run(mounted / "run", steps=range(20_000))
     assert not events(records, "lost")
+    record_property(
+        "measured",
+        f"20,000 calls, the slowest {1000 * slowest:.1f} ms; close after {closing:.1f} s of the 1.5 allowed; 0 lost",
+    )
 
 
-def test_the_hung_disk_of_another_killed_run_does_not_concern_this_one(tmp_path, start, hanging_disk):
-    mounted, switch = hanging_disk
+def test_the_hung_disk_of_another_killed_run_does_not_concern_this_one(tmp_path, start, faulty_disk):
+    mounted = faulty_disk.mounted
     killed = start(
         """
         log = TelemetryLogger("killed", log_dir=sys.argv[1], log_every=1, flush_interval=60)
@@ -225,7 +197,7 @@ def test_the_hung_disk_of_another_killed_run_does_not_concern_this_one(tmp_path,
     )
     killed.wait_for_line("logged")
     killed.kill()
-    switch.write_text("everything")
+    faulty_disk.fail({"op": "any", "do": "hang"})
     try:
         ended = start(
             """
@@ -245,7 +217,7 @@ def test_the_hung_disk_of_another_killed_run_does_not_concern_this_one(tmp_path,
             tmp_path,
         ).end()
     finally:
-        switch.unlink()
+        faulty_disk.heal()
     repair(mounted / "killed")
 
     assert ended.code == 0, ended.err

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import struct
 import time
+from collections import Counter
 
 import pytest
 
-from tests.faults.aftermath import events, whole_run
+from tests.faults.aftermath import events, records_of, whole_run
 from tests.faults.children import repair
+from tests.lengths import longer
 from toolkit.runfolder.journal import shared_memory_folders
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import journals_of
@@ -26,19 +30,6 @@ while True:
     acknowledged.set(step)
     step += 1
     time.sleep(0.0005)
-"""
-
-LOGS_50_STEPS = """
-import json
-
-sys.stdin.readline()
-options = json.loads(sys.argv[2])
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, **options)
-for step in range(50):
-    log.log_step(step, train_loss=1.0)
-    time.sleep(0.01)
-log.close()
-print(f"folder={log.run_folder.name}")
 """
 
 
@@ -87,58 +78,175 @@ def test_a_killed_run_that_is_resumed_keeps_what_was_only_in_its_journal(tmp_pat
     assert [one.status for one in read_manifest(run).sessions] == ["lost", "lost", "finished"]
 
 
-def test_a_run_that_still_lives_is_not_gone_on_with(tmp_path, start):
-    first = start(LOGS_FOR_EVER, tmp_path)
-    first.wait_for_step(100)
-    second = start(LOGS_50_STEPS, tmp_path, json.dumps({"resume": True}))
-    second.tell("go")
-    ended = second.end()
-    first.wait_for_step(first.acknowledged + 100)
-    first.kill()
+IS_THERE = """
+acknowledged = Acknowledged(sys.argv[2])
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, close_timeout=1)
+log.log_start()
+log.flush()
+if sys.argv[3] == "hangs on its disk":
+    os.write = lambda *_: threading.Event().wait()
+for step in range(1_000_000):
+    log.log_step(step, train_loss=1.0)
+    acknowledged.set(step)
+    time.sleep(0.0005)
+"""
+
+
+@pytest.mark.parametrize("first", ["lives", "is stopped", "hangs on its disk"])
+def test_a_run_whose_process_is_there_is_not_gone_on_with(tmp_path, nursery, first, capsys, caplog):
+    noted_at = tmp_path / "acknowledged"
+    noted_at.write_bytes(struct.pack("<q", -1))
+    writer = nursery.start(IS_THERE, tmp_path, noted_at, first)
+
+    def acknowledged():
+        return struct.unpack("<q", noted_at.read_bytes())[0]
+
+    _wait_until(lambda: acknowledged() > 100, noted_at)
+    if first == "is stopped":
+        os.kill(writer.pid, signal.SIGSTOP)
+    try:
+        for _ in range(2):
+            with TelemetryLogger("run", log_dir=tmp_path, log_every=1, resume=True, system=False) as log:
+                log.log_step(0, train_loss=1.0)
+            assert log.run_folder.name != "run"
+            said = caplog.text
+            shutil.rmtree(log.run_folder)
+    finally:
+        if first == "is stopped":
+            os.kill(writer.pid, signal.SIGCONT)
+    before = acknowledged()
+    _wait_until(lambda: acknowledged() > before + 100, noted_at)
+    writer.kill()
     with TelemetryLogger(
         "run", log_dir=tmp_path, run_id=read_manifest(tmp_path / "run").run_id, system=False
     ):
         pass
 
-    assert ended.code == 0, ended.err
-    assert "folder=run-2" in ended.out
-    assert f"still being written by process {first.process.pid}" in ended.err
-    assert "a folder of its own" in ended.err
-    whole_run(tmp_path / "run-2", steps=range(50))
-    whole_run(tmp_path / "run", steps=range(first.acknowledged + 1))
+    assert f"still being written by process {writer.pid}" in said
+    assert "a folder of its own" in said
+    records = whole_run(tmp_path / "run", steps=range(acknowledged() + 1))
+    assert not events(records, "lost")
 
 
-def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, start):
-    children = [start(LOGS_50_STEPS, tmp_path, "{}") for _ in range(4)]
-    for child in children:
-        child.tell("go")
-    ended = [child.end() for child in children]
+def _killed_run(tmp_path, nursery):
+    """Return the folder of a run that was killed, with records that are only in its journal."""
+    writer = nursery.start(
+        """
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, flush_interval=60)
+log.log_start()
+log.flush()
+for step in range(300):
+    log.log_step(step, train_loss=1.0)
+open(sys.argv[2], "w").close()
+signal.pause()
+""",
+        tmp_path / "logs",
+        tmp_path / "logged",
+    )
+    _wait_until(lambda: True, tmp_path / "logged")
+    writer.kill()
+    return tmp_path / "logs" / "run"
 
-    assert [one.code for one in ended] == [0] * 4, ended[0].err
-    folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
-    assert folders == {"run", "run-2", "run-3", "run-4"}
+
+@pytest.mark.parametrize(
+    ("changes", "silent_s", "goes_on"),
+    [
+        pytest.param({"host": "elsewhere"}, 0, False, id="on another host that gave a sign just now"),
+        pytest.param({"host": "elsewhere"}, 200, False, id="on another host that is silent for some minutes"),
+        pytest.param({"host": "elsewhere"}, 400, True, id="on another host that is given up"),
+        pytest.param({"boot_id": "another"}, 0, True, id="before this machine was restarted"),
+        pytest.param({"pid": os.getpid()}, 0, True, id="whose process number is another's by now"),
+    ],
+)
+def test_a_run_is_gone_on_with_only_where_nobody_can_be_writing_it(
+    tmp_path, nursery, changes, silent_s, goes_on
+):
+    run = _killed_run(tmp_path, nursery)
+    mapping = json.loads((run / "run.json").read_text())
+    mapping["sessions"][-1].update(changes)
+    for place, key in ((mapping["sessions"][-1], "started"), (mapping["heartbeat"] or {}, "time")):
+        place[key] = time.time() - silent_s
+    (run / "run.json").write_text(json.dumps(mapping))
+
+    with TelemetryLogger("run", log_dir=run.parent, log_every=1, resume=True, system=False) as log:
+        log.log_step(300, train_loss=1.0)
+
+    assert (log.run_folder == run) == goes_on
+    if goes_on:
+        whole_run(run, steps=range(301))
+    else:
+        whole_run(log.run_folder)
+        assert len(records_of(run / "metrics.jsonl")) < 300, "what another may be writing was not touched"
+
+
+def test_a_copy_of_a_killed_run_is_gone_on_with_and_the_original_keeps_what_is_its(tmp_path, nursery):
+    run = _killed_run(tmp_path, nursery)
+    shutil.copytree(run, tmp_path / "copies" / "run")
+    with TelemetryLogger("run", log_dir=tmp_path / "copies", log_every=1, resume=True, system=False) as log:
+        log.log_step(300, train_loss=1.0)
+    repair(run)
+
+    assert log.run_folder == tmp_path / "copies" / "run"
+    copied = whole_run(tmp_path / "copies" / "run")
+    assert [record["global_step"] for record in events(copied, "step")] == [300]
+    whole_run(run, steps=range(300))
+
+
+GOES_ON_AT = """
+time.sleep(max(0.0, float(sys.argv[3]) - time.time()))
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, resume=sys.argv[2] == "resume", system=False)
+for step in range(5):
+    log.log_step(step, train_loss=1.0, by=os.getpid())
+log.close()
+print(f"folder={log.run_folder.name}")
+"""
+
+
+def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, nursery):
+    moment = time.time() + 0.2
+    writers = [nursery.start(GOES_ON_AT, tmp_path, "new", moment) for _ in range(8)]
+    for writer in writers:
+        writer.wait()
+
+    assert all("folder=" in writer.out for writer in writers), [writer.err for writer in writers]
+    folders = {path.name for path in tmp_path.iterdir()}
+    assert folders == {"run", *(f"run-{number}" for number in range(2, 9))}
     for folder in folders:
-        whole_run(tmp_path / folder, steps=range(50))
-    assert len({read_manifest(tmp_path / folder).run_id for folder in folders}) == 4
+        whole_run(tmp_path / folder, steps=range(5))
+    assert len({read_manifest(tmp_path / folder).run_id for folder in folders}) == 8
 
 
-def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(tmp_path, start):
-    first = start(LOGS_FOR_EVER, tmp_path)
-    first.wait_for_step(300)
-    first.kill()
-    children = [start(LOGS_50_STEPS, tmp_path, json.dumps({"resume": True})) for _ in range(4)]
-    time.sleep(0.5)
-    for child in children:
-        child.tell("go")
-    ended = [child.end() for child in children]
+@pytest.mark.timeout(longer(240, 3_000))
+def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(
+    tmp_path, nursery, record_property
+):
+    rounds, together = longer(20, 100), 2
+    for _ in range(rounds):
+        moment = time.time() + 0.05
+        writers = [nursery.start(GOES_ON_AT, tmp_path, "resume", moment) for _ in range(together)]
+        for writer in writers:
+            writer.wait()
+        folders = [writer.out.partition("folder=")[2].strip() for writer in writers]
+        assert all(folders), [writer.err for writer in writers]
 
-    assert [one.code for one in ended] == [0] * 4, ended[0].err
-    folders = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
-    records = [whole_run(tmp_path / folder) for folder in folders]
-    assert sum(len(events(run, "end")) for run in records) == 4, "nobody's records are missing"
-    assert "run" in {one.out.partition("folder=")[2].strip() for one in ended}, "and somebody went on with it"
-    sessions = [{record["session"] for record in run} for run in records]
-    assert {1, 2} <= sessions[0]
+    by, went_on = Counter(), 0
+    for folder in tmp_path.iterdir():
+        records = whole_run(folder)
+        assert not events(records, "lost")
+        by.update(record["by"] for record in events(records, "step"))
+        sessions = [record["session"] for record in records]
+        assert sessions == sorted(sessions), "no session writes between the records of another"
+        went_on += len(set(sessions)) - 1
+        for session in set(sessions):
+            mine = {record["by"] for record in events(records, "step") if record["session"] == session}
+            assert len(mine) == 1, "one process a session"
+    assert list(by.values()) == [5] * (rounds * together), "nobody's records are missing"
+    assert went_on >= rounds - 1, "of each round one got the run"
+    record_property(
+        "measured",
+        f"{rounds} times {together} processes at once, {len(by)} writers, {sum(by.values())} records, "
+        f"{went_on} times somebody went on",
+    )
 
 
 def test_what_a_power_cut_took_is_named_by_the_next_session(tmp_path, start):
@@ -244,7 +352,7 @@ class _Nothing:
 
 
 def _wait_until(holds, path):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (os.path.exists(path) and holds()):
         assert time.monotonic() < deadline
         time.sleep(0.02)

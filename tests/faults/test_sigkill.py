@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import signal
+import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,8 +16,13 @@ import pandas as pd
 import pytest
 
 from tests.faults.aftermath import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
-from tests.faults.children import ROOT, Child, repair
+from tests.faults.children import ROOT, repair
+from tests.lengths import longer
+from toolkit.runfolder.codec import decode
+from toolkit.runfolder.journal import pending_lines
 from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.reader import Cursor, read_from
+from toolkit.runfolder.repair import journals_of
 from toolkit.runfolder.status import work_out_status
 
 LOGS_FOR_EVER = """
@@ -35,44 +42,158 @@ for name in sys.argv[2:]:
     TelemetryLogger(name, log_dir=sys.argv[1], log_every=1, resume=True).close()
 """
 
-KILLS = 50
+KILLS = longer(200, 1_000)
+
+WAYS_TO_LOG = """
+# Logs in the way that is asked for until it is killed. `done[n]` is how many records of series n were acknowledged.
+log_dir, name, way, acknowledged_at = sys.argv[1:]
+done = memoryview(mmap.mmap(os.open(acknowledged_at, os.O_RDWR), 64)).cast("q")
+options = {"log_every": 1, "system": way == "paced", "csv": way not in ("fast", "threads")}
+log = TelemetryLogger(name, log_dir=log_dir, **options)
+
+def log_series(series, text, pause_every):
+    for number in range(60_000):
+        log.log_event("mine", series=series, number=number, text=text)
+        done[series] = number + 1
+        if number % pause_every == 0:
+            time.sleep(0.001)
+
+if way == "threads":
+    for series in range(1, 4):
+        threading.Thread(target=log_series, args=(series, "short", 5), daemon=True).start()
+if way in ("threads", "large"):
+    log_series(0, *(("short", 5) if way == "threads" else ("x" * 30_000, 1)))
+wide = {f"metric_{number}": 0.5 for number in range(60 if way == "wide" else 2)}
+for number in range(300 if way == "closing" else 60_000):
+    if way == "spans":
+        with log.span("forward"), log.span("attention"):
+            pass
+    log.log_step(number, train_loss=1.0 / (number + 1), twice=number * 2, **wide)
+    done[0] = number + 1
+    if number % (200 if way == "fast" else 7) == 0:
+        time.sleep(0.001)
+done[7] = 1
+log.close()
+done[7] = 2
+signal.pause()
+"""
+
+RATES = ("fast", "paced", "spans", "wide", "large", "threads")
 
 
+@pytest.mark.timeout(longer(240, 3_000))
 @pytest.mark.slow
-def test_fifty_kills_at_random_moments_lose_no_acknowledged_record(tmp_path):
+def test_kills_at_random_moments_lose_no_acknowledged_record(tmp_path, nursery, record_property):
+    """Of three killed runs one is repaired, one is gone on with, and one is only read."""
     runs = tmp_path / "runs"
-    moments = random.Random(15)
-    names = [f"run{number}" for number in range(KILLS)]
-    after = {name: moments.uniform(0.0, 0.8) for name in names}
+    chosen = random.Random(8)
+    plan = {}
+    for number in range(KILLS):
+        # Of ten, one dies while it starts and one while it closes; half of the others within a tenth of a second.
+        way = {8: "closing", 9: "paced"}.get(number % 10) or RATES[number % len(RATES)]
+        when = {8: chosen.uniform(0, 0.06), 9: chosen.uniform(0, 0.08)}.get(number % 10)
+        plan[f"run{number}"] = (way, number % 10, when or chosen.uniform(0, chosen.choice((0.1, 0.5))))
 
     def run_and_kill(name):
-        child = Child(LOGS_FOR_EVER, runs, name, cwd=tmp_path)
-        try:
-            child.wait_for_step(0)
-            time.sleep(after[name])
-        finally:
-            child.kill()
-            child.process.communicate()
-        return child.acknowledged
+        way, kind, after_s = plan[name]
+        acknowledged_at = tmp_path / f"acknowledged-{name}"
+        acknowledged_at.write_bytes(bytes(64))
+        process = nursery.start(WAYS_TO_LOG, runs, name, way, acknowledged_at)
+        if kind != 9:
+            slot = 7 if kind == 8 else 0
+            _wait_until(lambda: _counts(acknowledged_at)[slot], process)
+        time.sleep(after_s)
+        process.kill()
+        return _counts(acknowledged_at)
 
     with ThreadPoolExecutor(4) as pool:
-        acknowledged = dict(zip(names, pool.map(run_and_kill, names), strict=True))
-    repaired, resumed = names[::2], names[1::2]
+        acknowledged = dict(zip(plan, pool.map(run_and_kill, plan), strict=True))
+    names = [name for name in plan if (runs / name).is_dir()]
+    repaired, resumed, only_read = names[::3], names[1::3], names[2::3]
+    found = {name: _as_a_reader_finds_it(runs / name) for name in only_read}
     repair(*[runs / name for name in repaired])
-    subprocess.run(
-        [sys.executable, "-c", f"import sys\n{_IMPORTS}{RESUMES_AND_ENDS}", runs, *resumed],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
-
-    for name in names:
-        records = whole_run(runs / name, steps=range(acknowledged[name] + 1))
-        assert {record["session"] for record in records} == ({1} if name in repaired else {1, 2})
+    nursery.start(RESUMES_AND_ENDS, runs, *resumed).wait(120)
+    for name in [*repaired, *resumed]:
+        # One that was killed before its first record may have a file with nothing in it.
+        is_empty = not _size_of(runs / name / "metrics.jsonl")
+        found[name] = records = [] if is_empty else whole_run(runs / name)
+        assert name in resumed or {record["session"] for record in records} <= {1}
         assert not events(records, "lost")
 
+    # A run that was killed before it had a folder had nothing to lose.
+    assert all(not any(acknowledged[name]) for name in set(plan) - set(found))
+    lost = {name: _lost(found[name], acknowledged[name]) for name in found}
+    torn = sum(data[-2:] != b"}\n" for name in found if (data := _end_of(runs / name / "metrics.jsonl")))
+    in_all = sum(sum(counts[:7]) for counts in acknowledged.values())
+    bare = sum(not any(counts) for counts in acknowledged.values())
+    closing = sum(counts[7] == 1 for counts in acknowledged.values())
+    record_property(
+        "measured",
+        f"{KILLS} kills ({bare} before the first record, {closing} during the end), {in_all:,} records acknowledged, "
+        f"{sum(lost.values())} lost, {torn} torn lines left",
+    )
+    assert not any(lost.values()), {name: count for name, count in lost.items() if count}
+    assert in_all > 10 * KILLS
+    assert bare
+    assert closing
 
-_IMPORTS = "from toolkit.telemetry import TelemetryLogger\n"
+
+def _size_of(path):
+    return path.stat().st_size if path.exists() else 0
+
+
+def _end_of(path):
+    return path.read_bytes()[-2:] if path.exists() else b""
+
+
+def _counts(path):
+    return struct.unpack("<8q", path.read_bytes())
+
+
+def _wait_until(holds, process):
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert process.is_there, process.err
+        assert time.monotonic() < deadline, process.err
+        time.sleep(0.002)
+
+
+def _as_a_reader_finds_it(run):
+    """Return what stands in the file and in the journal behind it, each record once and whole, none missing."""
+    records, cursor = [], Cursor()
+    while (run / "metrics.jsonl").exists():
+        chunk = read_from(run / "metrics.jsonl", cursor)
+        assert not chunk.bad_count, chunk.bad_lines
+        records += chunk.records
+        if chunk.cursor.offset == cursor.offset:
+            break
+        cursor = chunk.cursor
+    last = records[-1]["seq"] if records else -1
+    for path, _ in journals_of(run):
+        records += [decode(line.rstrip(b"\n")) for seq, line in pending_lines(path) if seq > last]
+    assert [record["seq"] for record in records] == list(range(len(records)))
+    if (run / "metrics.csv").exists():
+        table = pd.read_csv(run / "metrics.csv", low_memory=False)
+        assert table["seq"].tolist() == list(range(len(table)))
+    return records
+
+
+def _lost(records, acknowledged):
+    """Return how many acknowledged records are missing; none may be there twice or changed."""
+    steps = [record["global_step"] for record in events(records, "step")]
+    assert steps == list(range(len(steps)))
+    for record in events(records, "step"):
+        assert record["twice"] == 2 * record["global_step"]
+    counts = Counter(record["series"] for record in events(records, "mine"))
+    for series in counts:
+        mine = [record for record in events(records, "mine") if record["series"] == series]
+        assert [record["number"] for record in mine] == list(range(len(mine)))
+        assert {len(record["text"]) for record in mine} <= {5, 30_000}
+    there = [counts[series] if counts else (0 if series else len(steps)) for series in range(7)]
+    # The call that the kill came into may have taken its record already.
+    assert all(one <= other + 1 for one, other in zip(there, acknowledged, strict=False))
+    return sum(max(0, other - one) for one, other in zip(there, acknowledged[:7], strict=True))
+
 
 STALLS_IN_THE_MIDDLE_OF_A_WRITE = """
 # The disk takes the first bytes of a batch and then does not answer: a kill now leaves half a line in the file.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
 from toolkit.runfolder.codec import decode, encode
-from toolkit.runfolder.columns import FIRST_COLUMNS, MAX_COLUMNS, Columns, cell
+from toolkit.runfolder.columns import FIRST_COLUMNS, MAX_COLUMNS, Columns, cell, is_formula
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 
@@ -45,6 +45,17 @@ def test_new_fields_get_columns_in_order_of_appearance():
     assert columns.add_new_of({"a": 1, "c": 1}) == 1
     assert columns.add_new_of({"a": 1, "c": 1}) == 0
     assert columns.names[len(FIRST_COLUMNS) :] == ["b", "a", "c"]
+
+
+def test_the_end_of_a_training_on_gpus_brings_no_column_of_its_own():
+    columns = Columns()
+    columns.add_new_of({"event": "start", "run_name": "r"})
+    columns.add_new_of({"event": "system", "gpu/0/mem_used_gb": 1.0, "gpu/1/mem_used_gb": 1.0})
+    end = {"event": "end", "status": "finished", "reason": "finished", "seconds": 1.0, "records": 3,
+           "records_lost": 0, "telemetry_errors": 0, "cpu_mem_peak_mb": 9.0, "gpu/1/mem_peak_gb": 2.0}  # fmt: skip
+
+    assert columns.add_new_of(end) == 0, "a large table would have to be written anew while the process ends"
+    assert columns.row(end)[columns.names.index("gpu/1/mem_peak_gb")] == "2.0"
 
 
 def test_columns_that_were_added_can_be_taken_away_and_come_again():
@@ -115,7 +126,9 @@ def test_a_foreign_list_of_non_finite_numbers_leaves_the_cell_empty(named):
     assert set(columns.row(record)) == {""}
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
+@pytest.mark.parametrize(
+    "start", ["=", "+", "-", "@", "\t", "\uff1d", "\uff0b", "\uff0d", "\uff20", " =", "\ufeff\u3000@"]
+)
 def test_a_text_that_a_spreadsheet_would_run_is_marked(start):
     evil = f'{start}HYPERLINK("http://evil","x")'
 
@@ -152,7 +165,7 @@ def test_any_names_and_texts_are_read_back_as_they_were(record):
 
 def _as_shown(text):
     text = text.replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0")
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
+    return f"'{text}" if is_formula(text) else text
 
 
 @tries

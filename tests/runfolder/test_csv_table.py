@@ -21,7 +21,7 @@ from tests.runfolder.plain_data import tries
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.codec import decode, encode
 from toolkit.runfolder.columns import FIRST_COLUMNS
-from toolkit.runfolder.csv_table import CsvTable
+from toolkit.runfolder.csv_table import Adopted, CsvTable
 from toolkit.runfolder.reader import read_from
 from toolkit.runfolder.repair import build_table
 
@@ -403,6 +403,16 @@ def test_more_metrics_than_a_table_takes_are_counted(run):
 # ---------------------------------------------------------------- what stands in the way
 
 
+LAST_ROW = b"step,1.5,0.1,3,1" + b"," * 13 + b"\n"
+
+
+def test_a_table_with_quoted_cells_is_adopted(run):
+    rows = b'"a, ""step"", of two",1.0,0.1,2,1' + b"," * 13 + b"\n" + LAST_ROW
+    run.path.write_bytes(",".join(FIRST_COLUMNS).encode() + b"\n" + rows)
+
+    assert run.table.adopt() == Adopted(rows=2, last_seq=3, last_session="1")
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -412,6 +422,11 @@ def test_more_metrics_than_a_table_takes_are_counted(run):
         ",".join(FIRST_COLUMNS).encode(),
         ",".join(FIRST_COLUMNS).encode() + b"\nstep,1.5,0.1,not a number\n",
         ",".join(FIRST_COLUMNS).encode() + b"\nstep\n",
+        ",".join(FIRST_COLUMNS).encode() + b'\n"a step' + b"," * 17 + b"\n" + LAST_ROW,
+        ",".join(FIRST_COLUMNS).encode() + b'\n"a"" step' + b"," * 17 + b"\n" + LAST_ROW,
+        ",".join(FIRST_COLUMNS).encode() + b'\n"a, step"' + b"," * 16 + b"\n" + LAST_ROW,
+        ",".join(FIRST_COLUMNS).encode() + b'\n"a\nstep"' + b"," * 17 + b"\n" + LAST_ROW,
+        ",".join(FIRST_COLUMNS).encode() + b"\nstep" + b"," * 18 + b"\n" + LAST_ROW,
         ",".join(FIRST_COLUMNS).encode() + b"\n" + b"\0" * 500 + b"\n",
         ",".join(FIRST_COLUMNS).encode() + b"\n\xff\xfe,1.5,0.1,\xb2\n",
         ",".join(FIRST_COLUMNS).encode() + "\nstep,1.5,0.1,²\n".encode(),
@@ -449,6 +464,17 @@ def test_a_link_is_replaced_and_what_it_points_to_is_left_alone(run, tmp_path):
 
     assert (tmp_path / "precious").read_text() == "precious"
     assert not run.path.is_symlink()
+
+
+def test_a_foreign_record_between_ours_has_no_row_just_as_in_a_table_that_is_built_again(run):
+    before, after = run.record({"train_loss": 0.5}, {"train_loss": 0.25})
+    foreign = {"event": "note", "time": 1.5, "text": "of another program"}
+    earlier = {**before, "train_loss": 9.0}
+    run.records.write_bytes(b"".join(map(encode, (before, foreign, earlier, after))))
+    run.table.append(run.all())
+
+    assert run.path.read_bytes() == run.rebuilt()
+    assert run.table.last_seq == 1
 
 
 def test_a_table_that_somebody_touched_is_noticed(run):

@@ -208,6 +208,28 @@ def test_a_journal_in_memory_grows_while_nobody_empties_it_and_shrinks_again(tmp
 
 
 @pytest.mark.skipif(not shared_memory_folders(), reason="there is no memory file system")
+def test_a_journal_whose_descriptor_is_a_file_of_the_script_s_by_now_does_not_grow_into_it(tmp_path):
+    shm = shared_memory_folders()
+    if not shm:
+        pytest.skip("there is no shared memory in which a journal grows")
+    made = Journal.create(shm, tmp_path / "metrics.jsonl", session=1, segment_bytes=4096, max_bytes=1 << 20)
+    theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT, 0o600)
+    kept = os.dup(made._descriptor)
+    os.dup2(theirs, made._descriptor)
+    taken = 0
+    while made.append(line(taken)):
+        taken += 1
+    found = seqs(made.path)
+    made.close(remove=True)
+
+    assert taken
+    assert found == [*range(taken)]
+    assert os.fstat(theirs).st_size == 0
+    os.write(theirs, b"still open")
+    os.close(kept)
+    os.close(theirs)
+
+
 def test_a_journal_is_private_to_its_user(tmp_path):
     before = os.umask(0)
     try:

@@ -475,3 +475,28 @@ def test_a_file_of_nothing_but_bad_lines_is_searched_quickly(tmp_path):
 
     assert offset_behind(path, 4) <= 300_000 * len("nonsense\n")
     assert read_from(path, offset_behind(path, 5)).records == []
+
+
+@posix
+def test_a_hole_of_a_terabyte_is_passed_over_at_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append(path, line(0))
+    try:
+        os.truncate(path, 2**40)
+    except OSError:
+        pytest.skip("this file system takes no file of 1 TiB")
+    append(path, b"\n" + line(1))
+    cursor, found, reads = Cursor(), [], 0
+    while True:
+        chunk = read_from(path, cursor)
+        found += seqs(chunk)
+        reads += 1
+        if chunk.next_offset == cursor.offset:
+            break
+        cursor = chunk.cursor
+        if reads > 100:
+            pytest.skip("this file system does not tell where its holes are")
+
+    assert found == [0, 1]
+    assert reads < 10
+    assert len(line(0)) <= offset_behind(path, 0) < 2**40 < offset_behind(path, 1)

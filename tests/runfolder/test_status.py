@@ -192,3 +192,12 @@ def test_the_words_for_a_status_are_those_of_the_contract():
     words = {status.RUNNING, status.FINISHED, status.FAILED, status.STOPPED, status.STALLED, status.LOST}
 
     assert words == {"running", "finished", "failed", "stopped", "stalled", "lost"}
+
+
+@pytest.mark.parametrize("word", ["\x1b[2Jowned", "paused", "", "x" * 3000])
+def test_a_word_that_is_no_status_is_not_shown_as_one(word):
+    found = work_out_status(manifest(status=word), NOW)
+
+    assert found.name == "lost"
+    assert "\x1b" not in found.why
+    assert len(found.why) < 100

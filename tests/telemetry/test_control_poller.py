@@ -554,6 +554,30 @@ def test_a_declared_save_and_stop_is_one_request_and_stops(run):
     assert len(run.answers) == 1
 
 
+def test_a_request_is_handed_over_although_its_answer_cannot_be_given(tmp_path):
+    tmp_path.chmod(0o700)
+    guard = Guard()
+    run = Run(tmp_path, guard=guard)
+
+    def answer(fields):
+        if not guard.total:
+            raise MemoryError
+        run.answers.append(fields)
+
+    run.poller._answer = answer
+    run.poller.declare_action("save")
+    run.poller.declare_action("stop")
+    run.ask(actions=["save"])
+    run.go()
+    run.ask(actions=["stop"])
+    run.go()
+
+    assert [request.name for request in run.poller.take_requests()] == ["save", "stop"]
+    assert run.poller.should_stop
+    assert run.answer()["actions"] == ["stop"], "the next one is answered"
+    assert guard.counts == {"answering a request: MemoryError": 1}
+
+
 def test_actions_do_not_wait_for_the_30_s_and_a_combined_request_is_answered_once(run):
     run.poller.declare_action("save")
     run.ask(log_every=100)

@@ -198,3 +198,12 @@ def test_kinds_without_end_are_said_a_few_hundred_times_and_counted_all():
 
     assert guard.total == 2000
     assert len(told) == len(guard.counts) < 600
+
+
+def test_what_is_said_can_be_written_to_a_file_of_text(caplog):
+    guard = Guard()
+
+    guard.misuse("the span '\ud800' was stopped twice")
+    guard.report("reading \udcff", ValueError("half \ud83d a character"))
+
+    assert "\n".join(caplog.messages).encode("utf-8").count(b"\\ud") == 3

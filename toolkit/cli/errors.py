@@ -77,7 +77,9 @@ class _Found:
 
 
 def _records_of(folder: Path) -> Iterator[Record]:
-    others = sorted(path for path in (folder / RANKS).glob("*.jsonl") if not path.is_symlink())
+    ranks = folder / RANKS
+    found = [] if ranks.is_symlink() else ranks.glob("*.jsonl")
+    others = sorted(path for path in found if path.is_file() and not path.is_symlink())
     for path in [folder / METRICS_JSONL, *others[:_MAX_RANKS]]:
         for block in blocks_of(path):
             yield from records_in(block)[0]

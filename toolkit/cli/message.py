@@ -65,6 +65,12 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if not options.may_send and not args.show:
         return refuse(f"telemetry.mode is {options.mode}, so nothing is sent; --show prints what would be.")
+    if args.path.is_dir() and not args.show and any(receiver.url is not None for receiver in receivers):
+        # Whoever made the folder would choose where a message goes, and which variable's content goes with it.
+        return refuse(
+            f"{args.path} is a run folder, which may be anybody's: an address is taken from it only where a variable "
+            "holds it (url_env). Give the training's YAML instead."
+        )
     worst = 0
     for receiver_options, name in zip(receivers, names_of(receivers), strict=True):
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from toolkit.cli.chosen_run import printable
 from toolkit.runfolder.repair import repair_run
 
 
@@ -20,15 +21,15 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             repair = repair_run(folder)
         except OSError as error:
-            print(f"{folder}: {error}")
+            print(printable(f"{folder}: {error}"))
             failed = True
             continue
         if repair.in_use:
-            print(f"{folder}: a living process writes this run; nothing was touched")
+            print(printable(f"{folder}: a living process writes this run; nothing was touched"))
             failed = True
             continue
         print(
-            f"{folder}: {repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
+            f"{printable(str(folder))}: {repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
             f"{repair.bad_lines} lines that are no record"
         )
     return 1 if failed else 0

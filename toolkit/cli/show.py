@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.cli.chosen_run import add_run_argument, chosen_run, refuse
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import work_out_status
 
 if TYPE_CHECKING:
@@ -28,6 +30,11 @@ _COLUMNS = (
 """What most runs have and a terminal is wide enough for; a column that the run lacks is left out."""
 
 
+_LARGEST = 4 * 1024**3
+_MOST_EVENTS = 20
+_LONGEST = 60
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run to show and how many of its rows."""
     add_run_argument(parser)
@@ -41,18 +48,35 @@ def run(args: argparse.Namespace) -> int:
         return 1
 
     csv = folder / METRICS_CSV
-    if not csv.exists() or csv.stat().st_size == 0:
-        return refuse(f"{csv} is not there; 'telemetry repair {folder}' makes it from {METRICS_JSONL}.")
+    again = f"'telemetry repair {folder}' makes it from {METRICS_JSONL}."
+    if not os.path.lexists(csv):
+        return refuse(f"{csv} is not there; {again}")
 
     try:
         import pandas as pd
     except ModuleNotFoundError:
         return refuse(f"The run is in {folder}. Showing its rows needs pandas: pip install pandas")
 
-    # In pieces, pandas would guess a column's type for each piece and warn where the guesses differ.
-    table = pd.read_csv(csv, low_memory=False)
-    print(f"{folder}: {_status_of(folder)}, {len(table)} records ({_count_of_events(table)})\n")
-    print(last_steps(table, args.rows).to_string(index=False))
+    try:
+        # Not by its name: a folder may be anybody's, and then the name may be a link out of it, or a pipe.
+        with os.fdopen(open_regular(csv), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                return refuse(f"{csv} is empty; {again}")
+            if size > _LARGEST:
+                return refuse(f"{csv} has {size:,} bytes, more than pandas should be given at once.")
+            # In pieces, pandas would guess a column's type for each piece and warn where the guesses differ.
+            table = pd.read_csv(file, low_memory=False)
+    except (OSError, ValueError, OverflowError) as error:
+        return refuse(f"{csv} cannot be read as a table ({_first_line(error)}); {again}")
+    if "event" not in table.columns:
+        return refuse(f"{csv} is no table of records: it has no column 'event'; {again}")
+    print(
+        printable(f"{folder}: {_status_of(folder)}, {len(table)} records ({_count_of_events(table)})"),
+        end="\n\n",
+    )
+    for line in last_steps(table, args.rows).to_string(index=False).split("\n"):
+        print(printable(line))
     print(f"\nTo open it yourself:\n\n{_recipe(csv)}")
     return 0
 
@@ -73,13 +97,23 @@ def _status_of(folder: Path) -> str:
 
 
 def _count_of_events(table: pd.DataFrame) -> str:
-    return ", ".join(f"{count} {event}" for event, count in table["event"].value_counts().items())
+    counts = table["event"].value_counts()
+    told = [f"{count} {str(event)[:_LONGEST]}" for event, count in counts.head(_MOST_EVENTS).items()]
+    more = len(counts) - len(told)
+    return ", ".join([*told, *([f"{more} other kinds"] if more else [])])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200]
 
 
 def _recipe(csv: Path) -> str:
+    # As Python would write it where the plain way would be no text of Python's, or command the terminal.
+    path = csv.as_posix()
+    quoted = f'"{path}"' if path.isprintable() and not {'"', "\\"} & set(path) else ascii(path)
     return (
         "    import pandas as pd\n"
-        f'    table = pd.read_csv("{csv.as_posix()}")\n'
+        f"    table = pd.read_csv({quoted})\n"
         '    steps = table[table["event"] == "step"]\n'
     )
 

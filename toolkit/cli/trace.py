@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.cli.chosen_run import add_run_argument, chosen_run, refuse
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.timing.chrome_trace import trace_of_run
 
 _STDOUT = "-"
@@ -31,26 +31,35 @@ def run(args: argparse.Namespace) -> int:
     if folder is None:
         return 1
     if args.output == _STDOUT:
-        for piece in trace_of_run(folder):
-            sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+        try:
+            for piece in trace_of_run(folder):
+                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            return refuse(f"{folder}: {error.strerror or error}")
         return 0
     target = Path(args.output) if args.output else Path(f"{folder.resolve().name}-trace.json")
     try:
         size = _write(folder, target)
     except OSError as error:
         return refuse(f"{target} could not be written: {error.strerror or error}")
-    print(f"{target}: {size / 1e6:.3g} MB. Open it in https://ui.perfetto.dev or chrome://tracing;")
+    print(
+        f"{printable(str(target))}: {size / 1e6:.3g} MB. Open it in https://ui.perfetto.dev or chrome://tracing;"
+    )
     print("both read the file in the browser and send it nowhere.")
     return 0
 
 
 def _write(folder: Path, target: Path) -> int:
-    # Under another name until it is whole: half a trace opens nowhere.
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # Under another name until it is whole: half a trace opens nowhere. A name that nobody can guess and that is free,
+    # because this folder may be one where others can put a link in its place.
+    temporary = target.with_name(f".{target.name}.{os.urandom(8).hex()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     size = 0
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             for piece in trace_of_run(folder):
                 size += file.write(piece)
         os.replace(temporary, target)

@@ -50,6 +50,9 @@ def read_training_yaml(path: Path) -> Mapping[str, Any]:
         raise UnusableError(
             f"is no YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}"
         ) from error
+    except (ValueError, RecursionError) as error:
+        # PyYAML lets through what Python says of a date such as 2001-99-99, or of a thousand brackets.
+        raise UnusableError("is no YAML: it holds a value that is none, or is nested too deeply") from error
     if not isinstance(config, Mapping):
         raise UnusableError("holds no mapping, as a training's YAML does")
     return config

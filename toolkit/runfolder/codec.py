@@ -76,11 +76,16 @@ def decode(line: bytes) -> Record:
     if type(record) is not dict:
         raise RecordError(f"a {type(record).__name__}, not an object")
     # Every level opens with a bracket, and nearly every line has only the one it begins with.
-    if (b"[" in line or line.find(b"{", 1) > 0) and _depth(record) > _MAX_DEPTH:
+    if (b"[" in line or line.find(b"{", 1) > 0) and is_nested_too_deeply(record):
         raise RecordError(f"nested deeper than {_MAX_DEPTH}")
     if len(record) > _MAX_KEYS:
         raise RecordError(f"more than {_MAX_KEYS} fields")
     return record
+
+
+def is_nested_too_deeply(value: Any) -> bool:
+    """Say whether containers in `value` are nested deeper than in any file of ours, and than recursion could follow."""
+    return _depth(value) > _MAX_DEPTH
 
 
 def with_non_finite(record: Record) -> Record:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
 
 import orjson
 
-from toolkit.runfolder.records import COMPLETION, NON_FINITE, Record
+from toolkit.runfolder.records import COMPLETION, NON_FINITE, START, Record
 
 FIRST_COLUMNS: Final = (
     "event",
@@ -34,6 +35,20 @@ FIRST_COLUMNS: Final = (
 )
 """The columns every table begins with, so that what people look for stands in front of what a run adds."""
 
+_OF_THE_END: Final = (
+    "status",
+    "reason",
+    "seconds",
+    "records",
+    "records_lost",
+    "telemetry_errors",
+    "cpu_mem_peak_mb",
+)
+"""What an end record brings. These columns come with the start: a new column is a new file, and a table of a million
+rows that had to be written anew while the process waits to end would not be finished in time."""
+_GPU_IN_USE: Final = re.compile(r"gpu/[0-9]+/mem_used_gb")
+"""The field of a sample that tells of a GPU, of which the end then says the most memory that was used."""
+
 MAX_COLUMNS: Final = 2_000
 """A spreadsheet, pandas and a person all give up long before; what has no column is still in the records."""
 
@@ -42,8 +57,11 @@ _MAX_CELL_OF_A_COMPLETION: Final = 400
 """A prompt and two answers then fit into one page of the table, as other rows do."""
 _MAX_PLANS: Final = 256
 
-# A spreadsheet runs a cell that begins so as a formula. Numbers are written as numbers, so only text is marked.
-_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
+# A spreadsheet runs a cell that begins so as a formula, the wide forms of Chinese and Japanese among them; some look
+# for it behind blanks and letters that are not shown. Numbers are written as numbers, so only text is marked.
+_FORMULA: Final = re.compile(
+    "[\\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]"
+)
 _NEEDS_QUOTES: Final = frozenset(',"')
 _NUMBERS: Final = frozenset({float, int, bool})
 _ONE_LINE: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
@@ -84,7 +102,7 @@ class Columns:
         if fields in self._seen:
             return 0
         added = 0
-        for name in record:
+        for name in (*fields, *_to_come(record)):
             if name not in self._index and name != NON_FINITE:
                 shown = _one_line(name)
                 at = self._shown.get(shown)
@@ -126,7 +144,8 @@ class Columns:
         if type(named) is dict:
             for name, text in named.items():
                 at = index.get(name)
-                if at is not None and not cells[at]:
+                # Only what the record has, as null: a column that comes later must not give an old row a value.
+                if at is not None and record.get(name, 0) is None and not cells[at]:
                     cells[at] = _CELL_OF_NON_FINITE.get(text, "") if type(text) is str else ""
         return cells
 
@@ -172,6 +191,15 @@ class Columns:
         return ",".join(_quoted(name) for name in self.names)
 
 
+def _to_come(record: Record) -> Iterator[str]:
+    """Yield the fields that the end record will have, as far as `record` is the first to tell that it will."""
+    if record.get("event") == START:
+        yield from _OF_THE_END
+    for name in record:
+        if _GPU_IN_USE.fullmatch(name):
+            yield name.replace("mem_used_gb", "mem_peak_gb")
+
+
 def cell(value: Any, longest: int = _MAX_CELL) -> str:
     """Return `value` as the text of one cell, quoted where it must be; never more than one line."""
     kind = type(value)
@@ -197,7 +225,12 @@ def _one_line(text: str, longest: int = _MAX_CELL) -> str:
     if len(text) > longest:
         text = f"{text[:longest]}… [{len(text)} characters]"
     text = text.translate(_ONE_LINE)
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+    return f"'{text}" if is_formula(text) else text
+
+
+def is_formula(text: str) -> bool:
+    """Say whether a spreadsheet may take a cell with this text for a formula."""
+    return _FORMULA.match(text) is not None
 
 
 def _quoted(text: str) -> str:

@@ -16,22 +16,42 @@ import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.runfolder.columns import FIRST_COLUMNS, Columns
 from toolkit.runfolder.layout import PRIVATE
 from toolkit.runfolder.records import Record
-from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file, open_regular
 
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _PAGE = 4096
 _ROOM = 512
 """A row of another kind may be longer than the last one; with this much left of a page the next one mostly fits."""
 _WRITE_BYTES = 1024 * 1024
+_COUNTED_BYTES = 128 * 1024
+"""Counting so much takes less than a millisecond, for which the training thread may have to wait."""
 _BREATH_ROWS = 256
 _MAX_HELD = 20_000
+_MAX_HELD_SIZE = 4 * 1024 * 1024
+"""Characters of the records that are held: a few thousand long texts would be more memory than all else together."""
 _QUICK_S = 0.02
 """Writing the table anew is not put off while it takes no longer than this."""
+
+
+class ForeignTableError(ValueError):
+    """A table that goes on otherwise than any of ours: it is to be built again from the records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """What a table that is gone on with holds so far."""
+
+    rows: int
+    last_seq: int
+    """-1 where it has no row yet."""
+    last_session: str
+    """The session of the last row, as its cell has it."""
 
 
 class CsvTable:
@@ -48,7 +68,10 @@ class CsvTable:
         self._columns = Columns()
         self._size = 0
         self._descriptor: int | None = None
+        self._identity = NO_FILE
         self._held: list[Record] = []
+        self._held_size = 0
+        """How much is held, as far as anybody counted: only where it is held for longer than a call."""
         self._must_rewrite = False
         """Whether what is held needs new columns, or has a row too long to be appended."""
 
@@ -57,10 +80,11 @@ class CsvTable:
         """How many metrics have no column because the table has as many as it may."""
         return len(self._columns.left_out)
 
-    def adopt(self) -> bool:
-        """Go on with the table that is there; False where there is none, or none that can be gone on with.
+    def adopt(self) -> Adopted | None:
+        """Go on with the table that is there; None where there is none, or none that can be gone on with.
 
-        A last row without its newline was cut by a kill: it is taken away, and comes again from the records.
+        A last row without its newline was cut by a kill: it is taken away, and comes again from the records. A table
+        that somebody edited, or that a power cut left zeros in, would hide the rows to come from whoever reads it.
         """
         self.close()
         self._reset()
@@ -68,16 +92,19 @@ class CsvTable:
             os.close(open_regular(self.path))
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | _SAFELY)
         except OSError:
-            return False
-        found = _read_ends(descriptor)
-        if found is None or found[0][: len(FIRST_COLUMNS)] != list(FIRST_COLUMNS):
+            return None
+        ends = _read_ends(descriptor)
+        rows = None
+        if ends is not None and ends.names[: len(FIRST_COLUMNS)] == list(FIRST_COLUMNS):
+            rows = _count_rows(descriptor, size=ends.size, columns=len(ends.names))
+        if ends is None or rows is None:
             os.close(descriptor)
-            return False
-        names, self.last_seq, self._size = found
+            return None
+        self.last_seq, self._size = ends.last_seq, ends.size
         os.ftruncate(descriptor, self._size)
-        self._columns = Columns(names)
-        self._descriptor = descriptor
-        return True
+        self._columns = Columns(ends.names)
+        self._take(descriptor)
+        return Adopted(rows=rows, last_seq=ends.last_seq, last_session=ends.last_session)
 
     def append(self, records: Sequence[Record]) -> None:
         """Add a row for each of `records` that is newer than the last row.
@@ -87,14 +114,21 @@ class CsvTable:
 
         Raises:
             OSError: the file system did not take them.
+            ForeignTableError: new columns cannot be added, for an adopted table has a row that is none of ours.
         """
-        # Whoever was told that rows could not be written may give them again.
+        # Whoever was told that rows could not be written may give them again. What another program put between our
+        # records has no number, or an old one, and has no row in a table that is built again either.
         newest = _seq(self._held[-1]) if self._held else self.last_seq
-        if records and _seq(records[0]) > newest:
-            self._held.extend(records)
-        else:
-            self._held.extend(record for record in records if _seq(record) > newest)
-        is_too_early = time.monotonic() < self._next_rewrite and len(self._held) < _MAX_HELD
+        for record in records:
+            if _seq(record) > newest:
+                newest = _seq(record)
+                self._held.append(record)
+                self._held_size += _size(record) if self._must_rewrite else 0
+        is_too_early = (
+            time.monotonic() < self._next_rewrite
+            and len(self._held) < _MAX_HELD
+            and self._held_size < _MAX_HELD_SIZE
+        )
         if not self._held or (self._must_rewrite and is_too_early):
             return
         grown = sum([self._columns.add_new_of(record) for record in self._held])
@@ -104,6 +138,7 @@ class CsvTable:
         elif self._size and is_too_early:
             self._columns.drop_last(grown)
             self._must_rewrite = True
+            self._held_size = sum(map(_size, self._held))
             return
         else:
             try:
@@ -112,8 +147,9 @@ class CsvTable:
                 # The columns must come again with the next try, or it would append rows that have no header.
                 self._columns.drop_last(grown)
                 raise
-        self.last_seq = max(_seq(self._held[-1]), self.last_seq)
+        self.last_seq = newest
         self._held = []
+        self._held_size = 0
         self._must_rewrite = False
 
     def settle(self) -> None:
@@ -123,9 +159,9 @@ class CsvTable:
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None and is_file(descriptor, self._identity):
+            os.close(descriptor)
 
     def is_intact(self) -> bool:
         """Say whether the file at our path is still the one we write, at the length we left it."""
@@ -135,8 +171,13 @@ class CsvTable:
             there = os.stat(self.path)
         except FileNotFoundError:
             return False
-        ours = os.fstat(self._descriptor)
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) and ours.st_size == self._size
+        # Our descriptor's number may name another file by now, if a script closed what was not its own.
+        is_ours = is_file(self._descriptor, self._identity)
+        return is_ours and identity_of(there) == self._identity and there.st_size == self._size
+
+    def _take(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._identity = identity_of(os.fstat(descriptor))
 
     def _rows_to_append(self) -> bytes | None:
         """Return the rows that are held, laid out for the end of the table; None where one is too long for that."""
@@ -171,9 +212,8 @@ class CsvTable:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
             raise
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        self._descriptor = descriptor
+        self.close()
+        self._take(descriptor)
         self._size = size
         took = time.monotonic() - began
         self._next_rewrite = time.monotonic() + (20.0 * took if took > _QUICK_S else 0.0)
@@ -261,7 +301,9 @@ def _split_first_two(line: str) -> tuple[str, str, str]:
         # The event's own name is quoted: a quote inside is doubled, so the cell ends at a quote with a comma behind.
         end = 1
         while True:
-            end = line.index('"', end)
+            end = line.find('"', end)
+            if end < 0:
+                raise ForeignTableError("a row of the table has a quote that is never closed")
             if line[end : end + 2] == '""':
                 end += 2
                 continue
@@ -277,8 +319,17 @@ def _parse_header(line: str) -> list[str]:
     return next(csv.reader([line.rstrip("\n")]), [])
 
 
-def _read_ends(descriptor: int) -> tuple[list[str], int, int] | None:
-    """Return the header, the `seq` of the last whole row and where that row ends; None where there is no table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    names: list[str]
+    size: int
+    """Where the last whole row ends."""
+    last_seq: int = -1
+    last_session: str = ""
+
+
+def _read_ends(descriptor: int) -> _Ends | None:
+    """Return what the header and the last whole row say; None where there is no table."""
     size = os.fstat(descriptor).st_size
     head = os.pread(descriptor, min(size, 4 * _WRITE_BYTES), 0)
     header, newline, _ = head.partition(b"\n")
@@ -290,17 +341,49 @@ def _read_ends(descriptor: int) -> tuple[list[str], int, int] | None:
     try:
         names = _parse_header(header.decode("utf-8"))
         if start + end <= len(header) + 1:
-            return names, -1, len(header) + 1
+            return _Ends(names=names, size=len(header) + 1)
         cells = _parse_header(tail[: end - 1].rpartition(b"\n")[2].decode("utf-8"))
-        return names, int(cells[FIRST_COLUMNS.index("seq")]), start + end
+        seq, session = (cells[FIRST_COLUMNS.index(name)] for name in ("seq", "session"))
+        return _Ends(names=names, size=start + end, last_seq=int(seq), last_session=session)
     except (ValueError, IndexError, csv.Error):
         # Somebody edited it, or a power cut left zeros where rows were.
         return None
 
 
+def _count_rows(descriptor: int, *, size: int, columns: int) -> int | None:
+    """Return how many rows there are as far as `size`; None where one has not a cell for each column, on one line."""
+    at = 0
+    rows = -1  # the header
+    while at < size:
+        block = os.pread(descriptor, min(_COUNTED_BYTES, size - at), at)
+        block = block[: block.rfind(b"\n") + 1]
+        at += len(block)
+        if not block or b"\0" in block or b"\r" in block:
+            return None
+        count = block.count(b"\n")
+        rows += count
+        # All rows at once: to parse them one by one would take many times as long. Between quotes is every other part;
+        # of one that is doubled an empty part is taken for outside, which changes nothing.
+        parts = block.split(b'"')
+        bare, quoted = b"".join(parts[::2]), b"".join(parts[1::2])
+        if len(parts) % 2 == 0 or b"\n" in quoted or bare.count(b",") != count * (columns - 1):
+            return None
+        # The training thread wants the interpreter too, and this is in no hurry.
+        time.sleep(0.0005)
+    return rows
+
+
 def _seq(record: Record) -> int:
     seq = record.get("seq")
     return seq if type(seq) is int else -1
+
+
+def _size(record: Record) -> int:
+    """Return about how many characters `record` holds."""
+    return sum(
+        len(value) if type(value) is str else len(str(value)) if type(value) in (list, dict) else 8
+        for value in record.values()
+    )
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -19,6 +19,7 @@ import mmap
 import os
 import struct
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.runfolder.codec import RecordError, decode
-from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file, open_regular
 
 try:
     import fcntl
@@ -49,11 +50,15 @@ _COMMITTED: Final = 4
 """Index of the first segment's commit word; those of the others follow."""
 _WORDS: Final = _COMMITTED + _MAX_SEGMENTS
 
+_UNBEGUN_S: Final = 600.0
+"""A living process takes its journal's lock and writes its head within moments; one that is this old is nobody's."""
+
 _ours: dict[tuple[int, int], int] = {}
 """Journals this process writes, as device and inode, with their descriptors.
 
 A lock does not keep a process out of its own files; worse, closing any other descriptor of such a file drops the lock.
 """
+_never_closed: list[mmap.mmap] = []
 
 
 class Journal:
@@ -80,6 +85,7 @@ class Journal:
         """Bytes it may hold, if the tmpfs has room for them."""
         self._memory = memory
         self._descriptor = descriptor
+        self._identity = NO_FILE if descriptor is None else identity_of(os.fstat(descriptor))
         self._words = memoryview(memory)[: _WORDS * 8].cast("Q")
         self._segment_bytes = segment_bytes
         self._free = deque(range(1, _ALWAYS))
@@ -139,6 +145,9 @@ class Journal:
             os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         )
         descriptor = os.open(path, flags, 0o600)
+        # Before there is a lock on it: another thread that looks through the journals would drop it.
+        identity = identity_of(os.fstat(descriptor))
+        _ours[identity] = descriptor
         try:
             # Touching a page the file system has no room for kills the process, so all of them are had beforehand.
             if hasattr(os, "posix_fallocate"):
@@ -152,6 +161,7 @@ class Journal:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             memory = mmap.mmap(descriptor, size)
         except OSError:
+            del _ours[identity]
             os.close(descriptor)
             os.unlink(path)
             raise
@@ -159,7 +169,6 @@ class Journal:
         memory[_PATH_AT : _PATH_AT + len(name)] = name
         head = (_MAGIC, segment_bytes, os.getpid(), session)
         memory[: _COMMITTED * 8] = struct.pack(f"={_COMMITTED}Q", *head)
-        _ours[_identity(os.fstat(descriptor))] = descriptor
         return cls(memory, segment_bytes, path, descriptor, segments=segments, in_reserve=in_reserve)
 
     def append(self, line: bytes) -> int:
@@ -192,9 +201,12 @@ class Journal:
             return None
         if not self._filled and (self._end == self._base or not self._begin_segment()):
             return None
-        self._draining = segment = self._filled.popleft()
+        segment = self._filled[0]
         start = self._start_of(segment)
-        return self._memory[start : start + self._words[_COMMITTED + segment]]
+        # The copy may find no memory. Until it is there the segment counts as not handed over, and comes again.
+        lines = self._memory[start : start + self._words[_COMMITTED + segment]]
+        self._draining = self._filled.popleft()
+        return lines
 
     def release(self) -> None:
         """Empty the segment that was handed over: its lines are in the record file."""
@@ -214,10 +226,15 @@ class Journal:
         """Let go of the memory; the file itself stays for recovery unless `remove`."""
         if self.path is None or self._descriptor is None:
             return
-        _ours.pop(_identity(os.fstat(self._descriptor)), None)
+        _ours.pop(self._identity, None)
         self._words.release()
-        self._memory.close()
-        os.close(self._descriptor)
+        if is_file(self._descriptor, self._identity):
+            self._memory.close()
+            os.close(self._descriptor)
+        else:
+            # A script has closed descriptors by their numbers. The map has one of its own, whose number may be that of
+            # a file of the script's by now, and would close it.
+            _never_closed.append(self._memory)
         self._descriptor = None
         if remove:
             _unlink(self.path)
@@ -226,7 +243,7 @@ class Journal:
         """In a forked child: keep the parent's journal from ever being touched or unlocked here."""
         if self.path is None or self._descriptor is None:
             return
-        _ours.pop(_identity(os.fstat(self._descriptor)), None)
+        _ours.pop(self._identity, None)
         # The pages are the parent's too. Whoever still gets here writes into memory of the child's own.
         self._memory = mmap.mmap(-1, len(self._memory))
         self._words = memoryview(self._memory)[: _WORDS * 8].cast("Q")
@@ -255,6 +272,8 @@ class Journal:
     def _back(self, segment: int) -> bool:
         """Have memory for a segment, if there is enough of it: data loaders live in the tmpfs too."""
         assert self._descriptor is not None
+        if not is_file(self._descriptor, self._identity):
+            return False
         try:
             space = os.fstatvfs(self._descriptor)
             left_free = space.f_bavail * space.f_frsize - self._segment_bytes
@@ -302,7 +321,7 @@ class AbandonedJournal:
 
     def keep(self) -> None:
         """Hold it until this process ends, since this process writes its lines in its own time."""
-        _ours[_identity(os.fstat(self._descriptor))] = self._descriptor
+        _ours[identity_of(os.fstat(self._descriptor))] = self._descriptor
 
     def close(self, *, remove: bool) -> None:
         """Let go of it; `remove` once all its lines are in the record file."""
@@ -335,6 +354,26 @@ def hold_abandoned(path: Path) -> AbandonedJournal | None:
     return held
 
 
+def remove_unbegun(path: Path) -> None:
+    """Remove the journal at `path` if whoever made it was killed, some minutes ago, before anything stood in it."""
+    if fcntl is None or _own_descriptor(path) is not None:
+        return
+    try:
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+    except OSError:
+        return
+    try:
+        status = os.fstat(descriptor)
+        is_old = time.time() - status.st_mtime > _UNBEGUN_S
+        if is_old and status.st_uid == os.geteuid() and not any(os.pread(descriptor, _HEADER_BYTES, 0)):
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _unlink(path)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
 def pending_lines(path: Path) -> list[tuple[int, bytes]]:
     """Return what the journal at `path` holds, without touching it: for a reader of a run that may be alive."""
     with _opened(path) as descriptor:
@@ -352,7 +391,7 @@ def record_file_of(path: Path) -> Path | None:
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
     own = _own_descriptor(path)
-    if own is not None:
+    if own is not None and _is_at(path, own):
         yield own
         return
     try:
@@ -373,13 +412,17 @@ def _size_of(folder: Path) -> int:
 
 def _own_descriptor(path: Path) -> int | None:
     try:
-        return _ours.get(_identity(os.stat(path, follow_symlinks=False)))
+        return _ours.get(identity_of(os.stat(path, follow_symlinks=False)))
     except OSError:
         return None
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Say whether `descriptor` still names the file at `path`: a script may have closed it by its number."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 def _head(descriptor: int) -> bytes | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from toolkit.runfolder.codec import is_nested_too_deeply
 from toolkit.runfolder.layout import LABELS, MANIFEST
 from toolkit.runfolder.safefile import open_regular, replace_file
 
@@ -83,6 +84,9 @@ def read_labels(folder: Path) -> Labels:
         raise LabelsError(f"{path} is not JSON: {error}") from error
     if not isinstance(mapping, dict):
         raise LabelsError(f"{path} holds a {type(mapping).__name__}, not an object")
+    # The parser takes a thousand levels, and whatever then shows or writes them fails.
+    if is_nested_too_deeply(mapping):
+        raise LabelsError(f"{path} is nested too deeply")
     try:
         return _from_mapping(mapping)
     except LabelsError as error:

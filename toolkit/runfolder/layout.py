@@ -6,6 +6,7 @@ import os
 import re
 import unicodedata
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,8 @@ _RESERVED = frozenset(
 
 # Room for "-2", "-3", … behind the name, within the 128 characters that every file system takes.
 _NAME_LENGTH = 100
+_TRIED_ONE_BY_ONE = 100
+_TRIED_FROM_THERE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,29 @@ def safe_run_name(text: str) -> str:
     return name
 
 
-def candidate_names(name: str) -> list[str]:
-    """Return the folder names to try for a run called `name`, first choice first."""
-    return [name, *(f"{name}-{n}" for n in range(2, 10_000))]
+def candidate_names(log_dir: Path, name: str) -> Iterator[str]:
+    """Yield the folder names to try for a run called `name`, first choice first."""
+    yield name
+    for number in range(2, _TRIED_ONE_BY_ONE):
+        yield f"{name}-{number}"
+    # A sweep may give ten thousand runs one name, and its last one should begin as soon as its first.
+    begin = _first_free(log_dir, name)
+    for number in range(begin, begin + _TRIED_FROM_THERE):
+        yield f"{name}-{number}"
+
+
+def _first_free(log_dir: Path, name: str) -> int:
+    """Return a number from which on names are likely to be free, by halving what lies between taken and free."""
+    taken = free = _TRIED_ONE_BY_ONE - 1
+    while os.path.lexists(log_dir / f"{name}-{free}"):
+        taken, free = free, 2 * free
+    while free - taken > 1:
+        middle = (taken + free) // 2
+        if os.path.lexists(log_dir / f"{name}-{middle}"):
+            taken = middle
+        else:
+            free = middle
+    return free
 
 
 def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
@@ -79,8 +102,9 @@ def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
     Raises:
         OSError: the folder cannot be made.
     """
-    os.makedirs(log_dir, exist_ok=True)
-    for candidate in candidate_names(name):
+    # Not for everybody to write to, whatever the umask: others could put folders of theirs in the place of runs.
+    os.makedirs(log_dir, 0o775, exist_ok=True)
+    for candidate in candidate_names(log_dir, name):
         folder = log_dir / candidate
         try:
             os.mkdir(folder, modes.folder)

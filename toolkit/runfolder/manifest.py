@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from toolkit.runfolder.codec import encodable
+from toolkit.runfolder.codec import encodable, is_nested_too_deeply
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.records import FORMAT
 from toolkit.runfolder.safefile import open_regular, replace_file
@@ -115,6 +115,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise ManifestError(f"{folder / MANIFEST} is not JSON: {error}") from error
     if not isinstance(mapping, dict):
         raise ManifestError(f"{folder / MANIFEST} holds a {type(mapping).__name__}, not an object")
+    # The parser takes a thousand levels, and whatever then shows or writes them fails.
+    if is_nested_too_deeply(mapping):
+        raise ManifestError(f"{folder / MANIFEST} is nested too deeply")
     try:
         return _from_mapping(mapping)
     except ManifestError as error:

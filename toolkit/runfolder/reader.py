@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from collections.abc import Iterator
@@ -101,6 +102,8 @@ def read_block(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 10
         if replaced:
             cursor = Cursor()
         cursor = replace(cursor, identity=_identity(descriptor, status, cursor.identity))
+        if cursor.long_line_at is not None:
+            cursor = replace(cursor, offset=_behind_hole(descriptor, cursor.offset, status.st_size))
         data = _pread(descriptor, max(max_bytes, MAX_LINE_BYTES + 1), cursor.offset)
     finally:
         os.close(descriptor)
@@ -211,6 +214,20 @@ def _identity(descriptor: int, status: os.stat_result, known: Identity | None) -
     return Identity(status.st_dev, status.st_ino, len(head), zlib.crc32(head))
 
 
+def _behind_hole(descriptor: int, offset: int, end: int) -> int:
+    """Return where the next byte is that was ever written, `offset` or behind it; `end` where none is.
+
+    A file of a terabyte may take no room on its disk, and to read that many zeros would take an hour.
+    """
+    seek_data = getattr(os, "SEEK_DATA", None)
+    if seek_data is None or offset >= end:
+        return offset
+    try:
+        return min(os.lseek(descriptor, offset, seek_data), end)
+    except OSError as error:
+        return end if error.errno == errno.ENXIO else offset
+
+
 def _pread(descriptor: int, length: int, offset: int) -> bytes:
     parts = []
     while length > 0:
@@ -294,7 +311,7 @@ def _lines_between(descriptor: int, offset: int, end: int) -> Iterator[tuple[int
             at += len(line) + 1
         if passing_over or len(rest) > MAX_LINE_BYTES:
             passing_over = True
-            at += len(rest)
+            at = _behind_hole(descriptor, at + len(rest), end)
             rest = b""
 
 

@@ -27,6 +27,9 @@ _HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-
 _PATIENCE_S: Final = 1.0
 """How long another process may take that is recovering the same run; one that writes it takes longer."""
 
+_RECORD_FILE: Final = re.compile(rf"{re.escape(METRICS_JSONL)}|{RANKS}/[0-9]{{5,9}}\.jsonl")
+"""Where in a run folder a journal may have its lines written."""
+
 _KEPT_HOMELESS_S: Final = 24 * 3600.0
 """A run folder that is not there may be on a disk that is not mounted now; its journal is kept for a day."""
 
@@ -56,10 +59,11 @@ def repair_run(folder: Path) -> Repair:
         recovered += count
     remove_half_done(folder)
     records = folder / METRICS_JSONL
-    if not records.exists():
+    try:
+        # Whoever may read the records may read the table; no table is a program.
+        mode = stat.S_IMODE(records.lstat().st_mode) & 0o666
+    except FileNotFoundError:
         return Repair(recovered=recovered)
-    # Whoever may read the records may read the table.
-    mode = stat.S_IMODE(records.stat().st_mode)
     rows, bad_lines = build_table(records, folder / METRICS_CSV, mode=mode)
     return Repair(recovered=recovered, rows=rows, bad_lines=bad_lines)
 
@@ -68,23 +72,44 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
     """Return the journals of the run in `folder`, its ranks' included, each with the record file it belongs to.
 
     Those of earlier sessions come first. A journal names its record file; of a folder that was moved since, the
-    manifest still names the journal.
+    manifest still names the journal. Shared memory is everybody's, and so may a run folder be that was downloaded:
+    a journal of a stranger is none of this run's, and none leads out of the folder.
     """
     home = Path(os.path.realpath(folder))
     named = _named_by_manifest(home)
+    trusted = {_this_user(), _owner_of(home)}
     found = []
     for place in [*shared_memory_folders(), home]:
         for path in journals_in(place):
-            told = record_file_of(path)
+            told = record_file_of(path) if _owner_of(path) in trusted else None
             if told is None:
                 continue
             record_file = Path(os.path.realpath(told))
-            if home in (record_file.parent, record_file.parent.parent):
-                found.append((path, record_file))
-            elif place == home or (str(path) in named and not told.parent.exists()):
+            if home not in (record_file.parent, record_file.parent.parent):
+                if place != home and (str(path) not in named or told.parent.exists()):
+                    continue
                 rank = Path(RANKS) if told.parent.name == RANKS else Path()
-                found.append((path, home / rank / told.name))
+                record_file = home / rank / told.name
+            if _is_inside(record_file, home):
+                found.append((path, record_file))
     return found
+
+
+def _this_user() -> int:
+    return os.geteuid() if hasattr(os, "geteuid") else 0
+
+
+def _owner_of(path: Path) -> int | None:
+    try:
+        return os.lstat(path).st_uid
+    except OSError:
+        return None
+
+
+def _is_inside(record_file: Path, home: Path) -> bool:
+    """Say whether `record_file` is one that a run in `home` has, and no link leads to it."""
+    name = record_file.relative_to(home).as_posix() if record_file.is_relative_to(home) else ""
+    return _RECORD_FILE.fullmatch(name) is not None and os.path.realpath(record_file) == str(record_file)
 
 
 def drain_journal(path: Path, record_file: Path | None = None) -> int | None:

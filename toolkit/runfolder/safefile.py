@@ -9,6 +9,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+NO_FILE = (-1, -1)
+"""The identity of no file."""
+
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 # O_BINARY exists on Windows only, where a file is otherwise opened with its line ends translated.
 _COMMON = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | _NOFOLLOW
@@ -80,6 +83,23 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
         raise
     if durable:
         _sync_folder(path.parent)
+
+
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    """Return what tells a file from all others, as long as it is open."""
+    return status.st_dev, status.st_ino
+
+
+def is_file(descriptor: int, identity: tuple[int, int]) -> bool:
+    """Say whether `descriptor` still names the file of `identity`.
+
+    A script may have closed it by its number, and opened a file of its own that got the same one.
+    """
+    try:
+        return identity_of(os.fstat(descriptor)) == identity
+    except OSError as error:
+        # Its disk or its server may be gone; it is still ours to close.
+        return error.errno != errno.EBADF
 
 
 def _require_regular(path: Path, status: os.stat_result) -> None:

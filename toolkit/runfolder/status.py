@@ -14,6 +14,8 @@ STOPPED = "stopped"
 STALLED = "stalled"
 LOST = "lost"
 
+_SAID_BY_A_RUN = frozenset({FINISHED, FAILED, STOPPED, LOST})
+
 HEARTBEAT_S = 15.0
 """A run whose last sign of life is younger than this is running: it gives one every 5 seconds."""
 
@@ -38,6 +40,11 @@ def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None =
     session = manifest.latest
     if session is None:
         return Status(name=LOST, why="it never began a session", sure=True)
+    if session.status not in (RUNNING, *_SAID_BY_A_RUN):
+        # The word is shown on pages and in terminals, and a run folder may be anybody's.
+        return Status(
+            name=LOST, why=f"it calls itself {ascii(session.status)[:40]}, which is no status", sure=True
+        )
     if session.status != RUNNING:
         return Status(name=session.status, why=session.reason or "the run said so itself", sure=True)
 

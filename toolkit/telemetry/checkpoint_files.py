@@ -31,7 +31,11 @@ def look_at(path: Any, timeout_s: float, guard: Guard) -> CheckpointFiles:
 
     # On a thread of its own: a disk that hangs would otherwise hold up the training.
     looking = threading.Thread(target=look, name="telemetry-size", daemon=True)
-    looking.start()
+    try:
+        looking.start()
+    except RuntimeError:
+        # No more threads: the checkpoint is told of without its size.
+        return CheckpointFiles()
     looking.join(timeout_s)
     return found[0] if found else CheckpointFiles()
 

@@ -37,6 +37,8 @@ _STOPPING = ("stop", "save_and_stop")
 _LOG_EVERY = "log_every"
 _FINDING = "finding"
 _MAX_OPEN = 64
+_MAX_REMEMBERED = 4_096
+"""Requests that are known to have been seen; of one that is even older the time on it tells."""
 
 # A request with several parts is answered with the status of the part that came off worst.
 _BADNESS = {"applied": 0, "clamped": 1, "superseded": 2, "expired": 3, "refused": 4}
@@ -99,8 +101,8 @@ class ControlPoller:
         # Re-entrant, because a signal handler may read `should_stop` while its own thread is in here.
         # Held for a few memory operations at a time, never during I/O, a callback or an answer.
         self._lock = threading.RLock()
-        self._handled: set[str] = set()
-        self._own: set[str] = set()
+        self._handled = _Newest()
+        self._own = _Newest()
         self._open: dict[str, _Case] = {}
         self._held: list[_Case] = []
         self._waiting: list[_Case] = []
@@ -508,7 +510,9 @@ class ControlPoller:
                 fields = self._answers.popleft()
             except IndexError:  # the other thread was faster
                 return
-            self._answer({**fields, "source": _FINDING} if fields["id"] in self._own else fields)
+            # An answer that cannot be given must not take along what its caller is about to hand to the script.
+            with self._guard.watch("answering a request"):
+                self._answer({**fields, "source": _FINDING} if fields["id"] in self._own else fields)
 
     @staticmethod
     def _check_declaration(what: str, name: object, callback: object, taken: Iterable[str]) -> None:
@@ -622,6 +626,21 @@ class _Knob:
         """Return the knob as the manifest lists it."""
         described = {"type": self.kind.__name__, "low": self.low, "high": self.high, "value": self.value}
         return described if self.choices is None else {**described, "choices": [*self.choices]}
+
+
+class _Newest:
+    """The newest of the texts that were added: a page that asks for something every few seconds asks for days."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, None] = {}
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._texts
+
+    def add(self, text: str) -> None:
+        self._texts[text] = None
+        if len(self._texts) > _MAX_REMEMBERED:
+            del self._texts[next(iter(self._texts))]
 
 
 class _Raised:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.runfolder.csv_table import CsvTable
+from toolkit.runfolder.csv_table import Adopted, CsvTable, ForeignTableError
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
-from toolkit.runfolder.reader import last_record, offset_behind
+from toolkit.runfolder.reader import BadLine, Cursor, offset_behind, parse_line, read_block
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.repair import build_table
+
+_COUNTED_BYTES = 1024 * 1024
 
 
 class CsvMirror:
@@ -29,9 +32,8 @@ class CsvMirror:
         """Go on with the table an earlier session left; return where in the record file its newest row ends."""
         if not os.path.lexists(self._records):
             return 0
-        newest = last_record(self._records)
-        # A power cut may have taken records whose rows survived it; their numbers are not to hide the next ones.
-        if not self._table.adopt() or self._table.last_seq > (newest["seq"] if newest else -1):
+        found = self._table.adopt()
+        if found is None or not self._are_all_of_records(found):
             self._build_again()
         self._written_upto = self._table.last_seq
         return offset_behind(self._records, self._table.last_seq)
@@ -42,7 +44,11 @@ class CsvMirror:
         if is_reset or not self._table.is_intact():
             # Somebody removed or edited the table. It is only a mirror: the records say what belongs into it.
             self._build_again()
-        self._table.append(batch)
+        try:
+            self._table.append(batch)
+        except ForeignTableError:
+            # It was edited before this session adopted it. What comes now is in the records already.
+            self._build_again()
         self._written_upto = self._table.last_seq
 
     def close(self) -> None:
@@ -50,7 +56,40 @@ class CsvMirror:
         self._table.settle()
         self._table.close()
 
+    def _are_all_of_records(self, found: Adopted) -> bool:
+        """Say whether each row that was found is one of a record, and none up to the newest row is left out.
+
+        A power cut may take records whose rows survive it. It cuts the record file short, and the numbers of what is
+        gone may have been given again since, or it leaves zeros in the middle. To count lines is enough to see that,
+        and takes no parsing; where some line is no record, the table is built again in vain.
+        """
+        newest_at = offset_behind(self._records, found.last_seq - 1)
+        end = offset_behind(self._records, found.last_seq)
+        if found.rows:
+            line = read_block(self._records, newest_at, max_bytes=end - newest_at).data[: end - newest_at]
+            newest = parse_line(newest_at, line.rstrip(b"\n").rpartition(b"\n")[2])
+            if isinstance(newest, BadLine) or newest.get("seq") != found.last_seq:
+                return False
+            if str(newest.get("session", "")) != found.last_session:
+                return False
+        return _count_lines(self._records, end) == found.rows
+
     def _build_again(self) -> None:
         build_table(self._records, self._table.path, mode=self._mode)
         self._table.adopt()
         self._written_upto = self._table.last_seq
+
+
+def _count_lines(record_file: Path, end: int) -> int | None:
+    """Return how many lines begin before byte `end`; None where there are zeros, which stand in no record."""
+    lines, cursor = 0, Cursor()
+    while cursor.offset < end:
+        block = read_block(record_file, cursor, max_bytes=_COUNTED_BYTES)
+        data = block.data[: end - block.start]
+        if not data or block.long_line is not None or b"\0" in data:
+            return None
+        lines += data.count(b"\n")
+        cursor = block.cursor
+        # The training thread wants the interpreter too, and this is in no hurry.
+        time.sleep(0.0005)
+    return lines

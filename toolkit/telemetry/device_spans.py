@@ -87,19 +87,20 @@ class DeviceSpan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._finish()
+        with self._book.guard.watch("timing on the device"):
+            self._finish()
         self.timed.__exit__(kind, error, trace)
 
     def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
         """End it."""
-        self._finish()
+        with self._book.guard.watch("timing on the device"):
+            self._finish()
         self.timed.stop(stop_time, error)
 
     def _finish(self) -> None:
         first, self._first = self._first, None
         if first is not None:
-            with self._book.guard.watch("timing on the device"):
-                self._book.device.finish(first, self.timed)
+            self._book.device.finish(first, self.timed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.timed, name)

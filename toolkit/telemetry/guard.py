@@ -60,6 +60,10 @@ class Guard:
         """Return a context manager that swallows and counts any `Exception` raised while `doing` this."""
         return _Watch(self, doing)
 
+    def watch_but_for(self, passing: type[Exception], doing: str) -> _Watch:
+        """Return what `watch` does, for a block whose exceptions of the type `passing` are the caller's to hear of."""
+        return _WatchBut(self, doing, passing)
+
     def around(
         self, doing: str, function: Callable[[_A, _B, _C, _D], None]
     ) -> Callable[[_A, _B, _C, _D], None]:
@@ -99,14 +103,19 @@ class Guard:
             self._reporting.busy = True
             try:
                 if isinstance(error, MisuseError):
-                    _log.warning("[telemetry] %s; training goes on, and this is said once", error)
+                    _log.warning(
+                        "[telemetry] %s; training goes on, and this is said once", _speakable(str(error))
+                    )
                 else:
+                    said = describe_error(error)
+                    # The operating system's answer (disk full, …) says it all; a bug needs its traceback, which
+                    # repeats the error's own words.
+                    says_it_all = isinstance(error, OSError) or said != _speakable(said)
                     _log.warning(
                         "[telemetry] %s failed (%s); training goes on, further failures of this kind are only counted",
-                        doing,
-                        describe_error(error),
-                        # The operating system's answer (disk full, …) says it all; a bug needs its traceback.
-                        exc_info=None if isinstance(error, OSError) else error,
+                        _speakable(doing),
+                        _speakable(said),
+                        exc_info=None if says_it_all else error,
                     )
                 if self.on_first is not None:
                     self.on_first(doing, error)
@@ -114,6 +123,11 @@ class Guard:
                 self._reporting.busy = False
         except Exception:  # a broken logging handler or __str__ of the user's must not reach the loop either
             self.counts["reporting a failure"] = self.counts.get("reporting a failure", 0) + 1
+
+
+def _speakable(text: str) -> str:
+    """Return `text` with what is half a character spelled out: a log file in UTF-8 could not take it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T | None]:
@@ -165,3 +179,18 @@ class _Watch:
             return False
         self._guard.report(self._doing, error)
         return True
+
+
+class _WatchBut(_Watch):
+    """A guarded block that lets one type of exception through."""
+
+    __slots__ = ("_passing",)
+
+    def __init__(self, guard: Guard, doing: str, passing: type[Exception]) -> None:
+        super().__init__(guard, doing)
+        self._passing = passing
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return not isinstance(error, self._passing) and super().__exit__(kind, error, trace)

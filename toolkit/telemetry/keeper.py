@@ -41,7 +41,8 @@ class Keeper:
     def close(self, timeout_s: float) -> None:
         """Stop, and wait at most `timeout_s` for a chore that is under way."""
         self._stop.set()
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
 
     def tick(self) -> None:
         """Do what is due now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from typing import Final, Protocol
 
 
@@ -23,8 +24,46 @@ class Mortal(Protocol):
 # Held fast: a logger whose variable has gone out of scope still has a run to end.
 _living: dict[int, Mortal] = {}
 _is_watching = False
+_FIRST: Final = "first"
 _EARLIER: Final = "_telemetry_was_before"
 """On an exception that was printed at a prompt before a run began: it is none of that run's."""
+
+
+class OneEnd:
+    """Lets a run end once, however many threads, signal handlers and exit handlers end it at the same moment."""
+
+    def __init__(self, *, is_over: bool = False) -> None:
+        self._ender: dict[str, tuple[int, ...]] = {}
+        """Whoever came first, with the number of their thread."""
+        # Held until it has ended. No event: a signal handler that waits for one may have interrupted its own thread in
+        # the middle of such a wait, and would find the event's inner lock held for ever.
+        self._under_way = threading.Lock()
+        self._is_over = is_over
+        if is_over:
+            self._ender[_FIRST] = ()
+        else:
+            self._under_way.acquire()
+
+    def begin(self) -> bool:
+        """Say whether the caller is the one who ends it; False for all who come later."""
+        me = (threading.get_ident(),)
+        # One step: whoever comes next, a signal handler on this very thread included, finds who it is.
+        return self._ender.setdefault(_FIRST, me) is me
+
+    def done(self) -> None:
+        """Let go of whoever waits."""
+        self._is_over = True
+        try:
+            self._under_way.release()
+        except RuntimeError:
+            # A child that was forked meanwhile: nobody waits there.
+            pass
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended, unless the one who ends it is the caller's own thread and waits for the caller."""
+        is_mine = self._ender.get(_FIRST) == (threading.get_ident(),)
+        if not is_mine and not self._is_over and self._under_way.acquire(timeout=timeout_s):
+            self._under_way.release()
 
 
 def remember_until_exit(logger: Mortal) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from toolkit.runfolder import records
@@ -95,7 +97,8 @@ class LiveRun:
                 # Every rank takes a request, and rank 0 answers it.
                 answer=partial(self.put, records.CONTROL_CHANGE) if home.rank == 0 else _say_nothing,
                 notify=self._have_the_next_step_looked_at,
-                was_answered=partial(was_answered, home.record_file),
+                # What this session answers the poller knows by itself.
+                was_answered=partial(was_answered, home.record_file, upto=_size_of(home.record_file)),
                 guard=guard,
                 hold=rank.world_size > 1,
             )
@@ -213,7 +216,9 @@ class LiveRun:
         environment = None if self._environment_is_told else self._probe.result(wait_s)
         self._environment_is_told = self._environment_is_told or environment is not None
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
-        plain = self._values.tree({**fields, **tags, **mask_secrets(others or {}), **(environment or {})})
+        # Made plain first: what has no end would be looked through for secrets for ever.
+        told = mask_secrets(self._values.tree(dict(others or {})))
+        plain = self._values.tree({**fields, **tags, **told, **(environment or {})})
         kept = {
             f"x_{name}" if name in records.ENVELOPE else name: value
             for name, value in plain.items()
@@ -242,24 +247,38 @@ class LiveRun:
     def set_tags(self, perf_tag: str | None, session_tag: str | None) -> None:
         """Change the tags of this session, which may be known late."""
         given = {"perf_tag": perf_tag, "session_tag": session_tag}
-        changed = {name: tag for name, tag in given.items() if tag is not None}
+        changed = {
+            # One that is only known once it is asked for is left to the options; a list may be one without end.
+            name: tag if callable(tag) else self._values.tree(tag)
+            for name, tag in given.items()
+            if tag is not None
+        }
         self._options = self._options.changed(**changed)
         self.recorder.manifest = self.recorder.manifest.with_latest(
             perf_tag=self._options.perf_tags, session_tag=self.session_tag
         )
 
     def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
-        """Write the last records, stop the threads, and return what could not be done, in words."""
+        """Write the last records, stop the threads, and return what could not be done, in words.
+
+        All of it takes no longer than `close_timeout`, whatever hangs: who comes first leaves time for the rest.
+        """
+        timeout_s = self._options.close_timeout
+        deadline = time.monotonic() + timeout_s
+
+        def at_most(share: float, of_what_is_left: float) -> float:
+            return max(0.0, min(share * timeout_s, of_what_is_left * (deadline - time.monotonic())))
+
         # Each part fails alone: whatever goes wrong before it, the end is told and the files are closed.
         with self._guard.watch("closing"):
             # First: a run that is being closed has no more steps to wait for.
-            self._watchman.close(timeout_s=1.0)
+            self._watchman.close(at_most(0.1, 1.0))
         if error is not None:
             with self._guard.watch("describing a failure"):
                 self.errors.book.take(error, caught_by=AT_THE_END)
         with self._guard.watch("closing"):
             # Less than half of the time that close may take: the disk needs the rest, should the device be gone.
-            self.recorder.wait_for_devices(0.4 * self._options.close_timeout)
+            self.recorder.wait_for_devices(at_most(0.4, 1.0))
             self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
         with self._guard.watch("closing"):
             self.steps.put_rest()
@@ -267,16 +286,15 @@ class LiveRun:
             self.completions.close()
         self.spans.close()
         with self._guard.watch("examining the last records"):
-            self.recorder.conclude_findings(0.2 * self._options.close_timeout)
+            self.recorder.conclude_findings(at_most(0.2, 0.5))
         if self.steering is not None:
             with self._guard.watch("closing"):
                 self.steering.close()
         with self._guard.watch("sending the last messages"):
             # More than half of the time, and less than all: the file has to be closed as well.
-            timeout_s = 0.6 * self._options.close_timeout
             failure = None if error is None else describe_failure(error)
             self.recorder.conclude_messages(
-                status=status, reason=reason, failure=failure, timeout_s=timeout_s
+                status=status, reason=reason, failure=failure, timeout_s=at_most(0.6, 0.75)
             )
         errors: dict[str, Any] = {}
         with self._guard.watch("counting the errors"):
@@ -285,14 +303,14 @@ class LiveRun:
             self.put(records.END, {"status": status, "reason": reason, **self._totals(), **errors})
         self.errors.watch.end()
         with self._guard.watch("closing"):
-            self.keeper.close(timeout_s=1.0)
+            self.keeper.close(at_most(0.2, 0.2))
         if self._sampling is not None:
             with self._guard.watch("closing"):
-                self._sampling.stop(0.5)
+                self._sampling.stop(at_most(0.1, 0.2))
         if self.home.rank == 0:
             with self._guard.watch("writing run.json"):
                 self._beat()
-        return self.recorder.close(status=status, reason=reason)
+        return self.recorder.close(status=status, reason=reason, deadline=deadline)
 
     def _put_start_if_none(self) -> None:
         if not self._has_started:
@@ -384,6 +402,13 @@ class LiveRun:
         if self._gate.last_step >= 0:
             totals["global_step"] = self._gate.last_step
         return totals
+
+
+def _size_of(record_file: Path) -> int:
+    try:
+        return record_file.stat().st_size
+    except OSError:
+        return 0
 
 
 def _say_nothing(answer: Mapping[str, Any]) -> None:

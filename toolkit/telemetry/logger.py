@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, overload
@@ -14,8 +15,13 @@ from toolkit.runfolder import records
 from toolkit.telemetry.checkpoint_files import look_at
 from toolkit.telemetry.clock import Clock, SystemClock
 from toolkit.telemetry.guard import Guard, guarded
-from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
-from toolkit.telemetry.options import TelemetryOptions, options_from_config, run_name_from_config
+from toolkit.telemetry.lifetime import OneEnd, forget_at_exit, remember_until_exit
+from toolkit.telemetry.options import (
+    OptionsError,
+    TelemetryOptions,
+    options_from_config,
+    run_name_from_config,
+)
 from toolkit.telemetry.privacy.run_labels import without_secrets
 from toolkit.telemetry.privacy.secret_shapes import mask_text
 from toolkit.telemetry.ranks import Rank, find_rank
@@ -50,6 +56,9 @@ _STATUS_OF: Final = {
 
 _NOT_METRICS: Final = frozenset({"metrics", "global_step"})
 
+_SHUT: Final = StepGate()
+"""The gate of a logger that could not be set up: no step passes it."""
+
 
 class TelemetryLogger:
     """Writes one run into a folder of its own, and lets somebody steer it through a file.
@@ -73,14 +82,15 @@ class TelemetryLogger:
             options = TelemetryOptions.from_mapping({}, **overrides)
         elif overrides:
             options = options.changed(**overrides)
-        options, self.run_name = without_secrets(options), mask_text(str(run_name))
+        self.run_name = "run"
         self.guard = Guard()
         self.is_live = False
         """Whether calls have an effect: not where telemetry is off, on most ranks, in a forked child, once closed."""
         self.ignored = 0
         """Steps told to a logger that is not live."""
         self._options = options
-        self._gate = StepGate()
+        self._gate = _SHUT
+        self._ends: OneEnd
         self._run: LiveRun | None = None
         self._follower: Follower | None = None
         self._steering: Steering | None = None
@@ -90,8 +100,22 @@ class TelemetryLogger:
         self._folding: dict[str, SpanTimes] = {}
         self._make_span: Callable[[Any, dict[str, Any]], AnySpan] = _make_no_span
         self._book: SpanBook | None = None
+        self._for_steps: tuple[Callable[[], float], Callable[[], float], float, Callable[..., None]]
         self.guard.strict = options.strict
-        clock = self._clock = clock or SystemClock()
+        self._clock = clock or SystemClock()
+        is_set_up = False
+        with self.guard.watch_but_for(OptionsError, "setting up the run"):
+            self._set_up(run_name, config, sinks)
+            is_set_up = True
+        if not is_set_up:
+            # A bug of ours, or a machine at its limits: the training goes on, and nothing is logged of it.
+            self._give_up()
+
+    def _set_up(self, run_name: str, config: Mapping[str, Any] | None, sinks: Sequence[Sink]) -> None:
+        self._gate, self._ends = StepGate(), OneEnd()
+        options = self._options = without_secrets(self._options)
+        self.run_name = mask_text(str(run_name))
+        clock = self._clock
         rank = find_rank()
         home = self._find_home(rank, clock) if options.enabled else None
         if home is None:
@@ -114,7 +138,6 @@ class TelemetryLogger:
         )
         self._take_step = self.guard.around("log_step", self._run.steps.take)
         take_first = self.guard.around("log_step", self._take_first_step)
-        self._for_steps: tuple[Callable[[], float], Callable[[], float], float, Callable[..., None]]
         self._for_steps = (clock.wall, clock.monotonic, self._run.recorder.session_started, take_first)
         if options.span_options.enabled:
             self._book = self._run.spans
@@ -130,6 +153,18 @@ class TelemetryLogger:
         self._run.start()
         with self.guard.watch("hooking what ends the script"):
             self._run.errors.watch.begin(self._run.errors.book, lambda: self.close("signal"))
+
+    def _give_up(self) -> None:
+        run, self._run = self._run, None
+        follower, self._follower = self._follower, None
+        self._steering = self._book = None
+        self._become_inert()
+        forget_at_exit(self)
+        with self.guard.watch("giving up the run"):
+            if run is not None:
+                run.close(status="failed", reason="telemetry could not be set up", error=None)
+            if follower is not None:
+                follower.close()
 
     @classmethod
     def from_config(
@@ -336,7 +371,7 @@ class TelemetryLogger:
     @guarded
     def log_event(self, event: str, /, **fields: Any) -> None:
         """Write a record of a kind of your own."""
-        self._live().put(str(event)[:128] or "event", fields)
+        self._live().put(_event_name(event)[:128] or "event", fields)
 
     # Where the time goes.
 
@@ -346,19 +381,24 @@ class TelemetryLogger:
         Short parts of every step (`data_loading`, `forward`, …) are added up on the step records; others get a record
         of their own, inside the span that is open around them. An exception is noted on the span and goes on.
         """
-        try:
+        # A name whose own code runs when it is looked up may fail: it is looked up behind the guard.
+        if type(name) is str:
             times = self._folding.get(name)
-        except TypeError:
-            times = None
-        if times is not None:
-            return FoldedSpan(self._book, times, attributes)  # type: ignore[arg-type]
-        return self._make_span(name, attributes)
+            if times is not None:
+                return FoldedSpan(self._book, times, attributes)  # type: ignore[arg-type]
+        span: AnySpan = NO_SPAN
+        if self._book is not None:
+            with self.guard.watch("making a span"):
+                span = self._make_span(name, attributes)
+        return span
 
     def device_span(self, name: str, /, **attributes: Any) -> AnySpan:
         """Return a span that is timed by the GPU's own clock as well, without waiting for it."""
-        if self._book is None:
-            return NO_SPAN
-        return self._book.make_on_device(name, attributes)
+        return self._device_span(name, attributes) or NO_SPAN
+
+    @guarded
+    def _device_span(self, name: str, attributes: dict[str, Any]) -> AnySpan | None:
+        return None if self._book is None else self._book.make_on_device(name, attributes)
 
     def timed(self, name: str | None = None, /, **attributes: Any) -> Callable[[_F], _F]:
         """Return a decorator that puts a span around each call of a function, one that is awaited too."""
@@ -366,8 +406,11 @@ class TelemetryLogger:
         def decorate(function: _F) -> _F:
             if isinstance(function, (staticmethod, classmethod)):
                 return type(function)(decorate(function.__func__))
-            called = name or str(getattr(function, "__qualname__", "call"))
-            return timed_function(function, lambda: self.span(called, **attributes))
+            timed = function
+            with self.guard.watch("timing a function"):
+                called = name or str(getattr(function, "__qualname__", "call"))
+                timed = timed_function(function, lambda: self.span(called, **attributes))
+            return timed
 
         return decorate
 
@@ -389,10 +432,12 @@ class TelemetryLogger:
             function, name = None, function
 
         def decorate(called: _F) -> _F:
-            profiling = self._profiles()
-            if profiling is None:
-                return called
-            return profiling.function(called, name, min_duration_ms, log_interval)
+            profiled = called
+            with self.guard.watch("profiling a function"):
+                profiling = self._profiles()
+                if profiling is not None:
+                    profiled = profiling.function(called, name, min_duration_ms, log_interval)
+            return profiled
 
         return decorate if function is None else decorate(function)
 
@@ -400,11 +445,17 @@ class TelemetryLogger:
         self, name: str, /, *, min_duration_ms: float | None = None, log_interval: int | None = None
     ) -> AbstractContextManager[object]:
         """Time a block as `profiling/<name>`: `with log.profile_block("forward_pass"):`."""
-        try:
-            return self._profiled[name]()
-        except (KeyError, TypeError):
-            profiling = self._profiles()
-            return NO_SPAN if profiling is None else profiling.block(name, min_duration_ms, log_interval)
+        known = self._profiled.get(name) if type(name) is str else None
+        if known is not None:
+            return known()
+        return self._profile_block(name, min_duration_ms, log_interval) or NO_SPAN
+
+    @guarded
+    def _profile_block(
+        self, name: str, min_duration_ms: float | None, log_interval: int | None
+    ) -> AbstractContextManager[object] | None:
+        profiling = self._profiles()
+        return None if profiling is None else profiling.block(name, min_duration_ms, log_interval)
 
     def _profiles(self) -> Profiling | None:
         if self._profiling is None and self.is_live and self._run is not None:
@@ -441,20 +492,27 @@ class TelemetryLogger:
 
     def current_span(self) -> AnySpan | None:
         """Return the span that is open here, on this thread or in this task."""
-        if not self.is_live or self._run is None:
-            return None
-        return self._run.spans.innermost()
+        return self._innermost()
+
+    @guarded
+    def _innermost(self) -> AnySpan | None:
+        return self._live().spans.innermost()
 
     def span_totals(self, name: str) -> tuple[int, float]:
         """Return how many spans of `name` the training's thread has ended in this session, and their seconds."""
-        times = self._run.spans.times.by_name.get(name) if self._run is not None else None
-        return (times.count, times.seconds) if times is not None else (0, 0.0)
+        totals = (0, 0.0)
+        with self.guard.watch("adding up spans"):
+            times = self._run.spans.times.by_name.get(name) if self._run is not None else None
+            totals = (times.count, times.seconds) if times is not None else totals
+        return totals
 
     def latest_loss(self) -> float | None:
         """Return the newest training loss that is known, without asking a device for it."""
-        loss = self._run.steps.latest.get("train_loss") if self._run is not None else None
-        folded = self._gate.latest
-        newest = folded if folded is not None else loss
+        newest: Any = None
+        with self.guard.watch("looking up the loss"):
+            newest = self._gate.latest
+            if newest is None and self._run is not None:
+                newest = self._run.steps.latest.get("train_loss")
         return float(newest) if isinstance(newest, (int, float)) else None
 
     @guarded
@@ -498,7 +556,8 @@ class TelemetryLogger:
         from toolkit.telemetry.errors.capture import ErrorCapture
 
         if self.is_live and self._run is not None:
-            self._run.errors.watch.listen()
+            with self.guard.watch("listening to the output"):
+                self._run.errors.watch.listen()
         capture = ErrorCapture(self._take_error)
         return capture if function is None else capture(function)
 
@@ -541,11 +600,18 @@ class TelemetryLogger:
     @property
     def should_stop(self) -> bool:
         """Whether somebody asked the run to stop; read it between steps."""
-        return self._steering is not None and self._steering.poller.should_stop
+        asked = False
+        with self.guard.watch("looking whether to stop"):
+            asked = self._steering is not None and self._steering.poller.should_stop
+        return asked
 
     def take_requests(self) -> list[Request]:
         """Return what was asked of the run since the last call: actions by name, knobs with their value."""
-        return self._steering.poller.take_requests() if self._steering is not None else []
+        requests: list[Request] = []
+        with self.guard.watch("taking requests"):
+            if self._steering is not None:
+                requests = self._steering.poller.take_requests()
+        return requests
 
     @property
     def log_every(self) -> int:
@@ -565,16 +631,14 @@ class TelemetryLogger:
         return self._run.home.manifest.run_id if self._run is not None else None
 
     @guarded
-    def flush(self, timeout_s: float = 5.0) -> None:
-        """Wait, at most `timeout_s`, until what was logged is in the files."""
-        self._live().recorder.flush(timeout_s)
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait, at most `timeout_s`, until what was logged is in the files; say whether it got there."""
+        return self._live().recorder.flush(timeout_s)
 
     @guarded
-    def sync(self) -> None:
-        """Flush, and force the records onto the disk, so that a power cut does not lose them."""
-        recorder = self._live().recorder
-        recorder.flush(self._options.close_timeout)
-        recorder.sync()
+    def sync(self) -> bool:
+        """Flush, and force the records onto the disk; say whether a power cut can no longer lose them."""
+        return self._live().recorder.sync(self._options.close_timeout)
 
     def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
         """End the run: `finished`, `stopped`, `interrupted`, `signal` or `failed`. Returns within `close_timeout`."""
@@ -585,10 +649,23 @@ class TelemetryLogger:
             with self.guard.watch("closing"):
                 follower.close()
         self._close(reason, error)
+        if self._run is not None:
+            # Another thread may be ending it: a script that is over must not take that one's last records along.
+            with self.guard.watch("closing"):
+                self._ends.wait(self._options.close_timeout)
 
     @guarded
     def _close(self, reason: str | None, error: BaseException | None) -> None:
         run = self._live()
+        if self._ends.begin():
+            try:
+                self._end(run, reason, error)
+            finally:
+                # In this order: a child that is forked in between must not wait for an end that is the parent's.
+                self._ends.done()
+                forget_at_exit(self)
+
+    def _end(self, run: LiveRun, reason: str | None, error: BaseException | None) -> None:
         with self.guard.watch("finding out why the run ends"):
             reason, error = run.errors.book.how_it_ends(reason, error)
         if reason is None:
@@ -598,7 +675,6 @@ class TelemetryLogger:
             with self.guard.watch("telling of the last iterations"):
                 self._training.close()
         self._become_inert()
-        forget_at_exit(self)
         for sentence in run.close(status=_STATUS_OF.get(reason, "finished"), reason=reason, error=error):
             self.guard.report("closing", OSError(sentence))
 
@@ -625,6 +701,8 @@ class TelemetryLogger:
         """Become a logger that does nothing: the threads and files are the parent's."""
         self._become_inert()
         self._steering = None
+        # Whoever was ending it is the parent's, and not waited for here.
+        self._ends = OneEnd(is_over=True)
         if self._run is not None:
             self._run.errors.watch.after_fork_in_child()
             self._run.spans.after_fork_in_child()
@@ -695,6 +773,15 @@ def _spread(metrics: Any) -> Mapping[str, Any]:
     if metrics is None or isinstance(metrics, Mapping):
         return metrics or {}
     return {"metrics": metrics}
+
+
+def _event_name(event: Any) -> str:
+    """Return what to call an event; a thing that is no name is not asked for its text: a tensor's waits for its GPU."""
+    if isinstance(event, str):
+        return str.__str__(event)
+    if isinstance(event, (int, float, Enum)):
+        return str(event)
+    return f"<{type(event).__name__}>"
 
 
 def _make_no_span(_: Any, __: dict[str, Any]) -> AnySpan:

@@ -64,6 +64,8 @@ class Mirror:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until the sink has what is in the file now; False where it did not get there in time."""
+        if self._thread.ident is None:
+            return False
         with self._turns:
             self._asked += 1
             wanted = self._asked
@@ -74,6 +76,9 @@ class Mirror:
         """Hand over what is left, close the sink and stop; False where the sink did not answer in time."""
         self._closing = True
         self._wake.set()
+        if self._thread.ident is None:
+            # The system refused the thread; what follows the records on nobody's thread is left to `repair`.
+            return False
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -21,6 +21,9 @@ def shown(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 1000:
         # Python itself refuses to write out the longest of them.
         return f"an integer of {value.bit_length()} bits"
+    if hasattr(type(value), "__torch_function__"):
+        # To be written out, a tensor waits for its device; one that was freed takes the process along.
+        return f"a {type(value).__name__}"
     return repr(value)[:200]
 
 

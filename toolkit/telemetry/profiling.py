@@ -103,7 +103,8 @@ class Profiling:
             finally:
                 duration = monotonic() - began
                 if duration >= profile.shortest:
-                    profile.count_one(duration)
+                    with profile.guard.watch("counting a profiled call"):
+                        profile.count_one(duration)
 
         return call  # type: ignore[return-value]
 
@@ -118,6 +119,7 @@ class Profiling:
                 times = self._times.of(PROFILING_PREFIX + name, on_steps=False)
                 profile = Profile(name, shortest / 1e3, interval, times, self._closed)
                 profile.monotonic = self._monotonic
+                profile.guard = self._guard
                 self._times.add_profile(profile)
                 self._profiles[name] = profile
             return profile
@@ -147,8 +149,11 @@ class Profiling:
 class Profile:
     """What is known of one profiled name."""
 
-    __slots__ = ("_closed", "_field", "_waiting", "count", "interval", "monotonic", "shortest", "times")
+    __slots__ = (
+        *("_closed", "_field", "_waiting", "count", "guard", "interval", "monotonic", "shortest", "times"),
+    )
 
+    guard: Guard
     monotonic: Callable[[], float]
 
     def __init__(
@@ -200,7 +205,8 @@ class ProfiledBlock:
         profile = self._profile
         duration = profile.monotonic() - self._began
         if duration >= profile.shortest:
-            profile.count_one(duration)
+            with profile.guard.watch("counting a profiled call"):
+                profile.count_one(duration)
 
 
 class _ProfiledIteration(AsyncGenerator[Any, Any]):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from collections import deque
 from pathlib import Path
+
+from toolkit.runfolder.safefile import NO_FILE, UnsafeFile, identity_of, is_file
 
 _KEPT_UNSYNCED = 1024 * 1024
 
@@ -59,13 +62,21 @@ class RecordFile:
             os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         )
         descriptor = os.open(self.path, flags, self._file_mode)
-        status = os.fstat(descriptor)
-        size, identity = status.st_size, (status.st_dev, status.st_ino)
-        is_another = self._identity is not None and (identity != self._identity or size < self._size)
-        if is_another:
-            self._begin_line_again()
-        if is_another or self._identity is None:
-            self._ends_in_half_line = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                # Records in a pipe or a device would be gone, or in the hands of whoever put it there.
+                raise UnsafeFile(errno.EINVAL, f"{self.path.name} is not a regular file")
+            size, identity = status.st_size, identity_of(status)
+            is_another = self._identity is not None and (identity != self._identity or size < self._size)
+            if is_another:
+                self._begin_line_again()
+            if is_another or self._identity is None:
+                self._ends_in_half_line = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        except BaseException:
+            # A sick disk is tried several times a second: what is left open would soon be all that a process may have.
+            os.close(descriptor)
+            raise
         with self._lock:
             if is_another:
                 self._unsynced.clear()
@@ -82,7 +93,7 @@ class RecordFile:
         """Let go of the file."""
         with self._lock:
             descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        if descriptor is not None and is_file(descriptor, self._identity or NO_FILE):
             os.close(descriptor)
 
     def take(self, batch: bytes) -> None:
@@ -102,9 +113,12 @@ class RecordFile:
         if self._ends_in_half_line and (self._written == 0 or self._batch[self._written - 1] == ord("\n")):
             # The file ends in half a line that is not ours to complete.
             self._append(b"\n")
+            self._remember(memoryview(b"\n"))
         view = memoryview(self._batch)
         while self._written < len(view):
-            self._written += self._append(view[self._written :])
+            start = self._written
+            self._written += self._append(view[start:])
+            self._remember(view[start : self._written])
 
     def last_line_written(self) -> bytes:
         """Return the newest whole line that was written, without its newline; empty before the first."""
@@ -112,15 +126,15 @@ class RecordFile:
         return self._last_line if end < 0 else self._batch[self._batch.rfind(b"\n", 0, end) + 1 : end]
 
     def is_cut(self) -> bool:
-        """Say whether somebody took from the open file what we wrote to it."""
+        """Say whether somebody took from the open file what we wrote to it, or the file itself from us."""
         if self._descriptor is None:
             return False
         try:
-            return os.fstat(self._descriptor).st_size < self._size
-        except OSError as error:
-            if error.errno == errno.ESTALE:
-                return True
-            raise
+            status = os.fstat(self._descriptor)
+        except OSError:
+            # Its server is gone, or a script has closed descriptors that were not its own.
+            return True
+        return status.st_size < self._size or identity_of(status) != self._identity
 
     def is_in_place(self) -> bool:
         """Say whether the file we write is still the one at its path."""
@@ -128,12 +142,11 @@ class RecordFile:
             return False
         try:
             there = os.stat(self.path)
-            ours = os.fstat(self._descriptor)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
                 return False
             raise
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+        return identity_of(there) == self._identity
 
     def make_folder_again(self) -> None:
         """Make the run folder anew where somebody removed it.
@@ -144,8 +157,8 @@ class RecordFile:
         if self._home_device is not None and _device_of(above) == self._home_device:
             os.makedirs(self.path.parent, self._folder_mode, exist_ok=True)
 
-    def sync(self) -> None:
-        """Force what was handed to the kernel onto the disk.
+    def sync(self) -> bool:
+        """Force what was handed to the kernel onto the disk; False where there is no file, or another by now.
 
         Raises:
             OSError: it did not get there. The kernel may by then have thrown the data away and say yes next time, so
@@ -153,7 +166,7 @@ class RecordFile:
         """
         with self._lock:
             if self._descriptor is None:
-                return
+                return False
             # A descriptor of its own, so that the writer can close and reopen the file while a slow disk syncs.
             descriptor = os.dup(self._descriptor)
             identity, upto = self._identity, self._size
@@ -163,10 +176,11 @@ class RecordFile:
             os.close(descriptor)
         with self._lock:
             if identity != self._identity or upto > self._size:
-                return
+                return False
             self._synced_upto = max(self._synced_upto, upto)
             while self._unsynced and self._unsynced[0][0] < upto:
                 self._forget_oldest()
+        return True
 
     def write_unsynced_again(self) -> int:
         """After a failed sync and a new `open`: put the same bytes at the same places again, as far as we hold them.
@@ -203,15 +217,26 @@ class RecordFile:
             raise OSError(errno.EIO, "the disk took nothing and gave no reason")
         self._ends_in_half_line = False
         with self._lock:
-            self._remember(self._size, bytes(data[:count]))
             self._size += count
         return count
 
-    def _remember(self, offset: int, data: bytes) -> None:
-        self._unsynced.append((offset, data))
-        self._unsynced_bytes += len(data)
-        while self._unsynced_bytes > _KEPT_UNSYNCED:
-            self._forget_oldest()
+    def _remember(self, data: memoryview) -> None:
+        """Keep what was just appended until it is synced.
+
+        Where there is no memory for it, nothing is kept: it is written all the same, and whoever wrote it goes on.
+        """
+        try:
+            kept = bytes(data)
+        except MemoryError:
+            with self._lock:
+                self._unsynced.clear()
+                self._unsynced_bytes = 0
+            return
+        with self._lock:
+            self._unsynced.append((self._size - len(kept), kept))
+            self._unsynced_bytes += len(kept)
+            while self._unsynced_bytes > _KEPT_UNSYNCED:
+                self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         _, oldest = self._unsynced.popleft()

@@ -18,6 +18,7 @@ from toolkit.runfolder.journal import (
     Journal,
     journals_in,
     record_file_of,
+    remove_unbegun,
     shared_memory_folders,
 )
 from toolkit.runfolder.layout import ONE_LOGGER_FILE, TENSORBOARD
@@ -104,16 +105,20 @@ class Recorder:
         self._mirrors = self._make_mirrors(sinks)
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads, the most needed first: a machine may refuse some of them, or all."""
+        if self._journal.path is None:
+            trouble = "neither shared memory nor the run folder took one: a kill may cost the last moments"
+            self.guard.report("making a journal", OSError(trouble))
+        starts = [self._writer.start]
         if self.home.rank == 0:
-            self._manifest_writer.start()
             self._manifest_writer.put(self.manifest)
-        self._writer.start()
-        self._syncer.start()
-        for mirror in self._all_mirrors():
-            mirror.start()
+            starts.append(self._manifest_writer.start)
+        starts += [self._syncer.start, *(mirror.start for mirror in self._all_mirrors())]
         if self._messages is not None:
-            self._messages[0].start()
+            starts.append(self._messages[0].start)
+        for start in starts:
+            with self.guard.watch("starting a thread"):
+                start()
 
     def elapsed(self) -> float:
         """Seconds since the session began."""
@@ -154,6 +159,8 @@ class Recorder:
         for folder in shared_memory_folders():
             for path in journals_in(folder):
                 record_file = record_file_of(path)
+                if record_file is None:
+                    remove_unbegun(path)
                 # Another disk may not answer, and would then hold this process beyond its end.
                 if record_file is not None and is_on_same_disk(record_file, self.home.folder):
                     with self.guard.watch("recovering a killed run"):
@@ -219,19 +226,22 @@ class Recorder:
             self.intake.settle(self.elapsed())
             time.sleep(0.001)
 
-    def sync(self) -> None:
-        """Force what is in the record file onto the disk."""
-        self._writer.sync()
+    def sync(self, timeout_s: float) -> bool:
+        """Flush the records, and force them onto the disk; False where either failed or was not done in time."""
+        self.wait_for_devices(timeout_s / 2)
+        return self._writer.flush(timeout_s / 2) and self._writer.sync()
 
-    def close(self, *, status: str, reason: str) -> list[str]:
-        """Write what is left, within the time that close may take; return what could not be done, in words."""
-        deadline = time.monotonic() + self._options.close_timeout
+    def close(self, *, status: str, reason: str, deadline: float) -> list[str]:
+        """Write what is left before `deadline`, by the monotonic clock; return what could not be done, in words."""
         reason = mask_secrets(reason)
         left_undone = []
         self.intake.settle(self.elapsed(), give_up=True)
         self.intake.say_what_was_dropped(self._clock.wall(), self.elapsed())
         self._syncer.close()
-        written = self._writer.close(self._options.close_timeout)
+        # A little is left for the mirrors and run.json, which a disk that takes no records may still take.
+        written = self._writer.close(
+            max(0.1, deadline - time.monotonic() - 0.05 * self._options.close_timeout)
+        )
         if not written:
             self._keep_what_is_in_memory()
             where = f"; `telemetry repair {self.home.folder}` writes them" if self._journal.path else ""
@@ -245,7 +255,7 @@ class Recorder:
                 reason=reason if written else f"{reason}; closed_incomplete",
                 journal=None if written else self.manifest.sessions[-1].journal,
             )
-            self._manifest_writer.put(self.manifest, durable=written)
+            self._manifest_writer.put(self.manifest)
         for mirror in self._all_mirrors():
             if not mirror.close(max(0.1, deadline - time.monotonic())):
                 left_undone.append(f"{mirror.sink.name} did not take everything in time")
@@ -279,28 +289,39 @@ class Recorder:
         options, home = self._options, self.home
         session_start = _size_of(home.record_file)
         mirrors = []
+        # Each fails alone: a run without its table is a run all the same.
         if options.csv:
-            table = CsvMirror(home.folder, mode=home.modes.file)
-            mirrors.append(self._mirror(table, table.start_at, optional=False))
-        for sink in [*_exporters(home, options), *sinks]:
-            mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
+            with self.guard.watch("setting up metrics.csv"):
+                table = CsvMirror(home.folder, mode=home.modes.file)
+                mirrors.append(self._mirror(table, table.start_at, optional=False))
+        exporters: list[Sink] = []
+        with self.guard.watch("setting up the exporters"):
+            exporters = _exporters(home, options)
+        for sink in [*exporters, *sinks]:
+            with self.guard.watch("setting up a mirror"):
+                mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
         if options.diagnostics is not False:
-            policy = policy_from(options.diagnostics, options.on_finding)
-            self.manifest = replace(self.manifest, diagnostics=dict(policy.severities))
-            watcher = FindingsSink(
-                policy,
-                session=home.session.session,
-                put=self.put,
-                ask=lambda action, request_id: self.ask_for(action, request_id),
-                on_news=lambda: self.on_incident(),
-                guard=self.guard,
-            )
-            self._findings = watcher, self._mirror(watcher, lambda: 0, optional=True)
+            with self.guard.watch("setting up the diagnostics"):
+                self._findings = self._make_findings()
         with self.guard.watch("setting up messages"):
             mirrors += self._make_messages(session_start)
         with self.guard.watch("setting up usage reports"):
             mirrors += self._make_usage_reports(session_start)
         return mirrors
+
+    def _make_findings(self) -> tuple[FindingsSink, Mirror]:
+        options = self._options
+        policy = policy_from(options.diagnostics, options.on_finding)
+        self.manifest = replace(self.manifest, diagnostics=dict(policy.severities))
+        watcher = FindingsSink(
+            policy,
+            session=self.home.session.session,
+            put=self.put,
+            ask=lambda action, request_id: self.ask_for(action, request_id),
+            on_news=lambda: self.on_incident(),
+            guard=self.guard,
+        )
+        return watcher, self._mirror(watcher, lambda: 0, optional=True)
 
     def _make_messages(self, session_start: int) -> list[Mirror]:
         receivers = self._options.message_options
@@ -372,7 +393,7 @@ class _ManifestWriter:
         self._folder = folder
         self._mode = mode
         self._guard = guard
-        self._newest: deque[tuple[Manifest, bool]] = deque(maxlen=1)
+        self._newest: deque[Manifest] = deque(maxlen=1)
         self._closing = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry-manifest", daemon=True)
@@ -381,15 +402,18 @@ class _ManifestWriter:
         """Begin."""
         self._thread.start()
 
-    def put(self, manifest: Manifest, *, durable: bool = False) -> None:
+    def put(self, manifest: Manifest) -> None:
         """Have `manifest` written; one that still waits is superseded."""
-        self._newest.append((manifest, durable))
+        self._newest.append(manifest)
         self._wake.set()
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits and stop; False where the disk did not take it in time."""
         self._closing = True
         self._wake.set()
+        if self._thread.ident is None:
+            self._run()
+            return True
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -399,9 +423,11 @@ class _ManifestWriter:
             self._wake.clear()
             is_last = self._closing
             if self._newest:
-                manifest, durable = self._newest.popleft()
+                manifest = self._newest.popleft()
                 with self._guard.watch("writing run.json"):
-                    write_manifest(self._folder, manifest, mode=self._mode, durable=durable)
+                    # Synced each time: of a file that was renamed into its place and not synced, a power cut may leave
+                    # an empty one, and a run without its manifest is not found again by who wants to go on with it.
+                    write_manifest(self._folder, manifest, mode=self._mode, durable=True)
             if is_last:
                 return
 

@@ -26,6 +26,7 @@ from toolkit.runfolder.process import boot_id, host_name, process_started
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import FORMAT, Record
 from toolkit.runfolder.repair import adopt_journal, drain_when_free, journals_of, remove_half_done
+from toolkit.runfolder.safefile import UnsafeFile, open_regular
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
@@ -42,6 +43,8 @@ _NOT_THE_CALLERS_FAULT = frozenset(
 _WAIT_FOR_RANK_ZERO_S = 30.0
 _WAIT_FOR_OTHERS_S = 5.0
 """How long somebody else may take who goes on with the same run, or recovers it, at this very moment."""
+_MOST_SESSIONS = 500
+"""A job that is restarted all day has thousands of sessions: run.json tells of the newest, the records of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +90,16 @@ def settle_in(display_name: str, options: TelemetryOptions, *, now: float, guard
     modes = SHARED if options.share else PRIVATE
     notice = None
     if options.resume or options.run_id:
-        earlier = _find_earlier(log_dir, name, display_name, options.run_id)
-        if earlier is not None:
+        for earlier in _find_earlier(log_dir, name, display_name, options.run_id):
+            notice = _not_ours(log_dir, earlier[0])
+            if notice is not None:
+                # Somebody who puts a run there must not keep its owner from going on with the one behind it.
+                continue
             home = _go_on(earlier, options, modes, now=now, guard=guard)
             if isinstance(home, RunHome):
                 return home
             notice = home
+            break
     folder = _new_folder(log_dir, name, modes, options)
     run_id = options.run_id if options.run_id and notice is None else os.urandom(8).hex()
     manifest = Manifest(
@@ -146,7 +153,7 @@ def _new_folder(log_dir: Path, name: str, modes: Modes, options: TelemetryOption
     except OSError as error:
         if error.errno in _NOT_THE_CALLERS_FAULT:
             return log_dir / next(
-                free for free in candidate_names(name) if not os.path.lexists(log_dir / free)
+                free for free in candidate_names(log_dir, name) if not os.path.lexists(log_dir / free)
             )
         raise OptionsError(
             f"telemetry.log_dir is {options.log_dir!r}; it must be a folder that runs can be written to: {error}"
@@ -155,14 +162,52 @@ def _new_folder(log_dir: Path, name: str, modes: Modes, options: TelemetryOption
 
 def _find_earlier(
     log_dir: Path, name: str, display_name: str, run_id: str | None
-) -> tuple[Path, Manifest] | None:
+) -> Iterator[tuple[Path, Manifest]]:
+    """Yield the runs that may be meant, the likeliest first."""
     if run_id:
         for folder, manifest in _all_runs(log_dir, name):
             if manifest.run_id == run_id and manifest.format <= FORMAT:
-                return folder, manifest
-        return None
+                yield folder, manifest
+        return
     found = [run for run in _runs_called(log_dir, name, display_name) if run[1].format <= FORMAT]
-    return max(found, key=lambda run: run[1].created, default=None)
+    yield from sorted(found, key=lambda run: run[1].created, reverse=True)
+
+
+def _not_ours(log_dir: Path, folder: Path) -> str | None:
+    """Return in words why a run must not go on in `folder`: where others may write, it may have been put there.
+
+    Whoever owns the log directory could do as they like in any case, and runs of theirs are gone on with.
+    """
+    try:
+        os.close(open_regular(rank_file(folder, 0)))
+    except UnsafeFile as error:
+        return f"{folder.name} cannot be gone on with: {error}; {_A_FOLDER_OF_ITS_OWN}"
+    except OSError:
+        pass
+    if not hasattr(os, "geteuid"):
+        return None
+    try:
+        trusted = {os.geteuid(), os.stat(log_dir).st_uid}
+        # The folder itself, and the link where it is one.
+        owners = {os.lstat(folder).st_uid, os.stat(folder).st_uid}
+    except OSError:
+        return None
+    if owners <= trusted or owners <= {*trusted, _owner_of_what_we_make(log_dir)}:
+        return None
+    return f"{folder.name} belongs to another user (uid {min(owners - trusted)}); {_A_FOLDER_OF_ITS_OWN}"
+
+
+def _owner_of_what_we_make(log_dir: Path) -> int | None:
+    """Return who owns a new folder in `log_dir`: a server that trusts no root of ours gives it to somebody else."""
+    tried = log_dir / f".{os.urandom(8).hex()}"
+    try:
+        os.mkdir(tried, PRIVATE.folder)
+        try:
+            return os.lstat(tried).st_uid
+        finally:
+            os.rmdir(tried)
+    except OSError:
+        return None
 
 
 def _runs_called(log_dir: Path, name: str, display_name: str) -> Iterator[tuple[Path, Manifest]]:
@@ -267,7 +312,7 @@ def _new_session_of(
         earlier,
         project=options.project or earlier.project,
         tags=options.tags or earlier.tags,
-        sessions=(*past, _new_session(number, now)),
+        sessions=(*past[1 - _MOST_SESSIONS :], _new_session(number, now)),
         other={**earlier.other, **_other()},
     )
     return RunHome(

@@ -300,10 +300,9 @@ class SpanBook:
         time: float | None,
     ) -> None:
         """Write that something happened inside a span."""
-        with self.guard.watch("writing a span's event"):
-            if self.is_open:
-                time = self.as_time(time) if time is not None else None
-                self.writer.write_event(span, span_name, name, attributes, time)
+        if self.is_open:
+            time = self.as_time(time) if time is not None else None
+            self.writer.write_event(span, span_name, name, attributes, time)
 
     def innermost(self) -> Span | None:
         """Return the span that is open here, on this thread or in this task."""

@@ -176,7 +176,8 @@ class SpanWriter:
 
     def as_name(self, given: Any) -> str:
         """Return whatever somebody gave as a name."""
-        taken = self._values.one(given)
+        # Never a tensor: its number would be on its way here from a device, and keep its place for good.
+        taken = None if hasattr(type(given), "__torch_function__") else self._values.one(given)
         name = taken if type(taken) is str else f"<{type(given).__name__}>" if given is not None else ""
         return name[:LONGEST_NAME] or "span"
 
@@ -227,7 +228,9 @@ def _described(error: BaseException | str) -> dict[str, str]:
     if isinstance(error, BaseException):
         told = describe_failure(error)
         return {"type": str(told.get("type", "")), "message": str(told.get("message", ""))[:1000]}
-    return {"type": "", "message": mask_secrets(str(error)[:1000])}
+    # What is neither is not asked for its text: a tensor's waits for its GPU.
+    message = str.__str__(error) if isinstance(error, str) else f"<{type(error).__name__}>"
+    return {"type": "", "message": mask_secrets(message[:1000])}
 
 
 def _is_small(value: Any) -> bool:

@@ -79,8 +79,8 @@ NO_SPAN = NoSpan()
 class FoldedSpan:
     """A span whose time is added to the step record; as cheap as it can be made.
 
-    Nothing in `__enter__` and `__exit__` can fail, so that no guard stands around them. What they do to the meter is
-    what `TimeMeter.enter` and `leave` do, without the calls.
+    Nothing that `__enter__` and `__exit__` do on every step can fail, so that no guard stands around it. What they do
+    to the meter is what `TimeMeter.enter` and `leave` do, without the calls.
     """
 
     __slots__ = (
@@ -117,7 +117,8 @@ class FoldedSpan:
                     top.times.bucket[0] += now - since
                 meter.top = self
             else:
-                book.enter_from_elsewhere(self, now)
+                with book.guard.watch("beginning a span"):
+                    book.enter_from_elsewhere(self, now)
         return self
 
     def __exit__(
@@ -125,7 +126,8 @@ class FoldedSpan:
     ) -> None:
         book, times = self._book, self.times
         if self.closed:
-            book.say_stopped_twice(times.name)
+            with book.guard.watch("ending a span"):
+                book.say_stopped_twice(times.name)
             return
         now = book.monotonic()
         duration = self.duration = now - self.began
@@ -137,7 +139,8 @@ class FoldedSpan:
             times.bucket[0] += now - since  # type: ignore[index]
             below = self.below
             if below is not None and below.closed:
-                below = meter.first_open(below)
+                with book.guard.watch("ending a span"):
+                    below = meter.first_open(below)
             meter.top = below
         if self.thread == meter.owner:
             times.seconds += duration
@@ -145,12 +148,15 @@ class FoldedSpan:
         else:
             times.others.append(duration)
         if self._attributes:
-            self._attributes = book.writer.as_small(self._attributes)
+            attributes, self._attributes = self._attributes, {}
+            with book.guard.watch("ending a span"):
+                self._attributes = book.writer.as_small(attributes)
         book.closed.append(self)
         if error is not None or self.error is not None:
-            if error is not None:
-                meter.unwind(self, now)
-            book.keep_failed(self, error if error is not None else self.error)
+            with book.guard.watch("ending a span"):
+                if error is not None:
+                    meter.unwind(self, now)
+                book.keep_failed(self, error if error is not None else self.error)
 
     # What a caller may do with any span.
 
@@ -159,7 +165,8 @@ class FoldedSpan:
         if error is not None:
             self.error = error
         if stop_time is not None and not self.closed:
-            self._book.stop_folded_at(self, stop_time)
+            with self._book.guard.watch("ending a span"):
+                self._book.stop_folded_at(self, stop_time)
         self.__exit__(None, None, None)
 
     @property
@@ -196,8 +203,9 @@ class FoldedSpan:
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
         """Tell of something that happened in it at `time`."""
-        outer = self.outer if self._has_begun else self._book.innermost()
-        self._book.put_event(outer, self.name, name, attributes, time)
+        with self._book.guard.watch("writing a span's event"):
+            outer = self.outer if self._has_begun else self._book.innermost()
+            self._book.put_event(outer, self.name, name, attributes, time)
 
     def fail(self, error: BaseException | str) -> None:
         """Say what went wrong in it; it is then kept by itself."""
@@ -239,25 +247,28 @@ class Span:
         self.attributes = attributes
 
     def __enter__(self) -> Span:
-        self._book.begin(self)
+        with self._book.guard.watch("beginning a span"):
+            self._book.begin(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            if not isinstance(error, NO_FAILURES):
-                self.error = error
-            self._book.unwind(self)
-        self._book.end(self)
+        with self._book.guard.watch("ending a span"):
+            if error is not None:
+                if not isinstance(error, NO_FAILURES):
+                    self.error = error
+                self._book.unwind(self)
+            self._book.end(self)
 
     def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
         """End it, now or at a wall time."""
         if error is not None:
             self.error = error
-        if stop_time is not None:
-            self.stopped_at = self._book.as_time(stop_time)
-        self._book.end(self)
+        with self._book.guard.watch("ending a span"):
+            if stop_time is not None:
+                self.stopped_at = self._book.as_time(stop_time)
+            self._book.end(self)
 
     def set(self, **attributes: Any) -> None:
         """Say more of it."""
@@ -270,11 +281,13 @@ class Span:
 
     def event(self, name: str, /, **attributes: Any) -> None:
         """Tell of something that happens in it."""
-        self._book.put_event(self, self.name, name, attributes, None)
+        with self._book.guard.watch("writing a span's event"):
+            self._book.put_event(self, self.name, name, attributes, None)
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
         """Tell of something that happened in it at `time`."""
-        self._book.put_event(self, self.name, name, attributes, time)
+        with self._book.guard.watch("writing a span's event"):
+            self._book.put_event(self, self.name, name, attributes, time)
 
     def fail(self, error: BaseException | str) -> None:
         """Say what went wrong in it, without ending it."""

@@ -28,7 +28,9 @@ class EnvironmentProbe:
 
     def result(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the description, waiting at most `timeout_s` for it; None where it is not there yet."""
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            # Else the system refused a thread, and there is nothing to wait for.
+            self._thread.join(timeout_s)
         return None if self._thread.is_alive() else self._found
 
     def _run(self) -> None:
@@ -62,7 +64,7 @@ def start_fields(
     about_lora = _as_mapping("lora", lora)
     fields |= {**lora_metadata(about_lora), **_prefixed("lora_", about_lora)}
     fields |= _prefixed("model_", _as_mapping("model", model))
-    fields |= {str(name): value for name, value in _as_mapping("training", training).items()}
+    fields |= {_name(name): value for name, value in _as_mapping("training", training).items()}
     if config is not None:
         fields["config"] = config
     # Made plain first: what is endless, or raises when it is looked at, is neither once it is masked.
@@ -106,8 +108,12 @@ def _as_mapping(name: str, given: Any) -> Mapping[str, Any]:
 
 
 def _prefixed(prefix: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    names = {key: str(key) for key in given}
+    names = {key: _name(key) for key in given}
     return {
         name if name.startswith(prefix) or name == prefix.rstrip("_") else f"{prefix}{name}": given[key]
         for key, name in names.items()
     }
+
+
+def _name(key: Any) -> str:
+    return str(key) if key is None or isinstance(key, (str, int, float)) else f"<{type(key).__name__}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,11 @@ from toolkit.telemetry.record_file import RecordFile
 
 _RETRY_S = 0.2
 """How soon a disk that took nothing is tried again: space that comes back should be used at once."""
+
+_DESCRIPTOR_IS_DEAD = frozenset(
+    {errno.ESTALE, errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EBADF, errno.ENXIO, errno.ENODEV}
+)
+"""Answers after which the same file, opened anew, may be well: its server has come back, or its disk."""
 
 _LOOK_S = 1.0
 """How often it is looked whether the file is still in its place."""
@@ -86,6 +92,8 @@ class Writer:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken before this call is in the record file; False where that took too long."""
+        if self._thread.ident is None:
+            return False
         with self._turns:
             self._flush_asked += 1
             wanted = self._flush_asked
@@ -97,6 +105,13 @@ class Writer:
         self._deadline = time.monotonic() + timeout_s - 2 * _RETRY_S
         self._closing = True
         self._bell.ring()
+        if self._thread.ident is None:
+            # The system refused a thread when the run began. It may grant one now; else this one has to do.
+            try:
+                self._thread.start()
+            except RuntimeError:
+                self._run()
+                return self._drained()
         self._thread.join(timeout_s)
         return not self._thread.is_alive() and self._drained()
 
@@ -105,15 +120,16 @@ class Writer:
         """Whether, after `close`, the disk still holds the thread: what it was writing may yet arrive."""
         return self._thread.is_alive()
 
-    def sync(self) -> None:
-        """Force the records onto the disk; called from the syncing thread."""
+    def sync(self) -> bool:
+        """Force the records onto the disk; say whether those in the record file now are there for good."""
         if self._sync_failed:
             # The next sync could say yes to bytes that the kernel has thrown away: first they are written again.
-            return
+            return False
         try:
-            self._file.sync()
+            return self._file.sync()
         except OSError as error:
             self._note_failed_sync(error)
+            return False
 
     def _note_failed_sync(self, error: OSError) -> None:
         self._sync_failed = True
@@ -155,6 +171,8 @@ class Writer:
             if self.trouble is None:
                 self._guard.report("writing records", error)
             self.trouble = describe_error(error)
+            if error.errno in _DESCRIPTOR_IS_DEAD:
+                self._file.close()
             return
         self.trouble = None
         if asked > self._flush_done:

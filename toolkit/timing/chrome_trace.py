@@ -170,7 +170,8 @@ class _Plan:
                     wanted.add(key)
             elif event == STEP:
                 steps += 1
-            if event in _HAPPENED or event in (SPAN_EVENT, STEP):
+            # A list in its place, which a foreign hand may have put there, can be in no set.
+            if isinstance(event, str) and (event in _HAPPENED or event in (SPAN_EVENT, STEP)):
                 self._note(seconds_in(record.get("time")))
         for row, span in begun.items():
             self.end[row] = max(span.start, sessions.last_heard(span))
@@ -320,7 +321,7 @@ def _events_of_rank(plan: _Plan, rank: int, records: Iterable[Record]) -> Iterat
                 yield from _counters(plan, rank, record)
         elif event == SPAN_EVENT:
             yield from _inside(plan, rank, record)
-        elif event in _HAPPENED:
+        elif isinstance(event, str) and event in _HAPPENED:
             yield from _instant(plan, rank, plan.happened_tid[rank], str(event), record)
     for row, span in begun.items():
         yield from _complete(plan, rank, row, span)

@@ -56,6 +56,8 @@ def _parse_json(text: str) -> object:
         content: object = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"line {error.lineno}: not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"not JSON: {error}") from error
     return content
 
 
@@ -66,6 +68,9 @@ def _parse_yaml(text: str) -> object:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ConfigError(f"{line}not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
+        raise ConfigError(f"not YAML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        # PyYAML lets through what Python says of a date such as 2001-99-99, or of a thousand brackets.
         raise ConfigError(f"not YAML: {error}") from error
     return content
 

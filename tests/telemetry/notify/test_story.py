@@ -230,6 +230,7 @@ def test_what_is_not_known_is_not_said():
 )
 def test_odd_records_do_no_harm(odd):
     run = story("every 5 steps", "train_loss < 1")
+    told(run, {"event": []}, {"event": {}})
 
     assert (
         told(

@@ -98,3 +98,43 @@ def test_torch_is_not_asked_before_it_has_initialised(make_gpu, make_nvml, monke
 
     assert gpus_as_torch_counts(make_nvml(make_gpu("GPU-1"))) is None
     assert not asked
+
+
+def test_a_driver_that_counts_four_billion_gpus_is_not_asked_for_each(make_gpu, make_nvml):
+    nvml = make_nvml(make_gpu("GPU-a"))
+    first, asked = nvml.nvmlDeviceGetHandleByIndex(0), []
+
+    def open_one(index):
+        asked.append(index)
+        if index:
+            raise nvml.NVMLError_NotFound
+        return first
+
+    nvml.nvmlDeviceGetCount = lambda: 2**32 - 1
+    nvml.nvmlDeviceGetHandleByIndex = open_one
+
+    assert [gpu.index for gpu in visible_gpus(nvml, {})] == [0]
+    assert len(asked) < 1000
+
+
+def test_gpus_of_which_none_can_be_opened_are_an_error_and_not_a_machine_without_gpus(make_gpu, make_nvml):
+    nvml = make_nvml(make_gpu("GPU-a"), make_gpu("GPU-b"))
+
+    def lost(*_):
+        raise nvml.NVMLError_GpuIsLost
+
+    nvml.nvmlDeviceGetHandleByIndex = lost
+
+    with pytest.raises(nvml.NVMLError_GpuIsLost):
+        visible_gpus(nvml, {})
+
+
+def test_a_gpu_that_does_not_say_its_uuid_is_read_all_the_same(make_gpu, make_nvml):
+    nvml = make_nvml(make_gpu("GPU-a"))
+
+    def lost(*_):
+        raise nvml.NVMLError_Unknown
+
+    nvml.nvmlDeviceGetUUID = lost
+
+    assert [gpu.index for gpu in visible_gpus(nvml, {})] == [0]

@@ -82,7 +82,9 @@ class OneLoggerFileExporter:
                 self._put_end(record)
             elif event == SPAN_EVENT:
                 self._put_event(record)
-            elif event == LOST or (event == ERROR and record.get("source") == "telemetry"):
+            elif (event == LOST or (event == ERROR and record.get("source") == "telemetry")) and isinstance(
+                record.get("time"), (int, float)
+            ):  # the file may hold lines that no run of ours wrote
                 self._put_trouble(record)
         # OneLogger would keep a start back until something follows it; a kill would then take it along.
         self._put_begun()

@@ -23,7 +23,9 @@ class MilestoneWatch:
 
     def take(self, record: Record) -> list[tuple[Milestone, str, float]]:
         """Return the milestones that `record` reaches, each with a name for this time and the value that did it."""
-        if record.get("event") not in _WITH_METRICS:
+        event = record.get("event")
+        # A run folder may be given to the command by anybody, and a list can be in no set.
+        if not isinstance(event, str) or event not in _WITH_METRICS:
             return []
         reached = []
         for milestone in self._bounds:
@@ -34,7 +36,7 @@ class MilestoneWatch:
             passed = {milestone.text for milestone, _, _ in reached}
             self._bounds = [one for one in self._bounds if one.text not in passed]
         step = record.get("global_step")
-        if record["event"] == STEP and isinstance(step, int) and self._steps:
+        if event == STEP and isinstance(step, int) and self._steps:
             reached += self._steps_passed(step, record.get("steps_folded"))
         return reached
 

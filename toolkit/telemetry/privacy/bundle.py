@@ -55,6 +55,7 @@ _KNOWN: Final = frozenset(
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _MOST_SHAPES: Final = 4_096
 _MOST_TEXTS: Final = 40
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can give: when a file was made is told by its records or not at all."""
 
@@ -116,7 +117,8 @@ class RunBundle:
         with tempfile.TemporaryDirectory(prefix=".share-", dir=target.parent) as made:
             room = Path(made)
             half_done = room / "bundle.zip"
-            with half_done.open("xb") as file:
+            # For its owner alone until somebody has looked through it and gives it away.
+            with os.fdopen(os.open(half_done, _NEW, 0o600), "wb") as file:
                 contents = self._write_zip(file, room)
             _put_in_place(half_done, target)
         return contents

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.samplers.readings import Readings
+from toolkit.telemetry.samplers.readings import Readings, believable
 from toolkit.telemetry.samplers.sampler import NothingToSample, Sample, Value
 from toolkit.telemetry.samplers.visible_gpus import VisibleGpu, gpus_as_torch_counts, visible_gpus
 
@@ -33,6 +33,9 @@ _HIGHEST: Final = {
     "temp_c": 150.0,
     "sm_clock_mhz": 20_000.0,
 }
+
+
+_MOST_MEMORY_BYTES: Final = 1024**5
 
 
 class NvmlSampler:
@@ -108,14 +111,16 @@ class NvmlSampler:
             self._readings.take(values, f"gpu/{gpu.index}/{name}", read, source=f"GPU {gpu.index}")
 
         def number(name: str, read: Callable[[], float]) -> None:
-            take(name, lambda: _believable(name, read()))
+            take(name, lambda: believable(read(), _HIGHEST[name]))
 
         def mem_used_gb() -> float | None:
             memory = _memory(nvml, gpu.device)
-            if not 0 <= memory.used <= memory.total or not memory.total:
+            total = believable(memory.total, _MOST_MEMORY_BYTES)
+            used = believable(memory.used, total or 0)
+            if not total or used is None:
                 return None
-            values[f"gpu/{gpu.index}/mem_total_gb"] = round(memory.total / _GB, 3)
-            return float(round(memory.used / _GB, 3))
+            values[f"gpu/{gpu.index}/mem_total_gb"] = round(total / _GB, 3)
+            return float(round(used / _GB, 3))
 
         number("util", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu.device).gpu)
         take("mem_used_gb", mem_used_gb)
@@ -156,10 +161,6 @@ def initialise(nvml: Any) -> None:
         raise NothingToSample("there is no NVIDIA driver to ask") from error
 
 
-def _believable(name: str, value: float) -> float | None:
-    return value if 0 <= value <= _HIGHEST[name] else None
-
-
 def _memory(nvml: Any, device: Any) -> Any:
     # The second version leaves out what the driver keeps for itself, as nvidia-smi does; drivers before 510 lack it.
     try:
@@ -177,4 +178,7 @@ def _throttle_bits(nvml: Any, board: Any) -> int:
 
 
 def _throttle_text(bits: int) -> str | None:
+    if all(bits & bit for bit in _THROTTLE_REASONS):
+        # All at once cannot be: every bit is set where the driver does not know.
+        return None
     return ", ".join(text for bit, text in _THROTTLE_REASONS.items() if bits & bit) or None

@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.telemetry.clock import Clock, SystemClock
 from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.samplers.readings import Readings
+from toolkit.telemetry.samplers.readings import Readings, believable
 from toolkit.telemetry.samplers.sampler import NothingToSample, Sample, Value
 
 if TYPE_CHECKING:
     import psutil
 
 _MB = 1024**2
+_MOST_BYTES = 1024**6
+_MOST_PERCENT = 1e6
+"""Of one core each: a process on many of them has many times a hundred."""
+_MOST_THREADS = 10_000_000
 
 
 class HostSampler:
@@ -57,21 +61,23 @@ class HostSampler:
     def _read_process(self, values: dict[str, Value], process: psutil.Process) -> None:
         take = self._readings.take
         # `oneshot` would read more of /proc than these three need, and takes half as long again.
-        take(values, "cpu_mem_rss_mb", lambda: round(process.memory_info().rss / _MB, 2))
-        take(values, "process_cpu_percent", lambda: self._unless_first(process.cpu_percent(None)))
-        take(values, "process_threads", process.num_threads)
+        take(values, "cpu_mem_rss_mb", lambda: _megabytes(process.memory_info().rss))
+        take(values, "process_cpu_percent", lambda: self._percent(process.cpu_percent(None), _MOST_PERCENT))
+        take(values, "process_threads", lambda: believable(process.num_threads(), _MOST_THREADS))
 
     def _read_machine(self, values: dict[str, Value]) -> None:
         psutil, take = self._psutil, self._readings.take
-        take(values, "cpu_percent", lambda: self._unless_first(psutil.cpu_percent(None)))
+        take(values, "cpu_percent", lambda: self._percent(psutil.cpu_percent(None), 100.0))
 
-        def ram_used_mb() -> float:
+        def ram_used_mb() -> float | None:
             memory = psutil.virtual_memory()
-            values["ram_percent"] = memory.percent
-            return float(round(memory.used / _MB, 2))
+            percent = believable(memory.percent, 100.0)
+            if percent is not None:
+                values["ram_percent"] = percent
+            return _megabytes(memory.used)
 
         take(values, "ram_used_mb", ram_used_mb)
-        take(values, "swap_used_mb", lambda: round(psutil.swap_memory().used / _MB, 2))
+        take(values, "swap_used_mb", lambda: _megabytes(psutil.swap_memory().used))
 
     def _read_traffic(self, values: dict[str, Value]) -> None:
         psutil, take = self._psutil, self._readings.take
@@ -94,9 +100,9 @@ class HostSampler:
         take(values, "disk_read_mb_s", disk_read_mb_s)
         take(values, "net_received_mb_s", net_received_mb_s)
 
-    def _unless_first(self, percent: float) -> float | None:
+    def _percent(self, percent: float, highest: float) -> float | None:
         # psutil answers 0.0 where it has nothing to compare with yet; that is no measurement.
-        return percent if self._rounds else None
+        return believable(percent, highest) if self._rounds else None
 
     def _put_rate(self, values: dict[str, Value], name: str, counter: int) -> None:
         rate = self._rate(name, counter)
@@ -104,9 +110,16 @@ class HostSampler:
             values[name] = rate
 
     def _rate(self, name: str, counter: int) -> float | None:
+        if believable(counter, _MOST_BYTES) is None:
+            return None
         now = self._clock.monotonic()
         before = self._counters.get(name)
         self._counters[name] = (now, counter)
         if before is None or now <= before[0] or counter < before[1]:
             return None
         return round((counter - before[1]) / _MB / (now - before[0]), 3)
+
+
+def _megabytes(count: int) -> float | None:
+    known = believable(count, _MOST_BYTES)
+    return None if known is None else round(known / _MB, 2)

@@ -14,6 +14,16 @@ REST_ROUNDS: Final = 60
 """How many rounds a reading that failed is left alone: a broken one costs nothing and is found again when it heals."""
 
 
+def believable(value: object, highest: float) -> float | int | None:
+    """Return a measurement that can be one; None for a negative one, one above `highest`, NaN, and what is no number.
+
+    Some drivers answer -1, 255 % or 2**64 - 1 for "I do not know": better no value than one that is drawn as true.
+    """
+    if type(value) is not int and type(value) is not float:
+        return None
+    return value if 0 <= value <= highest else None
+
+
 class Readings:
     """Takes readings one by one, and keeps a failing one from taking the others along.
 

@@ -111,13 +111,19 @@ class _Source:
         return "failing" if self._failures else "sampling"
 
     def _run(self) -> None:
+        has_ended_itself = True
         try:
             while not self._stopping.is_set():
                 pause_s = self._ask()
                 if pause_s is None or self._stopping.wait(pause_s):
                     break
+            has_ended_itself = False
         finally:
             self._ended = True
+            if has_ended_itself:
+                # It raised what nobody catches, such as SystemExit: a library that takes itself for the program.
+                ended = RuntimeError("it ended its own thread, and is not asked again")
+                self._guard.report(f"sampling {self.sampler.name}", ended)
             with self._guard.watch(f"closing the {self.sampler.name} sampler"):
                 self.sampler.close()
 

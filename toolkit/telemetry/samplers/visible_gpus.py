@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+_MOST_GPUS: Final = 256
+_MOST_SLICES: Final = 64
+"""Of one machine, and of one GPU. A driver that says four billion does not know, and would be asked for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +29,10 @@ def visible_gpus(nvml: Any, environ: Mapping[str, str]) -> list[VisibleGpu]:
     A GPU that NVML lists but cannot open keeps its number and is left out.
 
     Raises:
-        NVMLError: NVML cannot list its devices.
+        NVMLError: NVML cannot list its devices, or open any of them.
     """
-    handles = [_handle(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-    uuids = [None if handle is None else _text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    handles = _handles(nvml)
+    uuids = [None if handle is None else _uuid(nvml, handle) for handle in handles]
     gpus = []
     for index, chosen in enumerate(select(environ.get("CUDA_VISIBLE_DEVICES"), uuids)):
         if isinstance(chosen, str):
@@ -105,9 +109,28 @@ def _index_of_uuid(text: str, uuids: Sequence[str | None]) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _handle(nvml: Any, index: int) -> Any:
+def _handles(nvml: Any) -> list[Any]:
+    handles: list[Any] = []
+    failure: Exception | None = None
+    for index in range(min(nvml.nvmlDeviceGetCount(), _MOST_GPUS)):
+        handle = None
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError_NoPermission:
+            # Another container's.
+            pass
+        except nvml.NVMLError as error:
+            failure = error
+        handles.append(handle)
+    if failure is not None and not any(handle is not None for handle in handles):
+        # GPUs there are, and something is wrong with all of them: they are not to be forgotten for the whole run.
+        raise failure
+    return handles
+
+
+def _uuid(nvml: Any, handle: Any) -> str | None:
     try:
-        return nvml.nvmlDeviceGetHandleByIndex(index)
+        return _text(nvml.nvmlDeviceGetUUID(handle))
     except nvml.NVMLError:
         return None
 
@@ -127,7 +150,7 @@ def _first_mig_slice(nvml: Any, board: Any) -> Any:
         slots = nvml.nvmlDeviceGetMaxMigDeviceCount(board)
     except nvml.NVMLError:
         return None
-    for slot in range(slots):
+    for slot in range(min(slots, _MOST_SLICES)):
         try:
             return nvml.nvmlDeviceGetMigDeviceHandleByIndex(board, slot)
         except nvml.NVMLError:

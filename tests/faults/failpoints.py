@@ -1,0 +1,118 @@
+"""Functions of ours that raise on demand, found by watching which of them a piece of work reaches."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import inspect
+import os
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType, FunctionType
+
+import toolkit
+
+_OURS = os.path.dirname(toolkit.__file__) + os.sep
+
+_NEVER = (
+    # What swallows failures cannot stand in for itself, nor can a block that stands around the training's own code.
+    *("telemetry/guard.py", "telemetry/errors/capture.py"),
+    # Options are checked at the door, where a mistake is to be heard of.
+    *("telemetry/options.py", "telemetry/option_checks.py", "telemetry/option_blocks/"),
+)
+
+
+class Failpoint:
+    """One function of ours, under every name and in every object that holds it."""
+
+    def __init__(self, code: CodeType, functions: list[FunctionType], *, is_of_training: bool) -> None:
+        self.name = f"{code.co_filename.removeprefix(_OURS)}:{code.co_firstlineno} {code.co_name}"
+        self.is_of_training = is_of_training
+        """Whether the training's own thread gets there; else only threads of ours do."""
+        self._code = code
+        self._functions = functions
+
+    @contextmanager
+    def armed(self, raising: str = "RuntimeError('failpoint')") -> Iterator[None]:
+        """Have every call of it raise, wherever it is called from."""
+        bad = _raising(self._code, raising)
+        for function in self._functions:
+            function.__code__ = bad
+        try:
+            yield
+        finally:
+            for function in self._functions:
+                function.__code__ = self._code
+
+
+def reached_by(work: Callable[[Callable[[str], None]], object]) -> dict[str, list[Failpoint]]:
+    """Return the functions of ours that `work` reaches, by the part of it that reaches them.
+
+    `work` is given a function that it tells the name of each part. What it calls itself is none: a function that raises
+    instead of doing anything cannot guard itself.
+    """
+    part = ""
+    reached: dict[CodeType, set[tuple[str, bool]]] = defaultdict(set)
+    called_by_the_work: set[CodeType] = set()
+    own_thread = threading.get_ident()
+
+    def begin(name: str) -> None:
+        nonlocal part
+        part = name
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(_OURS):
+            return
+        is_own = threading.get_ident() == own_thread
+        reached[code].add((part, is_own))
+        caller = frame.f_back
+        while caller is not None and caller.f_code.co_filename.endswith("contextlib.py"):
+            caller = caller.f_back
+        if is_own and (caller is None or not caller.f_code.co_filename.startswith(_OURS)):
+            called_by_the_work.add(code)
+
+    threading.setprofile(watch)
+    sys.setprofile(watch)
+    try:
+        work(begin)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    gc.unfreeze()
+    functions: dict[CodeType, list[FunctionType]] = defaultdict(list)
+    for found in gc.get_objects():
+        if type(found) is FunctionType and found.__code__ in reached:
+            functions[found.__code__].append(found)
+    parts: dict[str, list[Failpoint]] = defaultdict(list)
+    for code in sorted(functions, key=lambda code: (code.co_filename, code.co_firstlineno)):
+        if code in called_by_the_work or code.co_filename.removeprefix(_OURS).startswith(_NEVER):
+            continue
+        if code.co_name == "__init__" and _only_keeps(code):
+            continue
+        for name in sorted({name for name, _ in reached[code]}):
+            parts[name].append(Failpoint(code, functions[code], is_of_training=(name, True) in reached[code]))
+    return dict(parts)
+
+
+def _only_keeps(code: CodeType) -> bool:
+    """Say whether a function does nothing but put its arguments into attributes, in which nothing can fail."""
+    return not any(
+        instruction.opname.startswith(("CALL", "BINARY", "COMPARE", "LOAD_GLOBAL", "LOAD_ATTR", "GET_ITER"))
+        for instruction in dis.get_instructions(code)
+    )
+
+
+def _raising(code: CodeType, raising: str) -> CodeType:
+    """Return code that takes what `code` takes, closes over what it does, and raises."""
+    made = compile(f"def fail():\n    raise {raising}", code.co_filename, "exec").co_consts[0]
+    lazily = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    same = {name: getattr(made, name) for name in ("co_code", "co_consts", "co_names", "co_linetable")}
+    if hasattr(made, "co_exceptiontable"):
+        same["co_exceptiontable"] = made.co_exceptiontable
+    return code.replace(
+        **same, co_stacksize=max(code.co_stacksize, made.co_stacksize), co_flags=code.co_flags & ~lazily
+    )

@@ -1,0 +1,303 @@
+"""A machine at its limits: no descriptors, inodes, memory, threads or shared memory left."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import subprocess
+import time
+from collections import Counter
+
+import pytest
+
+from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, whole_run
+from tests.faults.children import repair
+from toolkit.runfolder.journal import Journal, journals_in, remove_unbegun
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry import TelemetryLogger, record_file
+from toolkit.telemetry.record_file import RecordFile
+
+
+def test_a_script_that_has_used_up_all_descriptors_loses_nothing(tmp_path, start, record_property):
+    ended = start(
+        """
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+        slowest = SlowestCall()
+        options = {"log_dir": sys.argv[1], "log_every": 1, "system": False, "sync_interval": 0.2}
+        log = TelemetryLogger("before", **options)
+        for step in range(200):
+            slowest.of(log.log_step, step, train_loss=1.0)
+        taken = []
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        later = TelemetryLogger("during", **options)
+        for step in range(1200):
+            slowest.of(log.log_step, 200 + step, train_loss=1.0, made_later=1)
+            slowest.of(later.log_step, step, train_loss=1.0)
+            time.sleep(0.001)
+        for descriptor in taken:
+            os.close(descriptor)
+        log.close()
+        later.close()
+        print(f"slowest={slowest.seconds}")
+        print(f"taken={len(taken)}")
+        sys.exit(7)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert ended.number("taken") > 100
+    assert ended.number("slowest") < 1.0
+    # A thread of ours may have let go of one at the very moment; then there is a journal after all.
+    assert ended.err.count("making a journal failed") <= 1
+    said = Counter(re.findall(r"\[telemetry\] (.+?) failed \(OSError: \[Errno 24\]", ended.err))
+    assert said
+    assert max(said.values()) <= 2, "once for each thing that failed, and each of two runs"
+    before = whole_run(tmp_path / "before", steps=range(1400))
+    during = whole_run(tmp_path / "during", steps=range(1200))
+    assert not events(before + during, "lost")
+    record_property("measured", f"{len(before) + len(during):,} records with no descriptor left, 0 lost")
+
+
+@pytest.mark.root
+def test_a_file_system_without_inodes_loses_nothing(tmp_path, start, record_property):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "nr_inodes=40", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    try:
+        child = start(LOGS_UNTIL_TOLD, disk)
+        child.wait_for_step(200)
+        taken = []
+        while os.statvfs(disk).f_ffree:
+            taken.append(disk / f"taken-{len(taken)}")
+            with contextlib.suppress(OSError):
+                taken[-1].touch()
+        child.tell("new")
+        child.wait_for_step(child.acknowledged + 500, 60)
+        for path in taken:
+            path.unlink(missing_ok=True)
+        child.tell("end")
+        ended = child.end()
+
+        assert ended.code == 7, ended.err
+        assert ended.number("slowest") < 1.0
+        records = whole_run(disk / "run", steps=range(child.acknowledged + 1))
+        assert not events(records, "lost")
+        record_property("measured", f"{len(records):,} records, 0 lost")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+LOGS_UNTIL_TOLD = """
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
+acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
+slowest = SlowestCall()
+told = []
+threading.Thread(target=lambda: told.extend(iter(sys.stdin.readline, "")), daemon=True).start()
+step = 0
+while "end\\n" not in told:
+    slowest.of(log.log_step, step, train_loss=1.0, **({"made_later": 1.0} if "new\\n" in told else {}))
+    acknowledged.set(step)
+    step += 1
+    time.sleep(0.001)
+log.close()
+print(f"slowest={slowest.seconds}")
+sys.exit(7)
+"""
+
+
+def test_a_machine_that_starts_no_threads_writes_everything_at_the_end(tmp_path, start, record_property):
+    ended = start(
+        """
+        import resource
+
+        # A thread's stack does not fit into what is left of the address space.
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), resource.RLIM_INFINITY))
+        threading.stack_size(1 << 30)
+        refused = 0
+        try:
+            threading.Thread(target=print).start()
+        except RuntimeError:
+            refused = 1
+        slowest = SlowestCall()
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
+        for step in range(2000):
+            slowest.of(log.log_step, step, train_loss=1.0)
+        slowest.of(log.log_checkpoint, 2000, "model.safetensors")
+        began = time.monotonic()
+        assert not log.flush()
+        log.close()
+        print(f"closing={time.monotonic() - began}")
+        print(f"slowest={slowest.seconds}")
+        print(f"refused={refused}")
+        sys.exit(7)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert ended.number("refused")
+    assert ended.number("slowest") < 1.0
+    assert ended.number("closing") < 5 + 2
+    assert "starting a thread failed" in ended.err
+    records = records_of(tmp_path / "run" / "metrics.jsonl")
+    assert_nothing_is_missing(records)
+    assert len(events(records, "step")) == 2000
+    assert events(records, "start")
+    assert events(records, "checkpoint")
+    assert events(records, "end")
+    assert read_manifest(tmp_path / "run").latest.status == "finished"
+    repair(tmp_path / "run")
+    whole_run(tmp_path / "run", steps=range(2000))
+    record_property("measured", f"{len(records):,} records without a thread of ours, 0 lost")
+
+
+class NoMemoryOnce:
+    """Memory that cannot be copied the first time."""
+
+    def __init__(self, memory):
+        self._memory = memory
+        self.refused = 0
+
+    def __getitem__(self, where):
+        if not self.refused:
+            self.refused += 1
+            raise MemoryError
+        return self._memory[where]
+
+    def __setitem__(self, where, value):
+        self._memory[where] = value
+
+    def close(self):
+        self._memory.close()
+
+
+def test_lines_that_there_was_no_memory_to_hand_over_come_with_the_next_call(tmp_path):
+    journal = Journal.create([tmp_path], tmp_path / "metrics.jsonl", session=1)
+    journal.append(b"one\n")
+    journal._memory = NoMemoryOnce(journal._memory)
+
+    with pytest.raises(MemoryError):
+        journal.flip()
+    journal.append(b"two\n")
+
+    assert journal.fill
+    assert journal.flip() == b"one\n"
+    journal.release()
+    assert journal.flip() == b"two\n"
+    journal.close(remove=True)
+
+
+def test_records_that_there_was_no_memory_to_keep_are_written_once_and_so_is_what_follows(
+    tmp_path, monkeypatch
+):
+    log = TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, csv=False)
+    refused = []
+
+    def no_memory(data):
+        refused.append(len(data))
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(record_file, "bytes", no_memory, raising=False)
+        for step in range(100):
+            log.log_step(step, train_loss=1.0)
+        assert log.flush(30)
+    for step in range(100, 200):
+        log.log_step(step, train_loss=1.0)
+    log.close()
+
+    assert refused
+    records = records_of(tmp_path / "run" / "metrics.jsonl")
+    assert_nothing_is_missing(records)
+    assert [record["global_step"] for record in events(records, "step")] == [*range(200)]
+
+
+def test_a_record_file_that_cannot_be_read_is_tried_again_without_using_up_descriptors(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"half a line")
+    file = RecordFile(path, file_mode=0o600, folder_mode=0o700)
+
+    def sick(*_):
+        raise OSError(errno.EIO, "the last block is bad")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", sick)
+        for _ in range(20):
+            with pytest.raises(OSError, match="bad"):
+                file.open()
+    left_open = len(os.listdir("/proc/self/fd")) - before
+    file.open()
+    file.take(b"a line\n")
+    file.write()
+    file.close()
+
+    assert left_open == 0
+    assert path.read_bytes() == b"half a line\na line\n"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", ["size=64k", "ro"])
+def test_shared_memory_that_takes_no_journal_costs_nothing_at_a_kill(tmp_path, start, how, record_property):
+    child = start(
+        """
+        import ctypes, subprocess
+
+        # A world of its own, in which shared memory is full or read-only.
+        alone = ctypes.CDLL(None).unshare(0x20000) == 0
+        for mount in (["--make-rprivate", "/"], ["-t", "tmpfs", "-o", sys.argv[2], "tmpfs", "/dev/shm"]):
+            alone = alone and subprocess.run(["mount", *mount]).returncode == 0
+        print(f"alone={int(alone)}", flush=True)
+        acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
+        for step in range(1_000_000):
+            log.log_step(step, train_loss=1.0)
+            acknowledged.set(step)
+            if step % 50 == 0:
+                time.sleep(0.001)
+        """,
+        tmp_path,
+        how,
+    )
+    if "alone=1" not in child.wait_for_line("alone="):
+        pytest.skip("shared memory cannot be taken away from one process here")
+    child.wait_for_step(3000, 60)
+    child.kill()
+    journals = list(journals_in(tmp_path / "run"))
+    repair(tmp_path / "run")
+
+    assert journals, "the journal is in the run folder"
+    records = whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))
+    assert not events(records, "lost")
+    record_property("measured", f"{child.acknowledged + 1:,} records acknowledged, 0 lost")
+
+
+def test_a_journal_whose_maker_was_killed_before_it_began_is_removed_once_it_is_old(tmp_path):
+    unbegun, young = (tmp_path / f"ai-toolkit-telemetry-{name}.journal" for name in ("old", "young"))
+    living = Journal.create([tmp_path], tmp_path / "metrics.jsonl", session=1)
+    for path in (unbegun, young):
+        path.write_bytes(bytes(10_000))
+    for path in (unbegun, living.path):
+        os.utime(path, (time.time() - 3600,) * 2)
+    for path in list(journals_in(tmp_path)):
+        remove_unbegun(path)
+
+    left = sorted(journals_in(tmp_path))
+    living.close(remove=True)
+
+    assert left == sorted([young, living.path])

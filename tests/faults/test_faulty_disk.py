@@ -1,0 +1,282 @@
+"""A disk that answers with errors, late, or in part: each fault is met by a run of its own, all in one process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+
+import pytest
+
+from tests.faults.aftermath import events, whole_run
+from tests.faults.children import repair
+from tests.faults.fault_rules import Rules, set_rules
+from toolkit.runfolder.manifest import read_manifest
+
+FAULTS = {
+    "hangs": ("write", "hang", None),
+    "is-slow": ("write", "slow", None),
+    "takes-a-part": ("write", "short", None),
+    "is-full": ("write", "ENOSPC", None),
+    "is-beyond-its-quota": ("write", "EDQUOT", None),
+    "became-read-only": ("write", "EROFS", None),
+    "fails-to-write": ("write", "EIO", None),
+    "fails-ten-writes": ("write", "EIO", 10),
+    "forgot-its-open-files": ("write", "ESTALE", None),
+    "fails-to-sync": ("fsync", "EIO", None),
+    "opens-nothing": ("open", "EIO", None),
+    "renames-nothing": ("rename", "EIO", None),
+}
+"""What the disk does: the call that goes wrong, how, and how often."""
+
+INJECTED = """
+# The calls into the system that telemetry makes, as far as they concern its files.
+from tests.faults.children import repair
+from tests.faults.fault_rules import Rules
+
+rules, opened = Rules(sys.argv[2]), {}
+calls = {name: getattr(os, name) for name in ("write", "pwrite", "open", "fdatasync", "fsync", "replace")}
+
+def meet(op, path, since=0.0):
+    return str(path).startswith(sys.argv[1]) and rules.meet(op, str(path), since)
+
+def path_of(descriptor):
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+def write(descriptor, data, *where):
+    if meet("write", path_of(descriptor), opened.get(descriptor, 0.0)):
+        data = memoryview(data)[: max(1, len(data) // 2)]
+    return calls["pwrite" if where else "write"](descriptor, data, *where)
+
+def open_(path, *how, **also):
+    meet("open", path)
+    descriptor = calls["open"](path, *how, **also)
+    opened[descriptor] = time.monotonic()
+    return descriptor
+
+def sync(descriptor):
+    meet("fsync", path_of(descriptor))
+    calls["fdatasync"](descriptor)
+
+def replace(old, new, **also):
+    meet("rename", new)
+    calls["replace"](old, new, **also)
+
+os.write = os.pwrite = write
+os.open, os.fdatasync, os.fsync, os.replace = open_, sync, sync, replace
+"""
+
+LOGS_EVERYWHERE = """
+# A run for each fault, a step of each in turn: before the fault, for as long as it lasts, and behind it.
+names = sys.argv[3:]
+logs = {
+    name: TelemetryLogger(name, log_dir=sys.argv[1], log_every=1, system=False, sync_interval=0.3, close_timeout=30)
+    for name in names
+}
+slowest = {name: SlowestCall() for name in names}
+acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
+told = []
+threading.Thread(target=lambda: told.extend(iter(sys.stdin.readline, "")), daemon=True).start()
+step = 0
+while "end\\n" not in told:
+    # A new metric makes the table anew, which opens and renames files.
+    later = {"made_later": 1.0} if "faults\\n" in told else {}
+    for name, log in logs.items():
+        slowest[name].of(log.log_step, step, train_loss=1.0, x=step, **later)
+    acknowledged.set(step)
+    step += 1
+    time.sleep(0.002)
+for log in logs.values():
+    log.close()
+for name in names:
+    print(f"{name}={slowest[name].seconds}")
+sys.exit(7)
+"""
+
+
+@pytest.fixture(params=["a file system", "injected"])
+def layer(request):
+    """Where the faults are made: in a real file system where one can be mounted, and between Python and the system."""
+    return request.param
+
+
+@pytest.mark.slow
+def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
+    tmp_path, start, layer, request, record_property
+):
+    if layer == "a file system":
+        disk = request.getfixturevalue("faulty_disk")
+        logs, switch, source = disk.mounted, disk.switch, LOGS_EVERYWHERE
+    else:
+        logs, switch, source = tmp_path / "logs", tmp_path / "rules", INJECTED + LOGS_EVERYWHERE
+    child = start(source, logs, switch, *FAULTS)
+    child.wait_for_step(50, 60)
+    for name in FAULTS:
+        _wait_for((logs / name / "metrics.csv").exists)
+    set_rules(switch, *(_rule(name) for name in FAULTS))
+    # What is opened anew while nothing can be: the file was there, so what was in it is gone and has to be told.
+    os.unlink(logs / "opens-nothing" / "metrics.jsonl")
+    child.tell("faults")
+    began = time.monotonic()
+    child.wait_for_step(child.acknowledged + 300, 120)
+    # The sign of life of every run comes every five seconds, and each file is looked after every second.
+    _wait_for(lambda: time.monotonic() - began > 3)
+    # Files that are opened anew are well: that is to be found out while the old ones still fail.
+    _wait_for_growth(logs / "forgot-its-open-files" / "metrics.jsonl")
+    switch.unlink()
+    for name in FAULTS:
+        _wait_for_growth(logs / name / "metrics.jsonl")
+    child.tell("end")
+    ended = child.end(120)
+
+    assert ended.code == 7, ended.err
+    slowest = {name: ended.number(name) for name in FAULTS}
+    assert max(slowest.values()) < 1.0, slowest
+    # A table keeps the rows of records that somebody took away, until it is built again.
+    repair(logs / "opens-nothing")
+    logged = 0
+    for name in FAULTS:
+        records = whole_run(logs / name)
+        steps = [record["global_step"] for record in events(records, "step")]
+        lost = sum(record["records"] for record in events(records, "lost"))
+        assert steps == list(range(steps[0], child.acknowledged + 1)), (
+            f"{name}: not all acknowledged are there"
+        )
+        assert (steps[0] == 0) == (name != "opens-nothing"), name
+        assert bool(lost) == (name == "opens-nothing"), name
+        assert read_manifest(logs / name).latest.status == "finished", name
+        logged += len(records) + lost
+    _assert_said_once(ended.err)
+    record_property(
+        "measured",
+        f"{len(FAULTS)} faults, {logged:,} records, 0 lost undeclared, slowest call "
+        f"{1000 * max(slowest.values()):.0f} ms",
+    )
+
+
+@pytest.mark.root
+def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, faulty_disk, record_property):
+    run = faulty_disk.mounted / "run"
+    child = start(LOGS_EVERYWHERE, faulty_disk.mounted, "-", "run")
+    child.wait_for_step(200, 60)
+    faulty_disk.die()
+    child.wait_for_step(child.acknowledged + 300, 60)
+    before = (faulty_disk.shown / "run" / "metrics.jsonl").stat().st_size
+    faulty_disk.unmount()
+    child.wait_for_step(child.acknowledged + 300, 60)
+    in_the_mount_point = list(faulty_disk.mounted.iterdir())
+    faulty_disk.mount()
+    began = time.monotonic()
+    _wait_for(lambda: (run / "metrics.jsonl").stat().st_size > before)
+    took = time.monotonic() - began
+    child.tell("end")
+    ended = child.end(120)
+
+    assert ended.code == 7, ended.err
+    assert not in_the_mount_point, "nothing is written below an empty mount point"
+    # What was cut in the middle by the server's death stays as it is, and is there again as a whole.
+    half_lines = int((run / "metrics.jsonl").read_bytes()[before - 1 : before] != b"\n")
+    records = whole_run(run, steps=range(child.acknowledged + 1), torn_lines=half_lines)
+    assert not events(records, "lost")
+    assert took < 30
+    record_property(
+        "measured", f"{len(records):,} records, 0 lost, written again {took:.1f} s after it came back"
+    )
+
+
+def test_descriptors_that_a_script_closes_by_their_numbers_cost_nothing_and_nobody_else_is_written_to(
+    tmp_path, start
+):
+    ended = start(
+        """
+        import re
+
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
+        for step in range(300):
+            log.log_step(step, train_loss=1.0)
+        log.flush()
+        ours = [
+            int(number) for number in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{number}")
+            and re.search("metrics|[.]journal", os.readlink(f"/proc/self/fd/{number}"))
+        ]
+        # No turn of a writing thread comes in between: the interpreter does not change threads inside of this.
+        sys.setswitchinterval(10)
+        for number in ours:
+            os.close(number)
+        theirs = [os.open(f"{sys.argv[1]}/theirs-{number}", os.O_RDWR | os.O_CREAT, 0o600) for number in ours]
+        sys.setswitchinterval(0.005)
+        for step in range(300, 600):
+            log.log_step(step, train_loss=1.0, made_later=1)
+            time.sleep(0.002)
+        log.close()
+        for number in theirs:
+            assert os.write(number, b"mine") == 4, "it was not closed in turn"
+            assert os.fstat(number).st_size == 4, "nothing of ours was written to it"
+        print(f"closed={len(ours)}")
+        sys.exit(7)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert ended.number("closed") >= 4, "the records', the table's, the journal's and that of its map"
+    records = whole_run(tmp_path / "run", steps=range(600))
+    assert not events(records, "lost")
+
+
+def test_the_rules_of_these_tests_do_what_they_say(tmp_path):
+    switch = tmp_path / "rules"
+    rules = Rules(switch)
+    met = [rules.meet("write", "/a/b")]
+    set_rules(switch, {"op": "write", "do": "EIO", "path": "/a/", "calls": 2}, {"op": "write", "do": "short"})
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output"):
+            rules.meet("write", "/a/b")
+    met += [rules.meet("write", "/a/b"), rules.meet("fsync", "/a/b")]
+    switch.unlink()
+    met.append(rules.meet("write", "/a/b"))
+
+    assert met == [False, True, False, False]
+    assert rules.hits == 3
+
+
+def _rule(name):
+    op, what, calls = FAULTS[name]
+    rule = {"op": op, "do": what, "path": f"/{name}/", "old": what == "ESTALE"}
+    return rule if calls is None else {**rule, "calls": calls}
+
+
+def _assert_said_once(err):
+    """Each run says once what goes wrong at what; the disk's own words are in it."""
+    said = re.findall(r"\[telemetry\] (.+?) failed \((.+?)\); training goes on", err)
+    for words in ("No space left", "Disk quota", "Read-only", "Stale file", "Input/output"):
+        assert any(words in answer for _, answer in said), f"nothing was said of {words!r}: {said}"
+    number = {
+        words: sum(_words(what) == words for _, what, _ in FAULTS.values()) for words in map(_said, said)
+    }
+    for doing, answer in set(said):
+        times, runs = said.count((doing, answer)), number.get(_said((doing, answer)), 0)
+        assert times <= runs, f"{doing!r} was said {times} times by {runs} runs: {answer}"
+
+
+def _said(one):
+    return re.sub(r"^.*\[Errno \d+\] |: .*$", "", one[1])
+
+
+def _words(what):
+    return os.strerror(getattr(errno, what)) if what.isupper() else ""
+
+
+def _wait_for(holds):
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _wait_for_growth(path):
+    _wait_for(path.exists)
+    size = path.stat().st_size
+    _wait_for(lambda: path.stat().st_size > size)

@@ -1,0 +1,252 @@
+"""The training is the same, to the last bit, with telemetry on, off, and failing in every way there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.faults.children import ROOT
+from tests.lengths import is_long, longer
+
+WAYS = [
+    "absent",
+    "absent_and_failing",
+    "disabled",
+    "on",
+    "with_a_failure_of_its_own",
+    "with_all_that_hangs",
+    "with_a_disk_that_fails_and_no_journal",
+    "with_no_threads",
+    "with_all_that_raises",
+    "with_every_function_of_the_loop_raising_in_turn",
+    "with_every_function_of_set_up_and_end_raising_in_turn",
+]
+STEPS = longer(24, 400)
+THE_SAME = ("weights", "optimizer", "losses", "python's random numbers", "numpy's", "torch's")
+
+
+class Trained:
+    """What became of the same training in each way of having telemetry."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.ways = sorted(path.stem for path in folder.glob("*.end"))
+
+    def result(self, way):
+        return json.loads((self._folder / f"{way}.json").read_text())
+
+    def end(self, way):
+        return json.loads((self._folder / f"{way}.end").read_text())
+
+    def printed(self, way, stream):
+        lines = (self._folder / f"{way}.{stream}").read_text().splitlines()
+        return [line for line in lines if not line.startswith("[telemetry] ")]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.faults.seeded_training",
+            folder,
+            str(STEPS),
+            *([] if is_long() else WAYS),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TRY_EVERY": str(longer(16, 1))},
+        capture_output=True,
+        text=True,
+        timeout=longer(220, 3000),
+    )
+    assert done.returncode == 0, done.stderr
+    return Trained(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(longer(240, 3600))
+def test_weights_losses_and_random_numbers_are_the_same_to_the_last_bit(trained, record_property):
+    without = trained.result("absent")
+    different = {
+        way: [what for what in THE_SAME if trained.result(way)[what] != without[what]] for way in trained.ways
+    }
+
+    record_property(
+        "measured", f"{STEPS} steps, {len(trained.ways)} ways to have telemetry, 0 bits different"
+    )
+    assert not {way: what for way, what in different.items() if what}
+    assert len(set(without["losses"])) > STEPS // 2, "a training that does nothing proves nothing"
+
+
+def test_telemetry_was_really_on_and_really_failing(trained):
+    assert trained.result("on")["telemetry errors"] == 0
+    for way in trained.ways:
+        if way.startswith("with_") and ("raises" in way or "fails" in way or "no_" in way):
+            assert trained.result(way)["telemetry errors"] > 0, way
+
+
+def test_exit_code_and_output_are_those_of_the_training(trained, record_property):
+    failing = {"absent_and_failing", "with_a_failure_of_its_own"}
+    for way in trained.ways:
+        assert trained.end(way)["code"] == (1 if way in failing else 7), way
+        if not way.endswith("set_up_and_end_raising_in_turn"):
+            assert trained.printed(way, "out") == trained.printed("absent", "out"), way
+
+    last_lines = [trained.printed(way, "err")[-1] for way in failing]
+    record_property("measured", f"{len(trained.ways)} processes, each with the training's own exit code")
+    assert last_lines == ["ValueError: the training's own"] * 2
+
+
+def test_no_function_of_ours_that_raises_in_the_loop_reaches_the_training(trained, record_property):
+    result = trained.result("with_every_function_of_the_loop_raising_in_turn")
+
+    record_property("measured", f"{result['functions']} functions made to raise, 0 reached the training")
+    assert result["reached the training"] == []
+    assert result["functions"] > 300
+    assert result["still live"], "and it goes on logging"
+
+
+def test_no_function_of_ours_that_raises_at_the_start_or_the_end_reaches_the_training(
+    trained, record_property
+):
+    result = trained.result("with_every_function_of_set_up_and_end_raising_in_turn")
+
+    record_property("measured", f"{result['functions']} functions made to raise, 0 reached the training")
+    assert result["reached the training"] == []
+    assert result["functions"] >= longer(25, 300)
+    assert result["slowest"] < 60.0, "and none of them holds up the script"
+
+
+# ---------------------------------------------------------------- what the process is set to
+
+SNAPSHOTS = """
+    import asyncio, decimal, faulthandler, gc, locale, logging, multiprocessing, os, pickle, random, resource, signal
+    import socket, ssl, subprocess, sys, threading, time, warnings
+
+    if sys.argv[2] == "torch":
+        import numpy, torch
+        torch.set_num_threads(1)
+
+    def settings():
+        fork, start = os.fork, threading.Thread.start
+        found = {
+            "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+            "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, []),
+            "wake-up descriptor": signal.set_wakeup_fd(-1),
+            "timers": [signal.getitimer(which)[0] for which in (0, 1, 2)],
+            "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, sys.displayhook, sys.breakpointhook),
+            "tracing": (sys.gettrace(), sys.getprofile(), threading._trace_hook, threading._profile_hook),
+            "functions": (os.fork, os._exit, os.write, os.open, open, print, time.time, time.sleep, fork, start),
+            "subprocess": (subprocess.Popen, socket.socket, pickle.dumps, ssl.create_default_context),
+            "faulthandler": faulthandler.is_enabled(),
+            "warnings": list(warnings.filters),
+            "logging": (list(logging.root.handlers), logging.root.level, logging.raiseExceptions, logging.lastResort),
+            "logging switched off": logging.root.manager.disable,
+            "environment": dict(os.environ),
+            "working folder": os.getcwd(),
+            "umask": (lambda mask: (os.umask(mask), mask)[1])(os.umask(0o77)),
+            "start method": multiprocessing.get_start_method(allow_none=True),
+            "garbage collection": (gc.isenabled(), gc.get_threshold(), gc.get_debug(), list(gc.callbacks)),
+            "locale": locale.setlocale(locale.LC_ALL),
+            "decimal": repr(decimal.getcontext()),
+            "recursion": sys.getrecursionlimit(),
+            "switching": sys.getswitchinterval(),
+            "path": (list(sys.path), list(sys.path_hooks), list(sys.meta_path)),
+            "streams": (sys.stdin, sys.stdout, sys.stderr, sys.stdout.write, sys.stderr.write),
+            "threads": sorted(thread.name for thread in threading.enumerate()),
+            "event loop": asyncio.events._event_loop_policy,
+            "limits": [resource.getrlimit(which) for which in range(16)],
+            "priority": os.getpriority(os.PRIO_PROCESS, 0),
+            "processors": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+            "random numbers": hash(random.getstate()),
+            "descriptors": {name: os.readlink(f"/proc/self/fd/{name}") for name in listed()},
+            "children": multiprocessing.active_children(),
+        }
+        if "torch" in sys.modules:
+            found |= {
+                "torch": (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()),
+                "determinism": (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark),
+                "precision": torch.get_float32_matmul_precision(),
+                "torch's random numbers": hash(torch.get_rng_state().numpy().tobytes()),
+                "numpy's random numbers": hash(str(numpy.random.get_state(legacy=False))),
+                "CUDA": torch.cuda.is_initialized(),
+                "module hooks": [len(hooks) for hooks in module_hooks()],
+            }
+        return found
+
+    def module_hooks():
+        module = torch.nn.modules.module
+        return (module._global_forward_hooks, module._global_forward_pre_hooks, module._global_backward_hooks)
+
+    def listed():
+        names = []
+        for name in os.listdir("/proc/self/fd"):
+            if os.path.exists(f"/proc/self/fd/{name}"):
+                names.append(name)
+        return names
+
+    def different(one, other):
+        return sorted(name for name in one if one[name] != other[name])
+
+    settings()
+    before = settings()
+    from toolkit.telemetry import TelemetryLogger
+    from tests.faults.everything import call_everything
+    after_import = settings()
+    heavy = {"torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit"} & set(sys.modules)
+    hooked = {"excepthook": True, "threads": True, "signals": True}
+    log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, errors=hooked if sys.argv[2] == "torch" else True)
+    for step in range(0, 30, 10):
+        call_everything(log, step)
+    log.flush()
+    during = settings()
+    deadline = time.monotonic() + 30
+    while log._run._sampling.latest().get("cpu_mem_rss_mb") is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    log.close()
+    deadline = time.monotonic() + 30
+    while different(before, settings()) and time.monotonic() < deadline:
+        time.sleep(0.05)  # a thread that was asked to end is still on its way
+    after = settings()
+    if sys.argv[2] != "torch":
+        loaded = {"torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit"} & set(sys.modules)
+        print("LOADED", sorted(loaded | heavy))
+    print("SETTINGS", len(before))
+    print("IMPORT", different(before, after_import))
+    print("DURING", different(before, during))
+    print("AFTER", different(before, after), {name: (before[name], after[name]) for name in different(before, after)})
+"""
+
+OURS_WHILE_IT_RUNS = {"threads", "descriptors"}
+ASKED_FOR = {"hooks", "signal handlers", "streams", "wake-up descriptor"}
+
+
+@pytest.mark.parametrize("beside", ["nothing", "torch"])
+def test_all_that_a_process_is_set_to_is_as_it_was(tmp_path, beside, record_property):
+    script = tmp_path / "snapshots.py"
+    script.write_text(textwrap.dedent(SNAPSHOTS))
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "logs", beside],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.split(" ")[0].isupper())
+
+    record_property("measured", f"{said['SETTINGS']} settings of the process compared, 0 changed")
+    assert said["IMPORT"] == "[]"
+    assert said["AFTER"].startswith("[] "), said["AFTER"]
+    changed = set(json.loads(said["DURING"].replace("'", '"')))
+    allowed = OURS_WHILE_IT_RUNS | (ASKED_FOR if beside == "torch" else {"streams"})
+    assert changed <= allowed
+    assert beside == "torch" or said["LOADED"] == "[]"

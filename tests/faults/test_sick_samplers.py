@@ -1,0 +1,315 @@
+"""A driver and a system that err, lie and hang: the training does not notice, and no lie is written down as a value."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from tests.faults.aftermath import events, whole_run
+from toolkit.telemetry.clock import ManualClock
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.samplers.host import HostSampler
+
+FUNCTIONS = [
+    "nvmlInitWithFlags",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlShutdown",
+]
+CODES = [*range(1, 31), 999, 12345, -1]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """Return the folder of a library that NVML's Python module takes for the driver's own."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler to build a driver with")
+    folder = tmp_path_factory.mktemp("driver")
+    source = Path(__file__).with_name("sick_driver.c")
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return folder
+
+
+def with_driver(folder, sickness):
+    return {"LD_LIBRARY_PATH": str(folder), "SICK_DRIVER": str(sickness)}
+
+
+ASKS_AGAIN_AND_AGAIN = """
+import json
+from toolkit.telemetry.environment import _nvidia_accelerators
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.samplers.gpu import NvmlSampler
+from toolkit.telemetry.samplers.sampler import NothingToSample
+
+def sampled(sickness):
+    "What two rounds under `sickness` and one behind it say, and how many failures were counted."
+    with open(os.environ["SICK_DRIVER"], "w") as file:
+        file.write(sickness)
+    guard = Guard()
+    sampler = NvmlSampler(guard=guard, environ={})
+    values = {}
+    for _ in range(2):
+        with guard.watch("sampling"):
+            try:
+                values = dict(sampler.sample())
+            except NothingToSample:
+                values = {"nothing": 1}
+    with guard.watch("describing"):
+        _nvidia_accelerators()
+    with guard.watch("closing"):
+        sampler.close()
+    return values, guard.total
+
+import logging
+logging.disable(logging.CRITICAL)
+well, failures = sampled("")
+print(json.dumps({"well": well, "failures": failures}))
+for function, code in json.loads(sys.argv[1]):
+    values, failures = sampled(f"{function} {code}\\n")
+    wrong = {name: value for name, value in values.items() if name != "nothing" and value != well.get(name)}
+    print(json.dumps({"function": function, "code": code, "kept": len(values), "wrong": wrong, "failures": failures}))
+began = time.monotonic()
+values, failures = sampled("lies 1\\n")
+print(json.dumps({"lies": values, "failures": failures, "seconds": time.monotonic() - began}))
+"""
+
+
+def test_no_error_and_no_lie_of_a_driver_becomes_a_value(tmp_path, start, driver, record_property):
+    cases = [(function, code) for function in FUNCTIONS for code in CODES]
+    sickness = tmp_path / "sickness"
+    child = start(ASKS_AGAIN_AND_AGAIN, json.dumps(cases), env=with_driver(driver, sickness))
+    ended = child.end(200)
+
+    assert ended.code == 0, ended.err
+    well, *answers, lies = map(json.loads, ended.out.splitlines())
+    record_property(
+        "measured", f"{len(answers)} errors of a driver and a lie in every number, 0 false values"
+    )
+    assert well["well"]["gpu/0/util"] == 50
+    assert well["well"]["gpu/0/power_w"] == 300.0
+    assert well["failures"] == 0
+    assert len(answers) == len(cases)
+    assert not [answer for answer in answers if answer["wrong"]]
+    unseen = [answer for answer in answers if answer["kept"] < len(well["well"]) and not answer["failures"]]
+    # What the hardware does not offer is nobody's failure, nor is a machine without a driver.
+    assert {answer["code"] for answer in unseen} <= {3, 4, 9, 12, 13}, unseen
+    assert lies["lies"] in ({}, {"nothing": 1}), "better no value than a false one"
+    assert lies["seconds"] < 60.0, "a driver that counts four billion GPUs is not asked for each of them"
+
+
+LOGS_BESIDE_A_DRIVER = """
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0, close_timeout=2.0)
+slowest = SlowestCall()
+deadline = time.monotonic() + 60
+step = 0
+
+def log_until(is_done):
+    global step
+    while not is_done(log._run._sampling) and time.monotonic() < deadline:
+        slowest.of(log.log_step, step, train_loss=1.0)
+        step += 1
+        time.sleep(0.05)
+
+if sys.argv[3]:
+    log_until(lambda sampling: "gpu/0/util" in sampling.latest())
+    with open(os.environ["SICK_DRIVER"], "w") as file:
+        file.write(sys.argv[3])
+if "hang" in sys.argv[2] + sys.argv[3]:
+    hangs_at_the_end = "nvmlShutdown" in sys.argv[3]
+    log_until(lambda sampling: hangs_at_the_end or sampling.sources()["nvml"] == "hung")
+    time.sleep(1.2)  # one more system record
+else:
+    log_until(lambda sampling: any("GPU 0" in kind for kind in log.guard.counts))
+began = time.monotonic()
+log.close()
+print(f"closing={time.monotonic() - began}")
+print(f"slowest={slowest.seconds}")
+print(f"steps={step}")
+sys.exit(7)
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_that_hangs_or_goes_away_holds_up_neither_the_training_nor_its_end(
+    tmp_path, start, driver, record_property
+):
+    ways = {
+        "hangs at its first call": ("nvmlInitWithFlags hang\n", ""),
+        "hangs in a question": ("nvmlDeviceGetTemperature hang\n", ""),
+        "hangs later": ("", "nvmlDeviceGetPowerUsage hang\n"),
+        "hangs at the end": ("", "nvmlShutdown hang\n"),
+        "loses its GPU": ("", "".join(f"{name} 15\n" for name in FUNCTIONS)),
+        "is unloaded": ("", "".join(f"{name} 9\n" for name in FUNCTIONS)),
+    }
+    children = {}
+    for number, (way, (at_first, later)) in enumerate(ways.items()):
+        sickness = tmp_path / f"sickness{number}"
+        sickness.write_text(at_first)
+        folder = tmp_path / str(number)
+        # All at once: each of them mostly waits.
+        child = start(LOGS_BESIDE_A_DRIVER, folder, at_first, later, env=with_driver(driver, sickness))
+        children[way] = folder, child
+    slowest, closing = 0.0, 0.0
+    for way, (folder, child) in children.items():
+        ended = child.end(150)
+
+        assert ended.code == 7, (way, ended.err)
+        slowest, closing = max(slowest, ended.number("slowest")), max(closing, ended.number("closing"))
+        records = whole_run(folder / "run", steps=range(int(ended.number("steps"))))
+        named = [record for record in events(records, "system") if "nvml" in record.get("not_answering", [])]
+        if "hangs" in way and "end" not in way:
+            assert named, f"a driver that {way} is named"
+        elif "hangs" not in way:
+            messages = [record for record in events(records, "error") if "GPU 0" in record["doing"]]
+            assert len(messages) == 1, f"a driver that {way} is one kind of trouble, told of once"
+    record_property(
+        "measured",
+        f"{len(ways)} ways to hang or go away, slowest call {slowest * 1e3:.1f} ms, end {closing:.1f} s",
+    )
+    assert slowest < 1.0
+    assert closing < 2.0 + 10.0
+
+
+# ---------------------------------------------------------------- psutil
+
+OF_THE_PROCESS = ["memory_info", "cpu_percent", "num_threads"]
+OF_THE_MACHINE = ["cpu_percent", "virtual_memory", "swap_memory", "disk_io_counters", "net_io_counters"]
+ERRORS = [
+    psutil.AccessDenied(1),
+    psutil.NoSuchProcess(1),
+    psutil.ZombieProcess(1),
+    OSError(5, "no /proc"),
+    FileNotFoundError(2, "/proc/stat"),
+    RuntimeError("a bug"),
+    ValueError("invalid literal for int()"),
+    KeyError("MemAvailable"),
+    IndexError(),
+    NotImplementedError(),
+    MemoryError(),
+]
+
+
+def answers_of(sampler, clock, rounds=3):
+    values = {}
+    for _ in range(rounds):
+        values = dict(sampler.sample())
+        clock.advance(1.0)
+    return values
+
+
+def test_a_psutil_that_raises_anything_anywhere_costs_only_what_it_was_asked_for(
+    monkeypatch, record_property
+):
+    clock, tried = ManualClock(), 0
+    whole = answers_of(HostSampler(guard=Guard(), clock=clock), clock)
+    for place, functions in ((psutil.Process, OF_THE_PROCESS), (psutil, OF_THE_MACHINE)):
+        for function in functions:
+            for error in ERRORS:
+
+                def fail(*_, error=error, **__):
+                    raise error
+
+                with monkeypatch.context() as patch:
+                    patch.setattr(place, function, fail)
+                    guard = Guard()
+                    values = answers_of(HostSampler(guard=guard, clock=clock), clock)
+                tried += 1
+                missing = set(whole) - set(values)
+                assert 1 <= len(missing) <= 2, (function, error, missing)
+                assert guard.total == 1, "told of once"
+
+    record_property("measured", f"{tried} failures of psutil, each cost only its own metric")
+
+
+NONSENSE = [
+    -1,
+    -0.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    2**64 - 1,
+    10**400,
+    "many",
+    None,
+    b"\xff",
+    [],
+    object(),
+    1j,
+]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=lambda value: repr(value)[:20])
+def test_nonsense_from_psutil_is_not_written_down_as_a_value(monkeypatch, nonsense):
+    everything = SimpleNamespace(
+        rss=nonsense, percent=nonsense, used=nonsense,
+        read_bytes=nonsense, write_bytes=nonsense, bytes_sent=nonsense, bytes_recv=nonsense,
+    )  # fmt: skip
+    for function in ("memory_info", "num_threads", "cpu_percent"):
+        answer = everything if function == "memory_info" else nonsense
+        monkeypatch.setattr(psutil.Process, function, lambda *_, answer=answer, **__: answer)
+    for function in OF_THE_MACHINE:
+        answer = nonsense if function == "cpu_percent" else everything
+        monkeypatch.setattr(psutil, function, lambda *_, answer=answer, **__: answer)
+    clock = ManualClock()
+
+    assert answers_of(HostSampler(guard=Guard(), clock=clock), clock) == {}
+
+
+def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_goes_on(
+    tmp_path, start, record_property
+):
+    source = """
+        import psutil
+        how = sys.argv[2]
+
+        def odd(*_, **__):
+            if how == "exits":
+                sys.exit("a library that thinks it is a program")
+            threading.Event().wait()
+
+        psutil.virtual_memory = odd
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0)
+        slowest = SlowestCall()
+        deadline = time.monotonic() + 60
+        wanted = {"hangs": "hung", "exits": "ended"}[how]
+        step = 0
+        while log._run._sampling.sources()["host"] != wanted and time.monotonic() < deadline:
+            slowest.of(log.log_step, step, train_loss=1.0)
+            step += 1
+            time.sleep(0.02)
+        time.sleep(1.2)
+        log.close()
+        print(f"slowest={slowest.seconds}")
+        print(f"steps={step}")
+        sys.exit(7)
+    """
+    children = {how: start(source, tmp_path / how, how) for how in ("hangs", "exits")}
+    for how, child in children.items():
+        ended = child.end(120)
+        assert ended.code == 7, ended.err
+        assert ended.number("slowest") < 1.0
+        records = whole_run(tmp_path / how / "run", steps=range(int(ended.number("steps"))))
+        if how == "hangs":
+            assert any("host" in record.get("not_answering", []) for record in events(records, "system"))
+        else:
+            told = [record["message"] for record in events(records, "error")]
+            assert told == ["RuntimeError: it ended its own thread, and is not asked again"]
+    record_property("measured", "hang and exit of psutil, each named in the records, exit code unchanged")

@@ -1,0 +1,32 @@
+"""The inputs that are kept: where they lie, and how they are replayed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.fuzz.targets import TARGETS, Target
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def inputs_of(target: Target) -> list[Path]:
+    """Return the files with inputs of one target, in the same order everywhere."""
+    return sorted(path for path in (CORPUS / target.name).glob("*") if path.is_file())
+
+
+def replay(target: Target, path: Path) -> None:
+    """Run one stored input; whatever it raises is a promise broken."""
+    target.fuzz_one(path.read_bytes())
+
+
+def write_dictionary(target: Target, path: Path) -> None:
+    """Write the words of a target's format as libFuzzer reads them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    words = ("".join(f"\\x{byte:02x}" for byte in token) for token in target.tokens)
+    path.write_text("".join(f'"{word}"\n' for word in words))
+
+
+def size_of_all() -> int:
+    """Return how many bytes all inputs take."""
+    return sum(os.path.getsize(path) for target in TARGETS.values() for path in inputs_of(target))

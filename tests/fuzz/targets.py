@@ -1,0 +1,1083 @@
+"""What is fuzzed: functions that take any bytes and raise only where a promise is broken.
+
+Each target is a plain function of `bytes`, so that a coverage-guided fuzzer, a replay of stored inputs and a person
+with an input at hand all call the same one. What a target lets pass is documented by the code that it calls; every
+other exception is a finding, and so is a property that does not hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import shutil
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dashboard.data import line_parser
+from dashboard.data.column_cache import ColumnCache
+from dashboard.data.completion_reader import CompletionReader
+from dashboard.data.completions import CompletionQuery
+from dashboard.data.config_diff import diff, flatten, to_yaml
+from dashboard.data.error_details import details_of
+from dashboard.data.run_listing import RootListing, card_of, read_start, trend_of
+from dashboard.data.run_log import RunLog
+from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
+from dashboard.data.words import clean
+from toolkit.cli import main as command_line
+from toolkit.cli.training_yaml import UnusableError, read_training_yaml
+from toolkit.diagnostics.examiner import examine
+from toolkit.diagnostics.policy import policy_of_run
+from toolkit.runfolder.blocks import blocks_of, records_in
+from toolkit.runfolder.codec import RecordError, decode, encode, with_non_finite
+from toolkit.runfolder.control import ControlRefused, decode_request, encode_request
+from toolkit.runfolder.csv_table import CsvTable
+from toolkit.runfolder.journal import pending_lines, record_file_of
+from toolkit.runfolder.labels import LabelsError, read_labels, write_labels
+from toolkit.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_JSONL
+from toolkit.runfolder.manifest import ManifestError, read_manifest, write_manifest
+from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_from
+from toolkit.runfolder.records import MAX_RECORD_BYTES, Record
+from toolkit.runfolder.repair import build_table, drain_journal
+from toolkit.telemetry.clock import SystemClock
+from toolkit.telemetry.control_poller import ControlPoller
+from toolkit.telemetry.exporters.one_logger_file import OneLoggerFileExporter
+from toolkit.telemetry.exporters.scalars import scalars_of
+from toolkit.telemetry.notify import post
+from toolkit.telemetry.notify.deliver import _refusal
+from toolkit.telemetry.notify.exchange import Answer, NotDelivered
+from toolkit.telemetry.notify.services import SERVICES
+from toolkit.telemetry.option_blocks.web_address import AddressError, web_address
+from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.privacy.redaction import Redactor
+from toolkit.timing.chrome_trace import chrome_trace
+from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.span_tree import build_tree
+
+LONGEST_INPUT = 16 * 1024
+"""Longer inputs find little more and are slow; what is about size has tests of its own."""
+
+_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One thing that is fuzzed."""
+
+    name: str
+    fuzz_one: Callable[[bytes], None]
+    watched: tuple[str, ...]
+    """Modules whose coverage guides the fuzzer."""
+    tokens: tuple[bytes, ...] = ()
+    """Words of the format, for a fuzzer to put into its inputs."""
+
+
+TARGETS: dict[str, Target] = {}
+
+
+def _target(*watched: str, tokens: tuple[bytes, ...] = ()) -> Callable[..., Callable[[bytes], None]]:
+    def register(function: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        name = function.__name__.removeprefix("fuzz_")
+        TARGETS[name] = Target(name=name, fuzz_one=function, watched=watched, tokens=tokens)
+        return function
+
+    return register
+
+
+_JSON = (
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b":",
+    b",",
+    b'"',
+    b"\n",
+    b"null",
+    b"true",
+    b"false",
+    b"NaN",
+    b"-Infinity",
+    b"1e999",
+    b"1e308",
+    b"18446744073709551616",
+    b"-9223372036854775809",
+    b'"\\ud800"',
+    b"\xe2\x80\xa8",
+    b"\xff",
+    b"\0",
+    b"\xef\xbb\xbf",
+)
+_RECORD = (
+    *tuple(
+        f'"{name}":'.encode()
+        for name in (
+            "event",
+            "time",
+            "elapsed",
+            "seq",
+            "session",
+            "global_step",
+            "train_loss",
+            "non_finite",
+            "rank",
+        )
+    ),
+    b'"step"',
+    b'"start"',
+    b'"end"',
+    b'"lost"',
+    b'"eval"',
+    b'"epoch"',
+    b'"system"',
+    b'"error"',
+)
+_SPAN = (
+    *tuple(
+        f'"{name}":'.encode()
+        for name in (
+            "id",
+            "parent_id",
+            "name",
+            "start",
+            "duration",
+            "clock",
+            "attributes",
+            "spans",
+            "span_id",
+        )
+    ),
+    b'"span"',
+    b'"span_start"',
+    b'"span_event"',
+    b'"span_summary"',
+    b'"checkpoint"',
+    b'"ledger"',
+)
+
+
+# ---------------------------------------------------------------- the record file
+
+
+@_target(
+    "toolkit.runfolder.reader", "toolkit.runfolder.codec", "toolkit.runfolder.blocks", tokens=_JSON + _RECORD
+)
+def fuzz_records(data: bytes) -> None:
+    """A reader shows each whole line that is a record, once, and nothing else; read as it grows or all at once."""
+    path = _scratch() / METRICS_JSONL
+    grown: list[Record] = []
+    bad = 0
+    cursor = Cursor()
+    for size in _sizes(data):
+        path.write_bytes(data[:size]) if not size else _extend(path, data[:size])
+        chunk = read_from(path, cursor)
+        assert not chunk.replaced
+        grown += chunk.records
+        bad += chunk.bad_count
+        cursor = chunk.cursor
+    fresh = read_from(path)
+    assert grown == fresh.records
+    assert bad == fresh.bad_count
+    lines = data.split(b"\n")[:-1]
+    assert fresh.next_offset == len(data) - len(data.rpartition(b"\n")[2])
+    assert len(fresh.records) + fresh.bad_count == sum(1 for line in lines if line)
+
+    unclaimed = iter(lines)
+    for record in fresh.records:
+        # In the order of the lines, each from a line of its own, and as another parser understands that line.
+        assert any(_is_the_record(line, record) for line in unclaimed), record
+
+    blocks = [records_in(block) for block in blocks_of(path)]
+    assert [record for records, _ in blocks for record in records] == fresh.records
+    assert sum(count for _, count in blocks) == fresh.bad_count
+
+    numbered = [record for record in fresh.records if type(record.get("seq")) is int]
+    last = last_record(path)
+    if numbered and not data.rpartition(b"\n")[2]:
+        assert last == numbered[-1]
+    seqs = [record["seq"] for record in numbered]
+    if seqs and seqs == sorted(set(seqs)) and len(numbered) == len(fresh.records):
+        middle = seqs[len(seqs) // 2]
+        behind = read_from(path, offset_behind(path, middle)).records
+        assert [record["seq"] for record in behind if type(record.get("seq")) is int] == [
+            seq for seq in seqs if seq > middle
+        ]
+    for record in fresh.records:
+        line = encode(record)
+        assert line.endswith(b"\n")
+        assert b"\n" not in line[:-1]
+        assert len(line) <= MAX_RECORD_BYTES
+        if "cut" not in record and "unencodable" not in record and len(line) < 8_000:
+            assert decode(line) == record
+
+
+@_target(
+    "toolkit.runfolder.codec",
+    tokens=(b"\xed\xa0\x80", b"non_finite", b"cut", b"unencodable", b"event", b"seq"),
+)
+def fuzz_encode(data: bytes) -> None:
+    """Any plain record becomes one strict line of at most 64 KiB, which gives the same record back."""
+    made = _Maker(data)
+    record = made.mapping(depth=0, amplified=True)
+    line = encode(record)
+    assert line.endswith(b"\n")
+    assert b"\n" not in line[:-1]
+    assert len(line) <= MAX_RECORD_BYTES, len(line)
+    back = decode(line)
+    json.loads(line, parse_constant=_no_constant)
+    is_as_it_was = not ({"cut", "unencodable", "non_finite"} & (record.keys() | back.keys()))
+    if is_as_it_was and not made.has_odd_value:
+        assert back == json.loads(json.dumps(record)), (back, record)
+    flat = {key: value for key, value in record.items() if isinstance(value, float)}
+    if len(flat) == len(record) and not made.has_odd_value and "non_finite" not in record and len(flat) < 400:
+        assert repr({key: with_non_finite(back)[key] for key in flat}) == repr(flat)
+
+
+@_target(
+    "toolkit.runfolder.journal", "toolkit.runfolder.repair", tokens=(b'{"seq":1}\n', b'"seq":', b"\n", b"\0")
+)
+def fuzz_journal(data: bytes) -> None:
+    """Whatever lies in shared memory: what is recovered from it was committed there, and the record file only grows."""
+    folder = _scratch()
+    records, journal = folder / METRICS_JSONL, folder / "ai-toolkit-telemetry-0.journal"
+    kind, head, lines = data[:1], data[1:65], data[65:]
+    old = b""
+    if kind and kind[0] & 1:
+        # One of ours: a kill came while the lines were being written out.
+        words = [4096, os.getpid(), 1, min(len(lines), 4096)]
+        old = lines[: kind[0] * 4]
+    else:
+        words = list(struct.unpack(f"={len(head) // 8}Q", head[: len(head) // 8 * 8]))
+    header = struct.pack(f"={1 + len(words)}Q", 0x324C4E524A4B5441, *words).ljust(1024, b"\0")
+    journal.write_bytes((header + os.fsencode(records)).ljust(8192, b"\0") + lines)
+    records.write_bytes(old)
+    before = _seqs(old)
+    committed = pending_lines(journal)
+    assert record_file_of(journal) == records
+    assert [seq for seq, _ in committed] == sorted({seq for seq, _ in committed})
+    for _, line in committed:
+        assert line in lines
+        assert line.endswith(b"\n")
+
+    drain_journal(journal, records)
+    after = records.read_bytes()
+    assert after.startswith(old)
+    assert not committed or after.endswith(b"\n")
+    newest = max(before, default=-1)
+    there = _seqs(after)
+    assert all(seq in there for seq, _ in committed if seq > newest), (committed, there)
+    known = {line for _, line in committed}
+    for line in after[len(old) :].splitlines(keepends=True)[1:]:
+        assert line in known, line
+    if journal.exists():
+        # It holds nothing and is not a day old, or was never a journal of ours.
+        assert not committed
+    journal.unlink(missing_ok=True)
+
+
+@_target(
+    "toolkit.runfolder.csv_table", "toolkit.runfolder.columns", tokens=_JSON + _RECORD + (b'"=1"', b'"a,b"')
+)
+def fuzz_table_of_records(data: bytes) -> None:
+    """The table that is built of any record file has one row for each record, and pandas' rules understand it."""
+    folder = _scratch()
+    records, table = folder / METRICS_JSONL, folder / "metrics.csv"
+    records.write_bytes(data)
+    rows, _ = build_table(records, table)
+    content = table.read_bytes()
+    cells = list(csv.reader(io.StringIO(content.decode("utf-8"), newline="")))
+    header = cells[0]
+    seqs = [int(row[header.index("seq")]) for row in cells[1:]]
+    assert len(set(header)) == len(header)
+    assert len(seqs) == rows
+    assert seqs == sorted(set(seqs))
+    assert all(len(row) == len(header) for row in cells)
+    for cell in (cell for row in cells for cell in row):
+        assert not cell.startswith(("=", "+", "@", "\t", "\r")), cell
+        assert not cell.startswith("-") or _is_number(cell), cell
+
+    # The table as it was kept while the records came says the same as the one that was built of them afterwards.
+    kept = CsvTable(folder / "kept.csv")
+    for record in read_from(records).records:
+        kept.append([record])
+    kept.settle()
+    kept.close()
+    if rows:
+        assert _unpadded(folder / "kept.csv") == _unpadded(table)
+    (folder / "kept.csv").unlink(missing_ok=True)
+
+
+@_target(
+    "toolkit.runfolder.csv_table",
+    "toolkit.telemetry.csv_mirror",
+    tokens=(b",", b'"', b"\n", b"\0", b'""', b"\r"),
+)
+def fuzz_found_table(data: bytes) -> None:
+    """Whatever stands in metrics.csv, the run's table has its newest rows in the end, and any CSV reader opens it."""
+    from toolkit.telemetry.csv_mirror import CsvMirror
+
+    folder = _scratch()
+    header = (
+        b"event,time,elapsed,seq,session,global_step,epoch,train_loss,val_loss,lr,grad_norm,samples_per_sec"
+    )
+    header += b",sec_per_step,gpu_mem_allocated,gpu_mem_reserved,cpu_mem_rss_mb,gpu_util,nan_inf_detected"
+    found = data[1:] if data[:1] == b"!" else header + b"\n" + data
+    (folder / "metrics.csv").write_bytes(found)
+    first = [_step(seq) for seq in range(3)]
+    (folder / METRICS_JSONL).write_bytes(b"".join(map(encode, first)))
+    mirror = CsvMirror(folder, mode=0o600)
+    mirror.start_at()
+    more = [{**_step(seq), "another": 1.5} for seq in range(3, 6)]
+    with (folder / METRICS_JSONL).open("ab") as file:
+        file.write(b"".join(map(encode, more)))
+    mirror.write(more)
+    mirror.close()
+    text = (folder / "metrics.csv").read_text("utf-8", errors="replace")
+    if "\0" not in text and "\r" not in text:
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        assert [row["another"] for row in rows[-3:]] == ["1.5"] * 3
+    build_table(folder / METRICS_JSONL, folder / "metrics.csv")
+
+
+# ---------------------------------------------------------------- small files
+
+
+@_target("toolkit.runfolder.manifest", "toolkit.runfolder.status", "dashboard.data.run_listing", tokens=_JSON)
+def fuzz_manifest(data: bytes) -> None:
+    """A run.json is understood or refused; what is understood is shown, found, sorted and written again unchanged."""
+    folder = _scratch()
+    (folder / MANIFEST).write_bytes(data)
+    (folder / METRICS_JSONL).write_bytes(b"")
+    (found,), problems = RootListing(folder.parent, 0).scan()
+    assert not problems
+    card = card_of(found, 1e9)
+    for by in ("last sign", "started", "name", "loss", "progress", "duration", "status"):
+        order: SortBy = by  # type: ignore[assignment]  # each is one
+        assert sort_cards([card, card], order) == [card, card]
+    matches(parse("loss<1 step>5 duration>1h a tag:b"), card)
+    _ = card.progress, card.open_findings, card.live
+    for text in (card.name, card.key, card.host, card.status.why, card.project or "", *card.tags):
+        text.encode("utf-8")
+    try:
+        manifest = read_manifest(folder)
+    except ManifestError as error:
+        _require_short(error, 1_000)
+        assert found.problem is not None
+        return
+    policy_of_run(manifest.diagnostics)
+    write_manifest(folder, manifest)
+    assert repr(read_manifest(folder)) == repr(manifest)
+
+
+@_target("toolkit.runfolder.labels", "dashboard.data.run_listing", tokens=_JSON)
+def fuzz_labels(data: bytes) -> None:
+    """A labels.json is understood or refused, and what is understood can be written again unchanged."""
+    folder = _scratch()
+    (folder / LABELS).write_bytes(data)
+    (folder / METRICS_JSONL).write_bytes(b"")
+    (found,), _ = RootListing(folder.parent, 0).scan()
+    card_of(found, 1e9).name.encode("utf-8")
+    try:
+        labels = read_labels(folder)
+    except LabelsError as error:
+        _require_short(error, 1_000)
+        return
+    write_labels(folder, labels)
+    assert repr(read_labels(folder)) == repr(labels)
+
+
+# ---------------------------------------------------------------- control
+
+_CONTROL = (
+    *tuple(
+        f'"{name}":'.encode()
+        for name in (
+            "id",
+            "timestamp",
+            "expires",
+            "run_id",
+            "log_every",
+            "actions",
+            "knobs",
+            "lr",
+            "prompt",
+            "flag",
+        )
+    ),
+    b'["save"]',
+    b'"save_and_stop"',
+    b'"the-run"',
+    b"0.5",
+    b"10",
+)
+
+
+@_target(
+    "toolkit.runfolder.control",
+    "toolkit.telemetry.control_poller",
+    tokens=_JSON + _CONTROL,
+)
+def fuzz_control(data: bytes) -> None:
+    """A control file is obeyed once and within its bounds, or refused; it is answered once, in every case."""
+    folder = _scratch()
+    path = folder / CONTROL
+    path.write_bytes(data)
+    path.chmod(0o600)
+    with contextlib.suppress(ControlRefused):
+        request = decode_request(data)
+        assert decode_request(encode_request(request)) == request
+
+    said: list[dict[str, Any]] = []
+    done: list[Any] = []
+    first = _poller(folder, said, done)
+    for _ in range(3):
+        first.poll()
+        first.apply(7)
+        done += [(asked.name, asked.value) for asked in first.take_requests()]
+    assert 5 <= first.log_every <= 2_000
+    assert len(done) == len({name for name, _ in done}), "applied twice"
+    for name, value in done:
+        assert _is_allowed(name, value), (name, value)
+    # The same file once more, as `touch` or a copy would make it.
+    path.write_bytes(data)
+    os.utime(path, ns=(1, 2))
+    count = len(done)
+    for _ in range(3):
+        first.poll()
+        first.apply(8)
+        done += [(asked.name, asked.value) for asked in first.take_requests()]
+    first.close()
+    ids = [answer["id"] for answer in said]
+    assert len(set(ids)) == len(ids), "answered twice"
+    if any(not answer["id"].startswith(("file-", "plain-")) for answer in said):
+        assert len(done) == count, "applied twice"
+        assert len(ids) == 1
+    for answer in said:
+        assert encode({"event": "control_change", **answer})
+
+    # Whoever reads the answers in the next session does nothing again.
+    again: list[dict[str, Any]] = []
+    repeated: list[Any] = []
+    second = _poller(folder, again, repeated, answered=ids)
+    for _ in range(3):
+        second.poll()
+        second.apply(9)
+        repeated += second.take_requests()
+    second.close()
+    if ids and not any(one.startswith(("file-", "plain-")) for one in ids):
+        assert not repeated
+        assert not again
+
+
+def _poller(
+    folder: Path, said: list[dict[str, Any]], done: list[Any], answered: list[str] | None = None
+) -> ControlPoller:
+    poller = ControlPoller(
+        folder,
+        run_id="the-run",
+        clock=SystemClock(),
+        session_started=0.0,
+        log_every=10,
+        answer=lambda fields: said.append(dict(fields)),
+        notify=lambda: None,
+        was_answered=lambda request_id: request_id in (answered or ()),
+    )
+    poller.declare_action("save", lambda: done.append(("save", None)))
+    poller.declare_action("stop")
+    poller.declare_knob("lr", float, low=0.0, high=1.0)
+    poller.declare_knob("steps", int, low=1, high=100, callback=lambda value: done.append(("steps", value)))
+    poller.declare_knob("prompt", str)
+    poller.declare_knob("flag", bool)
+    poller.declare_knob("mode", str, choices=["a", "b"])
+    return poller
+
+
+def _is_allowed(name: str, value: Any) -> bool:
+    return {
+        "save": lambda: value is None,
+        "stop": lambda: value is None,
+        "save_and_stop": lambda: value is None,
+        "lr": lambda: type(value) is float and 0.0 <= value <= 1.0,
+        "steps": lambda: type(value) is int and 1 <= value <= 100,
+        "prompt": lambda: type(value) is str and len(value) <= 1024 and bool(value.encode("utf-8") or True),
+        "flag": lambda: type(value) is bool,
+        "mode": lambda: value in ("a", "b"),
+    }[name]()
+
+
+# ---------------------------------------------------------------- the dashboard's readers
+
+
+@_target(
+    "dashboard.data.run_log",
+    "dashboard.data.line_parser",
+    "dashboard.data.run_columns",
+    "dashboard.data.series",
+    tokens=_JSON + _RECORD,
+)
+def fuzz_dashboard_log(data: bytes) -> None:
+    """The columns of a log are the same whether it is read as it grows, at once, line by line or many lines at once."""
+    path = _scratch() / METRICS_JSONL
+    path.write_bytes(b"")
+    grown = RunLog(path, None)
+    for size in _sizes(data):
+        _extend(path, data[:size])
+        grown.refresh(_WAIT_S)
+    one_by_one = RunLog(path, None)
+    one_by_one.refresh(_WAIT_S)
+    seen = columns_of(one_by_one)
+    assert columns_of(grown) == seen
+    with _few_lines(2):
+        at_once = RunLog(path, None)
+        at_once.refresh(_WAIT_S)
+        assert columns_of(at_once) == seen
+    known = sum(1 for line in data.split(b"\n")[:-1] if line)
+    health = one_by_one.health()
+    assert health.records + health.bad_count == known
+    edges = [*struct.unpack("<dd", data[:16].ljust(16, b"\0"))]
+    windows = (None, (min(edges), max(edges)), (-math.inf, math.inf))
+    for number, name in enumerate([*one_by_one._columns.metrics][:3]):
+        for axis in ("step", "time", "elapsed", "epoch"):
+            window = windows[(len(data) + number) % 3]
+            series = one_by_one.series(name, axis, window, 20, 0.5)  # type: ignore[arg-type]
+            for piece in series.pieces:
+                assert len(piece.x) == len(piece.y)
+        one_by_one.means(name, 5)
+        one_by_one.recent(name, 3)
+        one_by_one.beside(name, edges[0], 3)
+    one_by_one.newest()
+    one_by_one.sessions()
+    trend_of(path, 10)
+    start = read_start(path)
+    orjson.dumps(flatten(start), default=str)
+    diff([start, {}])
+    to_yaml(start)
+
+
+@_target(
+    "dashboard.data.span_reader", "dashboard.data.spans", "toolkit.timing", tokens=_JSON + _RECORD + _SPAN
+)
+def fuzz_spans(data: bytes) -> None:
+    """Spans of any shape become a finite tree, a ledger that adds up and a trace that is JSON."""
+    path = _scratch() / METRICS_JSONL
+    path.write_bytes(b"")
+    grown = RunLog(path, None)
+    for size in _sizes(data):
+        _extend(path, data[:size])
+        grown.refresh(_WAIT_S)
+        grown.spans(_WAIT_S)
+    fresh = RunLog(path, None)
+    fresh.refresh(_WAIT_S)
+    assert repr(grown.spans(_WAIT_S)) == repr(fresh.spans(_WAIT_S))
+
+    records = read_from(path).records
+    tree = build_tree(records)
+    assert sum(1 for _ in tree.walk()) <= len(records)
+    whole = LedgerBook()
+    whole.take(records)
+    ledger = whole.ledger(now=2e9)
+    assert math.isfinite(ledger.wall_s)
+    assert ledger.wall_s >= 0.0
+    assert all(math.isfinite(line.seconds) for line in ledger.lines)
+    json.loads(b"".join(chrome_trace([(0, records)])), parse_constant=_no_constant)
+
+
+@_target("toolkit.diagnostics", "dashboard.data.error_details", tokens=_JSON + _RECORD)
+def fuzz_findings(data: bytes) -> None:
+    """The detectors and the error details take any record, and what they say can be shown and written."""
+    path = _scratch() / METRICS_JSONL
+    path.write_bytes(data)
+    records = read_from(path).records
+    for finding in examine(records):
+        line = encode({"event": "finding", **finding.to_fields()})
+        assert decode(line)
+        finding.message.encode("utf-8")
+    for record in records:
+        for detail in details_of(with_non_finite(record)):
+            assert len(detail.title) + len(detail.text) <= 500_000
+            clean(detail.text).encode("utf-8")
+
+
+@_target(
+    "dashboard.data.completion_reader", "dashboard.data.completions", "dashboard.data.backward", tokens=_JSON
+)
+def fuzz_completions(data: bytes) -> None:
+    """Completions are found from the end of a file as from its start, as it grows as afterwards."""
+    path = _scratch() / METRICS_JSONL
+    path.write_bytes(b"")
+    grown = CompletionReader(path)
+    for size in _sizes(data):
+        _extend(path, data[:size])
+        grown.find(CompletionQuery(), wait_s=_WAIT_S)
+    fresh = CompletionReader(path)
+    for query in (
+        CompletionQuery(),
+        CompletionQuery(sort="Highest reward"),
+        CompletionQuery(text="a", steps=(0, 1_000)),
+    ):
+        found = fresh.find(query, wait_s=_WAIT_S)
+        also = grown.find(query, wait_s=_WAIT_S)
+        assert repr(found.rows) == repr(also.rows)
+        assert (found.matching, found.known, found.dropped) == (also.matching, also.known, also.dropped)
+        for row in found.rows[:5]:
+            assert repr(fresh.at(row.place)) == repr(row)
+            fresh.siblings(row)
+    expected = sum(record.get("event") == "completion" for record in read_from(path).records)
+    assert fresh.find(CompletionQuery(), wait_s=_WAIT_S).known == expected
+    for place in (0, len(data) // 2, len(data), 2**62, 2**70, -1):
+        fresh.at(place)
+
+
+@_target("dashboard.data.column_cache", tokens=(b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"))
+def fuzz_column_cache(data: bytes) -> None:
+    """A cache file that was torn or tampered with is left unused, or read; it never ends the process."""
+    folder = _scratch()
+    log = folder / METRICS_JSONL
+    log.write_bytes(b"".join(encode(_step(seq)) for seq in range(20)))
+    cache = ColumnCache(folder / "cache")
+    honest = RunLog(log, None)
+    honest.refresh(_WAIT_S)
+    cache.save(log, honest._columns, honest._cursor)
+    (file,) = (folder / "cache").glob("*.arrow")
+    content = bytearray(file.read_bytes())
+    for at in range(0, len(data) - 3, 4):
+        place, value, is_end = struct.unpack_from("<HBB", data, at)
+        place %= len(content)
+        content[place] = value
+        if is_end == 0xFF:
+            del content[place + 1 :]
+    file.write_bytes(content)
+    opened = RunLog(log, cache)
+    opened.refresh(_WAIT_S)
+    opened.metrics()
+    opened.table(None)
+    opened.events(None, 10)
+    opened.sessions()
+    shutil.rmtree(folder / "cache")
+
+
+# ---------------------------------------------------------------- what others wrote
+
+
+@_target(
+    "toolkit.diagnostics.bare_file",
+    "toolkit.cli.doctor",
+    tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),
+)
+def fuzz_bare_file(data: bytes) -> None:
+    """`telemetry doctor` says something of any file, in text and in JSON, and ends with a code that it documents."""
+    folder = _scratch()
+    kind = data[:1]
+    path = folder / {b"c": "log.csv", b"t": "log.txt"}.get(kind, "log.jsonl")
+    path.write_bytes(data[1:] if kind in (b"c", b"t", b"j") else data)
+    for options in ([], ["--json"]):
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = command_line.main(["doctor", str(path), *options])
+            out.flush()
+            err.flush()
+        assert code in (0, 1, 2), code
+        if options and code != 2:
+            json.loads(out.buffer.getvalue(), parse_constant=_no_constant)  # type: ignore[attr-defined]
+    path.unlink()
+
+
+@_target(
+    "toolkit.cli.training_yaml",
+    "toolkit.telemetry.options",
+    "toolkit.telemetry.option_checks",
+    "toolkit.telemetry.option_blocks",
+    tokens=(
+        *_JSON,
+        b"telemetry:\n  ",
+        b"messages:",
+        b"errors:",
+        b"!!python/object/apply:os.system",
+        b"&a",
+        b"*a",
+    ),
+)
+def fuzz_training_yaml(data: bytes) -> None:
+    """A training's YAML gives options, or a sentence about what is wrong in it."""
+    path = _scratch() / "train.yaml"
+    path.write_bytes(data)
+    try:
+        config = read_training_yaml(path)
+    except UnusableError as error:
+        str(error).encode("utf-8")
+        return
+    try:
+        options = options_from_config(config)
+    except OptionsError as error:
+        _require_short(error, 5_000)
+        return
+    assert isinstance(options, TelemetryOptions)
+
+
+@_target(
+    "toolkit.telemetry.options",
+    "toolkit.telemetry.option_checks",
+    "toolkit.telemetry.option_blocks",
+    tokens=_JSON
+    + tuple(f'"{name}":'.encode() for name in TelemetryOptions.__dataclass_fields__)
+    + (
+        b'{"to":"slack","url_env":"A"}',
+        b'{"to":"webhook","url":"https://a.b/c"}',
+        b'"all"',
+        b'{"keep":["a"]}',
+    ),
+)
+def fuzz_options(data: bytes) -> None:
+    """Any mapping of options is taken, or refused in words."""
+    try:
+        block = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(block, dict):
+        return
+    try:
+        options = TelemetryOptions.from_mapping(block)
+        for part in ("span_options", "error_options", "message_options", "completion_options"):
+            getattr(options, part)
+        _ = options.profiling_options, options.usage_options, options.not_sent, options.perf_tags
+    except OptionsError as error:
+        _require_short(error, 5_000)
+
+
+@_target(
+    "dashboard.data.run_search",
+    tokens=(
+        b"tag:",
+        b"status:",
+        b"loss<",
+        b">=",
+        b'"',
+        b"-",
+        b"1h30m",
+        b"50%",
+        b"duration>",
+        b"progress<",
+        b"1e-4",
+    ),
+)
+def fuzz_search(data: bytes) -> None:
+    """The search box understands a text or says what it does not; the time grows with its length alone."""
+    text = data.decode("utf-8", "surrogateescape")[:2_100]
+    began = time.thread_time()
+    try:
+        query = parse(text)
+    except QueryError as error:
+        _require_short(error, 500)
+    else:
+        folder = _scratch()
+        (folder / METRICS_JSONL).write_bytes(b"")
+        (found,), _ = RootListing(folder.parent, 0).scan()
+        matches(query, card_of(found, 1e9))
+    assert time.thread_time() - began < 2.0
+
+
+@_target(
+    "toolkit.telemetry.privacy",
+    tokens=(
+        b"token=",
+        b"--password ",
+        b"https://a:b@c.de/",
+        b"/home/x/",
+        b"-----BEGIN ",
+        b"hf_",
+        b"AKIA",
+        b"eyJ",
+        b"@",
+    ),
+)
+def fuzz_masking(data: bytes) -> None:
+    """A secret does not survive whatever stands around it, and the time grows with the text's length alone."""
+    text = data.decode("utf-8", "surrogateescape")
+    secret = "hf_" + "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC"
+    masker = Masker({"MY_SECRET_TOKEN": "correct-horse-battery"})
+    half = len(text) // 2
+    for planted in (f"{text}\n{secret}\n{text}", f"{text[:half]} {secret} {text[half:]}"):
+        assert secret not in masker.mask(planted)
+    assert "correct-horse-battery" not in masker.mask(f"{text}correct-horse-battery{text}")
+    masker.mask({text[:half]: text[half:], "hf_token": text, "list": [text, secret]})
+    long = (text * (1 + 20_000 // max(1, len(text))))[:20_000]
+    began = time.thread_time()
+    masker.mask(long)
+    Redactor().redact({"x": long})
+    took = time.thread_time() - began
+    assert took < 4.0, f"{took:.1f} s for 20,000 characters"
+
+
+@_target(
+    "toolkit.telemetry.notify",
+    "toolkit.telemetry.option_blocks.web_address",
+    tokens=(
+        *_JSON,
+        b'"code":',
+        b'"ok":false',
+        b'"msg":',
+        b"https://",
+        b"[::1]",
+        b"@",
+        b"%00",
+        b"Wed, 21 Oct 2015 07:28:00 GMT",
+    ),
+)
+def fuzz_answers(data: bytes) -> None:
+    """What a chat service answers, and an address that somebody wrote, ends in a yes or in a sentence."""
+    text = data.decode("latin-1")
+    for service in SERVICES.values():
+        try:
+            service.check(Answer(status=200, body=data))
+        except NotDelivered as error:
+            _require_short(error, 500)
+            str(error).encode("utf-8")
+    assert len(str(_refusal(Answer(status=500, body=data)))) < 500
+    wait = post._seconds_to_wait(text)
+    assert wait is None or (math.isfinite(wait) and wait >= 0.0)
+    try:
+        address = web_address(text)
+    except AddressError as error:
+        _require_short(error, 500)
+    else:
+        assert text.startswith(f"{address.scheme}:") or text.lower().startswith(f"{address.scheme}:")
+        assert not any(letter in address.target + address.authority for letter in "\r\n\0 ")
+
+
+@_target("toolkit.telemetry.exporters", tokens=_JSON + _RECORD + _SPAN)
+def fuzz_exporters(data: bytes) -> None:
+    """Exporters take any record that a run may write, and what they write is JSON."""
+    path = _scratch() / METRICS_JSONL
+    path.write_bytes(data)
+    records = read_from(path).records
+    for record in records:
+        for value in scalars_of(record).values():
+            assert isinstance(value, (int, float))
+    there = path.with_name("one_logger.jsonl")
+    exporter = OneLoggerFileExporter(there, run_id="r")
+    exporter.write(records[: len(records) // 2])
+    exporter.write(records[len(records) // 2 :])
+    exporter.close()
+    if there.exists():
+        for line in there.read_bytes().splitlines():
+            json.loads(line, parse_constant=_no_constant)
+        there.unlink()
+
+
+# ---------------------------------------------------------------- helpers
+
+_room: Path | None = None
+
+
+def _scratch() -> Path:
+    """Return a folder of this process's own in memory, the same each time: making one costs more than most calls."""
+    global _room
+    if _room is None or not _room.is_dir():
+        memory = Path("/dev/shm")
+        base = tempfile.mkdtemp(prefix="fuzz-", dir=memory if os.access(memory, os.W_OK) else None)
+        _room = Path(base) / "run"
+        _room.mkdir(mode=0o700)
+    for entry in os.scandir(_room):
+        if not entry.is_dir():
+            os.unlink(entry.path)
+    return _room
+
+
+def forget_scratch() -> None:
+    """Remove what the targets wrote."""
+    global _room
+    if _room is not None:
+        shutil.rmtree(_room.parent, ignore_errors=True)
+        _room = None
+
+
+def _sizes(data: bytes) -> list[int]:
+    """Return where a growing file is looked at: places that depend on nothing but the data."""
+    mix = zlib.crc32(data)
+    cuts = sorted({mix % (len(data) + 1), (mix >> 8) % (len(data) + 1)})
+    return [0, *cuts, len(data)]
+
+
+def _extend(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content[file.tell() :])
+
+
+def _is_the_record(line: bytes, record: Record) -> bool:
+    try:
+        return bool(_same(json.loads(line.decode("utf-8")), record))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _same(theirs: Any, ours: Any) -> bool:
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        return theirs.keys() == ours.keys() and all(_same(theirs[key], ours[key]) for key in ours)
+    if isinstance(theirs, list) and isinstance(ours, list):
+        return len(theirs) == len(ours) and all(map(_same, theirs, ours))
+    if type(theirs) is int and type(ours) is float:
+        # Beyond 64 bits our parser has no integers.
+        return not -(2**63) <= theirs < 2**64 and float(theirs) == ours
+    return type(theirs) is type(ours) and theirs == ours
+
+
+def _seqs(content: bytes) -> set[int]:
+    """Return the numbers of the records in whole lines."""
+    found = set()
+    for line in content.split(b"\n")[:-1]:
+        with contextlib.suppress(RecordError):
+            seq = decode(line).get("seq")
+            if type(seq) is int:
+                found.add(seq)
+    return found
+
+
+def _require_short(error: Exception, limit: int) -> None:
+    assert len(str(error)) < limit, f"a sentence of {len(str(error))} characters"
+
+
+def _no_constant(word: str) -> None:
+    raise AssertionError(f"{word} is not JSON")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _step(seq: int) -> Record:
+    return {
+        "event": "step",
+        "time": 1e9 + seq,
+        "elapsed": float(seq),
+        "seq": seq,
+        "session": 1,
+        "global_step": seq,
+        "train_loss": 1.0 / (seq + 1),
+    }
+
+
+def _unpadded(table: Path) -> list[list[str]]:
+    """Return the cells of a table without the zeros that end a row at the end of a page."""
+    rows = list(csv.reader(io.StringIO(table.read_text("utf-8"), newline="")))
+    for row in rows[1:]:
+        if "." in row[1]:
+            row[1] = row[1].rstrip("0")
+    return rows
+
+
+@contextlib.contextmanager
+def _few_lines(count: int) -> Iterator[None]:
+    before = line_parser._FEW_LINES
+    line_parser._FEW_LINES = count  # type: ignore[misc]  # so that a short input takes the way of long ones
+    try:
+        yield
+    finally:
+        line_parser._FEW_LINES = before  # type: ignore[misc]
+
+
+def columns_of(log: RunLog) -> str:
+    health = log.health()
+    assert health.problem is None, health.problem
+    with np.printoptions(threshold=sys.maxsize):
+        return repr(
+            (
+                sorted(log.metrics(), key=lambda metric: metric.name),
+                sorted(log.table(None).items()),
+                sorted(log.counts().items()),
+                log.events(None, 1_000),
+                (
+                    health.records,
+                    health.bad_count,
+                    health.bad_lines,
+                    health.lost_records,
+                    health.lost_reasons,
+                ),
+                log.sessions(),
+            )
+        )
+
+
+class _Maker:
+    """Makes plain values out of bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self.has_odd_value = False
+
+    def mapping(self, depth: int, *, amplified: bool = False) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        while self._at < len(self._data) and len(made) < 64:
+            kind = self._byte()
+            if kind == 0 and depth:
+                break
+            made[self._text()] = self._value(kind, depth)
+        if amplified and made and self._data[0] & 0x10:
+            # The same again under other names, and longer texts: what is shortened is most of what can go wrong.
+            many = 4_500 if self._data[0] == 0xFF else 1 << (self._data[0] & 0x07)
+            first = list(made.items())
+            for number in range(many):
+                name, value = first[number % len(first)]
+                made[f"{name}{number}"] = value[:50] * 20 if isinstance(value, str) else value
+        return made
+
+    def _value(self, kind: int, depth: int) -> Any:
+        kind %= 12
+        if kind < 2:
+            return struct.unpack("<d", self._take(8).ljust(8, b"\0"))[0]
+        if kind == 2:
+            number = int.from_bytes(self._take(10), "little", signed=True)
+            # JSON as others read it has no larger ones: those become text.
+            self.has_odd_value = self.has_odd_value or not -(2**63) <= number < 2**64
+            return number
+        if kind == 3:
+            which = self._byte() % 8
+            self.has_odd_value = self.has_odd_value or which == 6
+            return [None, True, False, math.nan, math.inf, -math.inf, 10**400, -0.0][which]
+        if kind == 4 and depth < 40:
+            return self.mapping(depth + 1)
+        if kind == 5 and depth < 40:
+            return [self._value(self._byte(), depth + 1) for _ in range(self._byte() % 8)]
+        if kind == 6:
+            nested: Any = 1
+            for _ in range(self._byte()):
+                nested = [nested]
+            self.has_odd_value = True
+            return nested
+        if kind == 7:
+            return self._text() * (1 + self._byte() * 4)
+        return self._text()
+
+    def _text(self) -> str:
+        raw = self._take(self._byte() % 24)
+        text = raw.decode("utf-8", "surrogateescape")
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            self.has_odd_value = True
+        return text
+
+    def _byte(self) -> int:
+        taken = self._take(1)
+        return taken[0] if taken else 0
+
+    def _take(self, count: int) -> bytes:
+        taken = self._data[self._at : self._at + count]
+        self._at += count
+        return taken

@@ -1,0 +1,153 @@
+"""What fuzzing has found, each as the case that a user would have met."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from dashboard.data.column_cache import ColumnCache
+from dashboard.data.run_listing import RootListing, read_start
+from dashboard.data.run_log import RunLog
+from dashboard.data.run_search import MAX_QUERY_LENGTH, QueryError, parse
+from tests.dashboard.run_folders import step_record, write_run
+from toolkit.cli.training_yaml import UnusableError, read_training_yaml
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.columns import Columns
+from toolkit.runfolder.csv_table import CsvTable
+from toolkit.runfolder.labels import LabelsError, read_labels
+from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.telemetry.csv_mirror import CsvMirror
+from toolkit.telemetry.exporters.one_logger_file import OneLoggerFileExporter
+from toolkit.trainer.config_file import ConfigError, _parse_json, _parse_yaml
+
+DEEP = "[" * 1_000 + "]" * 1_000
+
+
+@pytest.mark.parametrize(
+    "content", [f'{{"format":{DEEP}}}', f'{{"format":1,"run_id":"a","name":"b","created":1,"x":{DEEP}}}']
+)
+def test_a_manifest_of_a_thousand_brackets_is_refused_and_hides_no_other_run(tmp_path, content):
+    write_run(tmp_path, "good", [step_record(1, train_loss=1.0)])
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "run.json").write_text(content)
+
+    with pytest.raises(ManifestError, match="nested too deeply"):
+        read_manifest(bad)
+    runs, _ = RootListing(tmp_path, 0).scan()
+    assert {run.folder.name: run.problem is None for run in runs} == {"good": True, "bad": False}
+
+
+def test_labels_of_a_thousand_brackets_are_refused(tmp_path):
+    (tmp_path / "labels.json").write_text(f'{{"notes":{DEEP}}}')
+
+    with pytest.raises(LabelsError, match="nested too deeply"):
+        read_labels(tmp_path)
+
+
+def test_a_start_record_of_a_thousand_brackets_is_no_start_record(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(f'{{"event":"start","config":{DEEP}}}\n')
+
+    assert read_start(tmp_path / "metrics.jsonl") == {}
+
+
+def _table(path, rows):
+    made = CsvTable(path)
+    made.append([{**step_record(seq, train_loss=1.0), "seq": seq} for seq in range(rows)])
+    made.close()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda row: b'"' + row, id="an open quote"),
+        pytest.param(lambda row: bytes(len(row)), id="zeros of a power cut"),
+        pytest.param(lambda row: row + b",1,2", id="cells without a column"),
+        pytest.param(lambda row: row.replace(b",", b";"), id="a spreadsheet's semicolons"),
+    ],
+)
+def test_a_resumed_run_builds_a_damaged_table_again(tmp_path, damage):
+    content = _table(tmp_path / "metrics.csv", 4).split(b"\n")
+    content[2] = damage(content[2])
+    (tmp_path / "metrics.csv").write_bytes(b"\n".join(content))
+    records = [{**step_record(seq, train_loss=1.0), "seq": seq} for seq in range(4)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(map(encode, records)))
+
+    mirror = CsvMirror(tmp_path, mode=0o600)
+    mirror.start_at()
+    more = {**step_record(4, train_loss=1.0, another=2.5), "seq": 4}
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(encode(more))
+    mirror.write([more])
+    mirror.close()
+
+    text = (tmp_path / "metrics.csv").read_text()
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [row["seq"] for row in rows] == ["0", "1", "2", "3", "4"]
+    assert rows[-1]["another"] == "2.5"
+
+
+def test_a_cache_file_with_a_flipped_byte_is_not_believed_where_its_columns_do_not_fit_together(tmp_path):
+    folder = write_run(tmp_path, "r", [step_record(i, train_loss=float(i)) for i in range(20)])
+    log = RunLog(folder / "metrics.jsonl", None)
+    log.refresh(60.0)
+    cache = ColumnCache(tmp_path / "cache")
+    cache.save(log.path, log._columns, log._cursor)
+    (file,) = (tmp_path / "cache").glob("*.arrow")
+    whole = file.read_bytes()
+    assert cache.load(log.path) is not None
+
+    # The highest byte of each word: some are lengths, and believed they had the process read beyond the file and end.
+    for at in range(7, len(whole), 8):
+        file.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
+        found = cache.load(log.path)
+        if found is None:
+            continue
+        columns = found.columns
+        assert {len(columns.time), len(columns.elapsed), len(columns.step), len(columns.epoch)} == {20}
+        for metric in columns.metrics.values():
+            assert len(metric.rows) == len(metric.values)
+            columns.time.values[metric.rows.values].sum()
+            metric.values.values.sum()
+
+
+def test_a_name_under_non_finite_that_the_record_lacks_makes_no_cell():
+    columns = Columns()
+    odd = {"event": "step", "time": 1.5, "seq": 0, "non_finite": {"later": "NaN"}}
+    columns.add_new_of(odd)
+    before = ",".join(columns.parts(odd))
+    columns.add_new_of({"event": "step", "time": 2.5, "seq": 1, "later": 1.0})
+
+    assert ",".join(columns.parts(odd)) == f"{before},"
+
+
+@pytest.mark.parametrize("text", ["telemetry: {project: 2001-99-99}", "a: " + "[" * 1_000])
+def test_a_yaml_that_makes_the_parser_itself_fail_is_refused_in_words(tmp_path, text):
+    (tmp_path / "train.yaml").write_text(text)
+
+    with pytest.raises(UnusableError, match="is no YAML"):
+        read_training_yaml(tmp_path / "train.yaml")
+    with pytest.raises(ConfigError, match="not YAML"):
+        _parse_yaml(text)
+
+
+def test_a_json_config_of_brackets_alone_is_refused_in_words():
+    with pytest.raises(ConfigError, match="not JSON"):
+        _parse_json("[" * 100_000)
+
+
+def test_what_the_search_box_says_stays_short():
+    with pytest.raises(QueryError) as said:
+        parse("x" * (MAX_QUERY_LENGTH - 10) + "<y")
+
+    assert len(str(said.value)) < 200
+
+
+def test_a_foreign_line_does_not_switch_the_one_logger_file_off(tmp_path):
+    exporter = OneLoggerFileExporter(tmp_path / "one_logger.jsonl", run_id="r")
+
+    exporter.write([{"event": "lost"}, {"event": "error", "source": "telemetry"}])
+    exporter.close()

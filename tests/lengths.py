@@ -1,0 +1,20 @@
+"""How much a test tries: enough for every push, and far more under `make faults` and `make fuzz`."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+_Amount = TypeVar("_Amount", int, float)
+
+LONG_VARIABLE = "TELEMETRY_LONG"
+
+
+def is_long() -> bool:
+    """Whether this is a long run, which nobody waits for."""
+    return os.environ.get(LONG_VARIABLE, "") not in ("", "0")
+
+
+def longer(usual: _Amount, long: _Amount) -> _Amount:
+    """Return `usual`, or `long` in a long run."""
+    return long if is_long() else usual
