@@ -1,4 +1,4 @@
-"""Page config and navigation, nothing else."""
+"""Page config, the door and navigation, nothing else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import session
+from dashboard.components.doorway import doorway
 from dashboard.data.run_store import UnknownRun
 from dashboard.data.words import md
 
@@ -22,20 +23,22 @@ def _run_section() -> str:
         return "Run"
 
 
+is_in = session.rights() is not None
 st.set_page_config(
     page_title="Training runs",
     # A picture of our own: for an icon by name the browser would ask a server on the internet.
-    page_icon=str(Path(__file__).with_name("icon.png")),
+    # Pictures are for those who are in; before that the browser shows Streamlit's.
+    page_icon=str(Path(__file__).with_name("icon.png")) if is_in else None,
     layout="wide",
     initial_sidebar_state="auto",
 )
-st.navigation(
+chosen = st.navigation(
     {
         "": [
             st.Page("views/runs.py", title="Runs", icon=":material/list:", default=True),
             st.Page("views/compare.py", title="Compare", icon=":material/compare_arrows:"),
         ],
-        _run_section(): [
+        _run_section() if is_in else "Run": [
             st.Page("views/overview.py", title="Overview", icon=":material/dashboard:"),
             st.Page("views/metrics.py", title="Metrics", icon=":material/show_chart:"),
             st.Page("views/system.py", title="System", icon=":material/memory:"),
@@ -55,5 +58,11 @@ st.navigation(
                 "views/settings_page.py", title="Settings", icon=":material/settings:", url_path="settings"
             )
         ],
-    }
-).run()
+    },
+    # Who has not come in yet stays at the door of whichever page their link leads to.
+    position="sidebar" if is_in else "hidden",
+)
+if is_in:
+    chosen.run()
+else:
+    doorway()

@@ -11,14 +11,19 @@ import threading
 import time
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import quote
 
+from dashboard.access.choice import Access, AccessError, AccessWishes, decide
+from dashboard.access.login_file import Login
+from dashboard.access.tokens import Keys
 from dashboard.listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenError, listen
-from dashboard.missing_packages import what_is_missing
-from dashboard.settings import DashboardSettings, default_log_dirs
+from dashboard.missing_packages import what_is_missing, what_login_misses
+from dashboard.network_guard import PublicUrl
+from dashboard.settings import Admission, DashboardSettings, default_log_dirs
 
 if TYPE_CHECKING:
     from dashboard.server import DashboardServer
@@ -41,6 +46,27 @@ class LaunchOptions:
 
     open_browser: bool = True
 
+    access: AccessWishes = field(default_factory=AccessWishes)
+    """Who may come in, as far as somebody said so."""
+
+    public: PublicUrl | None = None
+    """Where a proxy in front of it makes it known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A dashboard that listens and only needs to be run."""
+
+    server: DashboardServer
+    listener: Listener
+    settings: DashboardSettings
+    access: Access
+
+    @property
+    def opens_by_itself(self) -> bool:
+        """Whether its address alone opens it; a token would be seen in the list of processes."""
+        return not isinstance(self.access, Keys)
+
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "run_dashboard.py") -> int:
     """Serve the dashboard as `argv` (the command line where it is None) asks for, and return the exit code.
@@ -50,17 +76,17 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "run_dashboard.py") -
     options = parse_options(argv, prog=prog)
     with_signals_as_exit()
     try:
-        server, listener = prepare(options)
+        prepared = prepare(options)
     except LaunchError as error:
         print(error if error.exit_code == _NOTHING_TO_RUN_WITH else f"{prog}: {error}", file=sys.stderr)
         return error.exit_code
 
     def announce() -> None:
-        print(f"{whereabouts(listener, options.settings)}  Ctrl-C stops it.", flush=True)
-        if options.open_browser:
-            open_browser(listener.url)
+        print(whereabouts(prepared, "Ctrl-C stops it."), flush=True)
+        if options.open_browser and prepared.opens_by_itself:
+            open_browser(prepared.listener.url)
 
-    server.serve_until_stopped(on_ready=announce)
+    prepared.server.serve_until_stopped(on_ready=announce)
     leave_pages_behind()
     return 0
 
@@ -102,48 +128,151 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "run_dashboa
     parser.add_argument(
         "--read-only", action="store_true", help="only look: no control of runs, no labels, no deleting"
     )
+    who = parser.add_argument_group(
+        "who may come in",
+        "On localhost everyone on this machine. Where others can reach it, who has the token that is printed at the "
+        "start. A token is never given on the command line, where others on this machine can read it.",
+    )
+    token = who.add_mutually_exclusive_group()
+    token.add_argument("--token", action="store_true", help="ask for a token on localhost as well")
+    token.add_argument(
+        "--no-token",
+        action="store_true",
+        help="ask for none, since a proxy in front asks people who they are",
+    )
+    who.add_argument(
+        "--token-file",
+        type=_file,
+        metavar="FILE",
+        help="a token of your own, which stays the same (or in TELEMETRY_DASHBOARD_TOKEN)",
+    )
+    who.add_argument(
+        "--reader-token", action="store_true", help="print a second address, with which one may only look"
+    )
+    who.add_argument(
+        "--reader-token-file",
+        type=_file,
+        metavar="FILE",
+        help="the same with a token of your own (or in TELEMETRY_DASHBOARD_READER_TOKEN)",
+    )
+    who.add_argument(
+        "--login",
+        type=_file,
+        metavar="FILE",
+        help="log in with an OpenID Connect provider; FILE says which, and who may (docs/remote.md)",
+    )
+    who.add_argument(
+        "--public-url",
+        type=_public_url,
+        metavar="URL",
+        help="where a proxy in front makes it known, such as https://runs.example.org",
+    )
     chosen = parser.parse_args(argv)
+    try:
+        access = AccessWishes(
+            asks="always" if chosen.token else "never" if chosen.no_token else "where needed",
+            token_file=chosen.token_file,
+            reader_token=chosen.reader_token,
+            reader_token_file=chosen.reader_token_file,
+            login_file=chosen.login,
+        )
+    except AccessError as error:
+        parser.error(str(error))
     log_dirs = tuple(dict.fromkeys(chosen.log_dir)) if chosen.log_dir else default_log_dirs()
     return LaunchOptions(
         settings=DashboardSettings(log_dirs=log_dirs, read_only=chosen.read_only),
         host=chosen.host,
         port=chosen.port,
         open_browser=not chosen.no_browser,
+        access=access,
+        public=chosen.public_url,
     )
 
 
-def prepare(options: LaunchOptions) -> tuple[DashboardServer, Listener]:
+def prepare(options: LaunchOptions) -> Prepared:
     """Return a server that listens and only needs to be run; the settings go to the pages by environment.
 
     The process leaves the folder it was started in, so that nothing lying there is read or imported.
 
     Raises:
-        LaunchError: a package is missing, or nothing can listen there.
+        LaunchError: a package is missing, nothing can listen there, or who may come in cannot be settled.
     """
     missing = what_is_missing()
     if missing is not None:
         raise LaunchError(missing, _NOTHING_TO_RUN_WITH)
     try:
-        listener = listen(options.host, options.port)
-    except ListenError as error:
+        listener = listen(options.host, options.port, public=options.public)
+        access = decide(
+            options.access,
+            is_private=listener.is_private,
+            read_only=options.settings.read_only,
+            environ=os.environ,
+        )
+    except (ListenError, AccessError) as error:
         raise LaunchError(str(error), _WRONG_OPTION) from error
+    if isinstance(access, Login):
+        _check_login(access, listener)
     if options.port is None and listener.port != DEFAULT_PORT:
         print(f"Port {DEFAULT_PORT} is in use, so the dashboard is on {listener.port}.", file=sys.stderr)
-    if not listener.is_private:
-        print(_warning(listener), file=sys.stderr)
+    if not listener.is_private and not _is_well_kept(listener, access):
+        print(_warning(listener, access), file=sys.stderr)
 
-    os.environ.update(options.settings.to_environment())
+    settings = replace(options.settings, admission=_admission(access))
+    os.environ.update(settings.to_environment())
     _leave_current_folder()
     # Imported here: it takes a second, and a wrong option is answered without it.
     from dashboard.server import DashboardServer
 
-    return DashboardServer(listener), listener
+    return Prepared(
+        server=DashboardServer(listener, access=access), listener=listener, settings=settings, access=access
+    )
 
 
-def whereabouts(listener: Listener, settings: DashboardSettings) -> str:
-    """Return where the pages are and which runs they show, for the terminal."""
-    folders = ", ".join(_printable(str(path)) for path in settings.log_dirs)
-    return f"Dashboard: {listener.url}  (runs in {folders})"
+def _admission(access: Access) -> Admission:
+    if isinstance(access, Keys):
+        return Admission(by="token")
+    if isinstance(access, Login):
+        return Admission(by="login", guests=access.guests, providers=access.providers)
+    return Admission()
+
+
+def _check_login(login: Login, listener: Listener) -> None:
+    missing = what_login_misses()
+    if missing is not None:
+        raise LaunchError(missing, _NOTHING_TO_RUN_WITH)
+    if not listener.doors.takes(login.origin, login.origin.partition("://")[2]) or not listener.doors.admits(
+        login.origin.partition("://")[2]
+    ):
+        raise LaunchError(
+            f"--login: people would come back to {login.origin} (redirect_uri), and the dashboard is known as "
+            f"{listener.url}; --public-url, --host or --port makes the two agree",
+            _WRONG_OPTION,
+        )
+
+
+def whereabouts(prepared: Prepared, how_to_stop: str) -> str:
+    """Return where the pages are, which runs they show and how it ends, for the terminal."""
+    folders = ", ".join(_printable(str(path)) for path in prepared.settings.log_dirs)
+    url, access = prepared.listener.url, prepared.access
+    lines = [f"Dashboard: {url}  (runs in {folders})  {how_to_stop}"]
+    if isinstance(access, Keys):
+        steer = url if access.is_fixed else _with_token(url, access.steer)
+        lines = [f"Dashboard: {steer}  (runs in {folders})  {how_to_stop}"]
+        if access.is_fixed:
+            lines.append("It asks for the token that you gave.")
+        if access.look is not None:
+            lines.append(
+                "Readers come in with the token that you gave for them."
+                if access.is_look_fixed
+                else f"To look only: {_with_token(url, access.look)}"
+            )
+    if prepared.listener.doors.any_address and prepared.listener.doors.public is None:
+        lines.append(f"From another machine: {_this_machine()}, or its address, in the place of localhost.")
+    return "\n".join(lines)
+
+
+def _with_token(url: str, token: str) -> str:
+    return f"{url}/?token={quote(token, safe='')}"
 
 
 def open_browser(url: str) -> None:
@@ -194,12 +323,31 @@ def _leave_current_folder() -> None:
     os.chdir(_PACKAGE)
 
 
-def _warning(listener: Listener) -> str:
+def _is_well_kept(listener: Listener, access: Access) -> bool:
+    """Say whether others come in by https alone, and only those who are asked for something."""
+    public = listener.doors.public
+    return access is not None and public is not None and public.scheme == "https" and listener.is_local
+
+
+def _warning(listener: Listener, access: Access) -> str:
     port = listener.port
+    public = listener.doors.public
+    if access is None:
+        who = "It asks for no token: anybody who reaches this port can read every run, and stop those that train."
+    else:
+        who = (
+            f"Only who {'has the token' if isinstance(access, Keys) else 'is on the list'} comes in, but the way "
+            "there is not encrypted: whoever sits in between can read along and come in as well."
+        )
+    if public is not None:
+        where = f"WARNING: the dashboard answers to {public}, for people beyond this machine."
+    else:
+        where = f"WARNING: the dashboard listens on {listener.address}, not only on this machine."
     return (
-        f"WARNING: the dashboard listens on {listener.address}, not only on this machine.\n"
-        "  It has no login: anybody who reaches this port can read every run, and stop those that train.\n"
-        f"  The safe way from elsewhere is to leave --host out here, and on the other machine:\n"
+        f"{where}\n"
+        f"  {who}\n"
+        f"  The safe way from elsewhere is to leave {'--public-url' if public else '--host'} out here, "
+        "and on the other machine:\n"
         f"    ssh -L {port}:localhost:{port} {_this_machine()}\n"
         f"  and then to open http://localhost:{port} there."
     )
@@ -233,3 +381,19 @@ def _port(text: str) -> int:
             f"{text!r} is no port; a number from 1 to 65535 is allowed, or 0 for any free one"
         )
     return int(text)
+
+
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no file")
+    # The process leaves the folder that this name is seen from.
+    return Path(text).expanduser().absolute()
+
+
+def _public_url(text: str) -> PublicUrl:
+    url = PublicUrl.parse(text)
+    if url is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no place of its own; https://NAME or https://NAME:PORT is allowed, without a path behind"
+        )
+    return url

@@ -8,7 +8,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from dashboard.network_guard import LOOPBACK_NAMES, Doors
+from dashboard.network_guard import LOOPBACK_NAMES, Doors, PublicUrl
 
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 8501
@@ -30,16 +30,23 @@ class Listener:
     port: int
     doors: Doors
     url: str
-    """What to open in a browser on this machine, or, for a `--host` of its own, anywhere."""
+    """What to open in a browser on this machine, or, for a `--host` or `--public-url` of its own, anywhere."""
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach it, and no proxy makes it known to others."""
+        return self.is_local and self.doors.public is None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it listens on this machine alone."""
         return _is_loopback(self.address)
 
 
-def listen(host: str = DEFAULT_HOST, port: int | None = None) -> Listener:
+def listen(host: str = DEFAULT_HOST, port: int | None = None, *, public: PublicUrl | None = None) -> Listener:
     """Listen on `host` at `port`; None stands for the default port or the next free one after it.
+
+    `public` is where a proxy in front of it makes it known.
 
     Raises:
         ListenError: the host is unknown here, or the port is taken or not allowed.
@@ -53,7 +60,7 @@ def listen(host: str = DEFAULT_HOST, port: int | None = None) -> Listener:
             if port is None and error.errno in (errno.EADDRINUSE, errno.EACCES):
                 continue
             raise ListenError(_explain(error, host, candidate)) from error
-        return _listener(bound, host, address)
+        return _listener(bound, host, address, public)
     raise ListenError(
         f"ports {ports[0]} to {ports[-1]} on {address} are all in use; --port chooses another one"
     )
@@ -106,7 +113,7 @@ def _explain(error: OSError, host: str, port: int) -> str:
     return f"--host {host!r} --port {port} cannot be listened on: {error.strerror}"
 
 
-def _listener(bound: socket.socket, host: str, address: str) -> Listener:
+def _listener(bound: socket.socket, host: str, address: str, public: PublicUrl | None) -> Listener:
     port = int(bound.getsockname()[1])
     everywhere = ipaddress.ip_address(address.partition("%")[0]).is_unspecified
     given = _bracketed(host.lower())
@@ -119,8 +126,8 @@ def _listener(bound: socket.socket, host: str, address: str) -> Listener:
         socket=bound,
         address=address,
         port=port,
-        doors=Doors(port=port, names=frozenset(names), any_address=everywhere),
-        url=f"http://{shown}:{port}",
+        doors=Doors(port=port, names=frozenset(names), any_address=everywhere, public=public),
+        url=f"http://{shown}:{port}" if public is None else str(public),
     )
 
 

@@ -13,8 +13,12 @@ _NEEDED = ("streamlit", "pandas", "plotly", "pyarrow", "orjson", "yaml")
 _INSTALLED_AS = {"yaml": "PyYAML"}
 
 _OLDEST_STREAMLIT = (1, 65)
+# Older ones take forged ID tokens (CVE-2026-27962) and logins that somebody else began (GHSA-jj8c-mmj3-mmgv).
+_OLDEST_AUTHLIB = (1, 6, 11)
 
-_REQUIREMENTS = Path(__file__).resolve().parent.parent / "dashboard_requirements.txt"
+_ROOT = Path(__file__).resolve().parent.parent
+_REQUIREMENTS = _ROOT / "dashboard_requirements.txt"
+_LOGIN_REQUIREMENTS = _ROOT / "requirements" / "login.txt"
 
 
 def what_is_missing() -> str | None:
@@ -25,10 +29,7 @@ def what_is_missing() -> str | None:
     missing = [_INSTALLED_AS.get(name, name) for name in _NEEDED if not _is_installed(name)]
     complaints = [f"not installed: {', '.join(missing)}"] if missing else []
     if "streamlit" not in missing:
-        found = _installed_version("streamlit")
-        if _leading_numbers(found) < _OLDEST_STREAMLIT:
-            oldest = ".".join(map(str, _OLDEST_STREAMLIT))
-            complaints.append(f"streamlit {found} is too old, {oldest} or newer is needed")
+        complaints += _too_old("streamlit", _OLDEST_STREAMLIT)
     if not complaints:
         return None
     return (
@@ -36,12 +37,26 @@ def what_is_missing() -> str | None:
     )
 
 
-def _command() -> str:
-    if _REQUIREMENTS.is_file():
-        wanted = ["-r", str(_REQUIREMENTS)]
+def what_login_misses() -> str | None:
+    """Return what to install for `--login` and how; None when it is there."""
+    if not _is_installed("authlib") or not (_is_installed("httpx") or _is_installed("httpx2")):
+        complaints = ["Authlib and httpx are not installed"]
+    else:
+        complaints = _too_old("Authlib", _OLDEST_AUTHLIB)
+    if not complaints:
+        return None
+    return (
+        f"--login cannot be had; {complaints[0]}.\n"
+        f"This installs what it needs:\n  {_command(_LOGIN_REQUIREMENTS, 'login')}"
+    )
+
+
+def _command(requirements: Path = _REQUIREMENTS, extra: str = "dashboard") -> str:
+    if requirements.is_file():
+        wanted = ["-r", str(requirements)]
     else:
         # Installed as a package: the list of requirements is part of its metadata.
-        wanted = ["ai-toolkit-telemetry[dashboard]"]
+        wanted = [f"ai-toolkit-telemetry[{extra}]"]
     return shlex.join([sys.executable or "python", "-m", "pip", "install", *wanted])
 
 
@@ -59,6 +74,9 @@ def _installed_version(name: str) -> str:
         return "of unknown version"
 
 
-def _leading_numbers(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version; '1.62.0rc1' is (1, 62)."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+def _too_old(package: str, oldest: tuple[int, ...]) -> list[str]:
+    found = _installed_version(package)
+    # '1.62.0rc1' is 1.62 where two numbers are asked for.
+    if tuple(int(number) for number in re.findall(r"\d+", found)[: len(oldest)]) >= oldest:
+        return []
+    return [f"{package} {found} is too old, {'.'.join(map(str, oldest))} or newer is needed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,6 +17,11 @@ LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
+_AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?")
+
+_METHODS = frozenset(("GET", "HEAD"))
+"""Pages talk over the WebSocket; whatever else could be sent, such as a file, nobody here has a use for."""
+
 _FIXED_HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
@@ -23,6 +29,35 @@ _FIXED_HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicUrl:
+    """The address of a proxy that people use instead of ours."""
+
+    scheme: str
+    name: str
+    """In lower case; an IPv6 address stands in brackets."""
+
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> PublicUrl | None:
+        """Return the address that `text` spells; None where it has a path, a login, or is none at all."""
+        scheme, _, authority = text.partition("://")
+        scheme = scheme.lower()
+        authority = authority.removesuffix("/")
+        if scheme not in _DEFAULT_PORTS or not authority or not _AUTHORITY.fullmatch(authority):
+            return None
+        name, port = _split_authority(authority, default_port=_DEFAULT_PORTS[scheme])
+        if not name or port is None or not 0 < port <= 65535:
+            return None
+        return cls(scheme=scheme, name=name, port=port)
+
+    def __str__(self) -> str:
+        """Return it as a browser says it: without the port that goes without saying."""
+        port = "" if self.port == _DEFAULT_PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{self.name}{port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +79,33 @@ class Doors:
     the address people type is one this machine does not have.
     """
 
+    public: PublicUrl | None = None
+    """Where people open it by way of a proxy in front of it."""
+
     def admits(self, host: str) -> bool:
         """Say whether `host`, the value of a Host header, is one of ours."""
+        if self._is_public(host):
+            return True
         name, port = _split_authority(host, default_port=_DEFAULT_PORTS["http"])
         if port != self.port:
             return False
         return name in self.names or (self.any_address and _is_address(name))
+
+    def takes(self, origin: str, host: str) -> bool:
+        """Say whether `origin`, the value of an Origin header, is the place that an admitted `host` names."""
+        if self.public is not None and self._is_public(host):
+            return _is_same_place(origin, host) and origin.partition("://")[0] == self.public.scheme
+        return _is_same_place(origin, host)
+
+    def is_encrypted(self, host: str) -> bool:
+        """Say whether who calls us `host` came by https."""
+        return self.public is not None and self.public.scheme == "https" and self._is_public(host)
+
+    def _is_public(self, host: str) -> bool:
+        if self.public is None:
+            return False
+        place = _split_authority(host, default_port=_DEFAULT_PORTS[self.public.scheme])
+        return place == (self.public.name, self.public.port)
 
 
 class NetworkGuard:
@@ -57,7 +113,7 @@ class NetworkGuard:
 
     Every request must name us in `Host`. An `Origin`, where there is one, must be the very place that `Host` names;
     a WebSocket must have one. Browsers always send it there, so nobody with a browser is kept out,
-    and whatever else talks to us can just as well say where it comes from.
+    and whatever else talks to us can just as well say where it comes from. Nothing can be uploaded.
     """
 
     def __init__(self, app: _AsgiApp, doors: Doors) -> None:
@@ -73,15 +129,21 @@ class NetworkGuard:
         hosts = _header_values(scope, b"host")
         host = hosts[0] if len(hosts) == 1 and self._doors.admits(hosts[0]) else None
         headers = _headers_for(host)
+        is_encrypted = host is not None and self._doors.is_encrypted(host)
         refusal = self._refusal(scope, hosts)
 
         async def send_with_headers(message: _Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": _merged(message.get("headers", ()), headers)}
+                theirs = message.get("headers", ())
+                if is_encrypted:
+                    theirs = [_for_https_only(name, value) for name, value in theirs]
+                message = {**message, "headers": _merged(theirs, headers)}
             await send(message)
 
         if refusal is not None:
             await _refuse(scope, receive, send_with_headers, refusal)
+        elif scope["type"] == "http" and (scope["method"] not in _METHODS or _has_body(scope)):
+            await _refuse(scope, receive, send_with_headers, "This dashboard takes no uploads.", status=405)
         else:
             await self._app(scope, receive, send_with_headers)
 
@@ -94,8 +156,10 @@ class NetworkGuard:
                 f"This dashboard does not answer to the host {_shown(host)}.\n"
                 f"Open it as http://localhost:{self._doors.port}; through ssh -L, use the port "
                 f"{self._doors.port} on both sides.\n"
-                "To reach it under another name, start it with --host NAME."
+                "To reach it under another name, start it with --host NAME, or with --public-url URL behind a proxy."
             )
+        if _is_fetched_by_another_site(scope):
+            return "This dashboard gives nothing to pages of other sites."
         origins = _header_values(scope, b"origin")
         if not origins and scope["type"] == "http":
             return None
@@ -104,7 +168,7 @@ class NetworkGuard:
                 f"This dashboard needs exactly one Origin header here, and this request has {len(origins)}."
             )
         [origin] = origins
-        if not _is_same_place(origin, host):
+        if not self._doors.takes(origin, host):
             return f"This dashboard does not take requests from pages of {_shown(origin)}."
         return None
 
@@ -139,20 +203,44 @@ def _merged(
     return [(name, value) for name, value in theirs if name.lower() not in names] + list(ours)
 
 
-async def _refuse(scope: _Message, receive: _Receive, send: _Send, reason: str) -> None:
+async def _refuse(scope: _Message, receive: _Receive, send: _Send, reason: str, *, status: int = 403) -> None:
     if scope["type"] == "websocket":
         await receive()
         # The server turns this into a bare 403; no browser shows a page the words of a refused socket.
         await send({"type": "websocket.close", "code": 1008, "reason": ""})
         return
     body = reason.encode("utf-8") + b"\n"
+    # Closed behind the answer: what was sent along is not read, and must not be taken for another request.
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(body)).encode("ascii")),
         (b"connection", b"close"),
     ]
-    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _has_body(scope: _Message) -> bool:
+    lengths = _header_values(scope, b"content-length")
+    return bool(_header_values(scope, b"transfer-encoding")) or any(length != "0" for length in lengths)
+
+
+def _is_fetched_by_another_site(scope: _Message) -> bool:
+    """Say whether a browser tells us that a page from elsewhere, or of another port here, loads this into itself.
+
+    Following a link is something else. Whoever does not say it, such as an old browser, is judged by the rest.
+    """
+    said = {name: value for name, value in scope["headers"] if name.startswith(b"sec-fetch-")}
+    if said.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
+        return False
+    return said.get(b"sec-fetch-mode") != b"navigate" or said.get(b"sec-fetch-dest") != b"document"
+
+
+def _for_https_only(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """Return the header with `Secure` in it where it sets a cookie: no browser then sends that in the clear."""
+    if name.lower() != b"set-cookie" or b"; secure" in value.lower():
+        return name, value
+    return name, value + b"; Secure"
 
 
 def _header_values(scope: _Message, wanted: bytes) -> list[str]:

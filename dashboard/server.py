@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import importlib
 import logging
+import os
 import signal
 import socket
 import threading
@@ -23,6 +24,11 @@ from streamlit import config
 from streamlit.web import bootstrap
 from uvicorn.config import WS_PROTOCOLS
 
+from dashboard.access.choice import Access
+from dashboard.access.login_file import CALLBACK_PATH, Login
+from dashboard.access.login_gate import LoginGate
+from dashboard.access.token_gate import RIGHTS_HEADER, TokenGate
+from dashboard.access.tokens import Keys
 from dashboard.assets import SCRIPTS, plotly_js_file, plotly_js_url, script_code, script_url
 from dashboard.listening import Listener
 from dashboard.network_guard import NetworkGuard
@@ -32,14 +38,25 @@ from dashboard.theme import THEME_OPTIONS
 APP_SCRIPT = Path(__file__).with_name("app.py")
 
 _SECONDS_FOR_OPEN_CONNECTIONS = 1
+_LONGEST_HEADER = 64 * 1024
 
 
 class DashboardServer(uvicorn.Server):
     """Serves the pages on a socket that already listens, until `stop` is called or a signal says so."""
 
-    def __init__(self, listener: Listener, *, script: Path = APP_SCRIPT, preload: bool = True) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        access: Access = None,
+        script: Path = APP_SCRIPT,
+        preload: bool = True,
+    ) -> None:
+        # A login with many groups fills several cookies; beyond 8 KiB of them the library would never answer.
+        os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_LONGEST_HEADER))
+        logging.setLogRecordFactory(_with_plain_words(logging.getLogRecordFactory()))
         # Streamlit reads options while the application is built, so they come first.
-        bootstrap.load_config_options(_known_here(streamlit_options(listener)))
+        bootstrap.load_config_options(_known_here(streamlit_options(listener, access)))
         scripts, modules = (
             ([plotly_js_url()], [script_url(name) for name in SCRIPTS]) if preload else ([], [])
         )
@@ -48,14 +65,23 @@ class DashboardServer(uvicorn.Server):
             routes=[
                 Route(plotly_js_url(), _plotly_js, methods=["GET"]),
                 *(Route(script_url(name), _script(name), methods=["GET"]) for name in SCRIPTS),
+                *(() if isinstance(access, Login) else _NO_LOGIN),
             ],
+            # Streamlit gets this section alone: from a file it would put other values into the environment.
+            secrets={"auth": dict(access.auth)} if isinstance(access, Login) else None,
         )
+        pages = with_preloads(application, scripts, modules)
+        if isinstance(access, Keys):
+            pages = TokenGate(pages, access, port=listener.port)
+        elif isinstance(access, Login):
+            pages = LoginGate(pages, access)
         super().__init__(
             uvicorn.Config(
-                NetworkGuard(with_preloads(application, scripts, modules), listener.doors),
+                NetworkGuard(pages, listener.doors),
                 ws="websockets-sansio" if "websockets-sansio" in WS_PROTOCOLS else "auto",
                 # Compressing what stays on this machine costs more than it saves; Streamlit leaves it off as well.
                 ws_per_message_deflate=False,
+                h11_max_incomplete_event_size=_LONGEST_HEADER,
                 lifespan="on",
                 log_config=None,
                 access_log=False,
@@ -111,17 +137,20 @@ class DashboardServer(uvicorn.Server):
         self.stop()
 
 
-def streamlit_options(listener: Listener) -> dict[str, object]:
+def streamlit_options(listener: Listener, access: Access = None) -> dict[str, object]:
     """Return every option that decides who gets in, what leaves, and how it looks.
 
     Given this way they win over any config.toml; what is left out here is harmless at any value.
     """
-    names = sorted(name.strip("[]") for name in listener.doors.names)
+    public = listener.doors.public
+    names = sorted({name.strip("[]") for name in (*listener.doors.names, *([public.name] if public else ()))})
     return {
         "server.address": listener.address,
         "server.port": listener.port,
-        "browser.serverAddress": listener.url.removeprefix("http://").rpartition(":")[0],
-        "browser.serverPort": listener.port,
+        "browser.serverAddress": public.name
+        if public
+        else listener.url.removeprefix("http://").rpartition(":")[0],
+        "browser.serverPort": public.port if public else listener.port,
         "browser.gatherUsageStats": False,
         "server.headless": True,
         "server.showEmailPrompt": False,
@@ -135,7 +164,8 @@ def streamlit_options(listener: Listener) -> dict[str, object]:
         "server.enableStaticServing": False,
         "server.enableAgentApi": False,
         "server.scriptHealthCheckEnabled": False,
-        "server.trustedUserHeaders": {},
+        # The gate in front throws away what a visitor sends by this name, and writes down what they may do.
+        "server.trustedUserHeaders": {RIGHTS_HEADER: "rights"} if isinstance(access, Keys) else {},
         "server.unsafeMetricsUserAttributes": [],
         "server.fileWatcherType": "none",
         "server.folderWatchList": [],
@@ -150,7 +180,7 @@ def streamlit_options(listener: Listener) -> dict[str, object]:
         "logger.hideWelcomeMessage": True,
         "logger.level": "warning",
         "runner.magicEnabled": False,
-        # No page has secrets, and a file of them belongs to another app.
+        # A file of secrets that lies about belongs to another app.
         "secrets.files": [],
         **THEME_OPTIONS,
     }
@@ -182,6 +212,29 @@ async def _plotly_js(request: Request) -> Response:
     else:
         body = await asyncio.to_thread(plotly_js_file().read_bytes)
     return Response(body, media_type="text/javascript", headers=headers)
+
+
+async def _not_here(_request: Request) -> Response:
+    return Response("Nobody logs in here.\n", status_code=404, media_type="text/plain")
+
+
+# Streamlit has these pages in any case, and complains in the terminal about settings that nobody made.
+_NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logout", CALLBACK_PATH))
+
+
+def _with_plain_words(make: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
+    """Return `make` with what strangers sent spelled out: a terminal obeys some characters."""
+
+    def make_plain(*args: object, **kwargs: object) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                ascii(word[:200]) if isinstance(word, str) and not word.isprintable() else word
+                for word in record.args
+            )
+        return record
+
+    return make_plain
 
 
 def _get_ready() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import streamlit as st
 
+from dashboard.access.rights import Rights, rights_named
 from dashboard.charts.packing import Window
 from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import RunStore, XAxis
@@ -34,12 +35,52 @@ def _store(log_dirs: tuple[str, ...], cache_dir: str, read_only: bool) -> LocalS
     # Streamlit collects garbage after every region it draws, and would look at all of pandas and pyarrow each time.
     gc.collect()
     gc.freeze()
-    return LocalStore([Path(path) for path in log_dirs], cache_dir=Path(cache_dir), read_only=read_only)
+    return LocalStore(
+        [Path(path) for path in log_dirs],
+        cache_dir=Path(cache_dir),
+        read_only=read_only,
+        # Asked at each change, in the tab that wants it: one store serves people with different rights.
+        why_only_look=_why_only_look,
+    )
 
 
 def settings() -> DashboardSettings:
     """Return what the dashboard was started with."""
     return DashboardSettings.from_environment()
+
+
+def rights() -> Rights | None:
+    """Return what whoever looks at this tab may do; None where nobody has let them in.
+
+    Nothing here comes from the page in their browser: it is settled when the tab connects, by the gate in front of the
+    server or by a cookie that the server signed.
+    """
+    admission = settings().admission
+    if admission.by == "token":
+        return rights_named(st.user.get("rights"))
+    if admission.by == "login":
+        return admission.guests.rights_of(st.user.to_dict()) if admission.guests is not None else None
+    return Rights.STEER
+
+
+def only_looks() -> bool:
+    """Say whether whoever looks at this tab came with no more than the right to look; they are shown no controls."""
+    return rights() is not Rights.STEER
+
+
+def why_only_look() -> str | None:
+    """Return why this tab may change nothing, as a sentence; None where it may."""
+    if settings().read_only:
+        return "The dashboard was started with `--read-only`."
+    reason = _why_only_look()
+    return None if reason is None else f"{reason[0].upper()}{reason[1:]}."
+
+
+def _why_only_look() -> str | None:
+    if not only_looks():
+        return None
+    by_login = settings().admission.by == "login"
+    return "your account may only look" if by_login else "the address that you came with may only look"
 
 
 def local_store() -> LocalStore:

@@ -6,12 +6,17 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Literal
+
+from dashboard.access.guests import GuestList, GuestListError
 
 LOG_DIRS_VARIABLE = "TELEMETRY_DASHBOARD_LOG_DIRS"
 READ_ONLY_VARIABLE = "TELEMETRY_DASHBOARD_READ_ONLY"
 CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"
+ADMISSION_VARIABLE = "TELEMETRY_DASHBOARD_ADMISSION"
 
 _CACHE_NAME = "ai-toolkit-telemetry"
 _TRUTH = {"1": True, "0": False, "": False}
@@ -42,6 +47,22 @@ def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """How people come in, as far as pages have to know; the secrets behind it are not theirs."""
+
+    by: Literal["anyone", "token", "login"] = "anyone"
+    guests: GuestList | None = None
+    """Who may come in by `login`."""
+
+    providers: tuple[str, ...] = ()
+    """Where people can log in; none stands for the only one there is."""
+
+    def __post_init__(self) -> None:
+        if (self.by == "login") != (self.guests is not None):
+            raise SettingsError("a login needs a list of who may come in, and nothing else has one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
     """Which runs the dashboard shows, and whether it may touch them."""
 
@@ -53,6 +74,8 @@ class DashboardSettings:
 
     cache_dir: Path = field(default_factory=default_cache_dir)
     """Where the pages keep what they can compute again."""
+
+    admission: Admission = field(default_factory=Admission)
 
     def __post_init__(self) -> None:
         if not self.log_dirs:
@@ -74,6 +97,7 @@ class DashboardSettings:
             log_dirs=_parse_log_dirs(environ.get(LOG_DIRS_VARIABLE, "")) or default_log_dirs(),
             read_only=_parse_read_only(environ.get(READ_ONLY_VARIABLE, "")),
             cache_dir=Path(cache_dir) if cache_dir else default_cache_dir(environ),
+            admission=_parse_admission(environ.get(ADMISSION_VARIABLE, "")),
         )
 
     def to_environment(self) -> dict[str, str]:
@@ -83,6 +107,7 @@ class DashboardSettings:
             LOG_DIRS_VARIABLE: json.dumps([str(path) for path in self.log_dirs]),
             READ_ONLY_VARIABLE: "1" if self.read_only else "0",
             CACHE_DIR_VARIABLE: str(self.cache_dir),
+            ADMISSION_VARIABLE: json.dumps(asdict(self.admission)),
         }
 
 
@@ -102,3 +127,24 @@ def _parse_read_only(text: str) -> bool:
     if text not in _TRUTH:
         raise SettingsError(f"{READ_ONLY_VARIABLE} must be 0 or 1, got {text!r}")
     return _TRUTH[text]
+
+
+@lru_cache(maxsize=4)
+def _parse_admission(text: str) -> Admission:
+    if not text:
+        return Admission()
+    try:
+        found = json.loads(text)
+        guests = found["guests"]
+        if found["by"] not in ("anyone", "token", "login"):
+            raise ValueError(found["by"])
+        return Admission(
+            by=found["by"],
+            guests=None
+            if guests is None
+            else GuestList(steer=tuple(guests["steer"]), look=tuple(guests["look"])),
+            providers=tuple(found["providers"]),
+        )
+    except (ValueError, TypeError, KeyError, GuestListError) as error:
+        # Nobody is let in by a mistake.
+        raise SettingsError(f"{ADMISSION_VARIABLE} must be what the launcher wrote, got {text!r}") from error

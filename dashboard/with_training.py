@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from dashboard.access.choice import without_tokens
 from dashboard.launcher import (
     LaunchError,
     LaunchOptions,
@@ -40,22 +41,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     options = LaunchOptions(settings=DashboardSettings())
     training = Training(
-        [sys.executable, str(_RUN_PY), *arguments], folder=Path.cwd(), environ=dict(os.environ)
+        [sys.executable, str(_RUN_PY), *arguments], folder=Path.cwd(), environ=without_tokens(os.environ)
     )
 
     with_signals_as_exit()
     try:
-        server, listener = prepare(options)
+        prepared = prepare(options)
     except LaunchError as error:
         _say(str(error), to_stderr=True)
         return error.exit_code
+    server, url = prepared.server, prepared.listener.url
 
     def begin() -> None:
         ctrl_c = "Ctrl-C stops the training, a second one the dashboard."
         stop_it = ctrl_c if has_terminal else f"stop with: kill {os.getpid()}"
-        _say(f"{whereabouts(listener, options.settings)}  {stop_it}")
-        if has_terminal:
-            open_browser(listener.url)
+        _say(whereabouts(prepared, stop_it))
+        if has_terminal and prepared.opens_by_itself:
+            open_browser(url)
         training.start(on_end=tell_the_end)
 
     def tell_the_end(code: int) -> None:
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             what = f"Training failed with exit code {code}"
         until = "until Ctrl-C." if has_terminal else f"until you stop it with: kill {os.getpid()}"
-        _say(f"{what}; the dashboard stays on {listener.url} {until}")
+        _say(f"{what}; the dashboard stays on {url} {until}")
 
     def on_signal(number: signal.Signals) -> None:
         if training.take(number) and number == signal.SIGINT:

@@ -190,12 +190,16 @@ def _buttons(page: RunPage, alert: Alert, labels: Labels) -> None:
     requests = [item for item in session.asked(page.key) if item.get("about") == alert.id]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         _remedy(page, alert, waits=is_waiting(page.store, page.key, requests))
-        if alert.seen_as not in labels.acknowledged and st.button(
-            "I have seen this", key=f"_seen {page.key} {alert.id}"
+        may_say = not session.only_looks()
+        if (
+            may_say
+            and alert.seen_as not in labels.acknowledged
+            and st.button("I have seen this", key=f"_seen {page.key} {alert.id}")
         ):
             keep(page, replace(labels, acknowledged=(*labels.acknowledged, alert.seen_as)[-_MOST_KEPT:]))
         if (
-            alert.event == FINDING
+            may_say
+            and alert.event == FINDING
             and alert.kind not in labels.muted
             and st.button(
                 f"Mute “{md(alert.title, 40)}” for this run",

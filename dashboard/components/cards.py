@@ -9,7 +9,7 @@ from typing import Literal
 import streamlit as st
 
 from dashboard.components.chart import PALETTES
-from dashboard.components.script import loader
+from dashboard.components.script import component_key, loader
 from dashboard.data.words import clean
 
 _STYLE = """
@@ -68,5 +68,5 @@ def draw_cards(cards: Sequence[Card], *, key: str) -> None:
             ],
             "palettes": PALETTES,
         },
-        key=key,
+        key=component_key(key),
     )

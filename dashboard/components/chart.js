@@ -41,21 +41,23 @@ function toRgb(color) {
   return rgb;
 }
 
-// "@series-0/0.3" names a colour by its meaning; the theme decides which one that is.
-function paint(value, palette) {
+// "@series-0/0.3" names a colour by its meaning; the theme decides which one that is. Only where a colour is due: a
+// metric may be called like one, or like something that every object has.
+function paint(value, palette, isColor = false) {
   if (typeof value === "string") {
-    if (value[0] !== "@") return value;
+    if (!isColor || value[0] !== "@") return value;
     const [name, opacity] = value.slice(1).split("/");
     const hex = palette[name];
-    // A name in the legend may begin with the same sign.
     if (!hex) return value;
     if (opacity === undefined) return hex;
     const n = parseInt(hex.slice(1), 16);
     return `rgba(${n >> 16},${(n >> 8) & 255},${n & 255},${opacity})`;
   }
-  if (Array.isArray(value)) return value.map((item) => paint(item, palette));
+  if (Array.isArray(value)) return value.map((item) => paint(item, palette, isColor));
   if (value && typeof value === "object") {
-    for (const key of Object.keys(value)) if (key !== "bdata") value[key] = paint(value[key], palette);
+    for (const key of Object.keys(value)) {
+      if (key !== "bdata") value[key] = paint(value[key], palette, isColor || /color/.test(key));
+    }
   }
   return value;
 }

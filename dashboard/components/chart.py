@@ -10,9 +10,11 @@ import streamlit as st
 
 from dashboard.assets import plotly_js_url
 from dashboard.charts.palette import DARK, LIGHT
-from dashboard.components.script import loader
+from dashboard.components.script import component_key, loader
+from dashboard.data.words import clean
 
 PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
+_LONGEST_LABEL = 300
 _STYLE = ".telemetry-chart { width: 100%; } .telemetry-chart .modebar { opacity: 0.85; }"
 
 
@@ -37,14 +39,14 @@ def draw_chart(
         data={
             "src": plotly_js_url(),
             "figure": orjson.dumps(figure).decode(),
-            "label": label,
+            "label": clean(label)[:_LONGEST_LABEL],
             "height": height,
-            "name": name,
+            "name": clean(name)[:_LONGEST_LABEL],
             "group": group,
             "palettes": PALETTES,
             "pickable": on_pick is not None,
         },
-        key=key,
+        key=component_key(key),
         on_view_change=on_view or _nothing,
         on_picked_change=on_pick or _nothing,
         default={"view": None, "picked": None},
@@ -54,7 +56,7 @@ def draw_chart(
 
 def view_of(key: str) -> list[float] | None:
     """Return the part of the axis that the chart with this key was zoomed to last, or None for all of it."""
-    state = st.session_state.get(key)
+    state = st.session_state.get(component_key(key))
     told = state.get("view") if state else None
     view = told.get("range") if isinstance(told, Mapping) else None
     if isinstance(view, list) and len(view) == 2 and all(isinstance(edge, (int, float)) for edge in view):
@@ -64,7 +66,7 @@ def view_of(key: str) -> list[float] | None:
 
 def picked_of(key: str) -> int | None:
     """Return the number of what was clicked last in the chart with this key, or None before that."""
-    state = st.session_state.get(key)
+    state = st.session_state.get(component_key(key))
     told = state.get("picked") if state else None
     number = told.get("number") if isinstance(told, Mapping) else None
     return int(number) if isinstance(number, (int, float)) and not isinstance(number, bool) else None

@@ -7,7 +7,7 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard.components.script import loader
+from dashboard.components.script import component_key, loader
 from dashboard.data.completions import Completion
 from dashboard.data.words import clean, count, short_number
 
@@ -58,7 +58,7 @@ def completion_list(rows: Sequence[Completion], chosen: int | None, *, key: str)
             "chosen": chosen,
             "label": f"{count(len(rows))} completions",
         },
-        key=key,
+        key=component_key(key),
         on_picked_change=_nothing,
         default={"picked": None},
     )
@@ -66,7 +66,7 @@ def completion_list(rows: Sequence[Completion], chosen: int | None, *, key: str)
 
 def picked_in(key: str) -> tuple[int, float] | None:
     """Return the place of the completion that was clicked last in the list with this key, and when; None before."""
-    state = st.session_state.get(key)
+    state = st.session_state.get(component_key(key))
     told = state.get("picked") if state else None
     if not isinstance(told, Mapping):
         return None

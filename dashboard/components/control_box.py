@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,11 +13,12 @@ from dashboard import session
 from dashboard.components import faces
 from dashboard.data.remedies import turned
 from dashboard.data.run_store import Refused, RunStore
-from dashboard.data.words import ago, md, short_number
-from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW
+from dashboard.data.words import ago, clean, md, short_number
+from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, MAX_TEXT
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
 _NOTCHES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+_MOST_COUNTED: Final = 2**53
 _ACTIONS: Final[dict[str, tuple[str, str]]] = {
     "save": ("Save", ":material/save:"),
     "sample": ("Sample", ":material/image:"),
@@ -29,6 +31,9 @@ def control_box(store: RunStore, key: str) -> None:
     """Show what can be asked of the run; switched off, with the reason, where nobody would answer."""
     st.divider()
     st.markdown("**Control**")
+    if session.only_looks():
+        st.caption(session.why_only_look() or "")
+        return
     control = declared_control(store, key)
     reason = why_not(store, key)
     if reason:
@@ -58,8 +63,9 @@ def why_not(store: RunStore, key: str) -> str | None:
         return f"The run is {md(card.status.name)}: there is nobody to answer."
     if not control:
         return "This run takes no requests (`control: false` in its configuration)."
-    if session.settings().read_only:
-        return "The dashboard was started with `--read-only`."
+    only_look = session.why_only_look()
+    if only_look is not None:
+        return only_look
     if not writable:
         return "The run's folder cannot be written to from here."
     return None
@@ -148,11 +154,16 @@ def _knobs(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> 
     with st.expander("Knobs"):
         for name, about in list(knobs.items())[:20]:
             if isinstance(about, dict):
-                _knob(store, key, str(name), about, off)
+                # One that cannot be drawn leaves the others, and the answers below.
+                faces.guarded(
+                    str(name)[:60],
+                    lambda name=name, about=about: _knob(store, key, str(name), about, off),  # type: ignore[misc]  # bound now
+                )
 
 
 def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: bool) -> None:
-    low, high, value, kind = (about.get(part) for part in ("low", "high", "value", "type"))
+    kind, value = about.get("type"), about.get("value")
+    low, high = _bounds(about, kind)
     label = md(name, 60)
     widget = f"_knob {key} {name}"
     bounds = f"{short_number(low)} to {short_number(high)}" if low is not None and high is not None else None
@@ -160,30 +171,49 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: b
     with st.container(horizontal=True, vertical_alignment="bottom"):
         if kind == "bool":
             new = st.toggle(label, value=bool(value), key=widget, disabled=off)
-        elif kind == "int":
+        elif kind in ("int", "float"):
+            whole = kind == "int"
             new = st.number_input(
                 label,
                 low,
                 high,
-                int(value if value is not None else low or 0),
-                1,
+                _start(_number(value, kind), low, high, kind),
+                1 if whole else None,
+                format=None if whole else "%.6g",
                 key=widget,
                 disabled=off,
                 help=bounds,
             )
-        elif kind == "float":
-            start = (
-                value
-                if value is not None
-                else (1.0 if low is None or high is None or low <= 1.0 <= high else low)
-            )
-            new = st.number_input(
-                label, low, high, float(start), format="%.6g", key=widget, disabled=off, help=bounds
-            )
         else:
-            new = st.text_input(label, str(value or ""), key=widget, disabled=off)
+            new = st.text_input(label, clean(str(value or ""))[:MAX_TEXT], key=widget, disabled=off)
         if st.button("Set", key=f"{widget} set", disabled=off):
             ask(store, key, {"knobs": {name: new}}, f"{name} = {new}")
+
+
+def _bounds(about: Mapping[str, Any], kind: object) -> tuple[float | None, float | None]:
+    """Return from where to where a knob turns; a bound that is no number, or beyond the other, is none."""
+    low, high = _number(about.get("low"), kind), _number(about.get("high"), kind)
+    return (None, None) if low is not None and high is not None and low > high else (low, high)
+
+
+def _number(value: object, kind: object) -> float | None:
+    """Return `value` as a number of this kind that a browser counts exactly; None where it is none."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    if kind == "int":
+        return int(value) if abs(value) < _MOST_COUNTED else None
+    return float(value)
+
+
+def _start(value: float | None, low: float | None, high: float | None, kind: str) -> float:
+    """Return where a knob stands at first: at its value, as far as its bounds allow that."""
+    if value is None:
+        usual = 0 if kind == "int" else 1.0
+        is_within = (low is None or low <= usual) and (high is None or usual <= high)
+        value = usual if is_within or low is None else low
+    if low is not None:
+        value = max(value, low)
+    return value if high is None else min(value, high)
 
 
 def ask(store: RunStore, key: str, request: Mapping[str, Any], what: str, *, about: str = "") -> bool:

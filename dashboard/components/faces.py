@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import streamlit as st
 
@@ -101,4 +106,35 @@ def guarded(name: str, draw: Callable[[], None]) -> None:
         with st.container(border=True):
             st.error(f"{md(name)} could not be drawn; the rest of the page goes on.", icon=":material/error:")
             with st.expander("What happened"):
-                st.code(clean("".join(traceback.format_exception(error))), language=None)
+                st.code(clean(trace_of(error)), language=None)
+
+
+def trace_of(error: Exception) -> str:
+    """Return the traceback of `error` for a page: files by their place in their package, not on this machine."""
+    text = "".join(traceback.format_exception(error))
+    text = _FILE.sub(lambda found: f'File "{_place(found[1])}"', text)
+    # A message may name one too, such as that of a module which is not there.
+    for folder in (_CODE, sys.prefix, sys.base_prefix):
+        text = text.replace(f"{folder}/", "")
+    text = text.replace(f"{os.path.expanduser('~')}/", "~/")
+    return (
+        text
+        if len(text) <= _LONGEST_TRACE
+        else f"{text[: _LONGEST_TRACE // 2]}\n…\n{text[-_LONGEST_TRACE // 2 :]}"
+    )
+
+
+_CODE: Final = str(Path(__file__).parents[2])
+_FILE: Final = re.compile(r'File "([^"\n]+)"')
+_LONGEST_TRACE: Final = 20_000
+
+
+def _place(file: str) -> str:
+    parts = Path(file).parts
+    for name in ("site-packages", "dist-packages"):
+        if name in parts:
+            return "/".join(parts[parts.index(name) + 1 :])
+    for root in (_CODE, *sysconfig.get_paths().values()):
+        if file.startswith(f"{root}/"):
+            return file.removeprefix(f"{root}/")
+    return parts[-1] if parts else file

@@ -166,7 +166,8 @@ def _title(page: RunPage) -> None:
         st.subheader(md(card.name, 80), anchor=False, width="content")
         _status_badge(card)
         for tag in card.tags[:6]:
-            st.badge(md(tag, 30), color="gray")
+            # Not st.badge: it puts a backslash before brackets, also before those that have one.
+            st.markdown(f":gray-badge[{md(tag, 30)}]", width="content")
     st.caption(_about(card))
 
 

@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard.charts.ledger import bar_of, table_of
 from dashboard.components.chart import PALETTES
-from dashboard.components.script import loader
+from dashboard.components.script import component_key, loader
 from dashboard.data.ledger_words import advice_on, percent
 from dashboard.data.run_store import TimeSpent
 from dashboard.data.words import clean, count, duration, md
@@ -127,4 +127,4 @@ def _draw(data: Mapping[str, Any], *, key: str) -> None:
         js=loader("ledger_bar"),
         isolate_styles=False,
     )
-    component(data={**data, "palettes": PALETTES}, key=key)
+    component(data={**data, "palettes": PALETTES}, key=component_key(key))

@@ -20,9 +20,10 @@ _MAX_DOWNLOAD: Final = 500_000_000
 
 def run_menu(store: RunStore, card: RunCard) -> None:
     """Show the menu of a run."""
+    everything = [_RENAME, _EXPORT, _LINK, _UNARCHIVE if card.archived else _ARCHIVE, _DELETE]
     chosen = st.menu_button(
         "Run",
-        [_RENAME, _EXPORT, _LINK, _UNARCHIVE if card.archived else _ARCHIVE, _DELETE],
+        [_EXPORT, _LINK] if session.only_looks() else everything,
         icon=":material/more_horiz:",
         key=f"_menu {card.key}",
     )
@@ -143,5 +144,5 @@ def export(store: RunStore, key: str) -> None:
     else:
         st.caption(f"The records themselves are {size(bytes_there)}; copy the file instead:")
     st.code(clean(str(log)), language=None)
-    if session.settings().read_only:
+    if session.why_only_look() is not None:
         st.caption("Nothing is written on this machine.")

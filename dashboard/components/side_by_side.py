@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import streamlit as st
 
-from dashboard.components.script import loader
+from dashboard.components.script import component_key, loader
 from dashboard.data.word_diff import Part
 from dashboard.data.words import clean
 
@@ -68,5 +68,5 @@ def side_by_side(sides: Sequence[Side], *, key: str) -> None:
                 for side in sides
             ]
         },
-        key=key,
+        key=component_key(key),
     )

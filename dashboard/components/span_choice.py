@@ -216,6 +216,8 @@ def _declared_actions(page: RunPage) -> Sequence[str]:
 
 
 def _ask_for_trace(page: RunPage) -> None:
+    if session.only_looks():
+        return
     reason = why_not(page.store, page.key)
     if st.button(
         "Record the next steps one by one",

@@ -150,7 +150,7 @@ class _Drawn:
             look, took
         )
         if clock_name != HOST_CLOCK:
-            first += f" by the clock of {clock_name}"
+            first += f" by the clock of {_line(clock_name, 40)}"
         parts = [first]
         if np.isfinite(table.step[row]):
             parts[0] += f" · step {int(table.step[row]):,}"
@@ -173,14 +173,19 @@ def _records_of(page: RunPage, rank: int, table: SpanTable, rows: Sequence[int])
 def _details_of(record: Record) -> list[str]:
     parts = []
     if isinstance(record.get("thread"), str):
-        parts.append(f"thread {record['thread']}"[:80])
+        parts.append(_line(f"thread {record['thread']}", 80))
     error = record.get("error")
     if isinstance(error, dict):
-        parts.append(f"{error.get('type', 'error')}: {error.get('message', '')}"[:160])
+        parts.append(_line(f"{error.get('type', 'error')}: {error.get('message', '')}", 160))
     attributes = record.get("attributes")
     if isinstance(attributes, dict):
-        parts += [f"{name} = {value}"[:80] for name, value in list(attributes.items())[:8]]
+        parts += [_line(f"{name} = {value}", 80) for name, value in list(attributes.items())[:8]]
     return parts
+
+
+def _line(text: str, limit: int) -> str:
+    """Return `text` in one line: what it says stands in lines of its own only where we made them."""
+    return " ".join(clean(text[: 4 * limit]).split())[:limit]
 
 
 def _about_window(

@@ -11,7 +11,7 @@ from dashboard.data.run_store import MetricInfo, RunStore
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, finding_from
 from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.records import END, ERROR, FINDING, LOST, Record
+from toolkit.runfolder.records import END, ERROR, FINDING, LOST, MAX_RECORD_BYTES, Record
 
 SEVERITIES: Final = ("critical", "warning", "info")
 """Worst first."""
@@ -81,7 +81,7 @@ def alerts_of(store: RunStore, key: str) -> list[Alert]:
     if not explained:
         # Known as soon as the columns are there: long before the detectors have come to it in a large log.
         found += [_not_finite(store, key, info) for info in store.metrics(key) if info.non_finite]
-    return sorted(found, key=_rank)
+    return sorted(_with_own_ids(found), key=_rank)
 
 
 def findings_of(store: RunStore, key: str) -> list[Alert]:
@@ -112,6 +112,17 @@ def news_in(alerts: Iterable[Alert], labels: Labels) -> list[Alert]:
 def is_put_away(alert: Alert, labels: Labels) -> bool:
     """Say whether somebody has seen this alert, or muted its kind."""
     return alert.seen_as in labels.acknowledged or alert.kind in labels.muted
+
+
+def _with_own_ids(alerts: Iterable[Alert]) -> list[Alert]:
+    """Return `alerts`, none with the id of another: whoever wrote the records may have given two of them the same."""
+    found: dict[str, Alert] = {}
+    for alert in alerts:
+        new = alert.id
+        while new in found:
+            new += " again"
+        found[new] = alert if new == alert.id else replace(alert, id=new)
+    return list(found.values())
 
 
 def _rank(alert: Alert) -> tuple[int, bool, float]:
@@ -182,7 +193,8 @@ def _from_record(record: Record) -> Alert:
         evidence=evidence if isinstance(evidence, dict) else {},
         causes=_texts(record.get("causes") or record.get("likely_causes")),
         advice=_texts(record.get("advice") or record.get("try")),
-        trace=str(trace) if trace else None,
+        # No record of ours has more.
+        trace=str(trace)[:MAX_RECORD_BYTES] if trace else None,
     )
 
 

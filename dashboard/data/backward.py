@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import Final
@@ -30,8 +31,33 @@ def end_of_lines(descriptor: int, size: int) -> int:
         newline = os.pread(descriptor, end - start, start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
-        end = start
+        end = _before_hole(descriptor, start)
     return 0
+
+
+def _before_hole(descriptor: int, end: int) -> int:
+    """Return where the bytes before `end` begin that were never written; `end` where there are none.
+
+    A file of a terabyte may take no room on its disk, and to read that many zeros would take an hour.
+    """
+    seek_data = getattr(os, "SEEK_DATA", None)
+    step = _BLOCK_BYTES
+    while seek_data is not None and end > 0:
+        start = max(0, end - step)
+        try:
+            written = os.lseek(descriptor, start, seek_data)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                return end
+            written = end
+        if written >= end:
+            end = start
+            step *= 2
+        elif step > _BLOCK_BYTES:
+            step = _BLOCK_BYTES
+        else:
+            return end
+    return end
 
 
 def lines_before(descriptor: int, end: int) -> Backward:

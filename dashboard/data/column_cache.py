@@ -50,6 +50,8 @@ class ColumnCache:
         """Return what was saved for `log`, if it still is the beginning of that file; None otherwise."""
         try:
             batch = pa.ipc.open_file(pa.memory_map(str(self._path(log)))).get_batch(0)
+            # Lengths that a flipped bit has changed would be read beyond the end of the file, which ends the process.
+            batch.validate(full=True)
             about = orjson.loads(batch.schema.metadata[b"about"])
             if about["version"] != _VERSION or about["log"] != os.fsencode(log).hex():
                 return None
@@ -185,9 +187,10 @@ def _columns(batch: pa.RecordBatch, about: dict[str, Any]) -> RunColumns:
     for name in (*_ROWS, *_EVENTS):
         setattr(columns, name, Growing(array(name)))
     rows = columns.rows
+    _require_lengths(columns, about)
     for number, (name, event, low, high, non_finite) in enumerate(about["metrics"]):
         at, values = array(f"rows{number}"), array(f"values{number}")
-        if len(at) != len(values) or (len(at) and int(at[-1]) >= rows):
+        if len(at) != len(values) or (len(at) and not 0 <= int(at.min()) <= int(at.max()) < rows):
             raise ValueError(f"the column {name!r} does not fit its rows")
         metric = Metric(event, at[:0], values[:0])
         metric.rows, metric.values = Growing(at), Growing(values)
@@ -205,6 +208,18 @@ def _columns(batch: pa.RecordBatch, about: dict[str, Any]) -> RunColumns:
     columns.lost_reasons = list(about["lost_reasons"])
     columns.metrics_left_out = set(about["metrics_left_out"])
     return columns
+
+
+def _require_lengths(columns: RunColumns, about: dict[str, Any]) -> None:
+    for names in (_ROWS, _EVENTS):
+        if len({len(getattr(columns, name)) for name in names}) > 1:
+            raise ValueError(f"the columns {', '.join(names)} are of different lengths")
+    kinds = columns.event_kind.values
+    if len(kinds) and not 0 <= int(kinds.min()) <= int(kinds.max()) < len(about["event_names"]):
+        raise ValueError("an event is of a kind that has no name")
+    for segment in about["segments"]:
+        if not 0 <= segment["start"] < segment["end"] <= columns.rows:
+            raise ValueError("a session does not fit the rows")
 
 
 def _cursor(saved: dict[str, Any]) -> Cursor:

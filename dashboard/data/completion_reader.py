@@ -229,7 +229,7 @@ class CompletionReader:
         """Keep the newest word on how many completions of a stretch were not written."""
         for row in rows:
             about = row.record
-            stretch = (about.get("session"), str(about.get("split")), str(about.get("from_step")))
+            stretch = (str(about.get("session")), str(about.get("split")), str(about.get("from_step")))
             dropped = about.get("dropped")
             if not isinstance(dropped, int) or len(self._drops) >= _MOST_DROPS:
                 continue

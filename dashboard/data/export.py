@@ -16,6 +16,7 @@ import pyarrow.parquet as pa_parquet
 from dashboard.data.run_store import Floats
 from dashboard.data.words import clean
 from toolkit.runfolder.codec import encode
+from toolkit.runfolder.columns import is_formula
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.records import Record
 
@@ -66,12 +67,8 @@ def download_name(run_name: str, kind: str, extension: str) -> str:
     return f"{safe_run_name(run_name)}-{safe_run_name(kind)}.{ending}"
 
 
-# What Excel, LibreOffice and Google Sheets begin a formula with, the wide forms of Chinese and Japanese among them.
-_FORMULA = re.compile("[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]")
-
-
 def _no_formula(header: str) -> str:
-    return f"'{header}" if _FORMULA.match(header) else header
+    return f"'{header}" if is_formula(header) else header
 
 
 def _table(columns: Mapping[str, Floats], present: Present | None) -> pa.Table:

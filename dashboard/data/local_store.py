@@ -6,7 +6,7 @@ import difflib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -62,9 +62,18 @@ _MOST_EXAMS: Final = 200
 class LocalStore:
     """One object a process: it keeps the cursors, so that several pages read each byte once."""
 
-    def __init__(self, roots: Sequence[Path], *, cache_dir: Path | None, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        *,
+        cache_dir: Path | None,
+        read_only: bool = False,
+        why_only_look: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Show what lies in `roots`; `why_only_look` says why whoever asks now may change nothing, or None."""
         self.roots = tuple(Path(os.path.abspath(root)) for root in roots)
         self.read_only = read_only
+        self._why_only_look = why_only_look
         self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
         self._lock = threading.RLock()
         self._listings = [RootListing(root, number) for number, root in enumerate(self.roots)]
@@ -113,8 +122,9 @@ class LocalStore:
         with self._lock:
             self._scan()
             found = self._runs.get(key)
-            if found is None:
-                # It may have begun since the last look.
+            if found is None and time.monotonic() - self._scanned_at > self._scan_ms / 1000:
+                # It may have begun since the last look. Tabs that ask for what is gone get no more than half of the
+                # time for it: with ten thousand runs each look takes a while, and everybody else waits for it.
                 self._scan(again=True)
                 found = self._runs.get(key)
             if found is None:
@@ -165,7 +175,7 @@ class LocalStore:
             labels=found.labels,
             start=newest[0] if newest else read_start(found.folder / METRICS_JSONL),
             environment=environment[0] if environment else {},
-            writable=not self.read_only and os.access(found.folder, os.W_OK),
+            writable=self._why_not_write() is None and os.access(found.folder, os.W_OK),
         )
 
     def _log(self, key: str, rank: int = 0) -> RunLog:
@@ -460,9 +470,19 @@ class LocalStore:
         self._require_writing()
         return sum(trash.empty_trash(root) for root in self.roots)
 
+    def empty_cache(self) -> int:
+        """Delete what was computed and can be again; return how many bytes that were."""
+        self._require_writing()
+        return self.cache.clear() if self.cache is not None else 0
+
     def _require_writing(self) -> None:
-        if self.read_only:
-            raise Refused("the dashboard was started with --read-only")
+        """Let nobody past who may only look: everything that changes a file asks here first."""
+        reason = self._why_not_write()
+        if reason is not None:
+            raise Refused(reason)
+
+    def _why_not_write(self) -> str | None:
+        return "the dashboard was started with --read-only" if self.read_only else self._why_only_look()
 
     def _look_again(self) -> None:
         with self._lock:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
 from dashboard.data.words import clean
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
@@ -22,7 +20,9 @@ from toolkit.runfolder.records import STEP
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import LOST, RUNNING, Status, work_out_status
 
+_MAX_SESSIONS = 1_000_000
 _MAX_FOLDERS = 20_000
+_MAX_LINKS_NAMED = 20
 _SAMPLE_BYTES = 8 * 1024
 _LOSSES = ("train_loss_mean", "train_loss", "loss")
 
@@ -68,34 +68,40 @@ class RootListing:
         return list(found.values()), problems
 
     def _folders(self, problems: list[str]) -> Iterator[str]:
-        seen = 0
+        seen = links = 0
         with os.scandir(self.root) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_symlink():
-                    problems.append(f"{clean(entry.name)} is a link and is not followed")
+                    links += 1
+                    if links <= _MAX_LINKS_NAMED:
+                        problems.append(f"{clean(entry.name)} is a link and is not followed")
                 elif entry.is_dir(follow_symlinks=False):
                     seen += 1
                     if seen > _MAX_FOLDERS:
                         problems.append(f"only the first {_MAX_FOLDERS:,} folders are shown")
                         return
                     yield entry.name
+        if links > _MAX_LINKS_NAMED:
+            problems.append(f"{links - _MAX_LINKS_NAMED:,} more links are not followed")
 
     def _look_at(self, name: str) -> Found | None:
-        folder = self.root / name
         known = self._found.get(name)
+        # As text: paths as objects would take longer than asking for the files does.
+        place = os.path.join(self.root, name)
         try:
-            manifest_at = _stat(folder / MANIFEST)
-            labels_at = _stat(folder / LABELS)
-            log_at = _stat(folder / METRICS_JSONL) if manifest_at is None else None
+            manifest_at = _stat(f"{place}/{MANIFEST}")
+            labels_at = _stat(f"{place}/{LABELS}")
+            log_at = _stat(f"{place}/{METRICS_JSONL}") if manifest_at is None else None
         except OSError as error:
-            return self._unreadable(name, folder, f"{clean(name)}: {error.strerror}")
+            return self._unreadable(name, self.root / name, f"{clean(name)}: {error.strerror}")
         if manifest_at is None and log_at is None:
             return None
         signature = (*_signature(manifest_at), *_signature(labels_at), *_signature(log_at))
         if known is not None and known.signature == signature:
             return known
+        folder = self.root / name
         manifest, labels, problem = None, Labels(), None
         if manifest_at is not None:
             try:
@@ -175,7 +181,8 @@ def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None
         lr=_number(summary.get("lr")),
         samples_per_sec=_number(summary.get("samples_per_sec")),
         host=clean(latest.host) if latest else "",
-        sessions=len(manifest.sessions),
+        # A manifest holds the newest ones only; a stranger's may say any number.
+        sessions=max(len(manifest.sessions), min(latest.session, _MAX_SESSIONS) if latest else 0),
         summary=summary,
         problem=found.problem,
     )
@@ -248,14 +255,11 @@ def read_start(log: Path) -> dict[str, Any]:
         line = os.pread(descriptor, 128 * 1024, 0).split(b"\n", 1)[0]
     finally:
         os.close(descriptor)
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return {}
-    return record if isinstance(record, dict) and record.get("event") == "start" else {}
+    record = parse_line(0, line)
+    return record if not isinstance(record, BadLine) and record.get("event") == "start" else {}
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
         return os.lstat(path)
     except FileNotFoundError:

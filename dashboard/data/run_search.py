@@ -195,6 +195,7 @@ def _bound(name: str, sign: str, text: str) -> float:
         value = sum(float(n) * _SECONDS[unit.lower()] for n, unit in _SPAN_PART.findall(text))
     if not math.isfinite(value):
         allowed = _ALLOWED.get(name, "a number such as 0.2 or 1e-4")
+        name = _cut(name)
         raise QueryError(f"behind {name}{sign} stands {_shown(text) if text else 'nothing'}, not {allowed}")
     return value
 
@@ -206,7 +207,11 @@ _ALLOWED = {
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:39] + "…")
+    return repr(_cut(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else text[:39] + "…"
 
 
 def _holds(term: Term, card: RunCard) -> bool:

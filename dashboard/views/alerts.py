@@ -9,6 +9,7 @@ from typing import Final
 
 import streamlit as st
 
+from dashboard import session
 from dashboard.components import faces
 from dashboard.components.alert_card import SEVERITIES, alert_card, keep
 from dashboard.components.frame import RunPage, live, open_run, read
@@ -142,6 +143,11 @@ def _muted(page: RunPage, labels: Labels) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption("Muted for this run:", width="content")
+        if session.only_looks():
+            st.caption(
+                ", ".join(md(_title(kind), 40) for kind in dict.fromkeys(labels.muted)), width="content"
+            )
+            return
         for kind in dict.fromkeys(labels.muted):
             if st.button(
                 f"Unmute “{md(_title(kind), 40)}”",

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pandas as pd
 import streamlit as st
 
+from dashboard import session
 from dashboard.components import faces
 from dashboard.components.frame import RunPage, open_run, read
 from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
@@ -56,7 +57,9 @@ def main() -> None:
 
 
 def _notes(page: RunPage, meta: RunMeta) -> None:
-    if not meta.writable:
+    if session.only_looks():
+        st.caption(f"Notes and tags cannot be changed here: {session.why_only_look() or ''}")
+    elif not meta.writable:
         st.caption(
             "Notes and tags cannot be changed here: the folder is not writable, or the dashboard is read-only."
         )
@@ -178,13 +181,14 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
     if meta.manifest is not None:
         rows = [
             {
-                "session": session.session,
+                # As text: no column of numbers holds every whole number that JSON can write.
+                "session": str(session.session),
                 "status": clean(session.status),
                 "why": clean(session.reason or ""),
                 "started": clock(session.started),
                 "took": duration(session.ended - session.started) if session.ended is not None else "",
                 "host": clean(session.host),
-                "pid": session.pid,
+                "pid": str(session.pid),
             }
             for session in meta.manifest.sessions
         ]

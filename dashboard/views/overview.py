@@ -148,16 +148,20 @@ def _hardware(metrics: dict[str, MetricInfo]) -> Numbered | None:
         if name in metrics:
             memory = metrics.get("gpu_mem_reserved") or metrics.get("gpu_mem_allocated")
             about = f"{memory.last:.3g} GB held" if memory is not None else None
-            return name, Card(label="GPU busy", value=f"{metrics[name].last:.0f} %", about=about)
+            return name, Card(label="GPU busy", value=_percent(metrics[name].last), about=about)
     if "gpu_mem_reserved" in metrics:
         held = f"{metrics['gpu_mem_reserved'].last:.3g} GB"
         return "gpu_mem_reserved", Card(label="GPU memory", value=held)
     if "process_cpu_percent" in metrics:
         memory = metrics.get("cpu_mem_rss_mb")
         about = f"{size(memory.last * 1e6)} held" if memory is not None else None
-        value = f"{metrics['process_cpu_percent'].last:.0f} %"
+        value = _percent(metrics["process_cpu_percent"].last)
         return "process_cpu_percent", Card(label="CPU of the process", value=value, about=about)
     return None
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0f} %" if abs(value) < 1e6 else f"{short_number(value)} %"
 
 
 def _is_custom(name: str, info: MetricInfo) -> bool:

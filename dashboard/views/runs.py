@@ -240,6 +240,10 @@ def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
             key="_compare",
         ):
             st.switch_page("views/compare.py", query_params={"runs": ",".join(card.key for card in picked)})
+        if session.only_looks():
+            if not picked:
+                st.caption("Pick rows on the left to compare them.")
+            return
         if st.button("Tag…", icon=":material/sell:", disabled=not picked, key="_tag"):
             _tag(store, picked)
         if st.button("Archive", icon=":material/archive:", disabled=not picked, key="_archive"):

@@ -20,6 +20,9 @@ _AUDIO: Final = (".wav", ".mp3", ".ogg", ".flac")
 _MAX_FILE: Final = 20_000_000
 _MOST_RECORDS: Final = 4_000
 _SMALL: Final = 256
+_MOST_PIXELS: Final = 40_000_000
+_TALLEST: Final = 20
+"""Times its width: a strip of one pixel would be drawn as wide as its cell, and thousands of screens high."""
 _SIGNATURES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8")
 
 
@@ -117,8 +120,10 @@ def _image(data: bytes, caption: str, prompt: str) -> None:
     try:
         with Image.open(io.BytesIO(data)) as image:
             # The header alone says how large it would become in memory.
-            if image.width * image.height > 40_000_000:
-                st.caption(f"{caption}: {image.width:,} x {image.height:,} pixels are too many to show")
+            if image.width * image.height > _MOST_PIXELS or image.height > _TALLEST * image.width:
+                st.caption(
+                    f"{caption}: {image.width:,} x {image.height:,} pixels are too many, or too tall, to show"
+                )
                 return
             shown: bytes | Image.Image = data
             if image.width < _SMALL:
@@ -128,7 +133,7 @@ def _image(data: bytes, caption: str, prompt: str) -> None:
                 shown = image.convert("RGB").resize(size, Image.Resampling.NEAREST)
             else:
                 image.verify()
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         st.caption(f"{caption}: not an image ({md(str(error), 80)})")
         return
     st.image(shown, caption=caption, width="stretch", alt=f"{prompt[:100]}, {caption}")

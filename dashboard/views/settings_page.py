@@ -9,6 +9,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import faces
+from dashboard.components.doorway import account
 from dashboard.data.run_store import Refused
 from dashboard.data.words import clean, clock, count, md, size
 
@@ -20,6 +21,7 @@ def main() -> None:
     faces.guarded("The settings", _started_with)
     faces.guarded("The cache", _cache)
     faces.guarded("The trash", _trash)
+    faces.guarded("The account", account)
     faces.guarded("About", _about)
 
 
@@ -29,18 +31,22 @@ def _started_with() -> None:
     for path in settings.log_dirs:
         st.code(clean(str(path)), language=None)
     st.caption("Chosen at the start: `python run_dashboard.py --log-dir DIR`, as often as needed.")
+    reason = session.why_only_look()
     if settings.read_only:
         st.info(
             "Started with `--read-only`: nothing can be asked of runs, labelled or deleted.",
             icon=":material/lock:",
         )
+    elif reason is not None:
+        st.info(f"{reason} Nothing can be asked of runs, labelled or deleted.", icon=":material/lock:")
     st.markdown("**Refresh**")
     session.refresh_picker()
     st.caption("How often pages read what live runs have written since. Light or dark follows the browser.")
 
 
 def _cache() -> None:
-    cache = session.local_store().cache
+    store = session.local_store()
+    cache = store.cache
     if cache is None:
         return
     st.markdown("**Cache**")
@@ -48,8 +54,13 @@ def _cache() -> None:
         f"Columns of large logs, {size(cache.size())}, in {md(str(cache.folder), 200)}. "
         "It may be deleted at any time: the logs themselves are elsewhere, and are read again."
     )
+    if session.only_looks():
+        return
     if st.button("Empty the cache", icon=":material/cleaning_services:"):
-        st.toast(f"Freed {size(cache.clear())}.")
+        try:
+            st.toast(f"Freed {size(store.empty_cache())}.")
+        except Refused as error:
+            st.error(md(str(error)))
 
 
 def _trash() -> None:
@@ -69,6 +80,8 @@ def _trash() -> None:
         hide_index=True,
         alt="Deleted runs",
     )
+    if session.only_looks():
+        return
     names = {item.token: f"{clean(item.name)}, deleted {clock(item.deleted)}" for item in trashed}
     with st.container(horizontal=True, vertical_alignment="bottom"):
         token = st.selectbox(
@@ -107,6 +120,8 @@ def _about() -> None:
     st.caption(" · ".join(f"{name} {_version(name)}" for name in packages))
     st.caption(
         "Nothing leaves this machine: no account, no usage statistics, no fonts or scripts from elsewhere."
+        if session.settings().admission.by != "login"
+        else "Nothing leaves this machine but what logging in takes: no usage statistics, no scripts from elsewhere."
     )
 
 

@@ -17,10 +17,10 @@ from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import Options, Tally, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
 from dashboard.data.run_store import MetricInfo, XAxis
-from dashboard.data.words import count, md
+from dashboard.data.words import count, md, short_number
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
-_GPU = re.compile(r"gpu/(\d+)/(.+)")
+_GPU = re.compile(r"gpu/([0-9]{1,4})/(.+)", re.DOTALL)
 _HOST: Final = (
     ("CPU", "%", (("cpu_percent", "machine"), ("process_cpu_percent", "process"))),
     ("Memory", "MB", (("ram_used_mb", "machine"), ("cpu_mem_rss_mb", "process"), ("swap_used_mb", "swap"))),
@@ -143,7 +143,7 @@ def _gpu_row(gpu: _Gpu) -> None:
         name.markdown(f"**GPU {gpu.number}** {md(gpu.name, 40)}")
         busy = gpu.get("util")
         if busy is not None:
-            util.progress(_part(busy, 100), text=f"busy {busy:.0f} %")
+            util.progress(_part(busy, 100), text=f"busy {_whole(busy)} %")
         used, total = gpu.get("mem_used_gb"), gpu.get("mem_total_gb")
         if used is not None:
             words = f"memory {used:.3g}" + (f" / {total:.3g} GB" if total else " GB")
@@ -166,13 +166,18 @@ def _gpu_row(gpu: _Gpu) -> None:
         words = " · ".join(
             part
             for part in (
-                f"{degrees:.0f} °C" if degrees is not None else "",
-                f"{power:.0f} W" + (f" / {cap:.0f} W" if cap else "") if power is not None else "",
+                f"{_whole(degrees)} °C" if degrees is not None else "",
+                f"{_whole(power)} W" + (f" / {_whole(cap)} W" if cap else "") if power is not None else "",
             )
             if part
         )
         if words:
             heat.progress(_part(power or 0.0, cap or power or 1.0), text=words)
+
+
+def _whole(value: float) -> str:
+    # A reading that no machine has would fill the page with its digits.
+    return f"{value:.0f}" if abs(value) < 1e6 else short_number(value)
 
 
 def _part(value: float, whole: float) -> float:

@@ -47,12 +47,15 @@ def _from_debian() -> str:
     if shutil.which("apt-get") is None:
         return "there is no apt-get"
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    said = _run(["apt-get", "install", "-y", "--no-install-recommends", "chromium"], env=quiet)
+    # Another worker may be installing something, and then holds the lock.
+    apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300"]
+    install = [*apt, "install", "-y", "--no-install-recommends", "chromium"]
+    said = _run(install, env=quiet)
     if said is None or _on_path() is not None:
         return "apt-get installed no chromium"
     # On a fresh machine the list of packages is empty.
-    _run(["apt-get", "update"], env=quiet)
-    again = _run(["apt-get", "install", "-y", "--no-install-recommends", "chromium"], env=quiet)
+    _run([*apt, "update"], env=quiet)
+    again = _run(install, env=quiet)
     return f"apt-get install chromium: {again or 'done'}"
 
 

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from tests.browser.looking import query, settle, wait_for_query
 from tests.dashboard.run_folders import append, write_run
+from tests.lengths import is_long
 
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><b>bold</b>"
 MARKDOWN = (
@@ -176,6 +177,7 @@ def test_a_choice_and_where_one_has_scrolled_to_stay_while_new_ones_arrive(shown
     assert row.bounding_box()["y"] == pytest.approx(before, abs=2)
 
 
+@pytest.mark.skipif(not is_long(), reason="tests/attacks/test_markup_in_a_browser.py tries more of it")
 def test_hostile_texts_are_text_and_nothing_else(shown, page):
     opened = threading.Event()
     page.on("dialog", lambda dialog: (opened.set(), dialog.dismiss()))

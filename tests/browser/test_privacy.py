@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from tests.browser.looking import chart, foreign, settle
 from tests.dashboard.run_folders import write_run
+from tests.lengths import is_long
 from toolkit.runfolder.labels import Labels
 
 HOSTILE = (
@@ -88,6 +89,7 @@ def strange_page(contexts):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not is_long(), reason="tests/attacks/test_markup_in_a_browser.py tries more of it")
 def test_names_and_texts_of_a_run_are_shown_as_they_are_and_ask_for_nothing(shown, page):
     dialogs = []
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))

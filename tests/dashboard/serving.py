@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.project.markdown import ROOT
 
 RUN_DASHBOARD = ROOT / "run_dashboard.py"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Started:
@@ -60,7 +60,7 @@ class Started:
 
     def wait_until_ready(self):
         self.wait_for("Dashboard: ")
-        self.port = int(re.search(r"Dashboard: http://\S+?:(\d+) ", self.out)[1])
+        self.port = int(re.search(r"Dashboard: http://\S+?:(\d+)[ /]", self.out)[1])
         return self
 
     def end(self, number=signal.SIGTERM):
@@ -106,7 +106,7 @@ def get(port, path="/", *, host=None, **headers):
     return ask(port, [f"GET {path} HTTP/1.1", f"Host: {host}", *lines])
 
 
-def handshake(port, *, host=None, origin=None):
+def handshake(port, *, host=None, origin=None, cookie=None):
     """Ask for a WebSocket to the pages' own stream; 101 means it was granted."""
     host = f"localhost:{port}" if host is None else host
     head = [
@@ -117,7 +117,8 @@ def handshake(port, *, host=None, origin=None):
         "Sec-WebSocket-Version: 13",
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
     ]
-    return ask(port, head if origin is None else [*head, f"Origin: {origin}"])
+    said = {"Origin": origin, "Cookie": cookie}
+    return ask(port, head + [f"{name}: {value}" for name, value in said.items() if value is not None])
 
 
 def free_port():

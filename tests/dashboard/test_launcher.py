@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -21,8 +23,11 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import connect
 
-from dashboard import launcher, listening
+from dashboard import launcher, listening, missing_packages
+from dashboard.access.tokens import Keys, new_token
+from dashboard.network_guard import PublicUrl
 from dashboard.server import streamlit_options
+from dashboard.settings import DashboardSettings
 from tests.dashboard.serving import RUN_DASHBOARD, dashboard, free_port, get, handshake
 from tests.project.markdown import ROOT
 
@@ -196,11 +201,18 @@ def test_the_options_that_matter_are_all_set_by_us():
         names = ["browser.gatherUsageStats", "server.enableCORS", "server.enableXsrfProtection",
                  "server.enableStaticServing", "server.enableAgentApi", "server.fileWatcherType",
                  "client.showErrorDetails", "client.toolbarMode", "theme.light.primaryColor",
-                 "theme.dark.backgroundColor", "secrets.files", "server.allowedHosts"]
+                 "theme.dark.backgroundColor", "secrets.files", "server.allowedHosts",
+                 "server.trustedUserHeaders"]
         print(json.dumps([[config.get_option(name), config.get_where_defined(name)] for name in names]))
     """
     finished = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=ROOT,
+        # With this anybody could say in a header who they are.
+        env={**os.environ, "STREAMLIT_SERVER_TRUSTED_USER_HEADERS": '{"X-Email": "email"}'},
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     assert finished.returncode == 0, finished.stderr
     values, places = zip(*json.loads(finished.stdout), strict=True)
@@ -218,6 +230,7 @@ def test_the_options_that_matter_are_all_set_by_us():
         "#0F1317",
         [],
         ["127.0.0.1", "::1", "localhost"],
+        {},
     )
     assert len(set(places)) == 1
     assert "command-line" in places[0]
@@ -255,6 +268,16 @@ def test_settings_reach_the_pages_by_environment(tmp_path, monkeypatch):
         (["--host", ""], ["--host", "''", "localhost"]),
         (["--host", "192.0.2.1", "--port", "0"], ["--host", "'192.0.2.1'", "not an address of this machine"]),
         (["--prot", "1"], ["--prot"]),
+        (["--token", "--no-token"], ["--token", "--no-token", "not allowed with"]),
+        (["--no-token", "--reader-token"], ["--no-token", "--reader-token", "contradict"]),
+        (["--login", "x.toml", "--token"], ["--login", "--token", "together"]),
+        (["--login", "no-such-file.toml"], ["--login", "no-such-file.toml", "No such file"]),
+        (["--token-file", "no-such-file"], ["--token-file", "no-such-file", "No such file"]),
+        (["--token-file", str(RUN_DASHBOARD)], ["--token-file", "others", "chmod 600"]),
+        (["--read-only", "--reader-token"], ["--read-only", "readers"]),
+        (["--public-url", "runs.example.org"], ["--public-url", "'runs.example.org'", "https://NAME"]),
+        (["--public-url", "https://example.org/runs"], ["--public-url", "without a path"]),
+        (["--public-url", "https://me:pw@example.org"], ["--public-url", "https://NAME"]),
     ],
 )
 def test_a_wrong_option_is_answered_with_its_name_its_value_and_what_is_allowed(arguments, parts):
@@ -292,19 +315,128 @@ def test_without_a_wish_the_next_free_port_is_taken_and_said(monkeypatch):
     assert listener.url == f"http://localhost:{listener.port}"
 
 
-def test_an_open_door_comes_with_a_warning(tmp_path):
+def test_an_open_door_comes_with_a_warning_and_asks_for_a_token(tmp_path):
     with dashboard(tmp_path, "--host", "0.0.0.0") as started:
         started.wait_until_ready()
-        by_name = get(started.port, host=f"evil.example:{started.port}")[0]
-        by_address = get(started.port, host=f"10.1.2.3:{started.port}")[0]
         place = f"10.1.2.3:{started.port}"
-        own_page = handshake(started.port, host=place, origin=f"http://{place}")[0]
-        other_page = handshake(started.port, host=place, origin=f"http://10.9.9.9:{started.port}")[0]
+        token = re.search(r"Dashboard: http://localhost:\d+/\?token=([\w-]{43})  ", started.out)[1]
+        by_name = get(started.port, f"/?token={token}", host=f"evil.example:{started.port}")[0]
+        without = get(started.port, host=place)[0]
+        _, headers, _ = get(started.port, f"/?token={token}", host=place)
+        cookie = headers["set-cookie"].partition(";")[0]
+        by_address = get(started.port, host=place, cookie=cookie)[0]
+        own_page = handshake(started.port, host=place, origin=f"http://{place}", cookie=cookie)[0]
+        no_cookie = handshake(started.port, host=place, origin=f"http://{place}")[0]
+        other_page = handshake(
+            started.port, host=place, origin=f"http://10.9.9.9:{started.port}", cookie=cookie
+        )[0]
+        argv = psutil.Process(started.process.pid).cmdline()
         code, _ = started.end()
 
-    assert (by_name, by_address, own_page, other_page, code) == (403, 200, 101, 403, 0)
-    for part in ("WARNING", "no login", "stop", f"ssh -L {started.port}:localhost:{started.port}"):
+    assert (by_name, without, by_address, own_page, no_cookie, other_page, code) == (
+        *(403, 403, 200, 101, 403, 403),
+        0,
+    )
+    for part in (
+        "WARNING",
+        "has the token",
+        "not encrypted",
+        f"ssh -L {started.port}:localhost:{started.port}",
+    ):
         assert part in started.err
+    assert started.out.count(token) == 1
+    assert token not in started.err
+    assert not any(token in word for word in argv)
+
+
+def test_a_door_without_a_token_is_opened_on_request_only_and_says_what_that_means(tmp_path):
+    with dashboard(tmp_path, "--host", "0.0.0.0", "--no-token") as started:
+        started.wait_until_ready()
+        status = get(started.port, host=f"10.1.2.3:{started.port}")[0]
+        started.end()
+
+    assert status == 200
+    for part in ("WARNING", "asks for no token", "anybody", "stop"):
+        assert part in started.err
+
+
+@pytest.mark.parametrize(
+    ("host", "url", "access", "words"),
+    [
+        ("localhost", "https://runs.example.org", Keys(steer="x"), None),
+        ("localhost", "https://runs.example.org", None, "asks for no token"),
+        ("localhost", "http://runs.example.org", Keys(steer="x"), "not encrypted"),
+        ("0.0.0.0", "https://runs.example.org", Keys(steer="x"), "not encrypted"),
+        ("0.0.0.0", None, Keys(steer="x"), "not encrypted"),
+    ],
+)
+def test_a_dashboard_that_others_reach_is_warned_of_unless_https_and_a_question_stand_before_it(
+    host, url, access, words
+):
+    listener = listening.listen(host, 0, public=PublicUrl.parse(url) if url else None)
+    listener.socket.close()
+
+    assert not listener.is_private
+    assert launcher._is_well_kept(listener, access) is (words is None)
+    if words:
+        assert words in launcher._warning(listener, access)
+
+
+def test_a_login_that_would_come_back_to_another_place_is_named(tmp_path):
+    file = tmp_path / "login.toml"
+    file.write_text(
+        "[auth]\nredirect_uri = 'https://runs.example.org/oauth2callback'\nclient_id = 'a'\n"
+        f"client_secret = 'b'\nserver_metadata_url = 'https://id.example.org/x'\ncookie_secret = '{new_token()}'\n"
+        "[dashboard]\nallow = ['ann@lab.example']\n"
+    )
+    file.chmod(0o600)
+    finished = run("--port", "0", "--login", str(file))
+
+    assert finished.returncode == 2
+    for part in ("--login", "https://runs.example.org", "redirect_uri", "--public-url"):
+        assert part in finished.stderr
+
+
+def test_what_a_login_needs_is_said_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(missing_packages, "_is_installed", lambda name: name != "authlib")
+    said = [missing_packages.what_login_misses()]
+    monkeypatch.setattr(missing_packages, "_is_installed", lambda _name: True)
+    for version in ("1.3.2", "1.6.10", "1.6"):
+        monkeypatch.setattr(missing_packages, "_installed_version", lambda _name, found=version: found)
+        said.append(missing_packages.what_login_misses())
+    assert "Authlib and httpx are not installed" in said[0]
+    assert "Authlib 1.6.10 is too old, 1.6.11 or newer is needed" in said[2]
+    for text in said:
+        assert shlex.split(text.splitlines()[-1])[-1] == str(ROOT / "requirements" / "login.txt")
+    for version in ("1.6.11", "1.7.0", "2.0"):
+        monkeypatch.setattr(missing_packages, "_installed_version", lambda _name, found=version: found)
+        assert missing_packages.what_login_misses() is None
+
+
+def test_what_is_too_old_to_start_with_is_what_pip_is_told():
+    wanted = (ROOT / "requirements" / "login.txt").read_text() + (
+        ROOT / "dashboard_requirements.txt"
+    ).read_text()
+
+    for name, oldest in (
+        ("Authlib", missing_packages._OLDEST_AUTHLIB),
+        ("streamlit", missing_packages._OLDEST_STREAMLIT),
+    ):
+        assert f"{name}>={'.'.join(map(str, oldest))}\n" in wanted
+
+
+def test_no_browser_is_sent_to_an_address_with_a_token():
+    keys = Keys(steer=new_token())
+    listener = listening.listen("localhost", 0)
+    listener.socket.close()
+
+    def prepared(access):
+        return launcher.Prepared(server=None, listener=listener, settings=DashboardSettings(), access=access)
+
+    assert prepared(None).opens_by_itself
+    assert not prepared(keys).opens_by_itself
+    assert keys.steer in launcher.whereabouts(prepared(keys), "")
+    assert keys.steer not in launcher.whereabouts(prepared(replace(keys, is_fixed=True)), "")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])

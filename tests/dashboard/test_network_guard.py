@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard.assets import plotly_js_file, plotly_js_url
-from dashboard.network_guard import Doors, NetworkGuard
+from dashboard.network_guard import Doors, NetworkGuard, PublicUrl
 from tests.dashboard.serving import ask, dashboard, get, handshake
 
 
@@ -188,6 +188,57 @@ def test_a_server_that_listens_everywhere_answers_to_bare_addresses(host, admitt
 def test_the_port_that_http_leaves_out_is_80():
     assert Doors(port=80).admits("localhost")
     assert not Doors(port=8501).admits("localhost")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://runs.example.org", "https://runs.example.org"),
+        ("HTTPS://Runs.Example.Org/", "https://runs.example.org"),
+        ("https://runs.example.org:443", "https://runs.example.org"),
+        ("https://runs.example.org:8443", "https://runs.example.org:8443"),
+        ("http://10.1.2.3", "http://10.1.2.3"),
+        ("https://[2001:db8::1]:444", "https://[2001:db8::1]:444"),
+        ("runs.example.org", None),
+        ("ftp://runs.example.org", None),
+        ("https://", None),
+        ("https://runs.example.org/folder", None),
+        ("https://me@runs.example.org", None),
+        ("https://runs.example.org:", None),
+        ("https://runs.example.org:0", None),
+        ("https://runs.example.org:99999", None),
+        ("https://runs.example.org;script-src *", None),
+        ("https://runs.example.org?x", None),
+        ("https://*.example.org", None),
+    ],
+)
+def test_the_address_of_a_proxy_is_a_scheme_a_name_and_a_port(text, shown):
+    url = PublicUrl.parse(text)
+
+    assert (None if url is None else str(url)) == shown
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "is_taken"),
+    [
+        ("runs.example.org", "https://runs.example.org", True),
+        ("runs.example.org:443", "https://runs.example.org", True),
+        ("RUNS.example.org", "https://runs.example.org:443", True),
+        ("runs.example.org", "http://runs.example.org", False),
+        ("runs.example.org", "https://evil.example", False),
+        ("runs.example.org", "https://runs.example.org:8443", False),
+        ("localhost:8501", "http://localhost:8501", True),
+        ("localhost:8501", "https://runs.example.org", False),
+        ("runs.example.org:8501", "https://runs.example.org:8501", False),
+        ("runs.example.org:80", "http://runs.example.org", False),
+        ("evil.example", "https://evil.example", False),
+    ],
+)
+def test_behind_a_proxy_its_name_is_ours_by_its_scheme_and_port_alone(host, origin, is_taken):
+    doors = Doors(port=8501, public=PublicUrl.parse("https://runs.example.org"))
+
+    assert (doors.admits(host) and doors.takes(origin, host)) is is_taken
+    assert doors.is_encrypted(host) is (doors.admits(host) and "localhost" not in host)
 
 
 def test_a_refused_socket_never_reaches_the_application():

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dashboard.access.guests import GuestList
 from dashboard.settings import (
+    ADMISSION_VARIABLE,
     CACHE_DIR_VARIABLE,
     LOG_DIRS_VARIABLE,
     READ_ONLY_VARIABLE,
+    Admission,
     DashboardSettings,
     SettingsError,
     default_cache_dir,
@@ -19,12 +22,24 @@ from dashboard.settings import (
 names = st.text(st.characters(exclude_characters="\0"), min_size=1)
 
 
-@given(folders=st.lists(names, min_size=1), read_only=st.booleans())
-def test_settings_survive_the_trip_through_the_environment(folders, read_only):
+admissions = st.sampled_from(
+    [
+        Admission(),
+        Admission(by="token"),
+        Admission(
+            by="login", guests=GuestList(steer=("a@b.example",), look=("@c.example",)), providers=("x",)
+        ),
+    ]
+)
+
+
+@given(folders=st.lists(names, min_size=1), read_only=st.booleans(), admission=admissions)
+def test_settings_survive_the_trip_through_the_environment(folders, read_only, admission):
     settings = DashboardSettings(
         log_dirs=tuple(Path("/", folder).absolute() for folder in folders),
         read_only=read_only,
         cache_dir=Path("/cache"),
+        admission=admission,
     )
 
     assert DashboardSettings.from_environment(settings.to_environment()) == settings
@@ -73,6 +88,10 @@ def test_what_can_be_computed_again_goes_where_each_system_keeps_it(monkeypatch,
         (LOG_DIRS_VARIABLE, '["relative"]'),
         (READ_ONLY_VARIABLE, "perhaps"),
         (CACHE_DIR_VARIABLE, "relative"),
+        (ADMISSION_VARIABLE, "anyone"),
+        (ADMISSION_VARIABLE, "{}"),
+        (ADMISSION_VARIABLE, '{"by": "nobody", "guests": null, "providers": []}'),
+        (ADMISSION_VARIABLE, '{"by": "login", "guests": {"steer": [], "look": []}, "providers": []}'),
     ],
 )
 def test_a_value_that_cannot_be_is_named(name, value):
@@ -80,3 +99,10 @@ def test_a_value_that_cannot_be_is_named(name, value):
         DashboardSettings.from_environment({name: value})
 
     assert value.strip('[]"') in str(caught.value)
+
+
+def test_a_login_without_a_list_of_guests_cannot_be_made():
+    with pytest.raises(SettingsError, match="a list of who may come in"):
+        Admission(by="login")
+    with pytest.raises(SettingsError, match="a list of who may come in"):
+        Admission(by="token", guests=GuestList(steer=("a@b.example",)))

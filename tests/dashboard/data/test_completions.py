@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import random
 
 import pytest
@@ -379,3 +381,26 @@ def test_texts_with_nothing_in_common_are_not_marked_and_take_no_time():
     assert diff.too_different
     assert not diff.is_same
     assert diff.before == (Part(before, False),)
+
+
+def test_a_hole_of_a_terabyte_before_the_last_line_is_passed_over_at_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"first\n")
+    try:
+        os.truncate(path, 2**40)
+    except OSError:
+        pytest.skip("this file system takes no file of 1 TiB")
+    with path.open("rb") as file:
+        if os.lseek(file.fileno(), 2**20, os.SEEK_HOLE) != 2**20:
+            pytest.skip("this file system does not tell where its holes are")
+
+        assert end_of_lines(file.fileno(), 2**40) == len(b"first\n")
+
+
+@pytest.mark.parametrize("session", [[], {}, None, "1"])
+def test_a_count_of_dropped_ones_by_an_odd_session_is_no_trouble(tmp_path, session):
+    path = tmp_path / "metrics.jsonl"
+    record = {"event": "completions_dropped", "seq": 1, "session": session, "from_step": 1, "dropped": 4}
+    path.write_text(json.dumps(record) + "\n")
+
+    assert CompletionReader(path).find(CompletionQuery()).dropped == 4

@@ -202,6 +202,16 @@ def test_a_session_that_was_killed_is_not_counted_into_the_next(root, store):
     assert store.card("r").duration_s == 100.0
 
 
+@pytest.mark.parametrize(("number", "counted"), [(700, 700), (-1, 1), (2**40, 1_000_000)])
+def test_sessions_that_the_manifest_no_longer_holds_are_counted(root, store, number, counted):
+    folder = write_run(root, "r", sessions=[range(100)])
+    manifest = json.loads((folder / "run.json").read_bytes())
+    manifest["sessions"][0].update(session=number)
+    (folder / "run.json").write_text(json.dumps(manifest))
+
+    assert store.card("r").sessions == counted
+
+
 # ---------------------------------------------------------------- listing
 
 
@@ -616,12 +626,46 @@ def test_a_read_only_store_changes_nothing(root, store):
         lambda: looking.delete("done"),
         lambda: looking.restore(token),
         looking.empty_trash,
+        looking.empty_cache,
     ):
         with pytest.raises(Refused, match="read-only"):
             change()
     assert sorted(str(path) for path in root.rglob("*")) == before
     assert not looking.meta("done").writable
     assert looking.refresh("done").records == 102
+
+
+def test_one_store_refuses_who_may_only_look_and_obeys_who_may_steer(root, store, tmp_path):
+    write_run(root, "live", status="running")
+    write_run(root, "done")
+    write_run(root, "gone")
+    token = store.delete("gone")
+    cache_dir = tmp_path / "kept"
+    (cache_dir / "x").mkdir(parents=True)
+    asking = ["your account may only look"]
+    shared = LocalStore([root], cache_dir=cache_dir, why_only_look=lambda: asking[0])
+    before = sorted(str(path) for path in (*root.rglob("*"), *cache_dir.rglob("*")))
+
+    for change in (
+        lambda: shared.ask("live", {"log_every": 20}),
+        lambda: shared.label("done", Labels(notes="x")),
+        lambda: shared.delete("done"),
+        lambda: shared.restore(token),
+        shared.empty_trash,
+        shared.empty_cache,
+    ):
+        with pytest.raises(Refused, match="may only look"):
+            change()
+
+    assert sorted(str(path) for path in (*root.rglob("*"), *cache_dir.rglob("*"))) == before
+    assert not shared.meta("done").writable
+    assert shared.refresh("done").records == 102
+
+    asking[0] = None
+    shared.label("done", Labels(notes="x"))
+
+    assert shared.meta("done").writable
+    assert shared.meta("done").labels.notes == "x"
 
 
 # ---------------------------------------------------------------- files of a run
@@ -731,3 +775,13 @@ def test_a_zoom_inside_of_a_stretch_of_nan_shows_and_counts_what_is_inside(root,
     (run,) = store.series("r", "train_loss", window=(655.0, 755.0)).non_finite
 
     assert (run.kind, run.first_x, run.last_x, run.count) == ("NaN", 655.0, 755.0, 101)
+
+
+def test_of_very_many_links_some_are_named_and_the_others_counted(root, store):
+    write_run(root, "good")
+    for number in range(500):
+        (root / f"link-{number}").symlink_to("good")
+    problems = store.list_runs().problems
+
+    assert len(problems) == 21
+    assert "480 more links are not followed" in problems

@@ -295,7 +295,7 @@ def test_a_folder_that_may_not_be_entered_shows_what_would_open_it(logs, monkeyp
     look = run_listing._stat
 
     def refuse(path):
-        if path.parent == folder:
+        if os.path.dirname(path) == str(folder):
             raise PermissionError(13, "Permission denied")
         return look(path)
 

@@ -160,9 +160,9 @@ def test_a_hostile_name_is_text_in_the_navigation_too(logs, monkeypatch):
     sections = []
     navigation = st.navigation
 
-    def spy(pages):
+    def spy(pages, **options):
         sections.extend(pages)
-        return navigation(pages)
+        return navigation(pages, **options)
 
     write_run(logs, "r", display_name=HOSTILE[0])
     monkeypatch.setattr(st, "navigation", spy)

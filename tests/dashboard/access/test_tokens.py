@@ -1,0 +1,187 @@
+"""Tokens, the files they come from, and what was asked for at the start."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from dashboard.access.choice import (
+    READER_TOKEN_VARIABLE,
+    TOKEN_VARIABLE,
+    AccessError,
+    AccessWishes,
+    decide,
+    without_tokens,
+)
+from dashboard.access.rights import Rights
+from dashboard.access.secret_file import SecretFileError, read_secret_file
+from dashboard.access.tokens import MINIMUM_LENGTH, Keys, TokenError, checked_token, new_token
+
+GOOD = "Tr0ub4dor-and-three-more-words"
+OTHER = "another-one-for-who-only-reads"
+
+
+def asked(environ=None, *, is_private=False, read_only=False, **wishes):
+    return decide(
+        AccessWishes(**wishes),
+        is_private=is_private,
+        read_only=read_only,
+        environ={} if environ is None else environ,
+    )
+
+
+@pytest.fixture
+def secret(tmp_path):
+    def write(text, mode=0o600):
+        path = tmp_path / "secret.txt"
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    return write
+
+
+# ---------------------------------------------------------------- who needs one
+
+
+def test_on_this_machine_alone_no_token_is_asked_for_and_anywhere_else_one_is():
+    assert asked(is_private=True) is None
+    assert isinstance(asked(is_private=False), Keys)
+    assert isinstance(asked(is_private=True, asks="always"), Keys)
+    assert isinstance(asked(is_private=True, reader_token=True), Keys)
+    assert isinstance(asked({TOKEN_VARIABLE: GOOD}, is_private=True), Keys)
+    assert asked(asks="never") is None
+
+
+def test_each_start_has_a_token_of_its_own_that_nobody_guesses():
+    made = {asked().steer for _ in range(200)} | {asked(reader_token=True).look for _ in range(200)}
+
+    assert len(made) == 400
+    assert min(len(token) for token in made) >= 43
+
+
+def test_a_given_token_is_taken_from_its_file_or_the_environment_and_then_hidden(secret):
+    environ = {TOKEN_VARIABLE: GOOD, READER_TOKEN_VARIABLE: OTHER, "HOME": "/home/x"}
+    copy = without_tokens(environ)
+    keys = asked(environ)
+
+    assert (keys.steer, keys.look, keys.is_fixed, keys.is_look_fixed) == (GOOD, OTHER, True, True)
+    assert environ == copy == {"HOME": "/home/x"}
+    assert asked(token_file=secret(f"  {GOOD}\n")).steer == GOOD
+    assert GOOD not in repr(keys)
+    assert OTHER not in repr(keys)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "environ", "parts"),
+    [
+        ({"asks": "never", "reader_token": True}, {}, ["--no-token", "--reader-token"]),
+        ({"asks": "never"}, {TOKEN_VARIABLE: GOOD}, ["--no-token", TOKEN_VARIABLE]),
+        ({"login_file": "x", "asks": "always"}, {}, ["--login", "--token"]),
+        ({"login_file": "x", "asks": "never"}, {}, ["--login", "--no-token"]),
+        ({"login_file": "x"}, {READER_TOKEN_VARIABLE: GOOD}, ["--login", READER_TOKEN_VARIABLE]),
+        ({"reader_token": True, "reader_token_file": "x"}, {}, ["--reader-token", "--reader-token-file"]),
+        ({"token_file": "x"}, {TOKEN_VARIABLE: GOOD}, ["--token-file", TOKEN_VARIABLE]),
+        ({}, {TOKEN_VARIABLE: GOOD, READER_TOKEN_VARIABLE: GOOD}, ["readers", "another one"]),
+    ],
+)
+def test_wishes_that_contradict_each_other_are_named(wishes, environ, parts):
+    with pytest.raises(AccessError) as caught:
+        asked(dict(environ), **wishes)
+
+    for part in parts:
+        assert part in str(caught.value)
+    assert GOOD not in str(caught.value)
+
+
+def test_a_token_for_readers_has_no_use_where_nobody_may_steer():
+    with pytest.raises(AccessError, match="--read-only"):
+        asked(read_only=True, reader_token=True)
+
+
+# ---------------------------------------------------------------- which ones are good
+
+
+@pytest.mark.parametrize(
+    "token", ["", "short", "a" * 60, "password", "x" * (MINIMUM_LENGTH - 1), "abcabcabcabcabcabcabcabcabc"]
+)
+def test_a_token_that_can_be_guessed_is_refused_and_not_repeated(token):
+    with pytest.raises(TokenError) as caught:
+        checked_token(token, "--token-file 'x'")
+
+    assert "at least 24 characters" in str(caught.value)
+    assert not token or token not in str(caught.value).replace("--token-file 'x'", "")
+
+
+@pytest.mark.parametrize(
+    "token", [f"{GOOD} {GOOD}", f"{GOOD}\n{GOOD}", f"{GOOD}é", f"{GOOD}\x1b[2J", f"{GOOD}\x00"]
+)
+def test_a_token_is_one_printable_word(token):
+    with pytest.raises(TokenError, match="one token of printable ASCII"):
+        checked_token(token, "here")
+
+
+def test_only_the_very_token_and_the_very_cookie_of_this_port_open():
+    keys = Keys(steer=new_token(), look=new_token())
+    cookie = keys.cookie(Rights.STEER, 8501)
+    restarted = Keys(steer=new_token(), look=new_token())
+
+    assert keys.rights_of_token(keys.steer) is Rights.STEER
+    assert keys.rights_of_token(keys.look) is Rights.LOOK
+    assert keys.rights_of_cookie(cookie, 8501) is Rights.STEER
+    assert keys.rights_of_cookie(keys.cookie(Rights.LOOK, 8501), 8501) is Rights.LOOK
+    assert Keys(steer=keys.steer).rights_of_cookie(cookie, 8501) is Rights.STEER
+    for wrong in ("", keys.steer[:-1], keys.steer + " ", cookie, "\ud800", keys.steer.upper()):
+        assert keys.rights_of_token(wrong) is None
+    for wrong in ("", keys.steer, cookie[:-1], cookie.upper(), "é"):
+        assert keys.rights_of_cookie(wrong, 8501) is None
+    assert keys.rights_of_cookie(cookie, 8502) is None
+    assert restarted.rights_of_cookie(cookie, 8501) is None
+    assert Keys(steer=keys.look).rights_of_cookie(keys.cookie(Rights.LOOK, 8501), 8501) is None
+
+
+# ---------------------------------------------------------------- the files
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no modes here")
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
+def test_a_file_that_others_can_read_or_write_is_refused(secret, mode):
+    with pytest.raises(SecretFileError, match="by others .*chmod 600"):
+        read_secret_file(secret(GOOD, mode), "--token-file")
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make another's file"
+)
+def test_a_file_of_another_user_is_refused(secret, monkeypatch):
+    path = secret(GOOD)
+    os.chown(path, 65534, 65534)
+
+    with pytest.raises(SecretFileError, match="belongs to another user"):
+        read_secret_file(path, "--token-file")
+
+
+def test_what_is_no_file_of_text_is_refused_in_words(tmp_path, secret):
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe" * 20)
+    (tmp_path / "bytes").chmod(0o600)
+    for path, words in (
+        (tmp_path, "cannot be read|is no file"),
+        (tmp_path / "missing", "cannot be read: No such file"),
+        (tmp_path / "bytes", "no text"),
+        (secret("x" * 70_000), "larger than 64 KiB"),
+    ):
+        with pytest.raises(SecretFileError, match=words):
+            read_secret_file(path, "--token-file")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_a_token_may_come_through_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    writer = threading.Thread(target=pipe.write_text, args=(GOOD,), daemon=True)
+    writer.start()
+
+    assert read_secret_file(pipe, "--token-file") == GOOD
+    writer.join(30)
