@@ -1,0 +1,281 @@
+"""Everything that reads a run folder, walked through in one process: each command, and each question of a page.
+
+`python -m tests.attacks.entrances ROOT OUT` looks at every run below ROOT that way, each entrance under an alarm, and
+leaves in OUT, as JSON, what came of it: errors that nobody expected, how long it took, and how much memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lengths import longer
+
+ROOT = Path(__file__).parents[2]
+_GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a walk through every entrance."""
+
+    looked: int
+    """How many times an entrance was taken."""
+    broken: dict[str, str]
+    """The entrance, with the run, and the traceback or the word `hung`."""
+    said: str
+    """All that was printed, and all that the store gave back, as text."""
+    slowest: tuple[str, float]
+    peak_mb: float
+    code: int
+    errors: str
+
+
+def look_at_all(
+    root: Path,
+    *,
+    room: Path,
+    limit_s: float = 60.0,
+    memory: int | None = None,
+    only: str = "",
+    timeout_s: float | None = None,
+) -> Report:
+    """Walk through every entrance with the runs below `root`, in a child; what commands write goes to `room`.
+
+    `memory` bounds the child's address space, beyond what the libraries themselves take.
+    """
+    room.mkdir(exist_ok=True)
+    out = room / f"report-{os.urandom(4).hex()}.json"
+    # The libraries start a thread for each core, and each of those reserves address space.
+    quiet = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_NUM_THREADS"), "1")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.attacks.entrances", root, out, str(limit_s), str(memory or 0), only],
+        cwd=room,
+        env={**os.environ, **quiet, "PYTHONPATH": str(ROOT), "HOME": str(room), "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        _, errors = child.communicate(timeout=timeout_s or longer(220.0, 3000.0))
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        raise
+    found = json.loads(out.read_text()) if out.exists() else {"broken": {"the child": errors}}
+    return Report(
+        looked=found.get("looked", 0),
+        broken=found["broken"],
+        said=found.get("said", ""),
+        slowest=tuple(found.get("slowest", ("", 0.0))),
+        peak_mb=found.get("peak_mb", 0.0),
+        code=child.returncode,
+        errors=errors,
+    )
+
+
+# ---------------------------------------------------------------- in the child
+
+
+class Hung(BaseException):
+    """An entrance did not come back."""
+
+
+def commands(run: Path, room: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield a name and the arguments of each command that is given `run`."""
+    to = room / os.urandom(6).hex()
+    yield "show", ["show", str(run)]
+    for name in ("doctor", "time", "errors"):
+        yield name, [name, str(run)]
+        yield f"{name} --json", [name, "--json", str(run)]
+    yield "time --spans", ["time", "--spans", str(run)]
+    yield "completions", ["completions", "--full", str(run)]
+    yield "completions --json", ["completions", "--json", str(run)]
+    yield "usage", ["usage", "--show", str(run)]
+    yield "message", ["message", "--show", str(run)]
+    yield "share --preview", ["share", "--preview", str(run)]
+    yield "share", ["share", str(run), "-o", f"{to}.zip"]
+    yield "trace", ["trace", str(run), "-o", f"{to}.json"]
+    yield "status", ["status", str(run)]
+    yield "repair", ["repair", str(run)]
+
+
+def questions(store: Any, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield a name and a call for each question that a page asks about a run."""
+    from dashboard.data import spans
+    from dashboard.data.completions import CompletionQuery
+    from toolkit.runfolder.labels import Labels
+
+    def curves() -> Any:
+        names = [metric.name for metric in store.metrics(key)][:60]
+        odd = [store.series(key, name, axis=axis) for name in names for axis in ("step", "time", "epoch")]
+        return [odd, [store.recent(key, name, 50) for name in names], store.table(key, names[:20])]
+
+    def files() -> Any:
+        found = [store.events(key, limit=2000)]
+        paths = {str(value) for record in found[0] for name, value in record.items() if "path" in str(name)}
+        for path in [*sorted(paths)[:50], *NAMES_THAT_LEAD_OUT]:
+            with contextlib.suppress(*expected()):
+                found.append(store.read_file(key, path, max_bytes=1_000_000))
+        return found
+
+    def completions() -> Any:
+        reader = store.completions(key)
+        found = reader.find(CompletionQuery(), wait_s=30.0)
+        return [found, [reader.siblings(one) for one in found.rows[:5]]]
+
+    yield "card", lambda: store.card(key)
+    yield "trends", lambda: store.trends([key])
+    yield "refresh", lambda: store.refresh(key, wait_s=30.0)
+    yield "meta", lambda: store.meta(key)
+    yield "curves", curves
+    yield "sessions", lambda: [store.sessions(key), store.jobs(key), store.count_events(key)]
+    yield "events", lambda: store.events(key)
+    yield "spans", lambda: spans.totals(store.spans(key))
+    yield "completions page", completions
+    yield "trace page", lambda: sum(map(len, store.trace(key)))
+    yield "examine", lambda: [store.examine(key, wait_s=30.0), store.findings(key)]
+    yield "time spent", lambda: store.time_spent(key, wait_s=30.0)
+    yield "ranks", lambda: [store.refresh(key, rank=rank).records for rank in store.ranks(key)[:4]]
+    yield "files", files
+    yield "request", lambda: store.pending_request(key)
+    yield "ask", lambda: store.ask(key, {"log_every": 7})
+    yield "label", lambda: store.label(key, Labels(notes="seen"))
+    yield "delete", lambda: store.restore(store.delete(key))
+
+
+NAMES_THAT_LEAD_OUT = (
+    "../secret",
+    "../../secret",
+    "/etc/hostname",
+    "samples/../../secret",
+    "samples/0.png",
+    "samples/../../../etc/hostname",
+    "..\\secret",
+    "\\\\host\\share\\x",
+    "C:\\secret",
+    "//host/share",
+    "file:///etc/hostname",
+    "~/secret",
+    "/proc/self/environ",
+    "a\0b",
+    "",
+    ".",
+    "..",
+    "CON",
+    "x" * 5000,
+    "a/" * 2000,
+    "\udcff",
+)
+
+
+def expected() -> tuple[type[Exception], ...]:
+    """Return what the store promises to raise where it says no."""
+    from dashboard.data.run_store import Refused, UnknownRun
+
+    return Refused, UnknownRun
+
+
+def main(root: Path, out: Path, limit_s: float, memory: int, only: str) -> None:
+    """Take every entrance with every run below `root`."""
+    from dashboard.data.local_store import LocalStore
+    from toolkit.cli.main import main as telemetry
+
+    walk = _Walk(limit_s)
+    with contextlib.suppress(ModuleNotFoundError):
+        import pandas as pd  # noqa: F401 - before memory is bounded: it takes much itself
+        import yaml  # noqa: F401
+    if memory:
+        # What is mapped already, the libraries, counts too.
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, mapped + memory))
+    room = Path.cwd()
+    names = sorted(name for name in os.listdir(root) if not name.startswith("."))
+    if "commands" in only or not only:
+        for name in names:
+            for command, arguments in commands(root / name, room):
+                walk.take(f"{command}: {name!a}", lambda arguments=arguments: telemetry(arguments))
+        for command in ("show", "doctor", "time", "errors"):
+            walk.take(f"{command}: of all", lambda command=command: telemetry([command, str(root)]))
+    if "store" in only or not only:
+        store = LocalStore([root], cache_dir=room / "cache")
+        walk.take("list: all", store.list_runs)
+        for card in store.list_runs().cards:
+            for question, ask in questions(store, card.key):
+                walk.take(f"{question}: {card.key!a}", ask)
+        for key in NAMES_THAT_LEAD_OUT:
+            walk.take(f"unknown: {key[:50]!a}", lambda key=key: store.meta(key))
+        walk.take("trash", lambda: [store.trash(), store.empty_trash()])
+        store.wait_until_saved(10.0)
+        walk.take("again: all", LocalStore([root], cache_dir=room / "cache").list_runs)
+    out.write_text(
+        json.dumps(
+            {
+                "looked": walk.looked,
+                "broken": walk.broken,
+                "said": walk.said.getvalue(),
+                "slowest": walk.slowest,
+                "peak_mb": peak_mb(),
+            }
+        )
+    )
+
+
+def peak_mb() -> float:
+    """Return the most memory that this process ever had; what getrusage says counts in whoever forked it."""
+    with open("/proc/self/status") as file:
+        (line,) = [line for line in file if line.startswith("VmHWM:")]
+    return int(line.split()[1]) / 1024
+
+
+class _Walk:
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.looked = 0
+        self.broken: dict[str, str] = {}
+        self.said = io.StringIO()
+        self.slowest = ("", 0.0)
+        signal.signal(signal.SIGALRM, self._ring)
+
+    def take(self, entrance: str, call: Callable[[], Any]) -> None:
+        self.looked += 1
+        began = time.monotonic()
+        printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+        try:
+            signal.setitimer(signal.ITIMER_REAL, self.limit_s)
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                given = call()
+        except expected():
+            given = None
+        except (Exception, Hung, SystemExit) as error:  # noqa: BLE001 - what nobody expected is what is looked for
+            given = None
+            what = "hung at\n" if isinstance(error, Hung) else ""
+            self.broken[entrance] = what + traceback.format_exc(limit=-4)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        printed.flush()
+        self.said.write(printed.buffer.getvalue().decode("utf-8", "backslashreplace"))
+        self.said.write(f"\n{str(given)[:20_000]!a}\n")
+        took = time.monotonic() - began
+        if took > self.slowest[1]:
+            self.slowest = (entrance, took)
+
+    def _ring(self, *_: object) -> None:
+        raise Hung
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -1,0 +1,136 @@
+"""Files of a run folder that are none, as links, pipes, devices and terabytes of nothing: none is followed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+
+import pytest
+
+from tests.attacks.entrances import look_at_all
+from tests.attacks.hostile_folders import (
+    FILES,
+    SECRET,
+    an_ordinary_run,
+    as_line,
+    kinds_here,
+    outside,
+    put_in_place,
+)
+from tests.dashboard.run_folders import BEGAN, step_record
+from tests.lengths import is_long, longer
+from toolkit.telemetry import TelemetryLogger
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither FIFOs nor O_NOFOLLOW")
+
+GIB = 1024**3
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_whoever_puts_links_pipes_and_devices_for_files_gets_nothing_read_or_written_and_nobody_waits(
+    tmp_path, record_property
+):
+    secrets = outside(tmp_path)
+    before = contents(secrets)
+    root = tmp_path / "logs"
+    places = 0
+    for kind in kinds_here():
+        # Where the records themselves are none, nothing else is looked at: that is a run of its own.
+        inner = tuple(name for name in FILES if name not in ("metrics.jsonl", "samples", "ranks"))
+        together = [("metrics.jsonl",), inner, *([("samples", "ranks")] if "folder" in kind else [])]
+        for number, names in enumerate([(name,) for name in FILES] if is_long() else together):
+            folder = an_ordinary_run(root, f"{kind.replace(' ', '-')}-{number}")
+            for name in names:
+                put_in_place(folder / name, kind, secrets)
+                places += 1
+    report = look_at_all(root, room=tmp_path / "room", limit_s=30.0)
+
+    assert report.broken == {}
+    assert SECRET not in report.said
+    assert os.environ.get("PATH", "no-path-here") not in report.said, "/proc/self/environ was read"
+    assert contents(secrets) == before
+    record_property("measured", f"{places} places, {report.looked} reads, 0 followed, 0 waits")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds_here() if kind != "socket"])
+def test_whoever_puts_something_else_for_the_records_of_a_run_does_not_get_the_next_session(tmp_path, kind):
+    secrets = outside(tmp_path)
+    before = contents(secrets)
+    with TelemetryLogger("r", log_dir=tmp_path / "logs", system=False) as log:
+        log.log_step(1, train_loss=1.0)
+    put_in_place(log.run_folder / "metrics.jsonl", kind, secrets)
+    with TelemetryLogger("r", log_dir=tmp_path / "logs", system=False, resume=True) as again:
+        again.log_step(2, train_loss=0.5)
+
+    assert again.run_folder != log.run_folder
+    assert b'"global_step":2' in (again.run_folder / "metrics.jsonl").read_bytes()
+    assert contents(secrets) == before
+
+
+def test_a_pipe_that_takes_the_place_of_the_records_of_a_living_run_gets_none_of_them(tmp_path):
+    with TelemetryLogger("r", log_dir=tmp_path, system=False) as log:
+        log.log_step(1, train_loss=1.0)
+        log.flush()
+        (log.run_folder / "metrics.jsonl").unlink()
+        os.mkfifo(log.run_folder / "metrics.jsonl")
+        reader = os.open(log.run_folder / "metrics.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+        until = time.monotonic() + 2.5
+        step = 1
+        while time.monotonic() < until:
+            log.log_step(step := step + 1, note=SECRET)
+            time.sleep(0.1)
+        try:
+            got = os.read(reader, 65536)
+        except BlockingIOError:
+            got = b""
+        os.close(reader)
+        (log.run_folder / "metrics.jsonl").unlink()
+
+    assert got == b""
+    assert b'"global_step":2' in (log.run_folder / "metrics.jsonl").read_bytes()
+
+
+def test_whoever_sends_a_terabyte_or_a_line_without_an_end_costs_neither_memory_nor_time(
+    tmp_path, record_property
+):
+    """Sparse files of 1 TiB in place of each file, records behind the first, in a child of 1 GiB."""
+    root = tmp_path / "logs"
+    sparse = ("metrics.jsonl", "metrics.csv", "run.json", "samples/0.png", "ranks/00001.jsonl")
+    for name in sparse:
+        folder = an_ordinary_run(root, name.replace("/", "-"))
+        try:
+            os.truncate(folder / name, 2**40)
+        except OSError as error:
+            pytest.skip(f"this file system takes no file of 1 TiB: {error.strerror}")
+    with (root / "metrics.jsonl" / "metrics.jsonl").open("ab") as file:
+        file.write(b"\n" + as_line(step_record(900, began=BEGAN, train_loss=0.25)))
+    endless = longer(40, 1500)
+    with (an_ordinary_run(root, "endless") / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"seq":99,"event":"step","note":"')
+        for _ in range(endless):
+            file.write(b"x" * 1_000_000)
+    report = look_at_all(root, room=tmp_path / "room", limit_s=45.0, memory=GIB)
+
+    assert report.broken == {}
+    assert report.peak_mb < 600
+    sent = f"{len(sparse)} files of 1 TiB and a line of {endless} MB"
+    record_property("measured", f"{sent}: {report.looked} reads, {report.peak_mb:.0f} MB at most")
+
+
+def test_the_bound_of_this_suite_can_be_reached(tmp_path):
+    """A child that is given 1 GiB and wants more does fail, so that the tests above could."""
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (2 * GIB, 2 * GIB))
+        try:
+            bytes(3 * GIB)
+        except MemoryError:
+            os._exit(7)
+        os._exit(0)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7

@@ -1,0 +1,230 @@
+"""A dashboard that people log in to, with a real provider: who is let in, who may only look, and who is not let in."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+import textwrap
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from PIL import Image
+
+from tests.attacks.two_runs import snapshot, two_runs
+from tests.attacks.visiting import Visitor, pressed
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.serving import dashboard, free_port
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    with two_runs(tmp_path_factory.mktemp("runs")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def provider():
+    pytest.importorskip("joserfc", reason="Authlib is missing: pip install -r requirements/login.txt")
+    pytest.importorskip("authlib", reason="Authlib is missing: pip install -r requirements/login.txt")
+    from tests.attacks.oidc_provider import Provider
+
+    provider = Provider()
+    yield provider
+    provider.close()
+
+
+@pytest.fixture(scope="module")
+def login(tmp_path_factory, logs, provider):
+    """A dashboard that people log in to, and the provider that vouches for them."""
+    from tests.attacks.oidc_provider import CLIENT_ID, CLIENT_SECRET
+
+    folder = tmp_path_factory.mktemp("login")
+    port = free_port()
+    file = folder / "login.toml"
+    file.write_text(
+        textwrap.dedent(f"""
+        [auth]
+        redirect_uri = "http://localhost:{port}/oauth2callback"
+        cookie_secret = "{secrets.token_urlsafe(32)}"
+        client_id = "{CLIENT_ID}"
+        client_secret = "{CLIENT_SECRET}"
+        server_metadata_url = "{provider.url}/.well-known/openid-configuration"
+
+        [dashboard]
+        allow = ["ann@lab.example", "sub:robot-7"]
+        readers = ["@lab.example"]
+        """)
+    )
+    file.chmod(0o600)
+    with dashboard(folder, "--port", str(port), "--log-dir", str(logs), "--login", str(file)) as started:
+        yield started.wait_until_ready()
+
+
+def log_in(login, provider, user, **claims):
+    """Go through the whole login as `user` and return who came back from it."""
+    provider.user, provider.claims = user, claims
+    visitor = Visitor(login.port)
+    with visitor.tab() as tab:
+        button = tab.open("overview", "run=alive").buttons()["Log in"]
+        address = tab.open("overview", "run=alive", states=[pressed(button)]).redirect()
+    status, headers, _ = visitor.get(address)
+    assert status == 302
+    there = urlsplit(headers["location"])
+    connection = http.client.HTTPConnection(there.netloc, timeout=60)
+    connection.request("GET", f"{there.path}?{there.query}")
+    back = urlsplit(connection.getresponse().headers["Location"])
+    connection.close()
+    assert visitor.get(f"{back.path}?{back.query}")[0] == 302
+    return visitor
+
+
+def what_they_see(visitor, page="overview"):
+    with visitor.tab() as tab:
+        tab.open(page, "run=alive")
+        return tab.text.replace("\\", "").replace("\N{WORD JOINER}", ""), tab.buttons()
+
+
+ANN = {"sub": "1", "email": "Ann@lab.example", "email_verified": True}
+
+
+def test_nobody_sees_a_run_before_logging_in(login, logs):
+    for page in ("", "compare", "overview", "metrics", "alerts", "config", "settings"):
+        text, buttons = what_they_see(Visitor(login.port), page)
+
+        assert set(buttons) == {"Log in"}
+        assert "alive" not in text
+        assert "bucket" not in text
+        assert str(logs) not in text
+
+
+@pytest.mark.parametrize(
+    "user",
+    [ANN, {"sub": "robot-7"}],
+    ids=["by a verified address", "by the id of the provider"],
+)
+def test_who_is_on_the_list_comes_in_and_may_steer(login, provider, user):
+    text, buttons = what_they_see(log_in(login, provider, user))
+
+    assert "of every bucket kept" in text
+    assert {"Save", "Stop", "Apply"} <= set(buttons)
+
+
+def test_a_reader_who_logged_in_sees_runs_and_changes_nothing(login, provider, logs):
+    before = snapshot(logs)
+    _, controls = what_they_see(log_in(login, provider, ANN))
+    bob = log_in(login, provider, {"sub": "2", "email": "bob@lab.example", "email_verified": True})
+    text, buttons = what_they_see(bob)
+    with bob.tab() as tab:
+        tab.open("overview", "run=alive")
+        tab.open("overview", "run=alive", states=[pressed(widget) for widget in controls.values()])
+
+    assert "of every bucket kept" in text
+    assert "Your account may only look." in text
+    assert not {"Save", "Stop", "Apply"} & set(buttons)
+    assert snapshot(logs) == before
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ({"sub": "3", "email": "eve@evil.example", "email_verified": True}, "is not on the list"),
+        ({"sub": "3", "email": "ann@lab.example", "email_verified": False}, "was verified"),
+        ({"sub": "3", "email": "ann@lab.example", "email_verified": "true"}, "was verified"),
+        ({"sub": "3", "email": "ann@lab.example@evil.example", "email_verified": True}, "is not on the list"),
+        ({"sub": "ann@lab.example"}, "is not on the list"),
+        ({"sub": "Robot-7", "rights": "steer", "is_logged_in": True}, "is not on the list"),
+    ],
+)
+def test_who_is_not_on_the_list_is_told_so_and_sees_no_run(login, provider, user, words):
+    text, buttons = what_they_see(log_in(login, provider, user))
+
+    assert words in text
+    assert f"sub:{user['sub']}" in text, "who keeps the list can put them on it"
+    assert set(buttons) == {"Log out"}
+    assert "bucket" not in text
+
+
+def test_a_picture_is_given_to_those_who_may_see_pages_and_to_nobody_else(login, provider, logs):
+    record = {"event": "sample", "time": 1.7e9, "path": "samples/a.png", "prompt": "a cat", "global_step": 1}
+    folder = write_run(logs, "pictured", extra=[record])
+    (folder / "samples").mkdir()
+    Image.new("RGB", (600, 8), "red").save(folder / "samples" / "a.png")
+    # More than one cookie holds, as with an account that is in many groups.
+    ann = log_in(login, provider, {**ANN, "groups": [secrets.token_hex(100) for _ in range(40)]})
+    eve = log_in(login, provider, {"sub": "3", "email": "eve@evil.example", "email_verified": True})
+    chunks = [name for name in ann.cookies if name.startswith("_streamlit_user_1")]
+    with ann.tab() as tab:
+        elements = tab.open("samples", "run=pictured").elements
+        [place] = [image.url for element in elements for image in element.imgs.imgs]
+        given = ann.get(place)[0]
+        kept = {
+            path: [visitor.get(path)[0] for visitor in (Visitor(login.port), eve)]
+            for path in (place, f"{place}?x=1", place.replace("media", "%6dedia"), "/_stcore/metrics")
+        }
+        for name in ("_streamlit_user", *chunks):
+            forged = Visitor(login.port, cookies={**ann.cookies, name: ann.cookies[name][:-3] + "AAA"})
+            kept[name] = [forged.get(place)[0]]
+        elsewhere = Visitor(login.port).get(f"/{place}")[2]
+
+    assert chunks
+    assert given == 200
+    assert {status for statuses in kept.values() for status in statuses} == {403}, kept
+    assert b"PNG" not in elsewhere
+
+
+def test_a_token_that_the_provider_did_not_sign_for_this_login_lets_nobody_in(login, provider):
+    from joserfc.jwk import RSAKey
+
+    for claims in (
+        {"aud": "another-app"},
+        {"nonce": "of-another-login"},
+        {"iss": "http://evil.example"},
+        {"exp": 1},
+    ):
+        text, buttons = what_they_see(log_in(login, provider, ANN, **claims))
+
+        assert set(buttons) == {"Log in"}, claims
+    provider.signs_with = RSAKey.generate_key(2048, {"kid": "one"})
+    try:
+        text, buttons = what_they_see(log_in(login, provider, ANN))
+    finally:
+        provider.signs_with = provider.key
+
+    assert set(buttons) == {"Log in"}
+    assert "bucket" not in text
+
+
+def test_a_cookie_of_ones_own_making_lets_nobody_in(login, provider):
+    from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
+
+    ann = log_in(login, provider, ANN)
+    claims = json.dumps(
+        {**ANN, "is_logged_in": True, "origin": f"http://localhost:{login.port}", "provider": "default"}
+    )
+    good = ann.cookies["_streamlit_user"]
+    for cookie in (
+        create_signed_value("another secret of thirty-two letters", "_streamlit_user", claims).decode(),
+        create_signed_value("", "_streamlit_user", claims).decode(),
+        good[:-2] + ("AA" if good[-2:] != "AA" else "BB"),
+        claims.encode("ascii").hex(),
+    ):
+        _, buttons = what_they_see(Visitor(login.port, cookies={"_streamlit_user": cookie}))
+
+        assert set(buttons) == {"Log in"}
+    # The right one is worth nothing to a page that does not know the other half.
+    without = Visitor(login.port, cookies={"_streamlit_user": good, "_streamlit_xsrf": "2|00|00|0"})
+    assert set(what_they_see(without)[1]) == {"Log in"}
+    assert "Save" in what_they_see(ann)[1]
+
+
+def test_logging_out_ends_it_and_errors_of_strangers_stay_words(login, provider):
+    ann = log_in(login, provider, ANN)
+    ann.get("/auth/logout")
+    Visitor(login.port).get("/oauth2callback?error=%1b%5d0%3bowned%07&error_description=%1b%5b2J")
+
+    assert set(what_they_see(ann)[1]) == {"Log in"}
+    assert "\x1b" not in login.err + login.out

@@ -1,0 +1,144 @@
+"""Who can read what we make: the owner alone, whatever the umask; and nobody can be there first under its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes of this kind are POSIX's")
+pytestmark = posix
+ROOT = Path(__file__).parents[2]
+
+MAKE_EVERYTHING = """
+    import json, os, sys
+    from pathlib import Path
+    from dashboard.data.column_cache import ColumnCache
+    from dashboard.data.local_store import LocalStore
+    from dashboard.data.run_columns import RunColumns
+    from toolkit.cli.main import main
+    from toolkit.runfolder.control import write_request
+    from toolkit.runfolder.labels import Labels
+    from toolkit.runfolder.reader import Cursor
+    from toolkit.telemetry import TelemetryLogger
+
+    def make(place, umask):
+        os.umask(umask)
+        os.chdir(place)
+        log = TelemetryLogger(
+            "r", log_dir=place / "deep" / "logs", system=False, tensorboard=True, one_logger_file=True
+        )
+        log.log_start(config={"note": "configuration"})
+        for step in range(20):
+            with log.span("forward"):
+                log.log_step(step, train_loss=1.0)
+        log.log_completion(3, prompt="p", completion="c")
+        log.flush()
+        made = {}
+        for session in json.loads((log.run_folder / "run.json").read_text())["sessions"]:
+            made["journal"] = os.stat(session["journal"]).st_mode & 0o777
+        write_request(log.run_folder, log_every=50)
+        log.close()
+        main(["repair", str(log.run_folder)])
+        main(["share", str(log.run_folder), "-o", "shared.zip"])
+        main(["trace", str(log.run_folder), "-o", "trace.json"])
+        store = LocalStore([place / "deep" / "logs"], cache_dir=None)
+        store.label("r", Labels(notes="private"))
+        ColumnCache(place / "cache" / "ours").save(store.log_path("r"), RunColumns(), Cursor())
+        store.delete("r")
+        made |= {str(path.relative_to(place)): path.lstat().st_mode & 0o777 for path in place.rglob("*")}
+        (place / "made.json").write_text(json.dumps(made))
+
+    for umask in sys.argv[2:]:
+        if not (pid := os.fork()):
+            place = Path(sys.argv[1]) / umask
+            place.mkdir()
+            make(place, int(umask, 8))
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+"""
+UMASKS = ("000", "022", "077")
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """What we make, made under each umask, with each call that made a file where strace can tell."""
+    place = tmp_path_factory.mktemp("made")
+    calls = place / "calls"
+    tracing = ["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=openat,open,creat", "-o", calls]
+    command = [sys.executable, "-c", textwrap.dedent(MAKE_EVERYTHING), place, *UMASKS]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    can_trace = (
+        shutil.which("strace") is not None
+        and not subprocess.run([*tracing, "true"], capture_output=True, check=False).returncode
+    )
+    done = subprocess.run(
+        [*(tracing if can_trace else []), *command], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return place, calls.read_text(errors="replace").splitlines() if can_trace else None
+
+
+def test_nobody_else_reads_what_holds_configuration_whatever_the_umask(everything, record_property):
+    """Run folder, records, table, manifest, request, labels, journal, mirrors, bundle, trace, cache and trash."""
+    place, _ = everything
+    count = 0
+    for umask in UMASKS:
+        made = json.loads((place / umask / "made.json").read_text())
+        count += len(made)
+        # The folders on the way hold names of runs and nothing else.
+        on_the_way = {"deep", "deep/logs", "cache"}
+
+        assert {
+            name: oct(mode) for name, mode in made.items() if name not in on_the_way and mode & 0o077
+        } == {}
+        assert not made["deep/logs"] & 0o002, "anybody could put a run there"
+        for kind in ("metrics.jsonl", "metrics.csv", "run.json", "control.json", "labels.json", "journal",
+                     "shared.zip", "trace.json", ".arrow", "one_logger.jsonl", "tensorboard/"):  # fmt: skip
+            assert any(kind in name for name in made), kind
+    record_property("measured", f"{count} files and folders under {len(UMASKS)} umasks, 0 for others")
+
+
+def test_no_file_has_a_name_that_somebody_could_take_first(everything, record_property):
+    """Each is made exclusively, or follows no link in a folder that is ours alone."""
+    place, calls = everything
+    if calls is None:
+        pytest.skip("there is no strace that may see each file being made")
+    made = [line for line in calls if "O_CREAT" in line and " = -1" not in line and "made.json" not in line]
+    private = re.compile(rf'"{re.escape(str(place))}/[0-9]+/deep/logs/r/')
+    open_to_others = [line for line in made if "O_EXCL" not in line and not private.search(line)]
+    following = [line for line in made if "O_EXCL" not in line and "O_NOFOLLOW" not in line]
+
+    assert len(made) > 30
+    assert open_to_others == []
+    assert following == []
+    record_property("measured", f"{len(made)} files made, 0 by a name that could be taken first")
+
+
+def test_a_link_that_waits_under_the_name_of_an_export_is_not_written_through(tmp_path, monkeypatch):
+    """In a folder where others may write, such as /tmp, somebody is there first."""
+    from tests.attacks.hostile_folders import an_ordinary_run
+    from toolkit.cli.main import main
+
+    run = an_ordinary_run(tmp_path / "logs", "r")
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    place = tmp_path / "shared"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    for name in ("r-trace.json", f".r-trace.json.{os.getpid()}.tmp", "r-shared.zip"):
+        (place / name).symlink_to(victim)
+
+    assert main(["trace", str(run)]) == 0
+    assert main(["share", str(run)]) == 1, "the name is taken, and is not written over"
+    assert victim.read_text() == "untouched"
+    assert stat.S_ISREG((place / "r-trace.json").lstat().st_mode)
+    assert json.loads((place / "r-trace.json").read_text())["traceEvents"]

@@ -1,0 +1,238 @@
+"""Journals that somebody else put there: in shared memory, which is everybody's, or in a folder that was downloaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.attacks.hostile_folders import an_ordinary_run, as_line
+from tests.dashboard.run_folders import BEGAN
+from toolkit.cli.main import main
+from toolkit.runfolder.journal import PREFIX, SUFFIX, Journal, shared_memory_folders
+from toolkit.runfolder.reader import read_from
+from toolkit.runfolder.repair import repair_run
+from toolkit.telemetry import TelemetryLogger
+
+SHM = shared_memory_folders()
+pytestmark = pytest.mark.skipif(not SHM, reason="there is no shared memory that a journal could lie in")
+as_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make another user's file"
+)
+NOBODY = 65534
+FORGED = "forged-by-somebody-else"
+
+
+@pytest.fixture
+def journals():
+    """Makes journals of dead processes, and takes them away again."""
+    made = []
+
+    def journal(folder, record_file, lines, *, uid=None, mode=0o600):
+        # A copy: what this process makes itself it holds, and a dead one's is held by nobody.
+        with TemporaryDirectory() as place:
+            original = Journal.create([Path(place)], Path(place) / "x", session=1, segment_bytes=65536)
+            for line in lines:
+                original.append(line)
+            data = original.path.read_bytes()
+            original.close(remove=True)
+        path = folder / f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
+        path.write_bytes(data)
+        made.append(path)
+        _say(path, record_file)
+        os.chmod(path, mode)
+        if uid is not None:
+            os.chown(path, uid, uid)
+        return path
+
+    yield journal
+    for path in made:
+        path.unlink(missing_ok=True)
+
+
+def _say(path, record_file):
+    """Have the journal at `path` name `record_file`, by any way there."""
+    with path.open("r+b") as file:
+        file.seek(1024)
+        file.write(os.fsencode(str(record_file)) + b"\0" * 100)
+
+
+def forged(seq):
+    return as_line(
+        {"event": "step", "seq": seq, "session": 1, "time": BEGAN, "global_step": seq, "note": FORGED}
+    )
+
+
+def listing(folder):
+    return {
+        str(path): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def test_a_downloaded_run_writes_nowhere_but_into_its_own_records(tmp_path, journals):
+    """Its folder holds journals that name files outside, by links of its own, by `..`, and by names of other files."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".bashrc").write_text("# mine\n")
+    folder = an_ordinary_run(tmp_path / "logs", "r")
+    (folder / "ranks" / "00001.jsonl").unlink()
+    (folder / "ranks").rmdir()
+    (folder / "ranks").symlink_to(home)
+    (folder / "deep").symlink_to(home)
+    before = listing(home)
+    for record_file in (
+        home / ".bashrc",
+        "/x/ranks/.bashrc",
+        "/x/ranks/00009.jsonl",
+        folder / "ranks" / ".bashrc",
+        folder / "ranks" / "00001.jsonl",
+        folder / "deep" / ".bashrc",
+        f"{folder}/../../home/.bashrc",
+        "../home/.bashrc",
+        "/x/..",
+        "/x/run.json",
+        "/x/labels.json",
+        folder / "control.json",
+    ):
+        journals(folder, record_file, [forged(1_000 + number) for number in range(3)])
+    names = {path.name for path in folder.iterdir()}
+    main(["repair", str(folder)])
+    with TelemetryLogger("r", log_dir=tmp_path / "logs", system=False, csv=False, resume=True) as log:
+        log.log_step(1, train_loss=1.0)
+
+    assert listing(home) == before
+    assert set(os.listdir(home)) == {".bashrc"}
+    assert {path.name for path in folder.iterdir()} - names <= {"metrics.csv"}
+    assert FORGED.encode() not in (folder / "run.json").read_bytes()
+
+
+@as_root
+def test_a_stranger_s_journal_is_neither_obeyed_nor_in_the_way(tmp_path, journals, record_property):
+    """In shared memory, readable by all, with the right name of our record file in it."""
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False) as log:
+        log.log_step(1, train_loss=1.0)
+    records = log.run_folder / "metrics.jsonl"
+    before = records.read_bytes()
+    planted = [
+        journals(SHM[0], records, [forged(1_000)], uid=NOBODY, mode=mode) for mode in (0o600, 0o644, 0o666)
+    ]
+    began = time.monotonic()
+    repaired = repair_run(log.run_folder)
+    took_s = time.monotonic() - began
+
+    assert not repaired.in_use, "a stranger can keep us from repairing a run"
+    assert repaired.recovered == 0
+    assert records.read_bytes() == before
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False, resume=True) as again:
+        again.log_step(2, train_loss=0.5)
+    assert again.run_folder == log.run_folder, "a stranger can keep us from going on with a run"
+    assert FORGED.encode() not in records.read_bytes()
+    assert all(path.exists() for path in planted), "what is not ours is not removed"
+    journals(SHM[0], records, [forged(2_000)])
+    assert repair_run(log.run_folder).recovered == 1, (
+        "a journal of ours is none either, and the test proves nothing"
+    )
+    record_property("measured", f"{len(planted)} planted journals, 0 records taken from them, {took_s:.1f} s")
+
+
+def test_things_in_shared_memory_that_are_called_like_a_journal_are_left_alone(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_bytes(struct.pack("=4Q", 0x324C4E524A4B5441, 1024, 1, 1) + b"\0" * 20_000)
+    before = victim.read_bytes()
+    tag = os.urandom(4).hex()
+    places = [SHM[0] / f"{PREFIX}{tag}{number}{SUFFIX}" for number in range(5)]
+    try:
+        places[0].symlink_to(victim)
+        os.mkfifo(places[1])
+        places[2].mkdir()
+        places[3].write_bytes(b"no journal")
+        with places[4].open("wb") as file:
+            file.truncate(2**40)
+        began = time.monotonic()
+        with TelemetryLogger("r", log_dir=tmp_path / "logs", system=False, csv=False) as log:
+            log.log_step(1, train_loss=1.0)
+        repair_run(log.run_folder)
+
+        assert time.monotonic() - began < 60
+        assert [os.path.lexists(place) for place in places] == [True] * 5
+        assert victim.read_bytes() == before
+        assert read_from(log.run_folder / "metrics.jsonl").bad_count == 0
+    finally:
+        for place in places:
+            if place.is_dir() and not place.is_symlink():
+                place.rmdir()
+            else:
+                place.unlink(missing_ok=True)
+
+
+@as_root
+@pytest.mark.parametrize("what", ["folder", "link"])
+def test_a_run_does_not_go_on_in_a_folder_that_a_stranger_put_there(tmp_path, what):
+    """In a log directory that everybody may write to, somebody waits under the name of the run with a manifest."""
+    log_dir, trap = tmp_path / "logs", tmp_path / "trap"
+    with TelemetryLogger("r", log_dir=log_dir, system=False, csv=False) as log:
+        log.log_step(1, train_loss=1.0)
+    os.chmod(log_dir, 0o1777)
+    os.rename(log.run_folder, trap)
+    if what == "folder":
+        os.rename(trap, log.run_folder)
+        trap = log.run_folder
+        for path in (trap, *trap.iterdir()):
+            os.chown(path, NOBODY, NOBODY)
+            os.chmod(path, 0o777)
+    else:
+        log.run_folder.symlink_to(trap)
+        os.chown(log.run_folder, NOBODY, NOBODY, follow_symlinks=False)
+    before = (trap / "metrics.jsonl").read_bytes()
+    with TelemetryLogger("r", log_dir=log_dir, system=False, csv=False, resume=True) as again:
+        again.log_step(2, note="what nobody else may read")
+
+    assert (trap / "metrics.jsonl").read_bytes() == before
+    assert again.run_folder.name == "r-2"
+    assert b"what nobody else" in (again.run_folder / "metrics.jsonl").read_bytes()
+
+
+@as_root
+@pytest.mark.parametrize("asked", ["by name", "by id"])
+def test_a_run_that_a_stranger_put_there_does_not_keep_its_owner_from_the_real_one(tmp_path, asked):
+    log_dir = tmp_path / "logs"
+    with TelemetryLogger("r", log_dir=log_dir, system=False, csv=False) as log:
+        log.log_step(1, train_loss=1.0)
+    os.chmod(log_dir, 0o1777)
+    real, planted = log_dir / "r-5", log_dir / "r-4"
+    os.rename(log.run_folder, real)
+    shutil.copytree(real, planted)
+    manifest = json.loads((planted / "run.json").read_text())
+    (planted / "run.json").write_text(json.dumps({**manifest, "created": manifest["created"] + 1e6}))
+    for path in (planted, *planted.iterdir()):
+        os.chown(path, NOBODY, NOBODY)
+    how = {"resume": True} if asked == "by name" else {"run_id": manifest["run_id"]}
+    with TelemetryLogger("r", log_dir=log_dir, system=False, csv=False, **how) as again:
+        again.log_step(2, train_loss=1.0)
+
+    assert again.run_folder == real
+
+
+@as_root
+def test_root_goes_on_with_its_run_where_the_server_gives_what_root_makes_to_somebody_else(
+    tmp_path, monkeypatch
+):
+    log_dir = tmp_path / "logs"
+    log_dir.mkdir()
+    os.chown(log_dir, NOBODY, NOBODY)
+    for _ in range(2):
+        # What this process makes belongs to another number than it takes itself for, as on such a server.
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+        with TelemetryLogger("r", log_dir=log_dir, system=False, csv=False, resume=True) as log:
+            log.log_step(1, train_loss=1.0)
+
+    assert [path.name for path in log_dir.iterdir()] == ["r"]
+    assert log.run_folder == log_dir / "r"

@@ -1,0 +1,103 @@
+"""Far too many of everything: runs, files, links, ranks. What is shown is bounded, and says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+from dashboard.data.local_store import LocalStore
+from tests.attacks.entrances import look_at_all
+from tests.attacks.hostile_folders import an_ordinary_run
+from tests.lengths import longer
+from toolkit.runfolder.layout import METRICS_JSONL
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_whoever_puts_a_million_files_beside_the_runs_hides_none_and_costs_a_bounded_listing(
+    tmp_path, record_property
+):
+    runs, files, links = longer(1_500, 100_000), longer(3_000, 1_000_000), longer(500, 50_000)
+    root = tmp_path / "logs"
+    an_ordinary_run(root, "good")
+    for number in range(runs):
+        folder = root / f"r{number}"
+        folder.mkdir()
+        (folder / METRICS_JSONL).touch()
+    for number in range(files):
+        (root / f"f{number}").touch()
+    for number in range(links):
+        (root / f"l{number}").symlink_to("good")
+    script = """
+        import sys, time
+        from pathlib import Path
+        from dashboard.data.local_store import LocalStore
+        from tests.attacks.entrances import peak_mb
+        from toolkit.cli.main import main
+        store = LocalStore([Path(sys.argv[1])], cache_dir=None)
+        began = time.perf_counter()
+        found = store.list_runs()
+        took = time.perf_counter() - began
+        store.list_runs()
+        assert len(found.problems) <= 30, len(found.problems)
+        assert all(len(problem) < 500 for problem in found.problems)
+        main(["show", sys.argv[1]])
+        peak = peak_mb()
+        print(f"RESULT {len(found.cards)} {took:.2f} {peak:.0f}")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), root],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=longer(200, 3000),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (result,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    shown, took, peak = result.split()[1:]
+
+    assert int(shown) == min(runs + 1, 20_000)
+    assert float(peak) < 1500
+    record_property(
+        "measured", f"{runs:,} runs, {files:,} files, {links:,} links: {shown} listed in {took} s, {peak} MB"
+    )
+
+
+def test_a_run_of_very_many_ranks_samples_and_sessions_is_read_in_bounded_time(tmp_path, record_property):
+    count = longer(400, 20_000)
+    root = tmp_path / "logs"
+    folder = an_ordinary_run(root, "wide")
+    line = (folder / "ranks" / "00001.jsonl").read_bytes().split(b"\n")[0] + b"\n"
+    for number in range(2, count):
+        (folder / "ranks" / f"{number:05d}.jsonl").write_bytes(line)
+        (folder / "samples" / f"{number}.png").touch()
+    report = look_at_all(root, room=tmp_path / "room", limit_s=longer(60.0, 600.0))
+
+    assert report.broken == {}
+    slowest, took_s = report.slowest
+    which = slowest.partition(":")[0]
+    record_property("measured", f"{count:,} ranks: slowest {which} {took_s:.1f} s, {report.peak_mb:.0f} MB")
+
+
+def test_pages_that_ask_all_the_time_do_not_have_the_folder_listed_all_the_time(tmp_path, monkeypatch):
+    """A storm of refreshes, as of many open tabs."""
+    root = tmp_path / "logs"
+    an_ordinary_run(root, "good")
+    store = LocalStore([root], cache_dir=None)
+    listed = []
+    scan = store._listings[0].scan
+    monkeypatch.setattr(store._listings[0], "scan", lambda: listed.append(time.monotonic()) or scan())
+    began = time.monotonic()
+    asked = 0
+    while time.monotonic() - began < 1.0:
+        store.list_runs()
+        store.card("good")
+        asked += 2
+
+    assert asked > 50
+    assert len(listed) <= asked / 5

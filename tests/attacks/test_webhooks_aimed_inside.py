@@ -1,0 +1,192 @@
+"""Messages aimed at machines that they must not reach: this one, its network, the one that hands out credentials."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from tests.attacks.hostile_folders import an_ordinary_run
+from toolkit.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+
+ADDRESSES = (
+    "http://169.254.169.254/latest/meta-data/",
+    "https://169.254.169.254/latest/meta-data/",
+    "https://[fd00:ec2::254]/",
+    "https://[::ffff:169.254.169.254]/",
+    "https://[::ffff:a9fe:a9fe]/",
+    "https://[64:ff9b::169.254.169.254]/",
+    "https://[2002:a9fe:a9fe::1]/",
+    "https://2852039166/",
+    "https://0xa9fea9fe/",
+    "https://0xa9.0xfe.0xa9.0xfe/",
+    "https://0251.0376.0251.0376/",
+    "https://169.254.43518/",
+    "https://10.0.0.1/",
+    "https://172.16.0.1/",
+    "https://192.168.1.1/",
+    "https://100.64.0.1/",
+    "https://0.0.0.0/",
+    "https://0/",
+    "https://[::]/",
+    "https://[fe80::1%25eth0]/",
+    "https://[fc00::1]/",
+    "https://224.0.0.1/",
+    "https://255.255.255.255/",
+    "https://198.18.0.1/",
+    "https://192.0.0.192/",
+    "https://168.63.129.16/",
+    "http://hooks.evil.test/",
+    "ftp://hooks.evil.test/",
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:{port}/_x",
+    "https://user:secret@hooks.evil.test/",
+    "https://hooks.evil.test#@127.0.0.1:{port}/",
+    "https://hooks.evil.test\\\\@127.0.0.1:{port}/",
+    "https://127.0.0.1:{port}\\t/",
+    "//127.0.0.1:{port}/",
+    "http://localhost.evil.test:{port}/",
+    "http://127.0.0.1.evil.test:{port}/",
+    "https://localhost.evil.test:{port}/",
+    "https://127.0.0.1.evil.test:{port}/",
+    "https://2130706433:{port}/",
+    "https://0x7f.1:{port}/",
+    "https://0177.0.0.1:{port}/",
+    "https://127.1:{port}/",
+    "https://private.evil.test:{port}/",
+    "https://mapped.evil.test:{port}/",
+    "https://metadata.evil.test/",
+    "https://rebinding.evil.test:{port}/",
+    "https://both.evil.test:{port}/",
+)
+"""The victim listens at {port} of this machine; names under evil.test lead where the one who owns them likes."""
+
+AIM = """
+    import json, socket, sys, time
+    from pathlib import Path
+    from tests.telemetry.notify.local_receivers import receiving
+    from toolkit.telemetry import TelemetryLogger
+    from toolkit.telemetry.option_blocks.messages import MOST_RECEIVERS, MessageOptions
+    from toolkit.telemetry.options import OptionsError
+
+    reached, looked_up = [], {}
+
+    def watch(event, arguments):
+        if event == "socket.connect":
+            where = arguments[1][0]
+            reached.append(where)
+            if where in ("93.184.216.34", "2606:2800:220:1::1"):
+                raise ConnectionRefusedError("nobody is there")
+
+    names = {
+        "private": ["10.0.0.7"], "mapped": ["::ffff:127.0.0.1"], "metadata": ["169.254.169.254"],
+        "localhost": ["127.0.0.1"], "127.0.0.1": ["127.0.0.1"], "both": ["127.0.0.1", "93.184.216.34"],
+        "hooks": ["93.184.216.34"],
+    }
+    real = socket.getaddrinfo
+
+    def look_up(host, port, *rest, **more):
+        if not str(host).endswith(".evil.test"):
+            return real(host, port, *rest, **more)
+        looked_up[host] = looked_up.get(host, 0) + 1
+        name = host.removesuffix(".evil.test")
+        # Public for whoever checks, private for whoever comes back.
+        found = names.get(name) or (["93.184.216.34"] if looked_up[host] == 1 else ["127.0.0.1"])
+        family = {True: socket.AF_INET6, False: socket.AF_INET}
+        return [(family[":" in ip], socket.SOCK_STREAM, 6, "", (ip, port)) for ip in found]
+
+    socket.getaddrinfo = look_up
+    sys.addaudithook(watch)
+    place = Path(sys.argv[1])
+    refused = sent = 0
+    with receiving() as victim, receiving() as redirecting:
+        to = {"Location": f"{victim.url}/stolen"}
+        redirecting.answers[:] = [(status, to, b"") for status in (301, 302, 303, 307, 308)]
+        addresses = [one.format(port=victim.port) for one in json.loads(sys.argv[2])]
+        receivers = []
+        for url in addresses:
+            block = {"to": "webhook", "url": url, "when": ["start"]}
+            try:
+                MessageOptions.from_block("messages", [block])
+            except OptionsError:
+                refused += 1
+            else:
+                receivers.append(block)
+        for number in range(0, len(receivers), MOST_RECEIVERS):
+            log = TelemetryLogger(
+                f"r{number}", log_dir=place, system=False, csv=False, control=False,
+                messages=(batch := receivers[number : number + MOST_RECEIVERS]),
+            )
+            log.log_start()
+            sent += len(log._options.message_options)
+            log.flush()
+            until = time.monotonic() + 60
+            is_rebinding = any("rebinding" in receiver["url"] for receiver in batch)
+            while is_rebinding and looked_up.get("rebinding.evil.test", 0) < 2 and time.monotonic() < until:
+                time.sleep(0.05)
+            log.close()
+        inside = [where for where in reached if where not in ("93.184.216.34", "2606:2800:220:1::1")]
+        for number in range(5):
+            log = TelemetryLogger(
+                f"redirected{number}", log_dir=place, system=False, csv=False, control=False,
+                messages=[{"to": "webhook", "url": f"{redirecting.url}/", "when": ["start"]}],
+            )
+            log.log_start()
+            log.flush()
+            until = time.monotonic() + 30
+            while len(redirecting.got) <= number and time.monotonic() < until:
+                time.sleep(0.02)
+            log.close()
+        print(json.dumps({
+            "inside": inside, "victim": len(victim.got), "refused": refused, "sent": sent,
+            "redirecting": len(redirecting.got), "rebound": looked_up.get("rebinding.evil.test", 0),
+        }))
+"""
+
+
+def test_no_webhook_reaches_a_machine_inside_whatever_its_address_says(tmp_path, record_property):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(AIM), tmp_path, json.dumps(ADDRESSES)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "no_proxy": "*"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+
+    assert told["inside"] == []
+    assert told["victim"] == 0
+    assert told["refused"] + told["sent"] == len(ADDRESSES)
+    assert told["rebound"] >= 2, "the name was never looked up again"
+    assert told["redirecting"] == 5, "nothing was sent at all, and the test proves nothing"
+    tried = f"{len(ADDRESSES)} addresses and {told['redirecting']} redirects"
+    record_property("measured", f"{tried}, {len(told['inside'])} connections to a machine inside")
+
+
+def test_a_run_folder_cannot_say_where_a_message_goes_and_which_variable_with_it(
+    tmp_path, monkeypatch, capsys
+):
+    """A downloaded run would have `telemetry message` send any variable to any address, as a token."""
+    from tests.telemetry.notify.local_receivers import receiving
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI-canary")
+    with receiving() as thief:
+        for service in ("ntfy", "webhook"):
+            block = {"to": service, "url": f"{thief.url}/topic", "secret_env": "AWS_SECRET_ACCESS_KEY"}
+            run = an_ordinary_run(tmp_path, service)
+            start = {"event": "start", "seq": 0, "session": 1, "config": {"telemetry": {"messages": [block]}}}
+            (run / "metrics.jsonl").write_text(json.dumps(start) + "\n")
+
+            assert main(["message", str(run)]) == 1
+            assert "may be anybody's" in capsys.readouterr().err
+        assert main(["message", "--show", str(run)]) == 0
+
+    assert thief.got == []
+    assert "canary" not in capsys.readouterr().out

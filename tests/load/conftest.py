@@ -1,0 +1,14 @@
+"""No journals of these tests are left behind in shared memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.load_writers import journals_for
+
+
+@pytest.fixture(autouse=True)
+def _no_journals_left_behind(tmp_path):
+    yield
+    for path in journals_for(tmp_path):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,151 @@
+"""One run with very many records, from its first to the session after its kill."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks import load_records
+from tests.lengths import longer
+from toolkit.runfolder import csv_table
+from toolkit.runfolder.csv_table import CsvTable
+from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifest, write_manifest
+from toolkit.telemetry import TelemetryLogger, control_history, control_poller
+from toolkit.telemetry.control_history import was_answered
+
+RECORDS = longer(50_000, 1_000_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(longer(240, 3000))
+def test_a_run_of_very_many_records_is_logged_read_killed_repaired_and_gone_on_with(
+    tmp_path, record_property
+):
+    found = load_records.measure(tmp_path, RECORDS)
+
+    used, points = found["use"], found["logging"]["points"]
+    quarter = points[len(points) // 4]
+    grown_mb = points[-1]["rss_mb"] - quarter["rss_mb"]
+    took = used["took"]
+    record_property(
+        "measured",
+        f"{RECORDS:,} steps: 0 lost in a kill, memory {grown_mb:+.1f} MB from a quarter on; read in "
+        f"{took['read_cpu_s']:.1f} s, repaired in {took['repair_cpu_s']:.1f} s, examined in "
+        f"{took['doctor_cpu_s']:.1f} s, all charts' data in {took['load_cpu_s']:.1f} s of the processor",
+    )
+    # Everything is there once, in its order, whoever counts.
+    assert used["counted"]["steps"] == RECORDS
+    assert (used["counted"]["bad"], used["counted"]["out_of_order"]) == (0, 0)
+    records = used["counted"]["records"]
+    assert (used["rows"], used["dashboard_records"], used["doctor_records"]) == (records, records, records)
+    assert used["points_in_chart"] == RECORDS
+    assert used["points_drawn"] < 5_000
+    # The next session goes on in the same folder, and seq with it.
+    assert used["resumed_in_place"] == 1
+    assert used["after_resume"]["out_of_order"] == 0
+    assert used["after_resume"]["steps"] == RECORDS + 1
+    assert used["left_over"] == 0
+    # Memory for records while the disk takes none is 32 MB; nothing else grows with them.
+    assert grown_mb < 40.0
+    assert points[-1]["files"] <= quarter["files"]
+    assert points[-1]["threads"] <= quarter["threads"]
+    # A million records with their columns: a hundred bytes and some for each that the dashboard holds.
+    assert used["held"]["load_mb"] - used["held"]["read_mb"] < 150 + 400e-6 * RECORDS
+
+
+def test_the_end_of_a_run_does_not_have_its_whole_table_written_anew(tmp_path):
+    # A million rows would take longer than close() may wait, and the table would be left without its end.
+    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)
+    for step in range(500):
+        log.log_step(step, train_loss=1.0 / (1 + step))
+    log.log_checkpoint(499, tmp_path)
+    assert log.flush(30.0)
+    table = log.run_folder / "metrics.csv"
+    before = os.stat(table)
+
+    log.close()
+
+    after = os.stat(table)
+    assert after.st_ino == before.st_ino
+    assert after.st_size > before.st_size
+    assert table.read_text().splitlines()[-1].startswith("end,")
+
+
+def test_the_table_of_a_long_run_holds_few_long_texts_in_memory_until_it_is_written_anew(
+    tmp_path, monkeypatch
+):
+    table = CsvTable(tmp_path / "metrics.csv")
+    table.append([{"event": "step", "time": 1.0, "seq": 0}])
+    # As for a table whose writing anew takes minutes.
+    table._next_rewrite = 1e18
+    held, most = 0, 0
+    for seq in range(1, 400):
+        table.append([{"event": "note", "time": 1.0, "seq": seq, f"text{seq}": "x" * 50_000}])
+        if not table._held:
+            # It was written all the same; so it will be next time.
+            table._next_rewrite = 1e18
+        held = sum(len(record[f"text{record['seq']}"]) for record in table._held)
+        most = max(most, held)
+
+    assert 1_000_000 < most < csv_table._MAX_HELD_SIZE + 100_000
+    table.settle()
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 1 + 400
+    table.close()
+
+
+def test_a_request_to_a_long_run_has_none_of_its_records_parsed(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    line = b'{"event":"step","time":1.0,"seq":%d,"session":1,"global_step":%d,"train_loss":0.5}\n'
+    path.write_bytes(b"".join(line % (seq, seq) for seq in range(20_000)))
+    parsed = []
+    parse = control_history.parse_line
+    monkeypatch.setattr(control_history, "parse_line", lambda *place: parsed.append(place) or parse(*place))
+
+    assert not was_answered(path, "0123456789abcdef")
+    assert parsed == []
+
+    with path.open("ab") as file:
+        file.write(b'{"event":"control_change","time":1.0,"seq":20000,"session":1,"id":"0123456789abcdef"}\n')
+    assert was_answered(path, "0123456789abcdef")
+    assert len(parsed) == 1
+    # What the session itself has answered its poller knows: only earlier records are looked at.
+    monkeypatch.setattr(control_history, "read_block", None)
+    assert not was_answered(path, "0123456789abcdef", upto=0)
+
+
+def test_a_run_that_was_begun_again_hundreds_of_times_can_still_be_read_and_gone_on_with(tmp_path):
+    with TelemetryLogger("r", log_dir=tmp_path, system=False) as log:
+        log.log_step(1, train_loss=1.0)
+    folder = log.run_folder
+    manifest = read_manifest(folder)
+    ended = [
+        Session(session=n, started=1e9 + n, pid=1, ended=1e9 + n + 1, status="failed", reason="failed")
+        for n in range(1, 1_001)
+    ]
+    from dataclasses import replace
+
+    write_manifest(folder, replace(manifest, sessions=tuple(ended)))
+    numbers = []
+    for _ in range(2):
+        with TelemetryLogger("r", log_dir=tmp_path, system=False, resume=True) as log:
+            log.log_step(2, train_loss=1.0)
+        assert log.run_folder == folder
+        numbers.append(read_manifest(folder).sessions[-1].session)
+
+    manifest = read_manifest(folder)
+    assert numbers == [1_001, 1_002]
+    assert len(manifest.sessions) == 500
+    assert [session.session for session in manifest.sessions] == list(range(503, 1_003))
+    assert (Path(folder) / "run.json").stat().st_size < MAX_MANIFEST_BYTES / 2
+
+
+def test_requests_that_come_for_days_are_not_all_remembered():
+    newest = control_poller._Newest()
+    for number in range(3 * control_poller._MAX_REMEMBERED):
+        newest.add(f"request-{number}")
+
+    assert f"request-{3 * control_poller._MAX_REMEMBERED - 1}" in newest
+    assert "request-0" not in newest
+    assert len(newest._texts) == control_poller._MAX_REMEMBERED

@@ -1,0 +1,147 @@
+"""Very many runs under one dashboard."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import psutil
+import pytest
+
+from benchmarks.large_run import write_many_runs
+from benchmarks.load_runs import ORDERS, QUERIES, ask_for_nothing, one_look, touch, usage
+from dashboard.data import run_listing
+from dashboard.data.local_store import LocalStore
+from tests.lengths import is_long, longer
+
+RUNS = longer(300, 10_000)
+LOOKS = longer(40, 200)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("many") / "logs"
+    write_many_runs(root, RUNS, records=30)
+    return root
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The folders whose manifest was read."""
+    folders = []
+    read_manifest = run_listing.read_manifest
+
+    def reading(folder):
+        folders.append(folder)
+        return read_manifest(folder)
+
+    monkeypatch.setattr(run_listing, "read_manifest", reading)
+    return folders
+
+
+@pytest.mark.slow
+def test_a_look_at_very_many_runs_reads_only_what_changed_and_keeps_nothing_open(root, read, record_property):
+    store = LocalStore([root], cache_dir=None)
+    began = time.thread_time()
+    assert len(one_look(store)) == RUNS
+    first_s = time.thread_time() - began
+    assert len(read) == RUNS
+
+    read.clear()
+    began = time.thread_time()
+    one_look(store)
+    again_s = time.thread_time() - began
+    assert read == []
+
+    touch(root, "run-0005", 7)
+    assert next(card for card in one_look(store) if card.name == "run-0005").step == 7
+    assert [folder.name for folder in read] == ["run-0005"]
+
+    process = psutil.Process()
+    for number in range(20):
+        one_look(store, QUERIES[number % len(QUERIES)], ORDERS[number % len(ORDERS)])
+    before = usage(process)
+    for number in range(LOOKS):
+        one_look(store, QUERIES[number % len(QUERIES)], ORDERS[number % len(ORDERS)])
+    after = usage(process)
+
+    record_property(
+        "measured",
+        f"{RUNS:,} runs: first look {first_s:.2f} s of the processor, again {again_s:.3f} s; over "
+        f"{LOOKS} looks {after['rss_mb'] - before['rss_mb']:+.1f} MB, "
+        f"{after['files'] - before['files']:+.0f} open files",
+    )
+    assert (after["files"], after["threads"]) == (before["files"], before["threads"])
+    assert after["rss_mb"] - before["rss_mb"] < 16.0
+
+
+def test_tabs_of_a_run_that_is_gone_do_not_have_the_whole_directory_listed_each_time(root, monkeypatch):
+    store = LocalStore([root], cache_dir=None)
+    store.list_runs()
+    scans = []
+    scan = run_listing.RootListing.scan
+
+    def slow_scan(listing):
+        scans.append(listing)
+        # As on a disk far away, so that this test needs no ten thousand runs.
+        time.sleep(0.3)
+        return scan(listing)
+
+    monkeypatch.setattr(run_listing.RootListing, "scan", slow_scan)
+    store._look_again()
+    began = time.monotonic()
+    scans.clear()
+    for _ in range(40):
+        ask_for_nothing(store)
+
+    # At most every other moment is spent on it; each ask listing anew would be forty.
+    assert len(scans) <= 1 + (time.monotonic() - began) / 0.55
+    assert len(scans) < 20
+
+
+def test_a_run_that_began_a_moment_ago_is_found_though_the_list_is_older(root):
+    store = LocalStore([root], cache_dir=None)
+    store.list_runs()
+    write_many_runs(root / "elsewhere", 1, records=3)
+    time.sleep(store.list_runs().read_ms / 1000 + 0.05)
+    os.rename(root / "elsewhere" / "run-0000", root / "brand-new")
+    try:
+        assert store.meta("brand-new").card.key == "brand-new"
+    finally:
+        os.rename(root / "brand-new", root / "elsewhere" / "run-0000")
+
+
+def test_what_is_held_for_a_run_does_not_grow_with_how_many_there_are(tmp_path):
+    import tracemalloc
+
+    held = []
+    for runs in (100, 200, 400):
+        write_many_runs(tmp_path / str(runs), runs, records=3)
+        tracemalloc.start()
+        store = LocalStore([tmp_path / str(runs)], cache_dir=None)
+        one_look(store)
+        held.append(tracemalloc.get_traced_memory()[0] / runs)
+        tracemalloc.stop()
+
+    assert held[2] < 1.5 * held[0]
+    assert held[2] < 30_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not is_long(), reason="a browser with very many runs is for make faults")
+def test_a_browser_shows_the_list_of_very_many_runs(root, tmp_path, record_property):
+    pytest.importorskip("playwright")
+    from benchmarks import served
+    from benchmarks.browser import fresh_page, missing, open_browser, seconds_until_table
+
+    if missing():
+        pytest.skip(f"there is no {' and no '.join(missing())}")
+    with served.dashboard(root, tmp_path) as server, open_browser() as browser:
+        took = []
+        for _ in range(3):
+            with fresh_page(browser) as page:
+                took.append(seconds_until_table(page, server.url, RUNS))
+                page.screenshot(path=str(tmp_path / "runs.png"))
+        record_property("measured", f"{RUNS:,} runs drawn after {took[0]:.1f} s, then {min(took[1:]):.1f} s")
+        assert server.rss_mb < 1_000

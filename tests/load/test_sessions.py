@@ -1,0 +1,57 @@
+"""Tabs that are opened and closed all day: the server lets go of what they had."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit")
+pytest.importorskip("websockets")
+
+import psutil
+
+from benchmarks.large_run import LiveRun
+from benchmarks.load_sessions import come_and_go, settled, soak
+from tests.dashboard.serving import dashboard
+from tests.lengths import longer
+
+_FILES_OF_A_CLOSED_TAB = 3
+"""Streamlit keeps a closed tab for two minutes, should it come back: an event loop, which is three descriptors."""
+_KEPT_AT_MOST = 128
+
+ROUNDS = longer(2, 8)
+TABS = longer(2, 24)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(longer(240, 2400))
+def test_tabs_that_come_and_go_leave_no_threads_files_or_memory_behind(tmp_path, record_property):
+    with LiveRun(tmp_path / "logs", "live", longer(2_000, 50_000)) as run:
+        with dashboard(tmp_path, "--log-dir", str(tmp_path / "logs")) as server:
+            server.wait_until_ready()
+            url = f"http://localhost:{server.port}"
+            points = soak(url, server.process.pid, run.folder.name, rounds=ROUNDS, tabs=TABS, log=run.log)
+            first, last = points[0], points[-1]
+            opened = TABS * ROUNDS
+            record_property(
+                "measured",
+                f"{TABS * (ROUNDS + 1)} tabs opened and closed, {sum(p.get('messages', 0) for p in points):,.0f} "
+                f"messages: {last['threads'] - first['threads']:+.0f} threads, "
+                f"{last['rss_mb'] - first['rss_mb']:+.1f} MB",
+            )
+            kept = min(opened, _KEPT_AT_MOST)
+            assert last["threads"] <= first["threads"]
+            assert last["files"] <= first["files"] + _FILES_OF_A_CLOSED_TAB * kept + 2
+            assert last["rss_mb"] - first["rss_mb"] < 30 + 2.0 * kept
+            if longer(0, 1):
+                _wait_until_they_are_forgotten(url, server.process.pid, first)
+
+
+def _wait_until_they_are_forgotten(url, pid, first):
+    import time
+
+    time.sleep(130)
+    # Expired tabs are let go when the next one comes.
+    come_and_go(url, 2, [("", "")])
+    held = settled(psutil.Process(pid), threads=first["threads"], files=first["files"])
+    assert held["files"] <= first["files"]
+    assert held["threads"] <= first["threads"]
