@@ -5,18 +5,19 @@ VENV ?= .venv
 CONFIG ?= config/examples/train_lora_tiny_cpu_with_telemetry.yaml
 ARGS ?=
 JOBS ?= 2
+MINUTES ?= 10
 CORPUS ?= ../shared/corpus
 
 BIN := $(VENV)/bin
 comma := ,
 
 # The dashboard's packages are large, so they are installed once there is a dashboard.
-EXTRAS := dev,training,tensorboard,wandb,otlp,usage,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard)
+EXTRAS := dev,training,tensorboard,wandb,otlp,usage,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
 READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard test check format bench diagnose-eval clean
+.PHONY: help run dashboard test faults fuzz check format bench diagnose-eval clean
 .DELETE_ON_ERROR:
 
 help:  ## List what can be made.
@@ -31,7 +32,18 @@ dashboard: $(READY)  ## Serve the dashboard on http://localhost:8501 (ARGS="--lo
 
 test: check  ## Run the checks, then every test (ARGS= goes to pytest; JOBS=0 for one at a time, in order).
 	@echo "== pytest"
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+faults: $(READY)  ## Faults, attacks and load at length, about an hour: figures of docs/guarantees.md (ARGS= goes to pytest).
+	@mkdir -p build
+	@TELEMETRY_LONG=1 $(BIN)/python -m pytest --timeout 3600 --junitxml build/faults.xml \
+		tests/faults tests/attacks tests/load tests/browser $$($(BIN)/python -m benchmarks.guarantees --other-tests) $(ARGS)
+	@$(BIN)/python -m benchmarks.guarantees build/faults.xml
+
+fuzz: $(READY)  ## Fuzz for MINUTES=10, then try histories of a run for as long (ARGS="--keep TARGET ..." goes to the fuzzer).
+	@$(BIN)/python -m tests.fuzz.provision || true
+	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+	@TELEMETRY_LONG=1 FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest tests/fuzz/test_machine.py
 
 check: $(READY)  ## Lint, types and import contracts.
 	@echo "== ruff check"

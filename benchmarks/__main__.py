@@ -9,6 +9,7 @@ from benchmarks import (
     gpu_loop,
     import_cost,
     kill_loss,
+    load,
     log_cost,
     memory,
     paced,
@@ -29,6 +30,7 @@ _BENCHMARKS = (
     diagnose_cost,
     trainers,
     dashboard,
+    load,
     gpu_loop,
 )
 

@@ -22,6 +22,9 @@ GPU = RESULTS / "gpu_loop.json"
 DASHBOARD = RESULTS / "dashboard.json"
 """So is the dashboard: it needs a browser and a quiet machine for a quarter of an hour."""
 
+LOAD = RESULTS / "load.json"
+"""And so is load, for which one core after the other is busy for a quarter of an hour."""
+
 BEGIN = "<!-- figures: written by python -m benchmarks.figures -->"
 END = "<!-- end of the figures -->"
 
@@ -35,6 +38,11 @@ def documents() -> dict[Path, str]:
     return {
         ROOT / "README.md": overview(latest, gpu, dashboard),
         ROOT / "docs" / "benchmarks.md": in_full(latest, gpu, dashboard),
+        **(
+            {ROOT / "docs" / "load.md": alone(json.loads(LOAD.read_text(encoding="utf-8")))}
+            if LOAD.exists()
+            else {}
+        ),
     }
 
 
@@ -99,7 +107,7 @@ def in_full(
 ) -> str:
     """Return every table as it was printed, with the figures the project sets itself."""
     parts = [f"Each table was measured in one sitting: {_machine(latest)}."]
-    reports = [report for name, report in latest.items() if name not in ("gpu_loop", "dashboard")]
+    reports = [report for name, report in latest.items() if name not in ("gpu_loop", "dashboard", "load")]
     reports += [report for report in (gpu, dashboard) if report is not None]
     for report in reports:
         parts.append(f"### {report['title']}")
@@ -108,6 +116,18 @@ def in_full(
             parts.append("\n".join(f"- {note}" for note in report["notes"]))
         if report["claims"]:
             parts.append("\n".join(_claim(claim) for claim in report["claims"]))
+    return "\n\n".join(parts)
+
+
+def alone(report: Mapping[str, Any]) -> str:
+    """Return the table of a report that has a document of its own."""
+    found = report["machine"]
+    parts = [
+        f"Measured in one sitting: {found['cores']} cores, {found['cpu']}, Python {found['python']}.",
+        _table(report["columns"], report["rows"]),
+        "\n".join(f"- {note}" for note in report["notes"]),
+        "\n".join(_claim(claim) for claim in report["claims"]),
+    ]
     return "\n\n".join(parts)
 
 

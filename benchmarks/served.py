@@ -58,6 +58,11 @@ class Served:
             time.sleep(0.01)
 
     @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    @property
     def rss_mb(self) -> float:
         """Memory that the process holds now."""
         return float(self._usage.memory_info().rss) / 1e6

@@ -20,14 +20,19 @@ from benchmarks.child import ChildError, measure_in_child
 from benchmarks.command import Options
 from benchmarks.contenders import ALL, BARE, NOTHING, OURS
 from benchmarks.report import Claim, interval_of_median, median_and_quartiles, percentile
+from tests.lengths import is_long
 
 QUICK = Options(quick=True, only=(NOTHING.name, BARE.name, OURS.name))
+
+
+SHORT = [log_cost, span_cost, cpu_per_record, import_cost, memory, kill_loss, diagnose_cost, gpu_loop]
+"""A short look at a loop that keeps a pace takes half a minute all the same."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "benchmark",
-    [log_cost, span_cost, paced, cpu_per_record, import_cost, memory, kill_loss, diagnose_cost, gpu_loop],
+    [*SHORT, *([paced] if is_long() else [])],
     ids=lambda module: module.__name__.split(".")[-1],
 )
 def test_a_short_look_comes_to_figures(benchmark, capsys):

@@ -13,7 +13,9 @@ def make(*arguments):
     return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("target", ["run", "dashboard", "test", "check", "bench", "diagnose-eval", "clean"])
+@pytest.mark.parametrize(
+    "target", ["run", "dashboard", "test", "faults", "fuzz", "check", "bench", "diagnose-eval", "clean"]
+)
 def test_help_lists_what_can_be_made(target):
     assert f"make {target} " in make("help").stdout
 

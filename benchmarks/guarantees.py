@@ -1,0 +1,122 @@
+"""What the last run of the fault, attack, load and fuzz tests counted, behind each promise of the documents.
+
+`python -m benchmarks.guarantees REPORT.xml` takes a report of pytest's (--junitxml), which `make faults` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict
+from xml.etree import ElementTree
+
+from benchmarks.child import ROOT
+from benchmarks.report import RESULTS
+
+COUNTED = RESULTS / "guarantees.json"
+DOCUMENTS = (ROOT / "docs" / "guarantees.md", ROOT / "docs" / "threats.md")
+
+_PROOF = re.compile(r"^- `(?P<test>tests/\S+\.py::\w+)`(?:: (?P<figure>.*))?$")
+_PHRASES_SHOWN = 3
+
+_RUN_AS_A_WHOLE = ("tests/faults/", "tests/attacks/", "tests/load/")
+"""Folders that `make faults` runs; of the others it runs the tests that a promise names."""
+
+
+class Counted(TypedDict):
+    """What became of one test function."""
+
+    passed: int
+    skipped: int
+    measured: list[str]
+    """The phrases its cases recorded with `record_property("measured", …)`, in their order."""
+
+
+def counted_in(report: Path) -> dict[str, Counted]:
+    """Return what a report says of each test function, by its name as pytest takes it.
+
+    Raises:
+        ValueError: a test failed; what it counted proves nothing.
+    """
+    tests: dict[str, Counted] = {}
+    # Written by our own pytest a moment ago, so no stranger's XML.
+    for case in ElementTree.parse(report).iter("testcase"):
+        # A module that is skipped as a whole is a case without a test.
+        if not case.get("classname"):
+            continue
+        name = f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name'].partition('[')[0]}"
+        if case.find("failure") is not None or case.find("error") is not None:
+            raise ValueError(f"{name} failed")
+        counted = tests.setdefault(name, Counted(passed=0, skipped=0, measured=[]))
+        counted["skipped" if case.find("skipped") is not None else "passed"] += 1
+        counted["measured"] += [
+            entry.attrib["value"] for entry in case.iter("property") if entry.attrib["name"] == "measured"
+        ]
+    return tests
+
+
+def figure_of(counted: Counted) -> str:
+    """Return what a document says behind the name of a test."""
+    if not counted["passed"]:
+        return "not run: what it needs was missing"
+    phrases = list(dict.fromkeys(counted["measured"]))
+    if not phrases:
+        return f"{counted['passed']:,} {'case' if counted['passed'] == 1 else 'cases'}"
+    more = f"; and {len(phrases) - _PHRASES_SHOWN} more" if len(phrases) > _PHRASES_SHOWN else ""
+    return "; ".join(phrases[:_PHRASES_SHOWN]) + more
+
+
+def proofs_in(document: str) -> list[tuple[str, str]]:
+    """Return the tests that a document names, each with the figure it gives."""
+    found = (_PROOF.match(line) for line in document.splitlines())
+    return [(match["test"], match["figure"] or "") for match in found if match]
+
+
+def with_figures(document: str, tests: Mapping[str, Counted]) -> str:
+    """Return the document with the newest figure behind each test; one that was not run keeps the figure it has."""
+
+    def line_for(line: str) -> str:
+        match = _PROOF.match(line)
+        if match is None or match["test"] not in tests:
+            return line
+        return f"- `{match['test']}`: {figure_of(tests[match['test']])}"
+
+    return "\n".join(line_for(line) for line in document.split("\n"))
+
+
+def _named() -> set[str]:
+    return {name for path in DOCUMENTS for name, _ in proofs_in(path.read_text("utf-8"))}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Put the figures of one or more reports into the results and the documents."""
+    if argv == ["--other-tests"]:
+        print(*sorted(name for name in _named() if not name.startswith(_RUN_AS_A_WHOLE)))
+        return 0
+    if not argv:
+        print("usage: python -m benchmarks.guarantees REPORT.xml ...", file=sys.stderr)
+        return 2
+    tests: dict[str, Counted] = json.loads(COUNTED.read_text("utf-8")) if COUNTED.exists() else {}
+    for report in argv:
+        try:
+            for name, counted in counted_in(Path(report)).items():
+                # What only another machine can run (a GPU) keeps what was counted there.
+                if counted["passed"] or name not in tests:
+                    tests[name] = counted
+        except ValueError as error:
+            print(f"{report}: {error}; its figures are not used", file=sys.stderr)
+            return 1
+    named = _named()
+    kept = {name: tests[name] for name in sorted(named & tests.keys())}
+    COUNTED.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for path in DOCUMENTS:
+        path.write_text(with_figures(path.read_text("utf-8"), kept), encoding="utf-8")
+    print(f"{len(kept)} tests behind the promises, {len(named - kept.keys())} of those named were never run")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

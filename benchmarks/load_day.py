@@ -1,0 +1,263 @@
+"""A whole day of training at two steps a second, lived through in a minute or two by a clock that is set forward."""
+
+# ruff: noqa: SLF001 - what the logger's threads do by the real clock is done here by the day's.
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+
+from benchmarks.load_records import held_by
+from benchmarks.load_writers import journals_for
+from toolkit.runfolder.control import write_request
+from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.clock import ManualClock
+
+SECONDS_A_STEP = 0.5
+STEPS_AN_HOUR = int(3600 / SECONDS_A_STEP)
+SYSTEM_EVERY_S = 5.0
+_EVAL_EVERY = 1_000
+_CHECKPOINT_EVERY = 3_600
+_PARTS_A_SESSION = 6
+_NAME = "day"
+
+
+class Day:
+    """The run of one day. Threads that would wait for the clock do their turns when the day says so."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self.log_dir = log_dir
+        # In the past: a dashboard that looks on must not take the run for one from the future.
+        self.clock = ManualClock(time.time() - 86_400.0 * 2)
+        self.began = self.clock.monotonic()
+        self.step = 0
+        self.sessions = 0
+        self.changes = 0
+        self.checkpoint = log_dir.parent / "model.safetensors"
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        self.checkpoint.write_bytes(bytes(1000))
+        self._begin()
+
+    def _begin(self) -> None:
+        self.log = TelemetryLogger(
+            _NAME,
+            log_dir=self.log_dir,
+            resume=True,
+            one_logger_file=True,
+            system_every=SYSTEM_EVERY_S,
+            clock=self.clock,
+            close_timeout=60.0,
+        )
+        self.sessions += 1
+        run = self.log._run
+        assert run is not None
+        # Their threads go by the real clock, in which this day has a minute.
+        run.keeper.close(5.0)
+        run._watchman.close(5.0)
+        assert run._sampling is not None
+        run._sampling.stop(5.0)
+        # A GPU's driver was let go of when its thread ended; these two have nothing to let go of.
+        self._sources = [
+            source for source in run._sampling._sources if source.sampler.name in ("host", "disk")
+        ]
+        for source in self._sources:
+            source._ended = False
+        self._run = run
+        self.log.log_start(training={"max_steps": 24 * STEPS_AN_HOUR, "batch_size": 8})
+        self.log.declare_action("save")
+
+    def live_on(self, steps: int) -> None:
+        """Train for `steps`, and be asked for another `log_every` in the middle of them."""
+        clock, log, run = self.clock, self.log, self._run
+        for number in range(steps):
+            clock.advance(SECONDS_A_STEP)
+            step = self.step
+            if step % 5 == 0:
+                for source in self._sources:
+                    source._ask()
+            with log.span("forward"):
+                pass
+            log.log_step(step, train_loss=_loss(step), lr=1e-4, grad_norm=1.0 + 0.1 * math.sin(step))
+            if step % _EVAL_EVERY == 0:
+                with log.span("validation", at=step):
+                    clock.advance(2.0)
+                log.log_eval(step, val_loss=0.5 + 1.0 / (1.0 + step / 1e4))
+            if step % _CHECKPOINT_EVERY == _CHECKPOINT_EVERY - 1:
+                with log.span("checkpoint_save"):
+                    clock.advance(3.0)
+                log.log_checkpoint(step, self.checkpoint)
+            if number == steps // 2:
+                self._ask_for_another_interval()
+            run.keeper.tick()
+            run._watchman.tick()
+            self.step += 1
+
+    def rest(self) -> None:
+        """Have everything written that was logged."""
+        if not self.log.flush(120.0):
+            raise TimeoutError("the records did not reach the disk within two minutes")
+
+    def begin_again(self) -> None:
+        """End the session as a job does whose time is over, and go on in another."""
+        self.close()
+        self.clock.advance(60.0)
+        self._begin()
+
+    def close(self) -> None:
+        """End it."""
+        self.log.close()
+
+    def _ask_for_another_interval(self) -> None:
+        folder = self.log.run_folder
+        assert folder is not None
+        self.changes += 1
+        write_request(folder, log_every=10 + self.changes % 2, now=self.clock.wall())
+
+
+def _loss(step: int) -> float:
+    """Return a loss that falls, with a spike every quarter of an hour: something for the detectors."""
+    return 1.0 / (1.0 + step / 2e4) + 0.05 * math.sin(step / 7.0) + (8.0 if step % 1800 == 1799 else 0.0)
+
+
+class Follower:
+    """A dashboard's store in a process of its own that looks at the run when it is told to, and says what it holds."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.load_day", str(log_dir)],
+            cwd=Path(__file__).resolve().parent.parent,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def look(self) -> dict[str, Any]:
+        """Have it look, and return what it saw and what it holds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("look\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def end(self) -> None:
+        """Let it go."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process.wait(30.0)
+
+
+def measure(folder: Path, hours: int) -> dict[str, Any]:
+    """Return the figures of a day, or a part of one."""
+    return live(folder, hours, traced=False)
+
+
+def follow(log_dir: Path) -> None:
+    """Look at the newest run whenever a line comes in, as an open overview page does."""
+    from dashboard.data.local_store import LocalStore
+
+    store = LocalStore([log_dir], cache_dir=None)
+    process = psutil.Process()
+    for _ in sys.stdin:
+        key = store.list_runs().cards[0].key
+        health = store.refresh(key, wait_s=60.0)
+        for metric in store.metrics(key)[:8]:
+            store.series(key, metric.name, smoothing=0.9)
+        while store.examine(key, wait_s=60.0) < 1.0:
+            pass
+        spent = store.time_spent(key, wait_s=60.0)
+        spans = store.spans(key, wait_s=60.0)
+        store.events(key, limit=200)
+        gc.collect()
+        seen = {
+            "records": health.records,
+            "findings": len(store.findings(key)),
+            "spans": len(spans.start),
+            "ledger_part": spent.part,
+        }
+        print(json.dumps({**seen, **held_by(process)}), flush=True)
+
+
+def live(
+    folder: Path,
+    parts: int,
+    *,
+    steps: int = STEPS_AN_HOUR,
+    parts_a_session: int = _PARTS_A_SESSION,
+    traced: bool = True,
+) -> dict[str, Any]:
+    """Live through `parts` of a day, `steps` each; return what was held after each and what is on disk in the end.
+
+    With `traced`, every object counts, which takes twice as long.
+    """
+    log_dir = folder / "logs"
+    process = psutil.Process()
+    began, cpu = time.perf_counter(), time.process_time()
+    if traced:
+        tracemalloc.start(1)
+    day, follower = Day(log_dir), Follower(log_dir)
+    points = []
+    try:
+        for part in range(parts):
+            day.live_on(steps)
+            day.rest()
+            gc.collect()
+            traced_kb = tracemalloc.get_traced_memory()[0] / 1024
+            points.append(
+                {"part": part + 1, "traced_kb": traced_kb, **held_by(process), "dashboard": follower.look()}
+            )
+            if (part + 1) % parts_a_session == 0 and part + 1 < parts:
+                day.begin_again()
+        day.close()
+    finally:
+        tracemalloc.stop()
+        follower.end()
+    run = next(path for path in log_dir.iterdir())
+    counts: Counter[str] = Counter()
+    statuses: Counter[str] = Counter()
+    seq, out_of_order = -1, 0
+    with open(run / METRICS_JSONL, "rb") as file:
+        for line in file:
+            record = orjson.loads(line)
+            counts[record["event"]] += 1
+            out_of_order += record["seq"] != seq + 1
+            seq = record["seq"]
+            if record["event"] == "control_change":
+                statuses[record["status"]] += 1
+    return {
+        "parts": parts,
+        "lived_s": day.clock.monotonic() - day.began,
+        "steps": day.step,
+        "sessions": day.sessions,
+        "asked": day.changes,
+        "answers": dict(statuses),
+        "counts": dict(counts),
+        "out_of_order": out_of_order,
+        "points": points,
+        "seconds": time.perf_counter() - began,
+        "cpu_s": time.process_time() - cpu,
+        "bytes": {path.name: path.stat().st_size for path in run.iterdir()},
+        "rows": sum(1 for _ in open(run / METRICS_CSV, "rb")) - 1,
+        "sessions_in_manifest": len(read_manifest(run).sessions),
+        "telemetry_errors": day.log.guard.total,
+        "runs": sum(1 for _ in log_dir.iterdir()),
+        "left_over": len(journals_for(log_dir)),
+    }
+
+
+if __name__ == "__main__":
+    follow(Path(sys.argv[1]))

@@ -1,0 +1,244 @@
+"""Many processes that log into one directory at the same moment, and what is found there afterwards."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.manifest import read_manifest
+
+_SPAN_EVERY = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrote:
+    """What one process says of itself."""
+
+    worker: int
+    folder: str
+    start_s: float
+    """From asking for a logger to having one, while all others do the same."""
+    slowest_call_s: float
+    log_s: float
+    close_s: float
+    cpu_s: float
+    steps: int
+    spans: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is in the directory when all of them are done."""
+
+    runs: int
+    records: int
+    lost: int
+    """Acknowledged steps and spans that are not there."""
+    foreign: int
+    """Records of another process than the folder's own."""
+    out_of_order: int
+    """Records whose `seq` is not the one behind the record in front."""
+    rows_missing: int
+    """Records without a row in metrics.csv."""
+    not_finished: int
+    left_over: int
+    """Files that nobody needs any more: journals, and what a rename did not get to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What somebody saw who listed and read the runs all the while."""
+
+    looks: int
+    most_runs: int
+    bad_lines: int
+    problems: int
+
+
+def write_together(
+    log_dir: Path, *, processes: int, steps: int, sharing: int = 1
+) -> tuple[list[Wrote], Watched]:
+    """Have `processes` of them begin at one moment and log `steps` each, with a table and spans; say how it went.
+
+    Every one of `sharing` asks for the name that all of those have, the others for one of their own.
+    """
+    context = multiprocessing.get_context("forkserver")
+    # The first of them would import, and the rest wait for it: it is logging that is measured.
+    context.set_forkserver_preload(["toolkit.telemetry.live_run"])
+    barrier = context.Barrier(processes)
+    patience_s = _patience_s(steps)
+    answers = context.Queue()
+    workers = [
+        context.Process(
+            target=_work, args=(number, str(log_dir), steps, number % sharing == 0, barrier, answers)
+        )
+        for number in range(processes)
+    ]
+    watcher = _Watcher(log_dir)
+    for worker in workers:
+        worker.start()
+    try:
+        found = [Wrote(**answers.get(timeout=patience_s)) for _ in workers]
+    except queue.Empty:
+        ended = [worker.exitcode for worker in workers]
+        for worker in workers:
+            worker.kill()
+        raise RuntimeError(f"not all came to their end within {patience_s:.0f} s: {ended}") from None
+    for worker in workers:
+        worker.join(patience_s)
+    return sorted(found, key=lambda wrote: wrote.worker), watcher.end()
+
+
+def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
+    """Count everything in `log_dir` against what its writers say."""
+    totals = dict.fromkeys(("records", "lost", "foreign", "out_of_order", "rows_missing", "not_finished"), 0)
+    for one in wrote:
+        folder = Path(one.folder)
+        steps: set[int] = set()
+        spans, seq = 0, -1
+        for record in _records(folder / METRICS_JSONL):
+            totals["records"] += 1
+            totals["out_of_order"] += record["seq"] != seq + 1
+            seq = record["seq"]
+            if record["event"] == "step":
+                totals["foreign"] += record["worker"] != one.worker
+                steps.add(record["global_step"])
+            elif record["event"] == "span" and record["name"] == "validation":
+                totals["foreign"] += record["attributes"]["worker"] != one.worker
+                spans += 1
+        totals["lost"] += len(set(range(one.steps)) - steps) + max(0, one.spans - spans)
+        with open(folder / METRICS_CSV, "rb") as table:
+            totals["rows_missing"] += abs(sum(1 for _ in table) - 1 - (seq + 1))
+        totals["not_finished"] += read_manifest(folder).sessions[-1].status != "finished"
+    known = {MANIFEST, METRICS_JSONL, METRICS_CSV}
+    left_over = sum(
+        1 for folder in log_dir.iterdir() for path in folder.iterdir() if path.name not in known
+    ) + len(journals_for(log_dir))
+    return Found(runs=sum(1 for _ in log_dir.iterdir()), left_over=left_over, **totals)
+
+
+def _patience_s(steps: int) -> float:
+    """Return how long all of them together may take on a small machine before they are thought to hang."""
+    return 150.0 + 0.06 * steps
+
+
+def journals_for(log_dir: Path) -> list[Path]:
+    """Return the journals in shared memory that belong to runs under `log_dir`."""
+    below = log_dir.resolve()
+    return [
+        path
+        for folder in shared_memory_folders()
+        for path in journals_in(folder)
+        if (record_file := record_file_of(path)) is not None and below in record_file.parents
+    ]
+
+
+def measure(folder: Path, processes: int, steps: int) -> dict[str, Any]:
+    """Return the figures of one such start."""
+    log_dir = folder / "logs"
+    began = time.monotonic()
+    wrote, watched = write_together(log_dir, processes=processes, steps=steps, sharing=2)
+    took_s = time.monotonic() - began
+    return {
+        "processes": processes,
+        "steps": steps,
+        "wall_s": took_s,
+        "start_s": [one.start_s for one in wrote],
+        "close_s": [one.close_s for one in wrote],
+        "cpu_s": sum(one.cpu_s for one in wrote),
+        "slowest_call_s": max(one.slowest_call_s for one in wrote),
+        "found": asdict(look_into(log_dir, wrote)),
+        "watched": asdict(watched),
+    }
+
+
+def _work(number: int, log_dir: str, steps: int, one_name: bool, barrier: Any, answers: Any) -> None:
+    import faulthandler
+
+    from toolkit.telemetry import TelemetryLogger
+
+    # Should one hang, it says where.
+    faulthandler.dump_traceback_later(_patience_s(steps) - 30.0, exit=True)
+    barrier.wait(_patience_s(steps))
+    began = time.perf_counter()
+    name = "all" if one_name else f"worker-{number}"
+    # Sixty-four on two cores end slowly, and nothing is to be given up for that.
+    log = TelemetryLogger(name, log_dir=log_dir, log_every=1, close_timeout=_patience_s(steps))
+    started = time.perf_counter()
+    slowest, spans = 0.0, 0
+    for step in range(steps):
+        if step % _SPAN_EVERY == 0:
+            with log.span("validation", worker=number):
+                spans += 1
+        before = time.perf_counter()
+        # A loss that always stays the same would be found to be a plateau.
+        log.log_step(step, train_loss=2.0 / (1.0 + step), worker=number, lr=1e-4)
+        slowest = max(slowest, time.perf_counter() - before)
+    logged = time.perf_counter()
+    folder = log.run_folder
+    log.close()
+    answers.put(
+        asdict(
+            Wrote(
+                worker=number,
+                folder=str(folder),
+                start_s=started - began,
+                slowest_call_s=slowest,
+                log_s=logged - started,
+                close_s=time.perf_counter() - logged,
+                cpu_s=time.process_time(),
+                steps=steps,
+                spans=spans,
+            )
+        )
+    )
+
+
+class _Watcher:
+    """A dashboard's store that lists the directory and reads its runs, on a thread of its own."""
+
+    def __init__(self, log_dir: Path) -> None:
+        from dashboard.data.local_store import LocalStore
+
+        self._store = LocalStore([log_dir], cache_dir=None)
+        self._looks = self._most = self._problems = 0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watching many runs", daemon=True)
+        self._thread.start()
+
+    def end(self) -> Watched:
+        self._ending.set()
+        self._thread.join(60.0)
+        self._look()
+        bad = sum(self._store.refresh(card.key).bad_count for card in self._store.list_runs().cards)
+        return Watched(looks=self._looks, most_runs=self._most, bad_lines=bad, problems=self._problems)
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.3):
+            self._look()
+
+    def _look(self) -> None:
+        runs = self._store.list_runs()
+        self._looks += 1
+        self._most = max(self._most, len(runs.cards))
+        self._problems += sum(card.problem is not None for card in runs.cards)
+        # The newest ones, as somebody would who opens them.
+        for card in runs.cards[:3]:
+            health = self._store.refresh(card.key, wait_s=0.1)
+            self._problems += health.bad_count + health.lost_records
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    with open(path, "rb") as file:
+        for line in file:
+            yield orjson.loads(line)
