@@ -37,7 +37,9 @@ test: check  ## Run the checks, then every test (ARGS= goes to pytest; JOBS=0 fo
 faults: $(READY)  ## Faults, attacks and load at length, about an hour: figures of docs/guarantees.md (ARGS= goes to pytest).
 	@mkdir -p build
 	@TELEMETRY_LONG=1 $(BIN)/python -m pytest --timeout 3600 --junitxml build/faults.xml \
-		tests/faults tests/attacks tests/load tests/browser $$($(BIN)/python -m benchmarks.guarantees --other-tests) $(ARGS)
+		tests/faults tests/attacks tests/load tests/browser tests/project/test_benchmarks.py \
+		tests/telemetry/integrations tests/telemetry/test_ranks_are_steered_together.py \
+		$$($(BIN)/python -m benchmarks.guarantees --other-tests) $(ARGS)
 	@$(BIN)/python -m benchmarks.guarantees build/faults.xml
 
 fuzz: $(READY)  ## Fuzz for MINUTES=10, then try histories of a run for as long (ARGS="--keep TARGET ..." goes to the fuzzer).

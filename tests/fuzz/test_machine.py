@@ -64,7 +64,8 @@ def test_logger_reader_and_control_keep_their_promises_in_any_order_of_events(se
     )
 
 
-@pytest.mark.parametrize("mutation", [*MUTATIONS] if is_long() else [*MUTATIONS][:3])
+@pytest.mark.skipif(not is_long(), reason="how long a search takes to come upon it is a matter of luck")
+@pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_logger_that_breaks_a_promise_is_caught(mutation):
     made = Server(mutation)
     tries = settings(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lengths import is_long
 from tests.telemetry.logged import make_logger, read_records
 from toolkit.runfolder.control import write_request
 from toolkit.runfolder.manifest import read_manifest
@@ -994,6 +995,7 @@ OTHER_NAME = """
         ("import lightning.pytorch, pytorch_lightning as pl", True),
     ],
 )
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_the_older_name_of_the_package_works_too(tmp_path, imports, both):
     pytest.importorskip("pytorch_lightning")
     done = subprocess.run(
@@ -1106,6 +1108,7 @@ OLDER_THAN_ITS_RANKS = """
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_one_rank_does_not_stop_without_the_others_where_the_logger_is_older_than_them(tmp_path):
     said = run_job(tmp_path, OLDER_THAN_ITS_RANKS)
 
