@@ -177,6 +177,9 @@ def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, fault
     assert not in_the_mount_point, "nothing is written below an empty mount point"
     # What was cut in the middle by the server's death stays as it is, and is there again as a whole.
     half_lines = int((run / "metrics.jsonl").read_bytes()[before - 1 : before] != b"\n")
+    if "metrics.csv" in ended.err:
+        # The table, a copy, had not caught up when the process was over, and that was said.
+        repair(run)
     records = whole_run(run, steps=range(child.acknowledged + 1), torn_lines=half_lines)
     assert not events(records, "lost")
     assert took < 30
