@@ -1,5 +1,6 @@
 """What was acknowledged outlives its process in mapped memory, and is found again by its number, once each."""
 
+import fcntl
 import mmap
 import os
 import signal
@@ -216,6 +217,8 @@ def test_a_journal_whose_descriptor_is_a_file_of_the_script_s_by_now_does_not_gr
     theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT, 0o600)
     kept = os.dup(made._descriptor)
     os.dup2(theirs, made._descriptor)
+    # Its lock went with the descriptor, and every run that begins on this machine recovers what nobody holds.
+    fcntl.lockf(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
     taken = 0
     while made.append(line(taken)):
         taken += 1
@@ -295,6 +298,25 @@ def test_looking_at_a_journal_does_not_unlock_it(made):
     """
 
     assert in_another_process(script, made.path) == "True 1"
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/maps"), reason="no system that tells what a process has mapped"
+)
+def test_a_journal_that_lost_its_lock_is_not_abandoned_while_its_writer_lives(made):
+    made.append(line(0))
+    # As a script does that closes descriptors by their numbers: any of a file's takes the lock with it.
+    os.close(os.open(made.path, os.O_RDONLY))
+    script = """
+        import fcntl, os, sys
+        from pathlib import Path
+        from toolkit.runfolder.journal import hold_abandoned
+
+        fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        print(hold_abandoned(Path(sys.argv[1])) is None)
+    """
+
+    assert in_another_process(script, made.path) == "True"
 
 
 def test_what_a_killed_process_left_is_found_with_its_numbers_and_its_file(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
+from toolkit.runfolder import repair
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.journal import Journal, journals_in
 from toolkit.runfolder.repair import build_table, repair_run
@@ -69,6 +71,23 @@ def test_a_journal_that_is_being_written_is_left_alone(tmp_path):
     assert repair_run(tmp_path).in_use
     assert seqs(tmp_path) == [0]
     made.close(remove=True)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mountinfo"), reason="no system that tells what is mounted")
+def test_the_disk_of_another_run_is_not_touched(tmp_path, monkeypatch):
+    shared, home = tmp_path / "shared", tmp_path / "home"
+    shared.mkdir()
+    home.mkdir()
+    monkeypatch.setattr(repair, "shared_memory_folders", lambda: [shared])
+    # Of a run on a disk that may not answer, which stands for any that is not the folder's own.
+    elsewhere = Path("/proc/another/run/metrics.jsonl")
+    Journal.create([shared], elsewhere, session=1, segment_bytes=65536).close(remove=False)
+    asked = []
+    resolve = os.path.realpath
+    monkeypatch.setattr(repair.os.path, "realpath", lambda path: asked.append(str(path)) or resolve(path))
+
+    assert repair.journals_of(home) == []
+    assert str(elsewhere) not in asked
 
 
 def test_a_folder_without_records_has_nothing_to_repair(tmp_path):

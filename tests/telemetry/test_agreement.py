@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import textwrap
@@ -352,13 +351,14 @@ def test_a_process_without_a_process_group_has_no_store():
 def test_a_step_with_nothing_in_play_costs_well_under_a_microsecond():
     (rank,) = make_ranks(1)
     due, best = rank.due, float("inf")
-    for _ in range(5):
+    # In short stretches, of which a busy machine leaves some alone.
+    for _ in range(100):
         started = time.perf_counter()
-        for step in range(10_000):
+        for step in range(1000):
             due(step)
         best = min(best, time.perf_counter() - started)
 
-    assert best / 10_000 < 1e-6
+    assert best / 1000 < 1e-6
 
 
 # ---------------------------------------------------------------- in every order
@@ -514,17 +514,29 @@ def test_in_any_order_all_ranks_take_an_action_at_the_same_step_or_none_does(siz
 
 PROGRAM = textwrap.dedent(
     """
-    import datetime, json, random, sys, threading, time
+    import datetime, json, os, random, sys, threading, time
     import torch, torch.distributed as dist
     from toolkit.telemetry.agreement import StepAgreement, process_group_store
     from toolkit.telemetry.clock import SystemClock
 
-    rank, size, port, rounds, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
+    rank, size, address, rounds, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
-        timeout=datetime.timedelta(seconds=30),
-    )
+    patience = datetime.timedelta(seconds=120)
+    if rank == 0:
+        # Rank 0 takes a port that is free and tells it: one that somebody looked up before may be taken by now.
+        store = dist.TCPStore("127.0.0.1", 0, None, True, timeout=patience, wait_for_workers=False)
+        with open(address + ".part", "w") as file:
+            file.write(str(store.port))
+        os.replace(address + ".part", address)
+    else:
+        until = time.monotonic() + patience.total_seconds()
+        while not os.path.exists(address):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        with open(address) as file:
+            port = int(file.read())
+        store = dist.TCPStore("127.0.0.1", port, None, False, timeout=patience)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
     agreement = StepAgreement(
         process_group_store(), rank, size, clock=SystemClock(), prefix="telemetry", lead_s=0.08
     )
@@ -555,7 +567,8 @@ PROGRAM = textwrap.dedent(
         taken += [(action, step) for action in actions]
     running = False
     thread.join()
-    agreement.close()
+    # The store goes with rank 0; a rank that the machine holds up for some seconds still has to read the last step.
+    agreement.close(timeout_s=60.0)
     with open(out, "w") as file:
         json.dump({"taken": taken, "steps": step, "longest": longest, "given_up": agreement.take_given_up()}, file)
     # No last barrier: each rank simply leaves, as a stopped training does.
@@ -563,21 +576,14 @@ PROGRAM = textwrap.dedent(
 )
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("size", [2, 3])
 def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
     rounds = 8
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     source = str(Path(toolkit.__file__).parent.parent)
-    port = str(free_port())
     ranks = [
         subprocess.Popen(
             [
@@ -585,7 +591,7 @@ def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
                 str(program),
                 str(rank),
                 str(size),
-                port,
+                str(tmp_path / "address"),
                 str(rounds),
                 str(tmp_path / f"{rank}.json"),
             ],
@@ -596,7 +602,7 @@ def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
         for rank in range(size)
     ]
     try:
-        errors = [process.communicate(timeout=80)[1] for process in ranks]
+        errors = [process.communicate(timeout=250)[1] for process in ranks]
     finally:
         for process in ranks:
             process.kill()
@@ -607,3 +613,54 @@ def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
     assert [action for action, _ in results[0]["taken"]] == [f"stop-{n}" for n in range(rounds)]
     assert all(result["taken"] == results[0]["taken"] for result in results)
     assert len({result["steps"] for result in results}) == 1
+
+
+ENDS_WHILE_THE_STORE_IS_SILENT = textwrap.dedent(
+    """
+    import os, signal, subprocess, sys, threading, time
+    from torch.distributed import TCPStore
+    from toolkit.telemetry.agreement import asking_in_background
+
+    serve = (
+        "import time; from torch.distributed import TCPStore\\n"
+        "store = TCPStore('127.0.0.1', 0, None, True, wait_for_workers=False)\\n"
+        "print(store.port, flush=True)\\n"
+        "time.sleep(600)"
+    )
+    server = subprocess.Popen([sys.executable, "-c", serve], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    store = TCPStore("127.0.0.1", int(server.stdout.readline()), None, False)
+    os.kill(server.pid, signal.SIGSTOP)
+    begun = threading.Event()
+
+    def ask():
+        with asking_in_background():
+            begun.set()
+            store.check(["nothing"])
+
+    class Slow:
+        # The interpreter takes its time over the end, as it does with many modules.
+        def __del__(self, sleep=time.sleep):
+            sleep(4)
+
+    slow = Slow()
+    threading.Thread(target=ask, daemon=True).start()
+    begun.wait()
+    wake = f"sleep 2; kill -CONT {server.pid}; sleep 10; kill {server.pid}"
+    subprocess.Popen(["sh", "-c", wake], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    sys.exit(7)
+    """
+)
+
+
+@pytest.mark.slow
+def test_a_store_that_is_silent_at_the_end_does_not_change_how_a_process_ends():
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS_WHILE_THE_STORE_IS_SILENT],
+        env={**os.environ, "PYTHONPATH": str(Path(toolkit.__file__).parent.parent)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=200,
+    )
+
+    assert ended.returncode == 7, ended.stderr

@@ -84,6 +84,9 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
             told = record_file_of(path) if _owner_of(path) in trusted else None
             if told is None:
                 continue
+            if place != home and str(path) not in named and not is_on_same_disk(told, home):
+                # Another run's, on a disk that may not answer: it is not even looked at.
+                continue
             record_file = Path(os.path.realpath(told))
             if home not in (record_file.parent, record_file.parent.parent):
                 if place != home and (str(path) not in named or told.parent.exists()):

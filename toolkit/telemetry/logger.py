@@ -632,7 +632,10 @@ class TelemetryLogger:
 
     @guarded
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait, at most `timeout_s`, until what was logged is in the files; say whether it got there."""
+        """Wait, at most `timeout_s`, until what was logged is in the files; say whether it got there.
+
+        A large table takes rows with new columns in its own time, and at the end.
+        """
         return self._live().recorder.flush(timeout_s)
 
     @guarded

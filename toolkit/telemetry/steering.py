@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolkit.runfolder.control import decode_request, encode_request
-from toolkit.telemetry.agreement import StepAgreement, process_group_store
+from toolkit.telemetry.agreement import StepAgreement, asking_in_background, process_group_store
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.control_poller import ControlPoller
 from toolkit.telemetry.guard import Guard
@@ -40,8 +40,11 @@ class Steering:
         """Look at the control file and at what the other ranks say; on a background thread, every few seconds."""
         if self._rank.rank == 0:
             self.poller.poll()
-        if not self.is_among_ranks:
-            return
+        if self.is_among_ranks:
+            with asking_in_background():
+                self._talk()
+
+    def _talk(self) -> None:
         agreement = self._join()
         if agreement is None:
             for request in self.poller.held():
