@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -74,12 +74,13 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "run_dashboard.py") -
     It is 0 after Ctrl-C or SIGTERM, 1 when a package is missing, 2 when an option cannot be followed.
     """
     options = parse_options(argv, prog=prog)
-    with_signals_as_exit()
+    end_at_once_on_signals()
     try:
         prepared = prepare(options)
     except LaunchError as error:
         print(error if error.exit_code == _NOTHING_TO_RUN_WITH else f"{prog}: {error}", file=sys.stderr)
         return error.exit_code
+    with_signals_as_exit()
 
     def announce() -> None:
         print(whereabouts(prepared, "Ctrl-C stops it."), flush=True)
@@ -285,14 +286,30 @@ def open_browser(url: str) -> None:
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
+def end_at_once_on_signals() -> None:
+    """Make Ctrl-C and SIGTERM end this process with 0 and without a traceback while it is still starting.
+
+    Nothing is raised: most of that time goes into imports, and a callback of theirs swallows what is raised in it.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        os._exit(0)
+
+    _on_signals(end)
+
+
 def with_signals_as_exit() -> None:
-    """Make Ctrl-C and SIGTERM end this process with 0 and without a traceback, also while it is still starting."""
+    """Make Ctrl-C and SIGTERM end this process with 0 and without a traceback, and let what has begun be ended."""
 
     def leave(_number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(0)
 
-    signal.signal(signal.SIGINT, leave)
-    signal.signal(signal.SIGTERM, leave)
+    _on_signals(leave)
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], NoReturn]) -> None:
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
 
 
 def leave_pages_behind(exit_code: int = 0) -> None:

@@ -16,6 +16,7 @@ from dashboard.access.choice import without_tokens
 from dashboard.launcher import (
     LaunchError,
     LaunchOptions,
+    end_at_once_on_signals,
     leave_pages_behind,
     open_browser,
     prepare,
@@ -44,12 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         [sys.executable, str(_RUN_PY), *arguments], folder=Path.cwd(), environ=without_tokens(os.environ)
     )
 
-    with_signals_as_exit()
+    end_at_once_on_signals()
     try:
         prepared = prepare(options)
     except LaunchError as error:
         _say(str(error), to_stderr=True)
         return error.exit_code
+    with_signals_as_exit()
     server, url = prepared.server, prepared.listener.url
 
     def begin() -> None:

@@ -89,7 +89,15 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
 
     def keep(widget: str, how: str) -> None:
         before = st.session_state[kept_key]
-        st.session_state[kept_key] = {**before, "value": int(st.session_state[widget]), how: before[how] + 1}
+        other = "typed" if how == "dragged" else "dragged"
+        # A click that comes while the page still works on the other one brings along what this one stood at under its
+        # name from before, which is nobody's wish.
+        if before[other] == kept[other]:
+            st.session_state[kept_key] = {
+                **before,
+                "value": int(st.session_state[widget]),
+                how: before[how] + 1,
+            }
 
     st.select_slider(
         "Log every … steps",

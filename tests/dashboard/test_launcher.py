@@ -28,7 +28,7 @@ from dashboard.access.tokens import Keys, new_token
 from dashboard.network_guard import PublicUrl
 from dashboard.server import streamlit_options
 from dashboard.settings import DashboardSettings
-from tests.dashboard.serving import RUN_DASHBOARD, dashboard, free_port, get, handshake
+from tests.dashboard.serving import PATIENCE_S, RUN_DASHBOARD, dashboard, get, handshake
 from tests.project.markdown import ROOT
 
 
@@ -38,7 +38,7 @@ def run(*arguments, python=(sys.executable,), environ=None, cwd=None):
         [*python, str(RUN_DASHBOARD), *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         cwd=cwd,
         env={**os.environ, **(environ or {})},
     )
@@ -52,12 +52,13 @@ def open_page(port):
         origin=f"http://localhost:{port}",
         subprotocols=["streamlit"],
         max_size=None,
+        open_timeout=PATIENCE_S,
     ) as connection:
         wish = BackMsg()
         wish.rerun_script.query_string = ""
         connection.send(wish.SerializeToString())
         while True:
-            message = ForwardMsg.FromString(connection.recv(timeout=30))
+            message = ForwardMsg.FromString(connection.recv(timeout=PATIENCE_S))
             if message.WhichOneof("type") == "script_finished":
                 break
         yield
@@ -68,17 +69,23 @@ def open_page(port):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_says_one_line_and_ends_at_once_when_told_even_with_a_page_open(tmp_path, number):
-    with dashboard(tmp_path) as started:
-        started.wait_until_ready()
-        with open_page(started.port):
-            code, seconds = started.end(number)
+    took = []
+    # Were it to wait for the page, it would do so each time; a pause of the machine comes once.
+    while len(took) < 3 and min(took, default=3) >= 3:
+        folder = tmp_path / str(len(took))
+        folder.mkdir()
+        with dashboard(folder) as started:
+            started.wait_until_ready()
+            with open_page(started.port):
+                code, seconds = started.end(number)
+        took.append(seconds)
 
-    assert code == 0
-    assert seconds < 3
-    assert started.err == ""
-    assert started.out == (
-        f"Dashboard: http://localhost:{started.port}  (runs in {tmp_path / 'cwd' / 'logs'})  Ctrl-C stops it.\n"
-    )
+        assert code == 0
+        assert started.err == ""
+        assert started.out == (
+            f"Dashboard: http://localhost:{started.port}  (runs in {folder / 'cwd' / 'logs'})  Ctrl-C stops it.\n"
+        )
+    assert min(took) < 3
 
 
 def test_a_client_that_does_not_hang_up_does_not_hold_it(tmp_path):
@@ -89,24 +96,25 @@ def test_a_client_that_does_not_hang_up_does_not_hold_it(tmp_path):
             code, seconds = started.end()
 
     assert code == 0
-    assert seconds < 4
+    # The client would not hang up in a hundred.
+    assert seconds < 30
     assert started.err == ""
 
 
 def test_ctrl_c_while_it_is_still_starting_is_no_traceback(tmp_path):
     with dashboard(tmp_path) as started:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         # It listens before it imports Streamlit, which takes most of a second.
         while time.monotonic() < deadline and not psutil.Process(started.process.pid).net_connections():
             time.sleep(0.005)
-        code, _ = started.end(signal.SIGINT)
+        started.process.send_signal(signal.SIGINT)
+        assert started.process.wait(PATIENCE_S) == 0
 
-    assert code == 0
     assert started.err == ""
 
 
 def test_a_page_that_computes_does_not_hold_the_terminal(tmp_path):
-    code = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()"
     finished = subprocess.run(
         [
             sys.executable,
@@ -114,7 +122,7 @@ def test_a_page_that_computes_does_not_hold_the_terminal(tmp_path):
             f"{code}\nfrom dashboard.launcher import leave_pages_behind as leave; leave(7)",
         ],
         cwd=ROOT,
-        timeout=20,
+        timeout=PATIENCE_S,
     )
 
     assert finished.returncode == 7
@@ -212,7 +220,7 @@ def test_the_options_that_matter_are_all_set_by_us():
         env={**os.environ, "STREAMLIT_SERVER_TRUSTED_USER_HEADERS": '{"X-Email": "email"}'},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert finished.returncode == 0, finished.stderr
     values, places = zip(*json.loads(finished.stdout), strict=True)
@@ -303,11 +311,11 @@ def test_a_port_that_was_asked_for_and_is_taken_is_named():
 
 
 def test_without_a_wish_the_next_free_port_is_taken_and_said(monkeypatch):
-    port = free_port()
-    monkeypatch.setattr(listening, "DEFAULT_PORT", port)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
+        taken.bind(("127.0.0.1", 0))
         taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(listening, "DEFAULT_PORT", port)
         listener = listening.listen()
     listener.socket.close()
 
@@ -510,9 +518,8 @@ def test_a_browser_opens_where_somebody_can_see_it(monkeypatch, is_terminal, env
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     launcher.open_browser("http://localhost:8501")
-    for _ in range(100):
-        if urls:
-            break
-        time.sleep(0.01 if opened else 0.001)
+    deadline = time.monotonic() + (PATIENCE_S if opened else 0.1)
+    while not urls and time.monotonic() < deadline:
+        time.sleep(0.001)
 
     assert urls == (["http://localhost:8501"] if opened else [])
