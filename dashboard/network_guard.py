@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
-_Message: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
-_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
-_AsgiApp: TypeAlias = Callable[[_Message, _Receive, _Send], Awaitable[None]]
+from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, refuse_socket
 
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 
@@ -116,11 +112,11 @@ class NetworkGuard:
     and whatever else talks to us can just as well say where it comes from. Nothing can be uploaded.
     """
 
-    def __init__(self, app: _AsgiApp, doors: Doors) -> None:
+    def __init__(self, app: AsgiApp, doors: Doors) -> None:
         self._app = app
         self._doors = doors
 
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass the request on with our headers on its answer, or answer 403 and say why."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
@@ -132,7 +128,7 @@ class NetworkGuard:
         is_encrypted = host is not None and self._doors.is_encrypted(host)
         refusal = self._refusal(scope, hosts)
 
-        async def send_with_headers(message: _Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 theirs = message.get("headers", ())
                 if is_encrypted:
@@ -147,7 +143,7 @@ class NetworkGuard:
         else:
             await self._app(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: _Message, hosts: list[str]) -> str | None:
+    def _refusal(self, scope: Message, hosts: list[str]) -> str | None:
         if len(hosts) != 1:
             return f"This dashboard needs exactly one Host header, and this request has {len(hosts)}."
         [host] = hosts
@@ -203,29 +199,19 @@ def _merged(
     return [(name, value) for name, value in theirs if name.lower() not in names] + list(ours)
 
 
-async def _refuse(scope: _Message, receive: _Receive, send: _Send, reason: str, *, status: int = 403) -> None:
+async def _refuse(scope: Message, receive: Receive, send: Send, reason: str, *, status: int = 403) -> None:
     if scope["type"] == "websocket":
-        await receive()
-        # The server turns this into a bare 403; no browser shows a page the words of a refused socket.
-        await send({"type": "websocket.close", "code": 1008, "reason": ""})
-        return
-    body = reason.encode("utf-8") + b"\n"
-    # Closed behind the answer: what was sent along is not read, and must not be taken for another request.
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode("ascii")),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        await refuse_socket(receive, send)
+    else:
+        await answer(send, status, f"{reason}\n", content_type="text/plain")
 
 
-def _has_body(scope: _Message) -> bool:
+def _has_body(scope: Message) -> bool:
     lengths = _header_values(scope, b"content-length")
     return bool(_header_values(scope, b"transfer-encoding")) or any(length != "0" for length in lengths)
 
 
-def _is_fetched_by_another_site(scope: _Message) -> bool:
+def _is_fetched_by_another_site(scope: Message) -> bool:
     """Say whether a browser tells us that a page from elsewhere, or of another port here, loads this into itself.
 
     Following a link is something else. Whoever does not say it, such as an old browser, is judged by the rest.
@@ -243,7 +229,7 @@ def _for_https_only(name: bytes, value: bytes) -> tuple[bytes, bytes]:
     return name, value + b"; Secure"
 
 
-def _header_values(scope: _Message, wanted: bytes) -> list[str]:
+def _header_values(scope: Message, wanted: bytes) -> list[str]:
     return [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
 
-_Message: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
-_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
-_AsgiApp: TypeAlias = Callable[[_Message, _Receive, _Send], Awaitable[None]]
+from dashboard.asgi import AsgiApp, Message, Receive, Send
 
 # The first thing sent over the WebSocket is the question; from then on everything is as it was.
 _RUN_WHEN_ASKED = """
@@ -32,7 +28,7 @@ _MOST_BYTES = 200_000
 """The page itself is a few kilobytes; anything larger is not it."""
 
 
-def with_preloads(application: _AsgiApp, scripts: Sequence[str], modules: Sequence[str]) -> _AsgiApp:
+def with_preloads(application: AsgiApp, scripts: Sequence[str], modules: Sequence[str]) -> AsgiApp:
     """Return `application` with hints in the head of each HTML page it serves.
 
     Scripts are fetched at once and run when the page has asked its server for contents: while Streamlit starts they
@@ -44,7 +40,7 @@ def with_preloads(application: _AsgiApp, scripts: Sequence[str], modules: Sequen
         hints.append(f"<script>{_RUN_WHEN_ASKED.replace('__URLS__', json.dumps(list(scripts)))}</script>")
     tag = ("".join(hints) + "</head>").encode()
 
-    async def serve(scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def serve(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await application(scope, receive, send)
             return
@@ -59,7 +55,7 @@ def with_preloads(application: _AsgiApp, scripts: Sequence[str], modules: Sequen
     return serve
 
 
-def _asks_for_html_compressed(scope: _Message, header: tuple[bytes, bytes]) -> bool:
+def _asks_for_html_compressed(scope: Message, header: tuple[bytes, bytes]) -> bool:
     if header[0].lower() != b"accept-encoding":
         return False
     accepted = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"")
@@ -69,13 +65,13 @@ def _asks_for_html_compressed(scope: _Message, header: tuple[bytes, bytes]) -> b
 class _Page:
     """Holds back an HTML answer until it is whole, and hands on everything else as it comes."""
 
-    def __init__(self, send: _Send, tag: bytes) -> None:
+    def __init__(self, send: Send, tag: bytes) -> None:
         self._send = send
         self._tag = tag
-        self._start: _Message | None = None
+        self._start: Message | None = None
         self._body = b""
 
-    async def send(self, message: _Message) -> None:
+    async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and _is_page(message):
             self._start = message
             return
@@ -94,6 +90,6 @@ class _Page:
         await self._send({**message, "body": body})
 
 
-def _is_page(message: _Message) -> bool:
+def _is_page(message: Message) -> bool:
     headers = {name.lower(): value for name, value in message["headers"]}
     return headers.get(b"content-type", b"").startswith(b"text/html") and b"content-encoding" not in headers

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dashboard.access.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of
 from dashboard.access.login_file import Login
 from dashboard.access.rights import Rights
+from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of
 
 _KEPT = ("/media/", "/_stcore/metrics")
 """Everything else over HTTP is the same for every run and every visitor; pages come by the WebSocket."""

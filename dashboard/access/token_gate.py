@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 from urllib.parse import parse_qsl, quote, urlencode
 
-from dashboard.access.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of
 from dashboard.access.rights import Rights
 from dashboard.access.tokens import Keys
+from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse_socket
 
 RIGHTS_HEADER = "x-dashboard-rights"
 """How the application learns what a visitor may do. Whatever a visitor sends by this name is thrown away."""
@@ -40,8 +40,7 @@ class TokenGate:
         if rights is not None:
             await self._app(_with_rights(scope, rights), receive, send)
         elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": ""})
+            await refuse_socket(receive, send)
         elif _comes_from_another_site(scope):
             # A link in a message: the browser keeps the cookie back until a page of ours asks.
             await answer(send, 403, _onward_page(_url(scope)))

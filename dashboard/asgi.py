@@ -1,4 +1,4 @@
-"""What the gates share: the cookies of a request, and an answer in place of the application's."""
+"""What stands in front of the application shares: the words of ASGI, cookies, and answers in its place."""
 
 from __future__ import annotations
 
@@ -32,8 +32,14 @@ async def answer(
         (b"content-type", f"{content_type}; charset=utf-8".encode("ascii")),
         (b"content-length", str(len(body)).encode("ascii")),
         (b"cache-control", b"no-store"),
-        # What came with the request is not read.
+        # What was sent along is not read, and must not be taken for another request.
         (b"connection", b"close"),
     ]
     await send({"type": "http.response.start", "status": status, "headers": [*about, *headers]})
     await send({"type": "http.response.body", "body": body})
+
+
+async def refuse_socket(receive: Receive, send: Send) -> None:
+    """Close a WebSocket before it is open; the server makes a bare 403 of it, whose words no browser shows."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1008, "reason": ""})
