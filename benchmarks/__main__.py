@@ -15,6 +15,7 @@ from benchmarks import (
     paced,
     span_cost,
     trainers,
+    under_fault,
 )
 from benchmarks.command import Options, parse
 from benchmarks.report import Claim
@@ -27,6 +28,7 @@ _BENCHMARKS = (
     import_cost,
     memory,
     kill_loss,
+    under_fault,
     diagnose_cost,
     trainers,
     dashboard,

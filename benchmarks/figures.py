@@ -95,6 +95,8 @@ def overview(
         lines.append(f"A step that is not due costs {log[NOT_DUE.name]['p50_us']:.2f} µs.")
     if "span_cost" in latest:
         lines += ["", _span_sentence(latest["span_cost"]["figures"])]
+    if "under_fault" in latest:
+        lines += ["", _fault_sentence(latest["under_fault"]["figures"])]
     if gpu is not None:
         lines += ["", _gpu_sentence(gpu)]
     if dashboard is not None:
@@ -161,6 +163,26 @@ def _span_sentence(spans: Mapping[str, Any]) -> str:
         f"{took['ours_iteration']:.1f} µs, "
         f"where OneLogger takes {took['one_logger']:.0f} µs, {took['one_logger_exported']:.0f} µs when it exports it, "
         f"and {took['one_logger_off']:.0f} µs when it is off."
+    )
+
+
+def _fault_sentence(faults: Mapping[str, Any]) -> str:
+    hung, full = faults["hung"], faults["full"]
+    others = [contender for contender in PEERS if contender.name in hung]
+    held_up = ", ".join(
+        f"{contender.title} {hung[contender.name]['longest_ms'] / 1e3:.1f} s" for contender in others
+    )
+    lost = ", ".join(
+        f"{contender.title} {full[contender.name]['lost'] + full[contender.name]['raised']}"
+        f"{' and raises' if full[contender.name]['raised'] else ''}"
+        for contender in others
+    )
+    ours = OURS.name
+    return (
+        f"While a disk hangs for {hung[ours]['seconds']:g} s, the longest call of ours takes "
+        f"{hung[ours]['longest_ms']:.1f} ms (others: {held_up}), and {hung[ours]['lost']} records are lost. "
+        f"After {full[ours]['seconds']:g} s without room on it, ours has lost {full[ours]['lost']} "
+        f"of {full[ours]['returned']:,} records and raised nothing (others: {lost})."
     )
 
 

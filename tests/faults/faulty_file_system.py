@@ -1,9 +1,10 @@
 """A file system that shows another folder and does to its files what a list of rules says.
 
-python faulty_file_system.py SHOWN_FOLDER MOUNT_POINT RULES_FILE
+python faulty_file_system.py SHOWN_FOLDER MOUNT_POINT RULES_FILE [mapped]
 
 It speaks to the kernel's FUSE device itself, so nothing has to be installed for it; only root may mount it. How often a
-rule was followed stands in RULES_FILE.hits.
+rule was followed stands in RULES_FILE.hits. With `mapped` files can be mapped into memory, as databases want to; every
+write still comes here at once.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ class _Opened:
 class FaultyFileSystem:
     """Answers the kernel's requests on `device` from the files of `shown`."""
 
-    def __init__(self, device: int, shown: str, rules: Rules, hits_file: str) -> None:
+    def __init__(
+        self, device: int, shown: str, rules: Rules, hits_file: str, *, mapped: bool = False
+    ) -> None:
         self._device = device
+        self._open_flags = 0 if mapped else _DIRECT_IO
         self._rules = rules
         self._hits_file = hits_file
         self._lock = threading.RLock()
@@ -228,7 +232,7 @@ class FaultyFileSystem:
         with self._lock:
             handle, self._next = self._next, self._next + 1
             self._open[handle] = opened
-        return struct.pack("=QII", handle, _DIRECT_IO, 0)
+        return struct.pack("=QII", handle, self._open_flags, 0)
 
     def _list(self, path: str, body: memoryview) -> bytes:
         _, offset, size = struct.unpack_from("=QQI", body)
@@ -268,10 +272,12 @@ def _mount(device: int, mount_point: str) -> None:
 
 
 if __name__ == "__main__":
-    shown_folder, mount_at, rules_file = sys.argv[1:]
+    shown_folder, mount_at, rules_file, *options = sys.argv[1:]
     device_file = os.open("/dev/fuse", os.O_RDWR)
     _mount(device_file, mount_at)
-    served = FaultyFileSystem(device_file, shown_folder, Rules(rules_file), rules_file + ".hits")
+    served = FaultyFileSystem(
+        device_file, shown_folder, Rules(rules_file), rules_file + ".hits", mapped="mapped" in options
+    )
     threads = [threading.Thread(target=served.serve) for _ in range(12)]
     for thread in threads:
         thread.start()
