@@ -34,7 +34,7 @@ test: check  ## Run the checks, then every test (ARGS= goes to pytest; JOBS=0 fo
 	@echo "== pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-faults: $(READY)  ## Faults, attacks and load at length, about an hour: figures of docs/guarantees.md (ARGS= goes to pytest).
+faults: $(READY)  ## Faults, attacks and load at length: figures of docs/guarantees.md (ARGS= goes to pytest).
 	@mkdir -p build
 	@TELEMETRY_LONG=1 $(BIN)/python -m pytest --timeout 3600 --junitxml build/faults.xml \
 		tests/faults tests/attacks tests/load tests/browser tests/project/test_benchmarks.py \

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
+
+from tests.leftovers import remove_journals_of_runs_below
 
 # Read once, when a framework is imported: nothing is fetched from anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -39,14 +40,7 @@ def _a_machine_without_jobs_or_accounts(monkeypatch):
 def _no_journals_left_in_shared_memory(tmp_path_factory):
     """Take away what killed processes of these tests left behind, once nobody looks for it any more."""
     yield
-    from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
-
-    ours = tmp_path_factory.getbasetemp().resolve()
-    for folder in shared_memory_folders():
-        for path in journals_in(folder):
-            record_file = record_file_of(path)
-            if record_file is not None and ours in Path(os.path.realpath(record_file)).parents:
-                path.unlink(missing_ok=True)
+    remove_journals_of_runs_below(tmp_path_factory.getbasetemp())
 
 
 def pytest_configure():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import socket
@@ -18,11 +19,14 @@ pytest.importorskip("streamlit")
 from tests.attacks.two_runs import two_runs
 from tests.attacks.visiting import Visitor
 from tests.dashboard.serving import RUN_DASHBOARD, Started, ask, get, handshake
-from tests.faults.provision import NoTool, tool
 from tests.lengths import is_long, longer
 from tests.project.markdown import ROOT
+from tests.provision import NoTool, tool
 
 CANARY = "canary-5d1f0c7e"
+
+# The first one may have to install the tracer, and to wait for whoever is installing something else.
+pytestmark = pytest.mark.timeout(longer(900, 3_000))
 
 
 @pytest.fixture(scope="module")
@@ -358,8 +362,13 @@ def test_what_is_too_large_too_slow_or_no_language_at_all_leaves_the_others_serv
     waiting = [socket.create_connection(("127.0.0.1", hostile.port)) for _ in range(longer(60, 300))]
     for number, connection in enumerate(waiting):
         connection.sendall(f"GET /{number} HTTP/1.1\r\n{place}\r\nX-Slow: ".encode())
-    large = ask(hostile.port, ["GET / HTTP/1.1", place, f"X-Large: {'a' * 200_000}"])[0]
-    spoken = []
+    spoken, is_cut = [], True
+    with socket.create_connection(("127.0.0.1", hostile.port), timeout=60) as connection:
+        # It may be refused, and hung up on, before all of it is sent; the answer may then be gone as well.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(f"GET / HTTP/1.1\r\n{place}\r\nX-Large: {'a' * 200_000}\r\n\r\n".encode())
+            is_cut = False
+        large = _read_all(connection)
     for nonsense in (
         b"\x16\x03\x01\x02\x00\x01\x00",
         b"\x00" * 100,
@@ -374,7 +383,7 @@ def test_what_is_too_large_too_slow_or_no_language_at_all_leaves_the_others_serv
     for connection in waiting:
         connection.close()
 
-    assert large in (400, 431)
+    assert re.match(rb"HTTP/1\.1 (400|431) ", large) or (is_cut and not large)
     assert page == 200
     assert not any(b"Traceback" in answer or b"/dashboard/" in answer for answer in spoken)
 

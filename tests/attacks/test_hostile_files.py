@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
@@ -73,7 +74,7 @@ def test_whoever_puts_something_else_for_the_records_of_a_run_does_not_get_the_n
 
 
 def test_a_pipe_that_takes_the_place_of_the_records_of_a_living_run_gets_none_of_them(tmp_path):
-    with TelemetryLogger("r", log_dir=tmp_path, system=False) as log:
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, log_every=1) as log:
         log.log_step(1, train_loss=1.0)
         log.flush()
         (log.run_folder / "metrics.jsonl").unlink()
@@ -92,7 +93,9 @@ def test_a_pipe_that_takes_the_place_of_the_records_of_a_living_run_gets_none_of
         (log.run_folder / "metrics.jsonl").unlink()
 
     assert got == b""
-    assert b'"global_step":2' in (log.run_folder / "metrics.jsonl").read_bytes()
+    # How many steps there were is a matter of the machine's speed; the last one is kept for a file in any case.
+    kept = map(json.loads, (log.run_folder / "metrics.jsonl").read_bytes().splitlines())
+    assert ("step", step) in {(record["event"], record.get("global_step")) for record in kept}
 
 
 def test_whoever_sends_a_terabyte_or_a_line_without_an_end_costs_neither_memory_nor_time(

@@ -43,17 +43,27 @@ def journals():
             data = original.path.read_bytes()
             original.close(remove=True)
         path = folder / f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
-        path.write_bytes(data)
-        made.append(path)
-        _say(path, record_file)
-        os.chmod(path, mode)
+        # Whole before it has the name of a journal: any run that begins meanwhile looks through all of these.
+        half_made = path.with_suffix(".half-made")
+        made.extend((half_made, path))
+        half_made.write_bytes(data)
+        _say(half_made, record_file)
+        os.chmod(half_made, mode)
         if uid is not None:
-            os.chown(path, uid, uid)
+            os.chown(half_made, uid, uid)
+        half_made.rename(path)
         return path
 
     yield journal
     for path in made:
         path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def place():
+    """A folder on another disk than other tests have: every run that begins recovers killed ones of its disk."""
+    with TemporaryDirectory(dir=SHM[0]) as folder:
+        yield Path(folder)
 
 
 def _say(path, record_file):
@@ -115,9 +125,9 @@ def test_a_downloaded_run_writes_nowhere_but_into_its_own_records(tmp_path, jour
 
 
 @as_root
-def test_a_stranger_s_journal_is_neither_obeyed_nor_in_the_way(tmp_path, journals, record_property):
+def test_a_stranger_s_journal_is_neither_obeyed_nor_in_the_way(place, journals, record_property):
     """In shared memory, readable by all, with the right name of our record file in it."""
-    with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False) as log:
+    with TelemetryLogger("r", log_dir=place, system=False, csv=False) as log:
         log.log_step(1, train_loss=1.0)
     records = log.run_folder / "metrics.jsonl"
     before = records.read_bytes()
@@ -131,7 +141,7 @@ def test_a_stranger_s_journal_is_neither_obeyed_nor_in_the_way(tmp_path, journal
     assert not repaired.in_use, "a stranger can keep us from repairing a run"
     assert repaired.recovered == 0
     assert records.read_bytes() == before
-    with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False, resume=True) as again:
+    with TelemetryLogger("r", log_dir=place, system=False, csv=False, resume=True) as again:
         again.log_step(2, train_loss=0.5)
     assert again.run_folder == log.run_folder, "a stranger can keep us from going on with a run"
     assert FORGED.encode() not in records.read_bytes()

@@ -25,6 +25,7 @@ from tests.dashboard.views.pages import (
     chart_data,
     charts,
     is_well,
+    live_markup,
     markdown_of,
     open_page,
     said,
@@ -37,7 +38,6 @@ _BEACON = "127.0.0.1:9"
 _KINDS = len(payloads(_BEACON))
 
 # What is left of a text once every escaped character is taken out holds none of these.
-_ESCAPED = re.compile(r"\\[!-/:-@\[-`{-~]")
 _MARKUP = re.compile(
     r"!\[|\]\(|<(img|script|svg|iframe|a|b)\b|:red\[pwn|:smile:|material/skull|\$|https?://|\n# pwn"
 )
@@ -63,16 +63,6 @@ def logs(tmp_path, monkeypatch):
     return folder
 
 
-def live_markup(tab):
-    """Return the texts of the page in which something would be more than text."""
-    found = []
-    for text in markdown_of(tab):
-        left = _ESCAPED.sub("", text)
-        if _MARKUP.search(left):
-            found.append(text[:200])
-    return found
-
-
 @pytest.mark.parametrize("first", range(0, _KINDS, longer(_KINDS // 3, 1)))
 def test_every_page_of_a_poisoned_run_is_whole_and_holds_no_markup(logs, first, record_property):
     poisoned_run(logs, "poisoned", Poison(_BEACON, first), live=first % 2 == 1, tag="poisoned")
@@ -84,7 +74,7 @@ def test_every_page_of_a_poisoned_run_is_whole_and_holds_no_markup(logs, first, 
         tab.switch_page(f"views/{page}.py").run()
 
         assert is_well(tab), page
-        assert not live_markup(tab), page
+        assert not live_markup(tab, _MARKUP), page
         for chart in chart_data(tab):
             figure = json.loads(chart)["figure"]
             assert not re.search(r"<(?!br>|/?b>|extra>|/extra>)\w", figure), page

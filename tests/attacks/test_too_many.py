@@ -94,10 +94,10 @@ def test_pages_that_ask_all_the_time_do_not_have_the_folder_listed_all_the_time(
     monkeypatch.setattr(store._listings[0], "scan", lambda: listed.append(time.monotonic()) or scan())
     began = time.monotonic()
     asked = 0
-    while time.monotonic() - began < 1.0:
+    # By number as well: a machine that pauses for the whole second has asked next to nothing by then.
+    while time.monotonic() - began < 1.0 or asked < 200:
         store.list_runs()
         store.card("good")
         asked += 2
 
-    assert asked > 50
     assert len(listed) <= asked / 5

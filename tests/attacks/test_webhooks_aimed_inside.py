@@ -138,7 +138,7 @@ AIM = """
             )
             log.log_start()
             log.flush()
-            until = time.monotonic() + 30
+            until = time.monotonic() + 60
             while len(redirecting.got) <= number and time.monotonic() < until:
                 time.sleep(0.02)
             log.close()

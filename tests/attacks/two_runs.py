@@ -21,7 +21,7 @@ def two_runs(folder):
     """Write the runs `alive` and `ended` into `folder / "logs"`; the first one's process lives as long as the block."""
     logs = folder / "logs"
     logs.mkdir()
-    child = subprocess.Popen(["sleep", "600"])
+    child = subprocess.Popen(["sleep", "3600"])
     try:
         write_run(logs, "alive", status="running", pid=child.pid, control=TAKES)
         write_run(logs, "ended", status="finished", control=TAKES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,21 +10,17 @@ import pytest
 pytest.importorskip("streamlit")
 pytest.importorskip("playwright")
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import sync_playwright
 
-from tests.browser.looking import Dashboard, Watch, what_it_shows
-from tests.browser.provision import NoBrowser, chromium_file
+from tests.browser.looking import PATIENCE_MS, Dashboard, Watch, what_it_shows
+from tests.browser.provision import NoBrowser, chromium_file, launch
 from tests.dashboard.serving import dashboard
 
 _HERE = Path(__file__).parent
 _ARGUMENTS = (
-    "--disable-dev-shm-usage",
     # Should a page ask for somebody else, nobody is found; the request is seen all the same.
     "--host-resolver-rules=MAP rebind.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
 )
-# A page that another process keeps from its processor is slow, not wrong.
-_PATIENCE_MS = 20_000
-expect.set_options(timeout=_PATIENCE_MS)
 
 _started = []
 _none = SimpleNamespace(watches=())
@@ -34,7 +29,7 @@ _none = SimpleNamespace(watches=())
 def pytest_collection_modifyitems(items):
     for item in items:
         if _HERE in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(240))
+            item.add_marker(pytest.mark.timeout(1_000))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,12 +60,9 @@ def chromium():
         file = chromium_file()
     except NoBrowser as error:
         pytest.skip(f"there is no browser to drive: {error}")
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
     playwright = sync_playwright().start()
     _started.append(playwright.stop)
-    browser = playwright.chromium.launch(
-        executable_path=str(file), args=[*_ARGUMENTS, *(["--no-sandbox"] if root else [])]
-    )
+    browser = launch(file, playwright, _ARGUMENTS)
     _started.append(browser.close)
     return browser
 
@@ -103,7 +95,7 @@ def contexts(chromium):
             opened[key] = chromium.new_context(
                 **{"viewport": {"width": 1280, "height": 900}, "locale": "en-US", **settings}
             )
-            opened[key].set_default_timeout(_PATIENCE_MS)
+            opened[key].set_default_timeout(PATIENCE_MS)
         return opened[key]
 
     yield context

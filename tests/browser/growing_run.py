@@ -43,7 +43,7 @@ class Training:
     def __init__(self, root: Path, name: str, cwd: Path) -> None:
         there = set(root.glob("*/run.json"))
         self.child = Child(_TRAINING, root, name, cwd=cwd)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while not (new := set(root.glob("*/run.json")) - there):
             assert self.child.process.poll() is None, self.child.process.communicate()
             assert time.monotonic() < deadline, "the training process wrote no run.json"
@@ -72,7 +72,7 @@ class Growing:
     """A run that gets a record every tenth of a second, in the name of a process that only sleeps."""
 
     def __init__(self, root: Path, name: str, *, steps: int = 500, **more) -> None:
-        self._sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        self._sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         self._last = steps - 1
         self.folder = write_run(
             root,

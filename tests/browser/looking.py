@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
-from playwright.sync_api import Error
+from playwright.sync_api import Error, expect
+
+PATIENCE_MS = 60_000
+"""A page that another process keeps from its processor is slow, not wrong."""
+expect.set_options(timeout=PATIENCE_MS)
 
 _LOCAL = {"127.0.0.1", "localhost"}
 
@@ -109,20 +113,20 @@ def figure(page, title):
     return chart(page, title).evaluate(_FIGURE)
 
 
-def wait_for_chart(page, title, condition, timeout=15_000):
-    """Wait until `condition`, JavaScript about the `figure` of the chart, is true; return it."""
+def wait_for_chart(page, title, condition, timeout=PATIENCE_MS):
+    """Wait until `condition`, JavaScript about the `figure` of the chart, is true; return that very figure."""
     chart(page, title)
-    page.wait_for_function(
+    found = page.wait_for_function(
         f"""title => {{
             const div = document.querySelector(`.telemetry-chart[data-drawn][aria-label^="${{title}},"]`);
-            if (!div || !div._fullData) return false;
+            if (!div || !div._fullData) return null;
             const figure = ({_FIGURE})(div);
-            return {condition};
+            return {condition} ? figure : null;
         }}""",
         arg=title,
         timeout=timeout,
     )
-    return figure(page, title)
+    return found.json_value()
 
 
 def trace(shown, name):
@@ -130,15 +134,57 @@ def trace(shown, name):
     return next(trace for trace in shown["traces"] if trace["name"] == name)
 
 
+def place_of(page, title):
+    """Return where the part of a chart lies that takes the mouse, once it lies still: what is above may move it."""
+    return chart(page, title).evaluate(
+        """div => new Promise(resolve => {
+            let before = "";
+            const look = () => {
+                const part = div.querySelector(".nsewdrag");
+                const { x, y, width, height } = part ? part.getBoundingClientRect() : {};
+                const now = [x, y, width, height].join();
+                if (width > 0 && now === before) resolve({ x, y, width, height });
+                else { before = now; setTimeout(look, 100); }
+            };
+            look();
+        })"""
+    )
+
+
 def drag(page, title, start, end):
     """Drag the mouse over a part of a chart, from one share of its width to another."""
-    place = chart(page, title).locator(".nsewdrag").first.bounding_box()
+    place = place_of(page, title)
     height = place["y"] + place["height"] / 2
     page.mouse.move(place["x"] + place["width"] * start, height)
     page.mouse.down()
     page.mouse.move(place["x"] + place["width"] * (start + end) / 2, height, steps=4)
     page.mouse.move(place["x"] + place["width"] * end, height, steps=4)
     page.mouse.up()
+
+
+def double_click(page, title):
+    """Click twice in the middle of a chart."""
+    place = place_of(page, title)
+    # Plotly takes two clicks for one double click within half a second of its clock, which a pause of the machine
+    # between the two would use up; so that clock stands still for them.
+    page.evaluate(
+        """() => {
+            const now = Date.now();
+            window.realTime = Date.prototype.getTime;
+            Date.prototype.getTime = () => now;
+        }"""
+    )
+    page.mouse.dblclick(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    page.evaluate("() => { Date.prototype.getTime = window.realTime; }")
+
+
+def fits_into(page, width):
+    """Wait until nothing has to be scrolled sideways: what a chart or a table draws follows by a moment."""
+    page.wait_for_function(
+        """width => Math.max(document.scrollingElement.scrollWidth,
+            document.querySelector('[data-testid="stMain"]').scrollWidth) <= width""",
+        arg=width,
+    )
 
 
 def status(page):
@@ -149,6 +195,8 @@ def status(page):
 
 def pick_row(page, number):
     """Tick a row of the first table, which is drawn on a canvas."""
+    # Kept inside it for screen readers; before that there are no rows to be clicked.
+    page.locator('[data-testid="stDataFrame"] canvas td').first.wait_for(state="attached")
     # What takes the mouse lies over the canvas; a row is 35 pixels high, as is the line with the names.
     grid = page.locator('[data-testid="stDataFrame"] .dvn-scroller').first
     grid.click(position={"x": 16, "y": 35 * (number + 1) + 17})

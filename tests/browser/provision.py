@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.provision import install_package, run_quietly
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Playwright
+
+_PATIENCE_S = 400
+"""A browser is large. A test that may be the first to want one has more time than this, twice."""
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-_PATIENCE_S = 300
 
 
 class NoBrowser(Exception):
@@ -25,7 +33,7 @@ def chromium_file() -> Path:
     tried = [f"none of {', '.join(_NAMES)} is on the PATH"]
     found = _on_path()
     if found is None:
-        tried.append(_from_debian())
+        tried.append(install_package("chromium", _PATIENCE_S))
         found = _on_path()
     if found is None:
         found = _of_playwright()
@@ -37,26 +45,17 @@ def chromium_file() -> Path:
     return found
 
 
+def launch(chromium: Path, playwright: Playwright, arguments: Sequence[str] = ()) -> Browser:
+    """Start a Chromium that was found."""
+    # Root has no namespace to put a sandbox into; /dev/shm is 64 MB in many a container.
+    as_root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    return playwright.chromium.launch(
+        executable_path=str(chromium), args=["--disable-dev-shm-usage", *arguments, *as_root]
+    )
+
+
 def _on_path() -> Path | None:
     return next((Path(path) for name in _NAMES if (path := shutil.which(name))), None)
-
-
-def _from_debian() -> str:
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return "only root may install Debian's"
-    if shutil.which("apt-get") is None:
-        return "there is no apt-get"
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    # Another worker may be installing something, and then holds the lock.
-    apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300"]
-    install = [*apt, "install", "-y", "--no-install-recommends", "chromium"]
-    said = _run(install, env=quiet)
-    if said is None or _on_path() is not None:
-        return "apt-get installed no chromium"
-    # On a fresh machine the list of packages is empty.
-    _run([*apt, "update"], env=quiet)
-    again = _run(install, env=quiet)
-    return f"apt-get install chromium: {again or 'done'}"
 
 
 def _of_playwright() -> Path | None:
@@ -68,17 +67,5 @@ def _of_playwright() -> Path | None:
 
 
 def _download() -> str:
-    said = _run([sys.executable, "-m", "playwright", "install", "chromium"])
+    said = run_quietly([sys.executable, "-m", "playwright", "install", "chromium"], _PATIENCE_S)
     return f"playwright install chromium: {said or 'done'}"
-
-
-def _run(command: list[str], env: dict[str, str] | None = None) -> str | None:
-    """Run `command`; return the last thing it said where it failed, None where it did not."""
-    try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=_PATIENCE_S, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return None if done.returncode == 0 else (lines[-1] if lines else f"exit code {done.returncode}")

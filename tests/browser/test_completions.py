@@ -8,7 +8,7 @@ import threading
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import query, settle, wait_for_query
+from tests.browser.looking import fits_into, settle, wait_for_query
 from tests.dashboard.run_folders import append, write_run
 from tests.lengths import is_long
 
@@ -91,6 +91,12 @@ def is_chosen(row):
     expect(row).to_have_attribute("aria-current", "true")
 
 
+def place_in_list(row):
+    return row.evaluate(
+        "row => row.getBoundingClientRect().top - row.parentElement.getBoundingClientRect().top"
+    )
+
+
 def text_shown(page):
     """Return the texts of the one that is shown."""
     return page.locator('[data-testid="stCode"] code')
@@ -150,14 +156,17 @@ def test_search_steps_sort_and_pages_change_the_list(shown, page):
     page.get_by_role("textbox", name="Steps").fill("300")
     page.keyboard.press("Enter")
     expect(page.get_by_text("No completion matches.")).to_be_visible()
-    assert {"find": "GREEN number 1", "step": "300", "order": "Lowest reward"}.items() <= query(page).items()
+    wait_for_query(
+        page,
+        "q.get('find') === 'GREEN number 1' && q.get('step') === '300' && q.get('order') === 'Lowest reward'",
+    )
 
     page.get_by_role("textbox", name="Search").fill("")
     page.keyboard.press("Enter")
     page.get_by_role("textbox", name="Steps").fill("")
     page.keyboard.press("Enter")
     expect(rows(page)).to_have_count(50)
-    page.get_by_role("button", name=re.compile("3$")).last.click()
+    page.get_by_test_id("stPagination").get_by_role("button", name=re.compile("3$")).click()
     expect(rows(page)).to_have_count(20)
 
 
@@ -167,14 +176,14 @@ def test_a_choice_and_where_one_has_scrolled_to_stay_while_new_ones_arrive(shown
     row.click()
     wait_for_query(page, "q.get('i')")
     expect(text_shown(page).nth(1)).to_have_text("answer 12")
-    before = row.bounding_box()["y"]
+    before = place_in_list(row)
 
     append(shown.root / "live", [completion(100 + step, f"brand new {step}") for step in range(3)])
     expect(rows(page)).to_have_count(33)
 
     is_chosen(row)
     expect(text_shown(page).nth(1)).to_have_text("answer 12")
-    assert row.bounding_box()["y"] == pytest.approx(before, abs=2)
+    assert place_in_list(row) == pytest.approx(before, abs=2)
 
 
 @pytest.mark.skipif(not is_long(), reason="tests/attacks/test_markup_in_a_browser.py tries more of it")
@@ -221,12 +230,9 @@ def test_a_phone_shows_it_without_scrolling_sideways(shown, new_page):
         rows(page).nth(1).tap()
         is_chosen(rows(page).nth(1))
         settle(page)
-        width = """() => Math.max(document.scrollingElement.scrollWidth,
-            document.querySelector('[data-testid="stMain"]').scrollWidth)"""
-        assert page.evaluate(width) <= 390
-    page.locator(".telemetry-side").first.wait_for()
+        fits_into(page, 390)
     # All at once: a refresh may put others in their place between two looks.
-    places = page.evaluate("""() => [...document.querySelectorAll(".telemetry-side")]
-        .map(side => side.getBoundingClientRect()).map(place => [place.left, place.right])""")
-    assert places
-    assert all(left >= 0 and right <= 390 for left, right in places)
+    page.wait_for_function("""() => {
+        const sides = [...document.querySelectorAll(".telemetry-side")].map(side => side.getBoundingClientRect());
+        return sides.length > 0 && sides.every(place => place.left >= 0 && place.right <= 390);
+    }""")

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import chart, drag, figure, query, settle, wait_for_chart, wait_for_query
+from tests.browser.looking import (
+    chart,
+    drag,
+    figure,
+    fits_into,
+    place_of,
+    query,
+    settle,
+    wait_for_chart,
+    wait_for_query,
+)
 from tests.timing.span_run import write_span_run
 from tests.timing.trace_checker import check_trace, slices
 
@@ -24,7 +34,7 @@ def bars(page):
 def click_in_row(page, row, *, of):
     """Click in the middle of a row, where the iterations lie one behind the other."""
     chart(page, "spans").scroll_into_view_if_needed()
-    place = chart(page, "spans").locator(".nsewdrag").first.bounding_box()
+    place = place_of(page, "spans")
     page.mouse.move(place["x"] + place["width"] / 2, place["y"] + place["height"] * (row + 0.5) / of, steps=3)
     # Plotly takes a click for one on what the mouse is over.
     chart(page, "spans").locator(".hoverlayer .hovertext").first.wait_for()
@@ -55,6 +65,7 @@ def test_a_drag_looks_closer_a_click_tells_of_a_span_and_leads_to_its_step(shown
     expect(page.get_by_text("kept at the end")).to_be_visible()
     page.get_by_role("link", name="in Metrics").last.click()
     page.wait_for_url("**/metrics?*")
+    wait_for_query(page, "q.has('run') && q.has('from') && q.has('to')")
     assert query(page)["run"] == "r"
     assert float(query(page)["from"]) < 98 < float(query(page)["to"])
 
@@ -66,6 +77,4 @@ def test_a_phone_shows_the_bars_without_scrolling_sideways(shown, new_page):
 
     assert place["x"] >= 0
     assert place["x"] + place["width"] <= 390
-    width = """() => Math.max(document.scrollingElement.scrollWidth,
-        document.querySelector('[data-testid="stMain"]').scrollWidth)"""
-    assert page.evaluate(width) <= 390
+    fits_into(page, 390)

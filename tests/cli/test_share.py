@@ -33,7 +33,10 @@ def test_the_newest_run_is_shared_into_this_folder(folder, tmp_path, capsys):
     said = capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["greyjacket-shared.zip", "logs"]
     assert "greyjacket-shared.zip" in said
-    assert "greyjacket/metrics.jsonl  13 records" in said
+    # At least; what is told of the machine is a record of its own where that took long.
+    records = len((folder / "metrics.jsonl").read_bytes().splitlines())
+    assert records >= 13
+    assert f"greyjacket/metrics.jsonl  {records} records" in said
     assert "config/output_dir (1)" in said
     with zipfile.ZipFile(tmp_path / "greyjacket-shared.zip") as archive:
         assert archive.testzip() is None

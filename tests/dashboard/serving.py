@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.project.markdown import ROOT
 
 RUN_DASHBOARD = ROOT / "run_dashboard.py"
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 
 
 class Started:
@@ -88,7 +88,7 @@ def dashboard(folder, *arguments, environ=None):
 
 def ask(port, head, *, body=b""):
     """Send the lines of `head` to the port as they are; return status, headers in lower case, and body."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         connection.sendall("\r\n".join([*head, "", ""]).encode("latin-1") + body)
         reader = connection.makefile("rb")
         status = int(reader.readline().split()[1])

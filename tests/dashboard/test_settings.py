@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ admissions = st.sampled_from(
 )
 
 
+@hypothesis.settings(deadline=None)
 @given(folders=st.lists(names, min_size=1), read_only=st.booleans(), admission=admissions)
 def test_settings_survive_the_trip_through_the_environment(folders, read_only, admission):
     settings = DashboardSettings(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.diagnostics.made_runs import changed, clean_run
+from tests.runfolder.plain_data import without_haste
 from toolkit.diagnostics.bare_file import BareFile, NoRecordsError
 from toolkit.diagnostics.history import diagnose
 from toolkit.runfolder.blocks import blocks_of, unended_line
@@ -345,6 +346,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
         diagnose(tmp_path / "x.jsonl")
 
 
+@without_haste
 @given(content=st.binary(max_size=400), name=st.sampled_from(["x.jsonl", "x.csv"]), head=st.booleans())
 def test_no_content_makes_it_fail(tmp_path_factory, content, name, head):
     path = tmp_path_factory.mktemp("any") / name

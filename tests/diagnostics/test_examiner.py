@@ -20,10 +20,13 @@ from tests.diagnostics.made_runs import (
     run_of,
     told_one_by_one,
 )
+from tests.runfolder.plain_data import without_haste
 from toolkit.diagnostics import signals
 from toolkit.diagnostics.examiner import Examiner, examine
 from toolkit.diagnostics.incident import MOST_INCIDENTS
 from toolkit.diagnostics.policy import Policy
+
+tries = settings(without_haste, max_examples=120, suppress_health_check=list(HealthCheck))
 
 # ---------------------------------------------------------------- silence
 
@@ -123,7 +126,7 @@ def _runs(draw):
     return records
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@tries
 @given(records=_runs(), sizes=st.lists(st.integers(min_value=0, max_value=90), min_size=1, max_size=8))
 def test_the_findings_do_not_depend_on_how_many_records_come_at_once(records, sizes):
     at_once = list(examine(records))
@@ -139,7 +142,7 @@ def test_the_findings_do_not_depend_on_how_many_records_come_at_once(records, si
     assert examiner.findings() == at_once
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@tries
 @given(records=_runs())
 def test_the_last_word_on_each_incident_is_the_one_that_counts(records):
     examiner, words = told_one_by_one(records)
@@ -166,7 +169,7 @@ def test_the_last_word_on_each_incident_is_the_one_that_counts(records):
             assert word == finding
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@tries
 @given(records=_runs())
 def test_every_finding_is_told_in_steps_of_the_run_and_without_gaps_in_its_sentences(records):
     steps = {record["global_step"] for record in records}
@@ -222,7 +225,7 @@ _names = st.sampled_from(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@tries
 @given(
     odd=st.lists(st.tuples(st.integers(min_value=0, max_value=120), _names, _odd), max_size=120),
     seed=st.integers(min_value=0, max_value=5),

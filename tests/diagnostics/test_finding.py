@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runfolder.plain_data import without_haste
 from toolkit.diagnostics.finding import OPEN, RESOLVED, SEVERITIES, Finding, finding_from
 
 _steps = st.integers(min_value=0, max_value=2**53)
@@ -42,6 +43,7 @@ OURS = Finding(
 ).to_fields()
 
 
+@without_haste
 @given(finding=_findings)
 def test_a_finding_survives_the_trip_through_a_record(finding):
     record = json.loads(json.dumps(finding.to_fields()))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runfolder.plain_data import without_haste
 from toolkit.diagnostics.loss_axis import LossAxis
 
 
@@ -16,6 +17,7 @@ def _after(*losses):
     return axis
 
 
+@without_haste
 @given(loss=st.floats(min_value=0.01, max_value=1e300), share=st.floats(min_value=0.01, max_value=10.0))
 def test_a_rise_by_a_share_is_equally_far_at_every_positive_level(loss, share):
     axis = _after(2.0, 2.0, 2.0)

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runfolder.plain_data import without_haste
 from toolkit.diagnostics.robust import Window, change_sigma, first_of_stretch, median, trend
 
 _numbers = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=60)
 
 
+@without_haste
 @given(values=_numbers, size=st.integers(min_value=1, max_value=20))
 def test_a_window_knows_the_median_and_the_ends_of_its_last_values(values, size):
     window = Window(size)
@@ -26,6 +28,7 @@ def test_a_window_knows_the_median_and_the_ends_of_its_last_values(values, size)
     assert (window.quantile(0.0), window.quantile(1.0)) == (min(last), max(last))
 
 
+@without_haste
 @given(values=_numbers)
 def test_the_median_is_the_middle_and_leaves_the_values_as_they_were(values):
     before = list(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from collections import Counter
@@ -51,6 +52,11 @@ def assert_table_matches(run: Path, records: list[Record]) -> pd.DataFrame:
     assert table["seq"].tolist() == [record["seq"] for record in records]
     assert table["event"].tolist() == [record["event"] for record in records]
     return table
+
+
+def whole_rows(table: Path) -> pd.DataFrame:
+    """Return a table as far as its rows are whole: a kill or an early look may find half of the last one."""
+    return pd.read_csv(io.BytesIO(table.read_bytes().rpartition(b"\n")[0]), low_memory=False)
 
 
 def whole_run(run: Path, *, steps: range | None = None, torn_lines: int = 0) -> list[Record]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,14 @@ import pytest
 from tests.faults.children import Child
 from tests.faults.faulty_disk import FaultyDisk
 from tests.faults.nursery import Nursery
-from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
+from tests.leftovers import remove_journals_of_runs_below
+from toolkit.telemetry.options import TelemetryOptions
+
+
+@pytest.fixture(autouse=True)
+def _patient_ends(monkeypatch):
+    """Give the runs of a test's own process the time for their end that those of its children have."""
+    monkeypatch.setitem(TelemetryOptions.__init__.__kwdefaults__, "close_timeout", 60.0)
 
 
 @pytest.fixture
@@ -48,11 +55,28 @@ def faulty_disk(tmp_path):
     disk.unmount()
 
 
+@pytest.fixture
+def mount_in_memory(tmp_path):
+    """Mount a file system in memory, with options such as `size=1m`, and return its folder; it goes with the test."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        folder = tmp_path / f"in-memory-{len(mounted)}"
+        folder.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 @pytest.fixture(autouse=True)
 def _no_journals_left_behind(tmp_path):
     yield
-    for folder in shared_memory_folders():
-        for path in journals_in(folder):
-            record_file = record_file_of(path)
-            if record_file is not None and tmp_path.resolve() in Path(os.path.realpath(record_file)).parents:
-                path.unlink(missing_ok=True)
+    remove_journals_of_runs_below(tmp_path)

@@ -36,7 +36,9 @@ def begin(*, errors=True, **options):
     if os.environ["LOGGED"] == "0":
         return NotLogged()
     from toolkit.telemetry import TelemetryLogger
-    chosen = {"log_every": 1, "system": False, "csv": False, "control": False, **options}
+    # A machine that is busy elsewhere is no disk that does not answer.
+    chosen = {"log_every": 1, "system": False, "csv": False, "control": False, "close_timeout": 60.0}
+    chosen.update(options)
     return TelemetryLogger("run", log_dir="logs", errors=errors, **chosen)
 
 def say(line):
@@ -91,7 +93,7 @@ class Twice:
         try:
             if meanwhile is not None:
                 meanwhile(process)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=200)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)

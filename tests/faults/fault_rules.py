@@ -68,13 +68,13 @@ class Rules:
     def _look(self) -> None:
         try:
             status = os.stat(self._switch)
+            version = (status.st_mtime_ns, status.st_ino)
+            if version == self._known:
+                return
+            with open(self._switch) as file:
+                rules = json.load(file)
         except FileNotFoundError:
             self._known, self._rules = None, []
             return
-        version = (status.st_mtime_ns, status.st_ino)
-        if version == self._known:
-            return
-        with open(self._switch) as file:
-            rules = json.load(file)
         self._left = [float(rule.get("calls", "inf")) for rule in rules]
         self._rules, self._known, self.since = rules, version, time.monotonic()

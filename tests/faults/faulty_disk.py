@@ -34,7 +34,7 @@ class FaultyDisk:
             stderr=subprocess.PIPE,
             text=True,
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not self.mounted.is_mount():
             if self._server.poll() is not None:
                 said = self._server.communicate()[1].strip().splitlines()[-1:]

@@ -72,7 +72,7 @@ class Grown:
                 os.kill(self.pid, signal.SIGKILL)
         self.wait()
 
-    def wait(self, timeout_s: float = 60.0) -> None:
+    def wait(self, timeout_s: float = 150.0) -> None:
         """Wait until it is gone."""
         deadline = time.monotonic() + timeout_s
         while self.is_there:

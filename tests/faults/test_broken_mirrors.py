@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import threading
 import time
 
 import pytest
 
 from tests.faults.aftermath import events, whole_run
+from tests.faults.children import LONGEST_PAUSE_S
 from tests.faults.faulty_disk import FaultyDisk
 from tests.lengths import is_long, longer
 from toolkit.telemetry import TelemetryLogger
@@ -77,7 +77,14 @@ def test_a_mirror_that_raises_is_told_of_once_switched_off_and_harms_nobody(tmp_
             if step % 50 == 0:
                 log.flush(0.1)
 
-    assert slowest < 1.0
+        def is_told():
+            # Each flush wakes the mirror, which says on its own thread, after five failures, that it is off.
+            log.flush(0.1)
+            return b"raising is off" in (tmp_path / "run" / "metrics.jsonl").read_bytes()
+
+        _wait_for(is_told)
+
+    assert slowest < LONGEST_PAUSE_S
     assert raising.calls == 5
     assert raising.closed
     assert caplog.text.count("writing to raising failed (RuntimeError: the service is down)") == 1
@@ -92,7 +99,7 @@ def test_a_mirror_that_raises_is_told_of_once_switched_off_and_harms_nobody(tmp_
 @pytest.mark.parametrize("blocks_in", ["write", "close"])
 def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp_path, caplog, blocks_in):
     blocking, other = BlockingSink(blocks_in), MemorySink()
-    options = {"log_every": 1, "close_timeout": 2.0, "system": False}
+    options = {"log_every": 1, "close_timeout": 4.0, "system": False}
     log = TelemetryLogger("run", log_dir=tmp_path, sinks=[blocking, other], **options)
     slowest = 0.0
     try:
@@ -103,16 +110,20 @@ def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp
             if step % 500 == 0:
                 time.sleep(0.002)
         if blocks_in == "write":
-            assert blocking.is_blocked.wait(5.0)
+            assert blocking.is_blocked.wait(60.0)
         began = time.monotonic()
         log.close()
         closing = time.monotonic() - began
     finally:
         blocking.answers.set()
 
-    assert slowest < 1.0
-    assert closing < 2.0 + 4.0
+    assert slowest < LONGEST_PAUSE_S
+    assert closing < 4.0 + LONGEST_PAUSE_S
     assert "blocking did not take everything in time" in caplog.text
+    # The blocked one may have used up the time of those behind it, which go on by themselves.
+    in_all = (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n")
+    _wait_for(lambda: len(other.records) == in_all)
+    _wait_for(lambda: (tmp_path / "run" / "metrics.csv").read_bytes().count(b"\n") == 1 + in_all)
     records = whole_run(tmp_path / "run", steps=range(4_000))
     assert [record["seq"] for record in other.records] == [record["seq"] for record in records]
 
@@ -124,8 +135,8 @@ def test_a_mirror_that_fails_now_and_then_gets_everything_in_the_end(tmp_path):
             log.log_step(step, train_loss=1.0)
             if step % 50 == 0:
                 log.flush(0.3)
-        log.flush(3.0)
-        log.flush(3.0)
+        log.flush(60.0)
+        log.flush(60.0)
 
     records = whole_run(tmp_path / "run", steps=range(300))
     got = {record["seq"] for record in flaky.records}
@@ -150,9 +161,12 @@ def test_a_mirror_that_ends_its_thread_does_not_make_a_flush_wait(tmp_path, star
         for step in range(100):
             log.log_step(step, train_loss=1.0)
         log.flush()
-        time.sleep(1.0)
+        deadline = time.monotonic() + 60
+        while any(thread.name == "telemetry-exiting" for thread in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         began = time.monotonic()
-        log.flush()
+        log.flush(60)
         print(f"flushing={time.monotonic() - began}")
         log.close()
         sys.exit(7)
@@ -161,7 +175,7 @@ def test_a_mirror_that_ends_its_thread_does_not_make_a_flush_wait(tmp_path, star
     ).end()
 
     assert ended.code == 7, ended.err
-    assert ended.number("flushing") < 2.0
+    assert ended.number("flushing") < 30.0, "it did not wait its whole minute"
     records = whole_run(tmp_path / "run", steps=range(100))
     assert [record["message"] for record in events(records, "error")] == [
         "exiting is off: it ended its own thread"
@@ -249,18 +263,26 @@ class Good:
         self.closed = True
 
 good = Good()
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, sinks=[*sinks, good], close_timeout=3.0)
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, sinks=[*sinks, good], close_timeout=6.0)
 slowest = SlowestCall()
 for step in range(500):
     slowest.of(log.log_step, step, train_loss=1.0)
     if step % 25 == 0:
         time.sleep(0.05)
+# What ends its thread is named once its first batch has come, and that may take a while.
+deadline, ending = time.monotonic() + 60, ("an exit", "an interrupt", "an exception of its own kind")
+while time.monotonic() < deadline:
+    with open(log.run_folder / "metrics.jsonl") as file:
+        written = file.read()
+    if all(f"{what} in write is off" in written for what in ending):
+        break
+    time.sleep(0.05)
 began = time.monotonic()
 log.close()
 print(f"mirrors={len(sinks)}")
 print(f"closing={time.monotonic() - began}")
 print(f"slowest={slowest.seconds}")
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 100
 while not good.closed and time.monotonic() < deadline:
     time.sleep(0.01)
 print(f"good={len(good.seqs)}")
@@ -279,8 +301,8 @@ def test_mirrors_that_do_all_the_odd_things_there_are_leave_the_run_and_each_oth
         "measured",
         f"{ended.number('mirrors'):.0f} broken mirrors at once, slowest call {ended.number('slowest') * 1e3:.1f} ms",
     )
-    assert ended.number("slowest") < 2.0
-    assert ended.number("closing") < 3.0 + 25.0
+    assert ended.number("slowest") < LONGEST_PAUSE_S
+    assert ended.number("closing") < 6.0 + 25.0
     records = whole_run(tmp_path / "run", steps=range(500))
     assert events(records, "end")[0]["status"] == "finished"
     assert ended.number("good") >= 500
@@ -291,7 +313,7 @@ def test_mirrors_that_do_all_the_odd_things_there_are_leave_the_run_and_each_oth
 
 
 REAL_MIRRORS = """
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=2.0, system=False, **eval(sys.argv[2]))
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=5.0, system=False, **eval(sys.argv[2]))
 slowest = SlowestCall()
 for step in range(2000):
     slowest.of(log.log_step, step, train_loss=1.0 / (step + 1), text="x" * 200)
@@ -309,19 +331,12 @@ os._exit(7)  # a thread that hangs in the kernel would keep an exit of the usual
 
 
 @pytest.fixture
-def full_disk(tmp_path):
-    disk = tmp_path / "full"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+def full_disk(mount_in_memory):
+    disk = mount_in_memory("size=64k")
     with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
         while ballast.write(bytes(4096)):
             pass
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    return disk
 
 
 FAILURES_WAITED_FOR = longer(1, 5)
@@ -340,8 +355,8 @@ def test_the_real_tensorboard_on_a_full_disk_is_told_of_and_the_run_is_whole(
     record_property(
         "measured", f"slowest call {ended.number('slowest') * 1e3:.1f} ms, 2000 of 2000 steps kept"
     )
-    assert ended.number("slowest") < 1.0
-    assert ended.number("closing") < 2.0 + 10.0
+    assert ended.number("slowest") < LONGEST_PAUSE_S
+    assert ended.number("closing") < 5.0 + LONGEST_PAUSE_S
     records = whole_run(tmp_path / "logs" / "run", steps=range(2000))
     messages = [record["message"] for record in events(records, "error")]
     assert any("No space left on device" in message for message in messages)
@@ -369,6 +384,13 @@ def test_the_real_tensorboard_on_a_disk_that_hangs_holds_up_neither_the_loop_nor
     )
     assert ended.code == 7, ended.err
     assert "tensorboard did not take everything in time" in ended.err, "the disk did not hang"
-    assert slowest < 1.0
-    assert closing < 2.0 + 10.0
+    assert slowest < LONGEST_PAUSE_S
+    assert closing < 5.0 + LONGEST_PAUSE_S
     whole_run(tmp_path / "logs" / "run", steps=range(2000))
+
+
+def _wait_for(holds):
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

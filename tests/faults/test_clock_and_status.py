@@ -29,7 +29,8 @@ def test_a_clock_that_is_set_forth_and_back_moves_no_record_and_no_duration(tmp_
     records = whole_run(tmp_path / "run", steps=range(500))
     steps = events(records, "step")
     assert [step["global_step"] for step in steps] == list(range(500)), "the order is that of the calls"
-    elapsed = [record["elapsed"] for record in records]
+    # What another thread says, such as a finding, is stamped before its turn comes.
+    elapsed = [record["elapsed"] for record in records if record["event"] in ("start", "step", "end")]
     assert elapsed == sorted(elapsed)
     assert [step["elapsed"] for step in steps] == [0.25 * (step + 1) for step in range(500)]
     assert {step["sec_per_step"] for step in steps[1:]} == {0.25}

@@ -378,7 +378,7 @@ def test_an_interruption_is_no_error(tmp_path):
         + (TRAINS + WAITS).replace("\n", "\n        ")
         + "\nfinally:\n    log.close()",
     )
-    logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGINT, after_s=0.2))
+    logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGINT, after_s=1.0))
 
     assert_same_end(logged, plain)
     assert logged.err.endswith("KeyboardInterrupt\n")
@@ -440,10 +440,14 @@ def test_a_hang(tmp_path):
         lock = threading.Lock()
         lock.acquire()
         signal.signal(signal.SIGUSR1, lambda *_: lock.release())
+        is_told_to_end = []
+        signal.signal(signal.SIGUSR2, lambda *_: is_told_to_end.append(True))
         def wait_for_the_other_rank():
             with log.span("all_reduce"):
                 say("hanging")
-                lock.acquire(timeout=60)
+                # Again and again: a signal that comes right before such a wait does not interrupt it.
+                while not lock.acquire(timeout=0.5):
+                    pass
         def load():
             time.sleep(60)
         threading.Thread(target=load, name="loader", daemon=True).start()
@@ -451,23 +455,32 @@ def test_a_hang(tmp_path):
             time.sleep(0.02)
             log.log_step(step, train_loss=1.0 / step)
         wait_for_the_other_rank()
-        for step in range(150, 200):
+        say("going on")
+        while not is_told_to_end:
+            step += 1
             time.sleep(0.02)
             log.log_step(step, train_loss=1.0 / step)
         """,
     )
 
-    def release(process):
-        wait_for_line(process, "hanging")
-        deadline = time.monotonic() + 60
-        # Its last line may be on its way.
-        while b'"id":"1-hang-global_step-149"' not in (twice.run_folder / "metrics.jsonl").read_bytes():
-            assert time.monotonic() < deadline, "nothing was said of the hang"
+    def wait_for_word_of_it(times):
+        deadline, word = time.monotonic() + 60, b'"id":"1-hang-global_step-149"'
+        while (twice.run_folder / "metrics.jsonl").read_bytes().count(word) < times:
+            assert time.monotonic() < deadline, "nothing was said of the hang, or of its end"
             time.sleep(0.1)
-        process.send_signal(signal.SIGUSR1)
 
-    logged = twice.run_logged(release)
-    plain = twice.run_plain(kill_when_it_says("hanging", signal.SIGUSR1, after_s=0.1))
+    def release(process, is_logged=False):
+        wait_for_line(process, "hanging")
+        if is_logged:
+            wait_for_word_of_it(times=1)
+        process.send_signal(signal.SIGUSR1)
+        wait_for_line(process, "going on")
+        if is_logged:
+            wait_for_word_of_it(times=2)
+        process.send_signal(signal.SIGUSR2)
+
+    logged = twice.run_logged(lambda process: release(process, is_logged=True))
+    plain = twice.run_plain(release)
 
     assert_same_end(logged, plain)
     assert logged.code == 0

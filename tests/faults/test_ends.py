@@ -251,7 +251,7 @@ def test_a_script_that_is_over_waits_for_a_thread_that_is_ending_its_run(tmp_pat
         for step in range(500):
             log.log_step(step, train_loss=1.0)
         threading.Thread(target=log.close, daemon=True).start()
-        is_ending.wait(30)
+        is_ending.wait(100)
         """,
         tmp_path,
     ).end()
@@ -275,7 +275,7 @@ def test_a_standard_output_that_takes_nothing_does_not_stop_a_training(tmp_path,
         preexec_fn=(lambda: os.close(1)) if stdout == "closed" else None,
         cwd=ROOT,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     for descriptor in {write, target}:
         os.close(descriptor)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.faults.aftermath import events, whole_run
-from tests.faults.children import repair
+from tests.faults.children import LONGEST_PAUSE_S, repair
 from tests.faults.fault_rules import Rules, set_rules
 from toolkit.runfolder.manifest import read_manifest
 
@@ -32,7 +32,6 @@ FAULTS = {
 
 INJECTED = """
 # The calls into the system that telemetry makes, as far as they concern its files.
-from tests.faults.children import repair
 from tests.faults.fault_rules import Rules
 
 rules, opened = Rules(sys.argv[2]), {}
@@ -111,15 +110,16 @@ def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
     else:
         logs, switch, source = tmp_path / "logs", tmp_path / "rules", INJECTED + LOGS_EVERYWHERE
     child = start(source, logs, switch, *FAULTS)
-    child.wait_for_step(50, 60)
+    child.wait_for_step(50)
     for name in FAULTS:
         _wait_for((logs / name / "metrics.csv").exists)
+    _wait_for(lambda: b'"event":"step"' in (logs / "opens-nothing" / "metrics.jsonl").read_bytes())
     set_rules(switch, *(_rule(name) for name in FAULTS))
     # What is opened anew while nothing can be: the file was there, so what was in it is gone and has to be told.
     os.unlink(logs / "opens-nothing" / "metrics.jsonl")
     child.tell("faults")
     began = time.monotonic()
-    child.wait_for_step(child.acknowledged + 300, 120)
+    child.wait_for_step(child.acknowledged + 300)
     # The sign of life of every run comes every five seconds, and each file is looked after every second.
     _wait_for(lambda: time.monotonic() - began > 3)
     # Files that are opened anew are well: that is to be found out while the old ones still fail.
@@ -128,11 +128,11 @@ def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
     for name in FAULTS:
         _wait_for_growth(logs / name / "metrics.jsonl")
     child.tell("end")
-    ended = child.end(120)
+    ended = child.end()
 
     assert ended.code == 7, ended.err
     slowest = {name: ended.number(name) for name in FAULTS}
-    assert max(slowest.values()) < 1.0, slowest
+    assert max(slowest.values()) < LONGEST_PAUSE_S, slowest
     # A table keeps the rows of records that somebody took away, until it is built again.
     repair(logs / "opens-nothing")
     logged = 0
@@ -159,19 +159,19 @@ def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
 def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, faulty_disk, record_property):
     run = faulty_disk.mounted / "run"
     child = start(LOGS_EVERYWHERE, faulty_disk.mounted, "-", "run")
-    child.wait_for_step(200, 60)
+    child.wait_for_step(200)
     faulty_disk.die()
-    child.wait_for_step(child.acknowledged + 300, 60)
+    child.wait_for_step(child.acknowledged + 300)
     before = (faulty_disk.shown / "run" / "metrics.jsonl").stat().st_size
     faulty_disk.unmount()
-    child.wait_for_step(child.acknowledged + 300, 60)
+    child.wait_for_step(child.acknowledged + 300)
     in_the_mount_point = list(faulty_disk.mounted.iterdir())
     faulty_disk.mount()
     began = time.monotonic()
     _wait_for(lambda: (run / "metrics.jsonl").stat().st_size > before)
     took = time.monotonic() - began
     child.tell("end")
-    ended = child.end(120)
+    ended = child.end()
 
     assert ended.code == 7, ended.err
     assert not in_the_mount_point, "nothing is written below an empty mount point"
@@ -195,15 +195,27 @@ def test_descriptors_that_a_script_closes_by_their_numbers_cost_nothing_and_nobo
         """
         import re
 
+        def opened():
+            found = set()
+            for number in os.listdir("/proc/self/fd"):
+                try:
+                    path = os.readlink(f"/proc/self/fd/{number}")
+                except FileNotFoundError:
+                    continue
+                if re.search("metrics|[.]journal", path):
+                    found.add((int(number), path))
+            return found
+
         log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
         for step in range(300):
             log.log_step(step, train_loss=1.0)
-        log.flush()
-        ours = [
-            int(number) for number in os.listdir("/proc/self/fd")
-            if os.path.exists(f"/proc/self/fd/{number}")
-            and re.search("metrics|[.]journal", os.readlink(f"/proc/self/fd/{number}"))
-        ]
+        log.flush(60)
+        ours = opened()
+        for _ in range(5):
+            # What a thread of ours has open for a moment only, to read the records, is closed by that thread.
+            time.sleep(0.07)
+            ours &= opened()
+        ours = sorted(number for number, _ in ours)
         # No turn of a writing thread comes in between: the interpreter does not change threads inside of this.
         sys.setswitchinterval(10)
         for number in ours:

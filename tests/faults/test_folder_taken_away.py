@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -17,56 +18,40 @@ from tests.faults.aftermath import (
     assert_table_matches,
     events,
     records_of,
+    whole_rows,
     whole_run,
 )
-from tests.faults.children import repair
+from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
+from toolkit.runfolder import csv_table
+from toolkit.runfolder.journal import pending_lines
 from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.repair import journals_of
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.csv_mirror import CsvMirror
 from toolkit.telemetry.options import OptionsError
-
-LOGS_UNTIL_TOLD = """
-# Logs a step every millisecond until a line comes; "new" makes a metric that the table has no column for.
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
-log.log_start()
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
-slowest = SlowestCall()
-told = []
-threading.Thread(target=lambda: told.extend(iter(sys.stdin.readline, "")), daemon=True).start()
-step = 0
-while "end\\n" not in told:
-    extra = {"made_later": 1.0} if "new\\n" in told else {}
-    slowest.of(log.log_step, step, train_loss=1.0, x=step, **extra)
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.001)
-log.close()
-print(f"slowest={slowest.seconds}")
-sys.exit(7)
-"""
 
 
 @pytest.mark.parametrize("removed", ["the run folder", "all of log_dir"])
 def test_a_folder_that_is_removed_is_made_again_and_what_went_with_it_is_told(tmp_path, start, removed):
     run = tmp_path / "logs" / "run"
     child = start(LOGS_UNTIL_TOLD, tmp_path / "logs")
-    child.wait_for_step(300)
+    _wait_until_written(run, 300)
     _remove(run if removed == "the run folder" else run.parent)
     gone_at = child.acknowledged
     noticed_after = _seconds_until(lambda: (run / "metrics.jsonl").exists())
     child.wait_for_step(child.acknowledged + 300)
     ended = _end(child)
 
-    assert noticed_after < 4.0
+    assert noticed_after < 4.0 + LONGEST_PAUSE_S
     _assert_unharmed(ended)
     records = whole_run(run)
     (lost,) = events(records, "lost")
     assert lost["from_seq"] == 0
-    assert lost["records"] >= 300
+    assert lost["records"] > 300
     steps = {record["global_step"] for record in events(records, "step")}
     after = max(steps) + 1 - min(steps)
     assert len(steps) == after, "from the first record in the new file on, none is missing"
-    assert min(steps) > 250
+    assert min(steps) > 300
     assert max(steps) == child.acknowledged > gone_at
     assert read_manifest(run).latest.status == "finished"
 
@@ -95,9 +80,9 @@ def test_a_record_file_that_is_replaced_by_an_empty_one_goes_on_there(tmp_path, 
 def test_a_record_file_that_is_put_back_from_a_copy_lacks_only_what_came_since(tmp_path, start):
     run = tmp_path / "run"
     child = start(LOGS_UNTIL_TOLD, tmp_path)
-    child.wait_for_step(300)
+    _wait_until_written(run, 300)
     copy = (run / "metrics.jsonl").read_bytes()
-    child.wait_for_step(child.acknowledged + 300)
+    _wait_until_written(run, child.acknowledged + 300)
     # As an editor or `cp` with a torn end would leave it.
     (tmp_path / "copy").write_bytes(copy[: copy.rfind(b"\n") - 10])
     os.replace(tmp_path / "copy", run / "metrics.jsonl")
@@ -110,7 +95,7 @@ def test_a_record_file_that_is_put_back_from_a_copy_lacks_only_what_came_since(t
     records = records_of(run / "metrics.jsonl", torn_lines=1)
     assert_nothing_is_missing(records)
     (lost,) = events(records, "lost")
-    assert lost["from_seq"] > 100
+    assert lost["from_seq"] > 300
     assert len(pd.read_csv(run / "metrics.csv")) >= len(records)
     repair(run)
     assert_table_matches(run, records)
@@ -119,9 +104,11 @@ def test_a_record_file_that_is_put_back_from_a_copy_lacks_only_what_came_since(t
 def test_a_record_file_that_is_cut_short_goes_on_and_the_gap_is_told(tmp_path, start):
     run = tmp_path / "run"
     child = start(LOGS_UNTIL_TOLD, tmp_path)
-    child.wait_for_step(500)
+    _wait_until_written(run, 500)
     data = (run / "metrics.jsonl").read_bytes()
     cut = data.find(b"\n", len(data) // 2) + 1
+    # Right behind a write, a tenth of a second before the next: not between a look at the file and a write.
+    _seconds_until(lambda: (run / "metrics.jsonl").stat().st_size > len(data), every_s=0.001)
     os.truncate(run / "metrics.jsonl", cut)
     child.wait_for_step(child.acknowledged + 500)
     ended = _end(child)
@@ -170,9 +157,14 @@ def test_a_folder_that_goes_elsewhere_keeps_what_it_has_and_the_rest_is_at_the_o
 def test_a_folder_that_is_removed_while_the_disk_is_full_is_told_of_too(tmp_path, start):
     run = tmp_path / "run"
     child = start(LOGS_UNTIL_TOLD, tmp_path)
-    child.wait_for_step(300)
+    _wait_until_written(run, 300)
     child.limit_files((run / "metrics.jsonl").stat().st_size)
-    time.sleep(0.5)
+    # It has found the disk full once it has put that into its journal.
+    _seconds_until(
+        lambda: any(
+            b"writing records" in line for path, _ in journals_of(run) for _, line in pending_lines(path)
+        )
+    )
     written = len(records_of(run / "metrics.jsonl"))
     _remove(run)
     child.limit_files(None)
@@ -216,7 +208,6 @@ def test_a_folder_that_becomes_read_only_is_waited_for(tmp_path, start):
     with _immutable(run / "metrics.jsonl", run):
         child.tell("new")
         child.wait_for_step(child.acknowledged + 1000)
-        time.sleep(0.5)
         size = (run / "metrics.jsonl").stat().st_size
         child.wait_for_step(child.acknowledged + 200)
         time.sleep(0.5)
@@ -225,7 +216,7 @@ def test_a_folder_that_becomes_read_only_is_waited_for(tmp_path, start):
     ended = _end(child)
 
     assert stands_still, "the folder was not read-only after all"
-    assert resumed_after < 3.0
+    assert resumed_after < 3.0 + LONGEST_PAUSE_S
     _assert_unharmed(ended)
     records = whole_run(run, steps=range(child.acknowledged + 1))
     assert not events(records, "lost")
@@ -272,7 +263,8 @@ def test_a_log_dir_that_cannot_be_written_is_refused_at_once_by_its_name(tmp_pat
 @pytest.mark.parametrize("harm", ["deleted", "emptied", "cut in the middle of a row", "edited", "replaced"])
 def test_a_table_that_somebody_harms_is_built_again(tmp_path, start, harm):
     table = tmp_path / "run" / "metrics.csv"
-    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    # No findings: for their columns the table is written anew, with whatever harm came a moment before that.
+    child = start(LOGS_UNTIL_TOLD.replace("system=False", "system=False, diagnostics=False"), tmp_path)
     child.wait_for_step(200)
     _seconds_until(lambda: table.exists() and table.stat().st_size > 5000)
     if harm == "deleted":
@@ -288,9 +280,9 @@ def test_a_table_that_somebody_harms_is_built_again(tmp_path, start, harm):
         (tmp_path / "other.csv").write_text("a,b\n1,2\n")
         os.replace(tmp_path / "other.csv", table)
     harmed_at = child.acknowledged
-    # Rows that were under way may have come before the harm was noticed.
-    _seconds_until(lambda: _lines(table) > harmed_at + 10 and b"a,note,of,mine" not in table.read_bytes())
-    built_again = pd.read_csv(table)
+    # Rows that were under way may have come before the harm was noticed, and hundreds of them.
+    _seconds_until(lambda: _numbered_rows(table) > harmed_at + 10)
+    built_again = whole_rows(table)
     ended = _end(child)
 
     _assert_unharmed(ended)
@@ -305,6 +297,8 @@ def test_a_table_that_is_lost_while_it_gets_new_columns_gets_all_its_rows_back(t
     ]
     lines += [{**line, "seq": line["seq"] + 50, "made_later": 1} for line in lines]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    # On a machine that is busy elsewhere it may take long to write it anew, and is then put off.
+    monkeypatch.setattr(csv_table, "_QUICK_S", 60.0)
     mirror = CsvMirror(tmp_path, mode=0o600)
     mirror.write(lines[:50])
 
@@ -338,7 +332,7 @@ def _end(child):
 
 def _assert_unharmed(ended):
     assert ended.code == 7, ended.err
-    assert ended.number("slowest") < 1.0
+    assert ended.number("slowest") < LONGEST_PAUSE_S
 
 
 def _remove(folder):
@@ -350,16 +344,27 @@ def _remove(folder):
     raise AssertionError(f"{folder} could not be removed")
 
 
-def _seconds_until(holds):
+def _seconds_until(holds, every_s=0.01):
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < 60
-        time.sleep(0.01)
+        time.sleep(every_s)
     return time.monotonic() - began
 
 
-def _lines(file):
-    return file.read_bytes().count(b"\n") if file.exists() else 0
+def _wait_until_written(run, step):
+    """Wait until the record of a step is in the file: the call that logged it returns before that."""
+    sought = b'"global_step":%d,' % step
+    _seconds_until(
+        lambda: (run / "metrics.jsonl").exists() and sought in (run / "metrics.jsonl").read_bytes()
+    )
+
+
+def _numbered_rows(table):
+    """Return how many rows a table has, 0 where they are not those of the records 0, 1, 2, …"""
+    text = table.read_text() if table.exists() else ""
+    rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+    return len(rows) if [row.get("seq") for row in rows] == [str(seq) for seq in range(len(rows))] else 0
 
 
 class _immutable:

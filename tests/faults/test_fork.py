@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.faults.aftermath import events, whole_run
-from tests.faults.children import repair
+from tests.faults.children import LONGEST_PAUSE_S, repair
 from tests.lengths import longer
 from toolkit.runfolder.manifest import read_manifest
 
@@ -32,7 +32,7 @@ for step in range(int(sys.argv[2])):
         time.sleep(0.005)
     child = os.fork()
     if child == 0:
-        signal.alarm(30)  # a child that hangs ends by this signal, and is counted below
+        signal.alarm(60)  # a child that hangs ends by this signal, and is counted below
         in_the_child()
         if step % 2:
             os._exit(0)
@@ -91,7 +91,7 @@ thread.start()
 holds.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(5)
+    signal.alarm(60)
     in_the_child()
     sys.exit(0)
 status = os.waitpid(child, 0)[1]
@@ -133,7 +133,7 @@ def test_two_hundred_forks_beside_a_thread_that_logs_disturb_nothing(tmp_path, s
         f"slowest call {ended.number('slowest') * 1e3:.1f} ms",
     )
     assert ended.number("ended_badly") == 0, ended.err
-    assert ended.number("slowest") < 1.0
+    assert ended.number("slowest") < LONGEST_PAUSE_S
     records = whole_run(tmp_path / "run", steps=range(FORKS))
     ours = {"start", "environment", "system", "step", "from_the_thread", "finding", "end"}
     assert {record["event"] for record in records} <= ours
@@ -175,7 +175,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "epochs"), [("fork", 5), ("spawn", 1), ("forkserver", 1)])
 def test_data_loader_workers_that_hold_the_logger_do_not_disturb_it(tmp_path, start, method, epochs):
-    ended = start(LOADS_DATA_IN_WORKERS, tmp_path, method, epochs).end(110)
+    ended = start(LOADS_DATA_IN_WORKERS, tmp_path, method, epochs).end(220)
 
     assert ended.code == 7, ended.err
     assert ended.number("total") == 780 * epochs

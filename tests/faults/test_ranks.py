@@ -63,12 +63,19 @@ with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, ranks="all", resum
     for step in range(50):
         log.log_step(step, train_loss=1.0)
         time.sleep(0.01)
+    # No rank is over before the last one has found the run, as in a job whose ranks wait for each other.
+    print("has logged", flush=True)
+    sys.stdin.readline()
 """
 
 
 def test_the_files_of_all_ranks_go_on_when_a_run_is_resumed(tmp_path, start):
     for _ in range(3):
         ranks = [start(LOGS_50_STEPS, tmp_path, env={**LAUNCH, "RANK": str(rank)}) for rank in range(2)]
+        for rank in ranks:
+            rank.wait_for_line("has logged")
+        for rank in ranks:
+            rank.tell("end")
         assert [rank.end().code for rank in ranks] == [0, 0]
 
     other = records_of(tmp_path / "run" / "ranks" / "00001.jsonl")
@@ -112,8 +119,10 @@ def test_a_launcher_that_uses_its_names_again_does_not_lead_a_rank_into_a_killed
     killed.kill()
     other = start(LOGS_FOR_EVER, tmp_path, env={**LAUNCH, "RANK": "1"})
     first = start(LOGS_FOR_EVER, tmp_path, env={**LAUNCH, "RANK": "0"})
+    # The other one looks for a rank 0 that lives.
     for rank in (first, other):
         rank.wait_for_step(10)
+    for rank in (first, other):
         rank.kill()
 
     assert not (tmp_path / "run" / "ranks").exists()

@@ -82,7 +82,7 @@ IS_THERE = """
 acknowledged = Acknowledged(sys.argv[2])
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, close_timeout=1)
 log.log_start()
-log.flush()
+log.flush(60)
 if sys.argv[3] == "hangs on its disk":
     os.write = lambda *_: threading.Event().wait()
 for step in range(1_000_000):
@@ -128,13 +128,17 @@ def test_a_run_whose_process_is_there_is_not_gone_on_with(tmp_path, nursery, fir
     assert not events(records, "lost")
 
 
-def _killed_run(tmp_path, nursery):
-    """Return the folder of a run that was killed, with records that are only in its journal."""
+HAS_NO_SHARED_MEMORY = "import toolkit.telemetry.recorder as r\nr.shared_memory_folders = lambda: []\n"
+
+
+def _run_in_its_journal(tmp_path, nursery, before=""):
+    """Return the folder of a run and its living process; most of its records are only in its journal."""
     writer = nursery.start(
-        """
+        before
+        + """
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, flush_interval=60)
 log.log_start()
-log.flush()
+log.flush(60)
 for step in range(300):
     log.log_step(step, train_loss=1.0)
 open(sys.argv[2], "w").close()
@@ -144,8 +148,7 @@ signal.pause()
         tmp_path / "logged",
     )
     _wait_until(lambda: True, tmp_path / "logged")
-    writer.kill()
-    return tmp_path / "logs" / "run"
+    return tmp_path / "logs" / "run", writer
 
 
 @pytest.mark.parametrize(
@@ -161,7 +164,9 @@ signal.pause()
 def test_a_run_is_gone_on_with_only_where_nobody_can_be_writing_it(
     tmp_path, nursery, changes, silent_s, goes_on
 ):
-    run = _killed_run(tmp_path, nursery)
+    # The journal is in the run folder: any run that starts on this machine recovers what is in shared memory.
+    run, writer = _run_in_its_journal(tmp_path, nursery, HAS_NO_SHARED_MEMORY)
+    writer.kill()
     mapping = json.loads((run / "run.json").read_text())
     mapping["sessions"][-1].update(changes)
     for place, key in ((mapping["sessions"][-1], "started"), (mapping["heartbeat"] or {}, "time")):
@@ -180,8 +185,11 @@ def test_a_run_is_gone_on_with_only_where_nobody_can_be_writing_it(
 
 
 def test_a_copy_of_a_killed_run_is_gone_on_with_and_the_original_keeps_what_is_its(tmp_path, nursery):
-    run = _killed_run(tmp_path, nursery)
-    shutil.copytree(run, tmp_path / "copies" / "run")
+    run, writer = _run_in_its_journal(tmp_path, nursery)
+    # Before the kill: afterwards any run that starts on this machine may write them out.
+    # Hidden files come and go.
+    shutil.copytree(run, tmp_path / "copies" / "run", ignore=shutil.ignore_patterns(".*"))
+    writer.kill()
     with TelemetryLogger("run", log_dir=tmp_path / "copies", log_every=1, resume=True, system=False) as log:
         log.log_step(300, train_loss=1.0)
     repair(run)
@@ -253,11 +261,12 @@ def test_what_a_power_cut_took_is_named_by_the_next_session(tmp_path, start):
     run = tmp_path / "run"
     child = start(LOGS_FOR_EVER, tmp_path)
     _wait_until(lambda: (read_manifest(run).heartbeat or _Nothing).seq > 300, run / "run.json")
+    _wait_until(lambda: (run / "metrics.jsonl").read_bytes().count(b"\n") > 100, run / "metrics.jsonl")
     child.kill()
     known = read_manifest(run).heartbeat.seq
     # A power cut takes what is in memory, and of the files what was not synced; a table may keep more than that.
     for path, _ in journals_of(run):
-        path.unlink()
+        path.unlink(missing_ok=True)
     lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (run / "metrics.jsonl").write_bytes(b"".join(lines[:100]) + b"\0" * 366)
 
@@ -308,7 +317,7 @@ def test_a_resume_on_a_full_disk_does_not_raise_and_writes_what_was_left_behind_
         """
         log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, flush_interval=60)
         log.log_start()
-        log.flush()
+        log.flush(60)
         for step in range(500):
             log.log_step(step, train_loss=1.0)
         print("logged", flush=True)

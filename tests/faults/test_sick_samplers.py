@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.faults.aftermath import events, whole_run
+from tests.faults.children import LONGEST_PAUSE_S
 from toolkit.telemetry.clock import ManualClock
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.samplers.host import HostSampler
@@ -116,9 +117,9 @@ def test_no_error_and_no_lie_of_a_driver_becomes_a_value(tmp_path, start, driver
 
 
 LOGS_BESIDE_A_DRIVER = """
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0, close_timeout=2.0)
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0, close_timeout=20.0)
 slowest = SlowestCall()
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 120
 step = 0
 
 def log_until(is_done):
@@ -134,8 +135,12 @@ if sys.argv[3]:
         file.write(sys.argv[3])
 if "hang" in sys.argv[2] + sys.argv[3]:
     hangs_at_the_end = "nvmlShutdown" in sys.argv[3]
-    log_until(lambda sampling: hangs_at_the_end or sampling.sources()["nvml"] == "hung")
-    time.sleep(1.2)  # one more system record
+    # Until a system record says so.
+    import re
+
+    records = log.run_folder / "metrics.jsonl"
+    named = re.compile(rb'"not_answering":[[][^]]*"nvml"')
+    log_until(lambda _: hangs_at_the_end or records.exists() and named.search(records.read_bytes()))
 else:
     log_until(lambda sampling: any("GPU 0" in kind for kind in log.guard.counts))
 began = time.monotonic()
@@ -169,7 +174,7 @@ def test_a_driver_that_hangs_or_goes_away_holds_up_neither_the_training_nor_its_
         children[way] = folder, child
     slowest, closing = 0.0, 0.0
     for way, (folder, child) in children.items():
-        ended = child.end(150)
+        ended = child.end(200)
 
         assert ended.code == 7, (way, ended.err)
         slowest, closing = max(slowest, ended.number("slowest")), max(closing, ended.number("closing"))
@@ -184,8 +189,8 @@ def test_a_driver_that_hangs_or_goes_away_holds_up_neither_the_training_nor_its_
         "measured",
         f"{len(ways)} ways to hang or go away, slowest call {slowest * 1e3:.1f} ms, end {closing:.1f} s",
     )
-    assert slowest < 1.0
-    assert closing < 2.0 + 10.0
+    assert slowest < LONGEST_PAUSE_S
+    assert closing < 20.0 + LONGEST_PAUSE_S
 
 
 # ---------------------------------------------------------------- psutil
@@ -277,6 +282,7 @@ def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_goes_on(
     tmp_path, start, record_property
 ):
     source = """
+        import re
         import psutil
         how = sys.argv[2]
 
@@ -286,16 +292,17 @@ def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_goes_on(
             threading.Event().wait()
 
         psutil.virtual_memory = odd
-        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0)
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0, close_timeout=20.0)
         slowest = SlowestCall()
-        deadline = time.monotonic() + 60
-        wanted = {"hangs": "hung", "exits": "ended"}[how]
+        deadline = time.monotonic() + 100
+        wanted = {"hangs": rb'"not_answering":[[][^]]*"host"', "exits": rb"it ended its own thread"}[how]
+        records = log.run_folder / "metrics.jsonl"
         step = 0
-        while log._run._sampling.sources()["host"] != wanted and time.monotonic() < deadline:
+        is_told = lambda: records.exists() and re.search(wanted, records.read_bytes())
+        while time.monotonic() < deadline and not is_told():
             slowest.of(log.log_step, step, train_loss=1.0)
             step += 1
             time.sleep(0.02)
-        time.sleep(1.2)
         log.close()
         print(f"slowest={slowest.seconds}")
         print(f"steps={step}")
@@ -303,9 +310,9 @@ def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_goes_on(
     """
     children = {how: start(source, tmp_path / how, how) for how in ("hangs", "exits")}
     for how, child in children.items():
-        ended = child.end(120)
+        ended = child.end()
         assert ended.code == 7, ended.err
-        assert ended.number("slowest") < 1.0
+        assert ended.number("slowest") < LONGEST_PAUSE_S
         records = whole_run(tmp_path / how / "run", steps=range(int(ended.number("steps"))))
         if how == "hangs":
             assert any("host" in record.get("not_answering", []) for record in events(records, "system"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.faults.aftermath import events, whole_run
+from tests.faults.children import LONGEST_PAUSE_S
 
 
 def test_eight_threads_log_at_once(tmp_path, start):
@@ -36,7 +37,7 @@ def test_eight_threads_log_at_once(tmp_path, start):
 
     assert ended.code == 7, ended.err
     assert not ended.trouble
-    assert ended.number("slowest") < 2.0, "the others' turns at the interpreter included"
+    assert ended.number("slowest") < LONGEST_PAUSE_S, "the others' turns at the interpreter included"
     records = whole_run(tmp_path / "run")
     by_thread = {number: [] for number in range(8)}
     for record in events(records, "mine"):
@@ -49,28 +50,33 @@ def test_eight_threads_log_at_once(tmp_path, start):
 
 
 STORM = """
-# A timer interrupts the loop some thousand times; its handler logs too.
+# A timer interrupts the loop some hundred times; its handler logs too, and then sets it again. One that
+# went on by itself would leave a slow machine no time but for handlers.
 import itertools
 
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
 log.log_start()
 numbers = itertools.count(1)
-interrupts = 0
+is_stormy = True
 
 def handle(signal_number, frame):
-    global interrupts
-    interrupts = number = next(numbers)
+    number = next(numbers)
     log.log_event("interrupt", number=number)
     log.log_step(10_000_000 + number, train_loss=2.0)
+    set_timer()
     raise_if_wanted()
+
+def set_timer():
+    signal.setitimer(signal.ITIMER_REAL, 0.0003 if is_stormy else 0)
 
 signal.signal(signal.SIGALRM, handle)
 slowest = SlowestCall()
-signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+set_timer()
 """
 
 ENDS = """
-signal.setitimer(signal.ITIMER_REAL, 0)
+is_stormy = False
+set_timer()
 log.close()
 print(f"slowest={slowest.seconds}")
 print(f"interrupts={next(numbers) - 1}")
@@ -96,7 +102,7 @@ for step in range(30_000):
 
     assert ended.code == 7, ended.err
     assert not ended.trouble
-    assert ended.number("slowest") < 1.0
+    assert ended.number("slowest") < LONGEST_PAUSE_S
     interrupts = range(1, int(ended.number("interrupts")) + 1)
     assert len(interrupts) > 100
     records = whole_run(tmp_path / "run")
@@ -130,10 +136,11 @@ for step in range(30_000):
         is_wanted = False
     except Interrupted:
         pass
-signal.setitimer(signal.ITIMER_REAL, 0)
+is_stormy = False
+set_timer()
 began = time.monotonic()
 log.log_event("behind")
-log.flush()
+log.flush(60)
 print(f"flushing={time.monotonic() - began}")
 print(f"returned={returned}")
 """
@@ -143,7 +150,7 @@ print(f"returned={returned}")
 
     assert ended.code == 7, ended.err
     assert ended.number("interrupts") > 100
-    assert ended.number("flushing") < 4.0, "a lock was left held"
+    assert ended.number("flushing") < 30.0, "a lock was left held"
     records = whole_run(tmp_path / "run")
     assert events(records, "behind")
     steps = {

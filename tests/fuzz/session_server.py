@@ -6,6 +6,7 @@ can be killed between two calls, or in the middle of a write. The parent waits f
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -25,12 +26,20 @@ class Training:
         from toolkit.telemetry import TelemetryLogger
 
         self.log = TelemetryLogger(
-            "run", log_dir=log_dir, log_every=1, system=False, errors=False, resume=resume, sync_interval=0.0
+            "run",
+            log_dir=log_dir,
+            log_every=1,
+            system=False,
+            errors=False,
+            resume=resume,
+            sync_interval=0.0,
+            # What is looked at behind the end is what the end has written, however slow the machine.
+            close_timeout=60.0,
         )
         live = self.log._run
         assert live is not None, "the logger is not live"
         # Looking at the control file is then a call like others, and not a matter of time.
-        live.keeper.close(5.0)
+        live.keeper.close(60.0)
         self._live = live
         self.log.declare_action("save")
         self.log.declare_knob("lr", float, low=0.0, high=1.0)
@@ -109,11 +118,14 @@ def serve(commands: int, replies: int, mutation: str) -> None:
     """Fork a training process for every one that is asked for; both numbers are descriptors of pipes."""
     # Imported once, here, so that a fork is all that a session costs.
     import toolkit.telemetry.live_run  # noqa: F401
+    from toolkit.runfolder import csv_table
     from toolkit.telemetry import mirror
 
     # Mirrors wait a second for bad lines to become good ones, as they do after a sync that failed; none fails here, and
     # the waiting was most of what a history took.
     mirror._PATIENCE_S = 0.0
+    # A machine that pauses must not have a small table taken for a large one, which gets its new columns late.
+    csv_table._QUICK_S = math.inf
     quiet = os.open(os.devnull, os.O_RDWR)
     os.dup2(quiet, 1)
     if "FUZZ_STDERR" not in os.environ:

@@ -64,6 +64,12 @@ def test_a_look_at_very_many_runs_reads_only_what_changed_and_keeps_nothing_open
     for number in range(LOOKS):
         one_look(store, QUERIES[number % len(QUERIES)], ORDERS[number % len(ORDERS)])
     after = usage(process)
+    deadline = time.monotonic() + 30.0
+    # Another thread of this process may have one open for a moment.
+    while after["files"] > before["files"] or after["threads"] > before["threads"]:
+        assert time.monotonic() < deadline, (before, after)
+        time.sleep(0.1)
+        after = usage(process)
 
     record_property(
         "measured",
@@ -71,7 +77,6 @@ def test_a_look_at_very_many_runs_reads_only_what_changed_and_keeps_nothing_open
         f"{LOOKS} looks {after['rss_mb'] - before['rss_mb']:+.1f} MB, "
         f"{after['files'] - before['files']:+.0f} open files",
     )
-    assert (after["files"], after["threads"]) == (before["files"], before["threads"])
     assert after["rss_mb"] - before["rss_mb"] < 16.0
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runfolder.plain_data import without_haste
 from toolkit.runfolder.control import (
     ControlRefused,
     ControlRequest,
@@ -116,6 +117,7 @@ values = st.one_of(
 )
 
 
+@without_haste
 @given(
     log_every=st.none() | st.integers(-(2**53), 2**53),
     actions=st.lists(names, max_size=5, unique=True),
@@ -133,6 +135,7 @@ def test_any_request_survives_the_trip_through_a_file(log_every, actions, knobs,
         assert decode_request(encode_request(request)) == request
 
 
+@without_haste
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_are_a_request_or_refused(data):
     try:
@@ -148,6 +151,7 @@ json_values = st.recursive(
 )
 
 
+@without_haste
 @given(
     st.dictionaries(
         st.sampled_from(["id", "timestamp", "expires", "run_id", "log_every", "actions", "knobs", "x"]),

@@ -78,13 +78,13 @@ def test_another_process_of_the_same_number_is_not_the_run():
 
 @linux
 def test_a_process_that_nobody_has_buried_is_dead():
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     started = process_started(child.pid)
 
     assert is_alive(child.pid, started)
 
     child.send_signal(signal.SIGKILL)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while is_alive(child.pid, started) and time.monotonic() < until:
         time.sleep(0.01)
 
@@ -174,9 +174,9 @@ def test_a_process_of_somebody_else_is_alive(monkeypatch):
 def test_a_process_whose_name_is_full_of_brackets_has_a_start_time(tmp_path):
     name = tmp_path / "a ) R 1 (b"
     name.symlink_to("/bin/sleep")
-    child = subprocess.Popen([str(name), "20"])
+    child = subprocess.Popen([str(name), "600"])
     try:
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         stat = Path(f"/proc/{child.pid}/stat")
         while b"a ) R" not in stat.read_bytes() and time.monotonic() < until:
             time.sleep(0.01)

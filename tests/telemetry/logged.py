@@ -6,17 +6,19 @@ import json
 
 from toolkit.telemetry import TelemetryLogger
 
+PATIENCE_S = 60.0
+"""How long a test waits for what comes in a moment, unless the machine pauses."""
+
 
 def make_logger(folder, name="r", **options):
-    """Return a logger without the parts that a test does not ask for."""
-    return TelemetryLogger(
-        name, **{"log_dir": folder, "system": False, "csv": False, "control": False, **options}
-    )
+    """Return a logger without the parts that a test does not ask for, and with time to end on a slow machine."""
+    usual = {"system": False, "csv": False, "control": False, "close_timeout": PATIENCE_S}
+    return TelemetryLogger(name, **{"log_dir": folder, **usual, **options})
 
 
 def records_of(log, event=None):
     """Return the records that are in the file once all is flushed, strictly parsed; only those of one kind if asked."""
-    log.flush()
+    log.flush(PATIENCE_S)
     return read_records(log.run_folder / "metrics.jsonl", event)
 
 

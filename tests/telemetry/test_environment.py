@@ -17,6 +17,14 @@ from toolkit.telemetry.environment import describe_environment
 from toolkit.telemetry.guard import Guard
 
 TOKEN = "hf_" + "a1B2c3D4e5" * 3
+PATIENCE_S = 100.0
+
+
+def describe(guard=None):
+    """Describe this machine, however slow it is just now."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "GIT_TIMEOUT_S", PATIENCE_S)
+        return describe_environment(guard, timeout_s=PATIENCE_S)
 
 
 def git(folder, *arguments):
@@ -37,7 +45,7 @@ def repository(tmp_path, monkeypatch):
 def test_the_machine_and_the_software_are_described():
     guard = Guard()
 
-    described = describe_environment(guard)
+    described = describe(guard)
 
     assert described["python"] == platform.python_version()
     assert described["pid"] == os.getpid()
@@ -67,7 +75,7 @@ def test_nothing_heavy_is_imported_to_describe_it():
 def test_secrets_on_the_command_line_are_masked(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--hf-token", "abc", f"--note={TOKEN}", "--lr", "1e-4"])
 
-    assert describe_environment()["command_line"] == [
+    assert describe()["command_line"] == [
         "train.py",
         "--hf-token",
         "***",
@@ -78,13 +86,13 @@ def test_secrets_on_the_command_line_are_masked(monkeypatch):
 
 
 def test_the_path_of_the_interpreter_is_not_told():
-    assert sys.executable not in json.dumps(describe_environment())
+    assert sys.executable not in json.dumps(describe())
 
 
 def test_a_clean_and_a_changed_repository_are_told_apart(repository):
-    clean = describe_environment()["git"]
+    clean = describe()["git"]
     (repository / "train.py").write_text("changed\n")
-    changed = describe_environment()["git"]
+    changed = describe()["git"]
 
     assert len(clean["commit"]) == 40
     assert clean["branch"] == "main"
@@ -95,7 +103,7 @@ def test_a_clean_and_a_changed_repository_are_told_apart(repository):
 def test_untracked_files_do_not_make_a_repository_dirty(repository):
     (repository / "output.bin").write_text("x")
 
-    assert describe_environment()["git"]["dirty"] is False
+    assert describe()["git"]["dirty"] is False
 
 
 @pytest.mark.parametrize(
@@ -109,13 +117,13 @@ def test_untracked_files_do_not_make_a_repository_dirty(repository):
 def test_a_remote_is_told_without_its_login(repository, url, told):
     git(repository, "remote", "add", "origin", url)
 
-    assert describe_environment()["git"]["remote"] == told
+    assert describe()["git"]["remote"] == told
 
 
 def test_a_detached_head_has_a_commit_and_no_branch(repository):
     git(repository, "checkout", "--detach")
 
-    described = describe_environment()["git"]
+    described = describe()["git"]
 
     assert "commit" in described
     assert "branch" not in described
@@ -125,31 +133,32 @@ def test_outside_a_repository_there_is_no_git(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
 
-    assert "git" not in describe_environment()
+    assert "git" not in describe()
 
 
 def test_a_machine_without_git_is_no_trouble(monkeypatch, tmp_path):
     guard = Guard()
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert "git" not in describe_environment(guard)
+    assert "git" not in describe(guard)
     assert guard.counts == {}
 
 
 def test_a_git_that_hangs_is_given_up_on(repository, monkeypatch, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bin")
     slow = folder / "git"
-    slow.write_text("#!/bin/sh\nexec /bin/sleep 30\n")
+    slow.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(environment, "GIT_TIMEOUT_S", 0.1)
 
     began = time.monotonic()
-    described = describe_environment()
+    described = describe_environment(timeout_s=PATIENCE_S)
 
     assert "git" not in described
+    assert "unanswered" not in described
     assert described["pid"] == os.getpid()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30
 
 
 def test_a_part_that_fails_fails_alone(monkeypatch):
@@ -159,7 +168,7 @@ def test_a_part_that_fails_fails_alone(monkeypatch):
     guard = Guard()
     monkeypatch.setitem(environment._PARTS, "cpu", broken)
 
-    described = describe_environment(guard)
+    described = describe(guard)
 
     assert "cpu" not in described
     assert described["memory_gb"] > 0
@@ -168,16 +177,18 @@ def test_a_part_that_fails_fails_alone(monkeypatch):
 
 def test_a_driver_that_hangs_is_not_waited_for_and_is_named(monkeypatch):
     let_go = threading.Event()
-    monkeypatch.setitem(environment._PARTS, "accelerators", lambda: let_go.wait(30))
+    # Besides it, only what is known at once: git may take longer than that on a busy machine.
+    monkeypatch.setattr(
+        environment, "_PARTS", {"pid": os.getpid, "accelerators": lambda: let_go.wait(PATIENCE_S)}
+    )
 
     began = time.monotonic()
     described = describe_environment(timeout_s=0.5)
     took = time.monotonic() - began
     let_go.set()
 
-    assert took < 1
-    assert described["unanswered"] == ["accelerators"]
-    assert described["pid"] == os.getpid()
+    assert took < 30
+    assert described == {"pid": os.getpid(), "unanswered": ["accelerators"]}
 
 
 class Nvml:
@@ -221,7 +232,7 @@ def test_nvidia_gpus_are_named_through_nvml_in_the_scripts_order(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch.cuda", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
 
-    described = describe_environment()["accelerators"]
+    described = describe()["accelerators"]
 
     assert described == [
         {"index": 0, "name": "NVIDIA B", "memory_gb": 24.0, "kind": "cuda"},
@@ -250,7 +261,7 @@ def test_amd_gpus_are_recognised_through_torch(monkeypatch, only_torch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(hip="6.2")))
     monkeypatch.setitem(sys.modules, "torch.cuda", backend("AMD Instinct MI300X"))
 
-    assert describe_environment()["accelerators"] == [
+    assert describe()["accelerators"] == [
         {"index": 0, "name": "AMD Instinct MI300X", "memory_gb": 16.0, "kind": "rocm"}
     ]
 
@@ -258,16 +269,14 @@ def test_amd_gpus_are_recognised_through_torch(monkeypatch, only_torch):
 def test_intel_gpus_are_recognised_through_torch(monkeypatch, only_torch):
     monkeypatch.setitem(sys.modules, "torch.xpu", backend("Intel Arc"))
 
-    assert describe_environment()["accelerators"] == [
-        {"index": 0, "name": "Intel Arc", "memory_gb": 16.0, "kind": "xpu"}
-    ]
+    assert describe()["accelerators"] == [{"index": 0, "name": "Intel Arc", "memory_gb": 16.0, "kind": "xpu"}]
 
 
 def test_apple_gpus_are_recognised_through_torch(monkeypatch, only_torch):
     monkeypatch.setitem(sys.modules, "torch.backends.mps", SimpleNamespace(is_available=lambda: True))
     monkeypatch.setitem(sys.modules, "torch.mps", SimpleNamespace(recommended_max_memory=lambda: 8 * 1024**3))
 
-    (described,) = describe_environment()["accelerators"]
+    (described,) = describe()["accelerators"]
 
     assert (described["kind"], described["memory_gb"]) == ("mps", 8.0)
     assert described["name"]
@@ -277,4 +286,4 @@ def test_a_torch_that_has_initialised_nothing_is_left_alone(monkeypatch, only_to
     sleeping = SimpleNamespace(is_initialized=lambda: False)
     monkeypatch.setitem(sys.modules, "torch.cuda", sleeping)
 
-    assert describe_environment()["accelerators"] == []
+    assert describe()["accelerators"] == []

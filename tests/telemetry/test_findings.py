@@ -8,10 +8,17 @@ import time
 
 import pytest
 
-from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import finding_from
 from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry import recorder
+
+
+@pytest.fixture
+def examined_when_flushed(monkeypatch):
+    """Let no records be examined halfway through a loop, as they are where the loop takes half a second."""
+    monkeypatch.setattr(recorder, "_MIRROR_INTERVAL_S", 3600.0)
 
 
 def loss_at(step, dice):
@@ -39,10 +46,11 @@ def words_of_history(records):
     return {finding.id: finding for finding in examiner.findings()}
 
 
+@pytest.mark.usefixtures("examined_when_flushed")
 def test_a_spike_is_in_the_records_once_it_is_flushed(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(200), broken=spike_at(150, 160))
-    log.flush()
+    log.flush(PATIENCE_S)
     found = records_of(log, "finding")
     log.close()
 
@@ -57,7 +65,7 @@ def test_a_spike_is_in_the_records_once_it_is_flushed(tmp_path):
 def test_what_was_written_live_is_what_history_says(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(400), broken=spike_at(150, 160))
-    log.flush()
+    log.flush(PATIENCE_S)
     train(log, range(400, 500), broken=lambda step, loss: math.nan if step >= 450 else loss)
     log.close()
     records = read_records(log.run_folder / "metrics.jsonl")
@@ -76,10 +84,11 @@ def test_the_last_records_are_examined_before_the_end_is_told(tmp_path):
     assert "finding" in [record["event"] for record in records]
 
 
+@pytest.mark.usefixtures("examined_when_flushed")
 def test_a_finding_that_goes_on_gets_its_last_word_at_the_end(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
-    log.flush()
+    log.flush(PATIENCE_S)
     train(log, range(100, 140), broken=lambda step, loss: math.nan)
     log.close()
     found = [
@@ -180,7 +189,7 @@ def test_what_is_critical_is_said_on_standard_error(tmp_path, capfd):
     assert "[telemetry] critical: train_loss is NaN or infinite from step 60 on" in capfd.readouterr().err
 
 
-def until_stopped(log, *, broken, seconds=20.0):
+def until_stopped(log, *, broken, seconds=100.0):
     dice = random.Random(0)
     deadline = time.monotonic() + seconds
     for step in range(1_000_000):
@@ -224,7 +233,7 @@ def test_a_critical_finding_of_another_kind_asks_for_nothing(tmp_path):
     log = make_logger(tmp_path, log_every=1, control=True, on_finding={"divergence": "stop"})
     log.declare_action("stop")
     train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
-    log.flush()
+    log.flush(PATIENCE_S)
 
     assert not log.should_stop
     log.close()

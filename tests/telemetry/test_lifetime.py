@@ -25,7 +25,7 @@ def traced(call, at_each_step):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(100)
     assert not thread.is_alive(), "it waits for itself"
     return steps
 
@@ -40,12 +40,12 @@ def test_a_handler_that_interrupts_the_beginning_of_an_end_neither_ends_it_too_n
                 before = time.monotonic()
                 began.append(ends.begin())
                 if not began[0]:
-                    ends.wait(5.0)
+                    ends.wait(60.0)
                 waited.append(time.monotonic() - before)
 
         steps = traced(lambda ends=ends, began=began: began.append(ends.begin()), handle)
         assert sum(began) == 1, at
-        assert sum(waited) < 4.0, at
+        assert sum(waited) < 30.0, at
         at += 1
 
     assert at > 10

@@ -52,7 +52,7 @@ def test_local_sends_what_is_configured():
 
 
 def test_offline_sends_nothing_and_says_once_what_it_does_not(tmp_path, capsys):
-    log = TelemetryLogger("run", log_dir=tmp_path, mode="offline", system=False, **SENDS)
+    log = TelemetryLogger("run", log_dir=tmp_path, mode="offline", system=False, close_timeout=60.0, **SENDS)
     log.log_step(0, train_loss=1.0)
     log.close()
 
@@ -94,11 +94,11 @@ import wandb
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.other_trackers import active_trackers
 
-log = TelemetryLogger("run", log_dir={str(tmp_path / "logs")!r}, system=False)
+log = TelemetryLogger("run", log_dir={str(tmp_path / "logs")!r}, system=False, close_timeout=60.0)
 print(active_trackers(log.guard))
 run = wandb.init(project="p", mode="offline", dir={str(tmp_path)!r})
 print(active_trackers(log.guard))
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 150
 while b'"other_trackers"' not in (log.run_folder / "metrics.jsonl").read_bytes():
     assert time.monotonic() < deadline
     time.sleep(0.1)

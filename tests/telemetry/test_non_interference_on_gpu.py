@@ -32,6 +32,8 @@ WAITS = (
     *("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cudaMemcpy"),
 )
 STEPS = 200
+STEPS_OF_A_LOGGER = 1000
+ROUNDS = 50
 
 
 @contextlib.contextmanager
@@ -84,11 +86,11 @@ def test_no_public_call_with_a_gpu_tensor_synchronises(warm, record_property):
     loss = torch.ones((), device="cuda")
     before = dict(warm.guard.counts)
     with syncs_are_errors():
-        for step in range(1, 51):
+        for step in range(1, ROUNDS + 1):
             call_everything_with(warm, step, loss)
     warm.flush()
 
-    record_property("measured", "50 rounds of every public call with CUDA tensors, 0 synchronisations")
+    record_property("measured", f"{ROUNDS} rounds of every public call with CUDA tensors, 0 synchronisations")
     assert not [kind for kind in set(warm.guard.counts) - set(before) if "synchron" in kind.lower()]
     swallowed = {kind: count - before.get(kind, 0) for kind, count in warm.guard.counts.items()}
     # What torch raises in that mode is a RuntimeError, and the guard would have swallowed it.
@@ -141,14 +143,15 @@ def test_the_memory_of_the_gpu_is_left_alone(warm, record_property):
     torch.cuda.synchronize()
     before, streams = torch.cuda.memory_allocated(), torch.cuda.current_stream()
     torch.cuda.reset_peak_memory_stats()
-    for step in range(1, 1001):
+    for step in range(1, STEPS_OF_A_LOGGER + 1):
         warm.log_step(step, train_loss=loss, grad_norm=loss, other={"a": loss})
     torch.cuda.synchronize()
     warm.flush()
     left, peak = torch.cuda.memory_allocated() - before, torch.cuda.max_memory_allocated() - before
 
     record_property(
-        "measured", f"1,000 steps left {left} bytes on the GPU, {peak} at the most, {PLACES * 8} pinned"
+        "measured",
+        f"{STEPS_OF_A_LOGGER:,} steps left {left} bytes on the GPU, {peak} at the most, {PLACES * 8} pinned",
     )
     assert left == 0
     assert peak <= 64 * 1024

@@ -3,11 +3,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-from tests.telemetry.logged import make_logger, read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
+from toolkit.telemetry import live_run
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.peak_memory import peak_memory
 
@@ -61,7 +63,7 @@ def test_the_allocator_s_own_peak_is_read_for_each_device_that_was_used(monkeypa
         monkeypatch.setitem(sys.modules, name, SimpleNamespace())
     monkeypatch.setitem(sys.modules, module, Backend([5 * 1024**3, 0, 1024**3 // 2]))
 
-    assert gpus_in(peak_memory(Guard())) == {"gpu/0/mem_peak_gb": 5.0, "gpu/2/mem_peak_gb": 0.5}
+    assert gpus_in(peak_memory(Guard(), PATIENCE_S)) == {"gpu/0/mem_peak_gb": 5.0, "gpu/2/mem_peak_gb": 0.5}
 
 
 def test_a_device_that_the_script_has_not_initialised_is_left_alone(monkeypatch):
@@ -71,7 +73,7 @@ def test_a_device_that_the_script_has_not_initialised_is_left_alone(monkeypatch)
     monkeypatch.setitem(sys.modules, "torch.cuda", Backend([1], is_initialized=False, read=fail))
     guard = Guard()
 
-    assert gpus_in(peak_memory(guard)) == {}
+    assert gpus_in(peak_memory(guard, PATIENCE_S)) == {}
     assert guard.total == 0
 
 
@@ -103,6 +105,7 @@ def test_a_run_ends_well_whatever_its_allocator_does(tmp_path, monkeypatch):
         raise RuntimeError("no counters")
 
     monkeypatch.setitem(sys.modules, "torch.cuda", Backend([1], read=fail))
+    monkeypatch.setattr(live_run, "peak_memory", partial(peak_memory, timeout_s=PATIENCE_S))
     with make_logger(tmp_path) as log:
         log.log_step(1, train_loss=0.5)
     [end] = read_records(log.run_folder / "metrics.jsonl", "end")

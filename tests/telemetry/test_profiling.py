@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from tests.faults.aftermath import events, records_of
+from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
 
 
@@ -35,9 +36,8 @@ def begin(tmp_path, clock):
     opened = []
 
     def begin(**options):
-        log = TelemetryLogger(
-            "run", log_dir=tmp_path, log_every=1, system=False, control=False, clock=clock, **options
-        )
+        usual = {"log_every": 1, "system": False, "control": False, "close_timeout": PATIENCE_S}
+        log = TelemetryLogger("run", log_dir=tmp_path, clock=clock, **usual, **options)
         opened.append(log)
         return log
 

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
 from toolkit.telemetry import OptionsError, TelemetryOptions
 from toolkit.telemetry.clock import ManualClock
 from toolkit.telemetry.guard import MisuseError
@@ -28,8 +28,12 @@ def make(tmp_path, clock):
 
     def make(**options):
         options = {"diagnostics": False, "clock": clock, **options}
-        made.append(make_logger(tmp_path, **options))
-        return made[-1]
+        log = make_logger(tmp_path, **options)
+        made.append(log)
+        if log.is_live:
+            # The tests do its chores where they want them done, and two at once would not do.
+            log._run.keeper.close(PATIENCE_S)
+        return log
 
     yield make
     for log in made:
@@ -585,13 +589,13 @@ def test_short_spans_written_later_find_the_part_that_was_around_them(make, cloc
     def load():
         with log.span("data_loading"):
             begun.set()
-            loaded.wait(10)
+            loaded.wait(PATIENCE_S)
 
     loader = threading.Thread(target=load, name="loader")
     with log.span("training_iteration"):
         clock.advance(0.1)
         loader.start()
-        begun.wait(10)
+        assert begun.wait(PATIENCE_S)
         with log.span("encode") as encode, log.span("forward"):
             clock.advance(0.1)
         with log.span("backward"):

@@ -178,7 +178,7 @@ def test_a_machine_that_answers_late_holds_nobody_up(monkeypatch):
     may_answer = threading.Event()
 
     def slowly(guard):
-        may_answer.wait(30)
+        may_answer.wait(100)
         return {"host": "here"}
 
     monkeypatch.setattr(environment, "describe_environment", slowly)
@@ -187,11 +187,11 @@ def test_a_machine_that_answers_late_holds_nobody_up(monkeypatch):
     began = time.monotonic()
 
     assert probe.result(0.05) is None
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50
 
     may_answer.set()
 
-    assert probe.result(10) == {"host": "here"}
+    assert probe.result(60) == {"host": "here"}
 
 
 def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
@@ -203,5 +203,5 @@ def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
     probe = EnvironmentProbe(guard)
     probe.start()
 
-    assert probe.result(10) == {}
+    assert probe.result(60) == {}
     assert guard.counts == {"describing the machine: RuntimeError": 1}

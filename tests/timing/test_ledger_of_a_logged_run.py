@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
     log_dir = tmp_path_factory.mktemp("logs")
     for first, last, how in ((0, 50, "killed"), (40, 75, "killed"), (60, 80, "finished")):
         command = [sys.executable, "-c", TRAINING, str(log_dir), str(first), str(last), how]
-        subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True)
+        subprocess.run(command, cwd=ROOT, timeout=100, capture_output=True)
     return log_dir / "run"
 
 
@@ -81,7 +81,8 @@ def test_the_ledger_of_a_run_that_was_killed_twice_is_what_its_records_say(folde
     # Steps 41 to 50 of the first session and 61 to 75 of the second were made again.
     lost = [
         total([record for record in records if record["session"] == session], field, steps)
-        for session, steps in ((1, {45, 50}), (2, {65, 70, 75}))
+        # A slow machine has records of the ledger's own between those of the steps.
+        for session, steps in ((1, range(41, 51)), (2, range(61, 76)))
         for field in ("ledger/training", "ledger/data_wait")
     ]
     assert seconds["redone"] == pytest.approx(sum(lost), rel=0.05)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runfolder.plain_data import without_haste
 from tests.timing.span_run import span_records
 from toolkit.timing.span_tree import (
     IN_A_CIRCLE,
@@ -183,7 +184,7 @@ hostile = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@without_haste
 @given(st.lists(hostile, max_size=12))
 def test_whatever_the_records_hold_every_span_is_in_the_tree_once(records):
     tree = build_tree(records)

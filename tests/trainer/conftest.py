@@ -31,7 +31,8 @@ def mapping():
         guidance_scale=1,
         prompts=["[trigger] a red circle", "a blue star, flat"],
     )
-    process["telemetry"].update(log_every=1, system=False)
+    # A machine that pauses for seconds still gets everything into the files before the end.
+    process["telemetry"].update(log_every=1, system=False, close_timeout=60.0)
     return content
 
 
@@ -90,11 +91,12 @@ def run_folder(tmp_path):
 
 @pytest.fixture
 def records(run_folder):
-    """Read the records of one kind, of this run or of another folder."""
+    """Read the records of one kind, or of every kind, of this run or of another folder."""
 
     def read(event, folder=run_folder):
         path = folder / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [record for record in map(json.loads, lines) if record["event"] == event]
+        # The last line of a run that goes on may be there in part.
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return [record for record in map(json.loads, lines) if event in (None, record["event"])]
 
     return read

@@ -96,6 +96,7 @@ def test_the_share_of_the_lora_is_alpha_over_rank_times_its_product(rank, alpha)
 
 
 def test_dropout_is_for_training_only():
+    torch.manual_seed(0)
     base = nn.Linear(6, 5)
     layer = LoraLinear(base, rank=4, alpha=4.0, dropout=0.5, generator=torch.Generator().manual_seed(0))
     nn.init.normal_(layer.lora_B)

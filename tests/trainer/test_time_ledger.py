@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.timing.trace_checker import check_trace
@@ -15,6 +17,20 @@ from toolkit.runfolder.manifest import read_manifest
 from toolkit.timing.history import read_run_time
 
 ROOT = Path(__file__).parents[2]
+
+# By itself, and so at that very step, however late somebody else would come.
+KILLED_AT_STEP_27 = """
+import os, signal, sys
+from toolkit.trainer.command import main
+from toolkit.trainer.loop import TrainingLoop
+plain = TrainingLoop._end_epoch_if_due
+def end_epoch_or_all(loop):
+    plain(loop)
+    if loop.step == 27:
+        os.kill(os.getpid(), signal.SIGKILL)
+TrainingLoop._end_epoch_if_due = end_epoch_or_all
+sys.exit(main())
+"""
 
 
 @pytest.fixture
@@ -29,20 +45,19 @@ def longer(process):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("longer")
-def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, records, run_folder):
-    began = time.time()
-    run = start()
-    deadline = time.monotonic() + 90
-    while not any(step["global_step"] >= 25 for step in records("step")):
-        assert run.poll() is None, "it ended before it was killed"
-        assert time.monotonic() < deadline, "it never got to step 25"
-        time.sleep(0.02)
-    run.kill()
+def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, write, records, run_folder, tmp_path):
+    run = subprocess.Popen(
+        [sys.executable, "-c", KILLED_AT_STEP_27, str(write())],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    # Not the moment before the call: a machine that pauses may take its time to start a process.
+    began = psutil.Process(run.pid).create_time()
+    assert run.wait(120) == -signal.SIGKILL
     killed = time.time()
-    run.wait()
 
-    began_again = time.time()
     run = start()
+    began_again = psutil.Process(run.pid).create_time()
     output = run.communicate(timeout=120)[0]
     assert run.returncode == 0, output
 
@@ -51,21 +66,23 @@ def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, records, ru
     assert sum(seconds.values()) == pytest.approx(ledger.wall_s, rel=1e-6)
     by_session = [sum(line.seconds for line in session.lines) for session in ledger.sessions]
     assert sum(by_session) == pytest.approx(ledger.wall_s, rel=1e-6)
-    # What a process is before its first line of Python and behind its last is not ours to see: a part of a second.
+    # From the start of a process to its last record; what comes behind that is not ours to see.
+    last = max(record["time"] for record in records(None) if record["session"] == 1)
     end = records("end")[-1]["time"]
-    assert by_session[0] == pytest.approx(killed - began, rel=0.01, abs=1.0)
-    assert by_session[1] == pytest.approx(end - began_again, rel=0.01, abs=0.5)
+    assert by_session[0] == pytest.approx(last - began, abs=0.5)
+    assert by_session[1] == pytest.approx(end - began_again, abs=0.5)
     assert ledger.between_sessions_s < began_again - began
 
     # run.json says when the killed session gave its last sign of life.
-    assert read_manifest(run_folder).sessions[0].ended == pytest.approx(killed, abs=1.5)
+    assert last <= read_manifest(run_folder).sessions[0].ended <= killed
 
     # Killed behind step 25, it went on from the checkpoint of step 20.
     assert records("start")[-1]["resumed_from_step"] == 20
     assert seconds["redone"] > 0
     for entry in ("training", "validation", "checkpoint", "sampling", "startup", "data_wait"):
         assert seconds[entry] > 0, entry
-    assert seconds["unaccounted"] < 0.1 * ledger.wall_s
+    # A few hundredths, and what a pause of the machine adds that falls there.
+    assert seconds["unaccounted"] < 0.3 * ledger.wall_s
     assert ledger.goodput == pytest.approx(seconds["training"] / ledger.wall_s)
 
     steps = records("step")
@@ -80,7 +97,7 @@ def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, records, ru
     trace = run_folder / "trace.json"
     command = [sys.executable, "-m", "toolkit.cli.main", "trace", str(run_folder), "-o", str(trace)]
     finished = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        command, capture_output=True, text=True, timeout=100, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     assert finished.returncode == 0, finished.stderr
     check_trace(trace.read_bytes())

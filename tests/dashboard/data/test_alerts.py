@@ -22,7 +22,7 @@ def store(tmp_path):
 def read(store, *, examined=True):
     store.refresh("r")
     if examined:
-        store.examine("r", wait_s=10.0)
+        store.examine("r", wait_s=60.0)
     return alerts_of(store, "r")
 
 
@@ -137,11 +137,11 @@ def test_news_is_what_goes_on_and_nobody_has_seen_or_muted(tmp_path, store):
 
 def test_the_store_examines_only_what_was_appended_and_forgets_a_deleted_run(tmp_path, store):
     folder = write_run(tmp_path, "r", steps("divergence")[:150])
-    assert store.examine("r", wait_s=10.0) == 1.0
+    assert store.examine("r", wait_s=60.0) == 1.0
     assert store.findings("r") == ()
 
     append(folder, steps("divergence")[150:])
-    store.examine("r", wait_s=10.0)
+    store.examine("r", wait_s=60.0)
 
     assert [finding.kind for finding in store.findings("r")] == ["divergence"]
 

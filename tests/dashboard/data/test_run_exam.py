@@ -92,11 +92,11 @@ def test_each_record_is_shown_once_however_often_the_file_grows(tmp_path, shown)
     records = steps("spike")
     folder = write_run(tmp_path, "r", records[:100])
     exam = exam_of(folder)
-    exam.look(10.0)
+    exam.look(60.0)
     for start in range(100, len(records), 37):
         append(folder, records[start : start + 37])
 
-        assert exam.look(10.0) == 1.0
+        assert exam.look(60.0) == 1.0
 
     assert [record.get("global_step") for record in shown] == [
         record.get("global_step") for record in records
@@ -106,10 +106,10 @@ def test_each_record_is_shown_once_however_often_the_file_grows(tmp_path, shown)
 
 def test_nothing_is_read_again_where_nothing_was_appended(tmp_path, shown):
     exam = exam_of(write_run(tmp_path, "r", steps()))
-    exam.look(10.0)
+    exam.look(60.0)
     number = len(shown)
 
-    exam.look(10.0)
+    exam.look(60.0)
 
     assert len(shown) == number
 
@@ -120,12 +120,12 @@ def test_a_line_that_is_being_written_is_left_for_later_and_not_waited_for(tmp_p
         file.write(b'{"event":"step","global_step":10,')
     exam = exam_of(folder)
 
-    assert exam.look(10.0) == 1.0
+    assert exam.look(60.0) == 1.0
     number = len(shown)
 
     with (folder / METRICS_JSONL).open("ab") as file:
         file.write(b'"train_loss":1.0}\n')
-    exam.look(10.0)
+    exam.look(60.0)
 
     assert len(shown) == number + 1
 
@@ -180,7 +180,7 @@ def test_who_comes_while_another_is_at_it_does_not_wait(tmp_path):
     exam = exam_of(write_run(tmp_path, "r", steps()))
 
     with exam._at_work:
-        assert exam.look(10.0) == 0.0, "so that a page comes back"
+        assert exam.look(60.0) == 0.0, "so that a page comes back"
         assert exam.findings == ()
 
-    assert exam.look(10.0) == 1.0
+    assert exam.look(60.0) == 1.0

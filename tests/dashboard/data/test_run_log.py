@@ -246,7 +246,7 @@ def _device(path):
 
 
 @posix
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("put", "what"),
     [(_fifo, "a FIFO"), (_link, "a symbolic link"), (os.mkdir, "a folder"), (_device, "a device")],
@@ -394,7 +394,7 @@ def test_a_refresh_that_takes_too_long_goes_on_behind(log, folder, monkeypatch):
     may_read.set()
     second = log.refresh(WAIT_S)
 
-    assert took < 5
+    assert took < 25, "the block comes after 30 s"
     assert first.records == 0
     assert second.records == 10
 

@@ -16,7 +16,7 @@ from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_
 from tests.timing.test_span_tree import begun, span
 
 
-def read(log, wait_s=10.0):
+def read(log, wait_s=60.0):
     while not log.refresh(1.0).complete:
         pass
     return log.spans(wait_s)

@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 pytest.importorskip("streamlit")
 
 import streamlit as st
 
+from dashboard.data.completion_reader import CompletionReader
+from dashboard.data.local_store import LocalStore
 from dashboard.settings import DashboardSettings
+from toolkit.runfolder import status
+
+_PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def _no_search_for_components(monkeypatch):
     # Each new tab would read the metadata of every installed package for components; ours comes with its page.
     monkeypatch.setattr("streamlit.components.v2.manifest_scanner.scan_component_manifests", list)
+
+
+@pytest.fixture(autouse=True)
+def _all_the_time_that_it_takes(monkeypatch):
+    """Have pages drawn from whole logs, however slow the machine.
+
+    A page that has waited long enough is drawn from a part and comes back for the rest, which the tab of these
+    tests does not. Where a page does not wait at all, it still does not.
+    """
+    waiting = (LocalStore, ("refresh", "spans", "examine", "time_spent")), (CompletionReader, ("find",))
+    for owner, names in waiting:
+        for name in names:
+            monkeypatch.setattr(owner, name, _patient(getattr(owner, name)))
+    # Nor is a live run silent by the time its page is drawn; one that is stalled has been so for a minute.
+    monkeypatch.setattr(status, "HEARTBEAT_S", 50.0)
+
+
+def _patient(method):
+    @functools.wraps(method)
+    def wait(*args, wait_s=_PATIENCE_S, **options):
+        return method(*args, wait_s=_PATIENCE_S if wait_s else 0.0, **options)
+
+    return wait
 
 
 @pytest.fixture(autouse=True)

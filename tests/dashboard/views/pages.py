@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ _NOT_SHOWN = frozenset(
 
 def open_page(page: str, run: str | None = None, /, **query: str) -> AppTest:
     """Open a page of the dashboard as a browser with this URL would."""
-    tab = AppTest.from_file(APP, default_timeout=30)
+    tab = AppTest.from_file(APP, default_timeout=120)
     for name, value in ({"run": run} if run is not None else {}).items() | query.items():
         tab.query_params[name] = value
     if page in _UNDER_ANOTHER_PATH:
@@ -71,6 +72,15 @@ def said(tab: AppTest) -> str:
 def markdown_of(tab: AppTest) -> list[str]:
     """Return every text that Streamlit takes for Markdown: bodies, labels, tooltips, captions, badges."""
     return [text for kind, name, text in texts(tab) if (kind, name) not in _PLAIN]
+
+
+ESCAPED = re.compile(r"\\[!-/:-@\[-`{-~]")
+"""A character that a backslash keeps from being markup."""
+
+
+def live_markup(tab: AppTest, markup: re.Pattern[str]) -> list[str]:
+    """Return the texts of the page in which something like `markup` would be more than text."""
+    return [text[:200] for text in markdown_of(tab) if markup.search(ESCAPED.sub("", text))]
 
 
 def texts(tab: AppTest) -> Iterator[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.data import local_store
+from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import button, is_well, open_page, press_in_dialog, said
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
@@ -178,8 +178,15 @@ def test_links_and_files_beside_the_runs_are_passed_over_and_said(five, tmp_path
     assert "link is a link and is not followed" in said(tab)
 
 
-def test_a_selection_stays_with_its_run_when_rows_above_it_vanish(logs, monkeypatch):
-    monkeypatch.setattr(local_store, "_SCAN_EVERY_S", 0.0)
+@pytest.fixture
+def _every_call_looks(monkeypatch):
+    """Look at the folder each time: a test changes it quickly, and a slow look would put off the next."""
+    scan = LocalStore._scan
+    monkeypatch.setattr(LocalStore, "_scan", lambda store, *, again=False: scan(store, again=True))
+
+
+@pytest.mark.usefixtures("_every_call_looks")
+def test_a_selection_stays_with_its_run_when_rows_above_it_vanish(logs):
     for name in ("a", "b", "c"):
         write_run(logs, name)
     tab = open_page("runs")
@@ -193,8 +200,8 @@ def test_a_selection_stays_with_its_run_when_rows_above_it_vanish(logs, monkeypa
     assert tab.session_state["_runs_shown"][row] == shown[1]
 
 
-def test_a_picked_run_that_vanishes_is_not_replaced_by_another(logs, monkeypatch):
-    monkeypatch.setattr(local_store, "_SCAN_EVERY_S", 0.0)
+@pytest.mark.usefixtures("_every_call_looks")
+def test_a_picked_run_that_vanishes_is_not_replaced_by_another(logs):
     for name in ("a", "b", "c"):
         write_run(logs, name)
     tab = open_page("runs")

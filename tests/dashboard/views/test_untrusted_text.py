@@ -15,12 +15,14 @@ import streamlit as st
 from dashboard.data.words import md
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
+    ESCAPED,
     EVERY_PAGE,
     OF_A_RUN,
     button,
     chart_data,
     choose,
     is_well,
+    live_markup,
     markdown_of,
     open_page,
     said,
@@ -42,17 +44,6 @@ HOSTILE = (
 
 # What is left of a text once every escaped character is taken out must hold none of these.
 _MARKUP = re.compile(r"!\[|\]\(|<img|<script|:red\[boo|:smile:|:material/home|\$|javascript:|https?://|\n#")
-_ESCAPED = re.compile(r"\\[!-/:-@\[-`{-~]")
-
-
-def live_markup(tab):
-    """Return the texts of the page in which something of a hostile text would be more than text."""
-    found = []
-    for text in markdown_of(tab):
-        left = _ESCAPED.sub("", text)
-        if _MARKUP.search(left):
-            found.append(text[:200])
-    return found
 
 
 def hostile_run(root, name, text, **options):
@@ -125,7 +116,7 @@ def test_a_hostile_text_is_text_on_every_page(logs, text):
         tab.switch_page(f"views/{page}.py").run()
 
         assert is_well(tab), page
-        assert not live_markup(tab), page
+        assert not live_markup(tab, _MARKUP), page
         for chart in chart_data(tab):
             figure = json.loads(chart)["figure"]
             assert "<img" not in figure, page
@@ -141,7 +132,7 @@ def test_the_dialogs_of_a_hostile_run_show_its_name_as_text(logs, text):
         choose(tab, entry)
 
         assert is_well(tab), entry
-        assert not live_markup(tab), entry
+        assert not live_markup(tab, _MARKUP), entry
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -153,7 +144,7 @@ def test_a_hostile_name_in_the_url_is_text(logs, text):
         tab = open_page(page, written, runs=written, q=written, filter=written, status=written, tag=written)
 
         assert is_well(tab), page
-        assert not live_markup(tab), page
+        assert not live_markup(tab, _MARKUP), page
 
 
 def test_a_hostile_name_is_text_in_the_navigation_too(logs, monkeypatch):
@@ -170,7 +161,7 @@ def test_a_hostile_name_is_text_in_the_navigation_too(logs, monkeypatch):
     open_page("overview", "r")
 
     assert f"Run · {md(HOSTILE[0], 28)}" in sections
-    assert not any(_MARKUP.search(_ESCAPED.sub("", section)) for section in sections)
+    assert not any(_MARKUP.search(ESCAPED.sub("", section)) for section in sections)
 
 
 @pytest.mark.parametrize("name", ["Dashboard", "  ", "Run"])
@@ -190,7 +181,7 @@ def test_a_hostile_filter_is_text(logs, text):
     tab.text_input[0].set_value(text).run()
 
     assert is_well(tab)
-    assert not live_markup(tab)
+    assert not live_markup(tab, _MARKUP)
 
 
 def test_hostile_folder_names_are_listed_and_opened_like_any_other(logs):
@@ -217,7 +208,7 @@ def test_hostile_folder_names_are_listed_and_opened_like_any_other(logs):
     tab = open_page("runs")
 
     assert is_well(tab)
-    assert not live_markup(tab)
+    assert not live_markup(tab, _MARKUP)
     assert len(tab.dataframe[0].value) == len(names) + 1
     assert "good" in list(tab.dataframe[0].value["Run"])
 
@@ -225,7 +216,7 @@ def test_hostile_folder_names_are_listed_and_opened_like_any_other(logs):
         opened = open_page("overview", key)
 
         assert is_well(opened), key
-        assert not live_markup(opened), key
+        assert not live_markup(opened, _MARKUP), key
         assert opened.get("bidi_component"), f"{key!r} has a curve"
 
 
@@ -258,7 +249,7 @@ def test_a_metric_whose_chart_fails_is_named_as_text(logs, monkeypatch):
         tab = open_page(page, "r")
 
         assert "could not be drawn" in said(tab), page
-        assert not live_markup(tab), page
+        assert not live_markup(tab, _MARKUP), page
 
 
 def test_paths_of_a_hostile_record_open_nothing_outside_the_folder(logs):

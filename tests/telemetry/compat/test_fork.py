@@ -12,8 +12,10 @@ import time
 
 import pytest
 
-from tests.telemetry.logged import read_records
+from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import OptionsError
+from toolkit.telemetry import logger as logger_module
+from toolkit.telemetry.checkpoint_files import look_at
 from toolkit.telemetry.compat.fork import (
     TelemetryLogger,
     extract_lora_metadata,
@@ -39,6 +41,8 @@ CONFIG = {
         "lr_scheduler": "cosine",
     },
 }
+
+QUIET = {"system": False, "close_timeout": PATIENCE_S}
 
 SIGNATURES = {
     "__init__": ["run_name", "log_dir", "enable_tensorboard", "enable_wandb"],
@@ -66,7 +70,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fork")
     weights = folder / "greyjacket.safetensors"
     weights.write_bytes(b"weights")
-    telemetry = TelemetryLogger(get_run_name(CONFIG), folder)
+    telemetry = TelemetryLogger(get_run_name(CONFIG), folder, close_timeout=PATIENCE_S)
     telemetry.log_start(
         CONFIG,
         extract_lora_metadata(CONFIG["network"]),
@@ -80,7 +84,9 @@ def run(tmp_path_factory):
         telemetry.log_step(
             step, step // 10, {"train_loss": loss, "lr": 1e-3, "grad_norm": None, "loss/mse": loss}
         )
-    telemetry.log_checkpoint(20, str(weights), is_best=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logger_module, "look_at", lambda path, _, guard: look_at(path, PATIENCE_S, guard))
+        telemetry.log_checkpoint(20, str(weights), is_best=True)
     telemetry.log_eval(20, {"val_loss": 0.25, "clip": 0.5})
     telemetry.log_epoch(2, {"train_loss": 0.05})
     telemetry.log_control_change({"log_every": 10}, {"log_every": 20})
@@ -129,7 +135,7 @@ def test_everything_else_is_kept_too(run):
 
 def test_a_second_start_goes_on_in_the_same_folder(tmp_path):
     for first in (1, 3):
-        telemetry = TelemetryLogger("again", str(tmp_path), system=False)
+        telemetry = TelemetryLogger("again", str(tmp_path), **QUIET)
         for step in (first, first + 1):
             telemetry.log_step(step, 0, {"train_loss": 1.0})
         telemetry.close()
@@ -140,14 +146,14 @@ def test_a_second_start_goes_on_in_the_same_folder(tmp_path):
 
 
 def test_a_request_is_handed_out_once_and_answered_once(tmp_path):
-    telemetry = TelemetryLogger("asked", tmp_path, system=False)
+    telemetry = TelemetryLogger("asked", tmp_path, **QUIET)
     telemetry.telemetry.declare_action("save")
     telemetry.log_step(1, 0, {"train_loss": 1.0})
     request = {"log_every": 50, "actions": ["save"], "timestamp": time.time()}
     asked = tmp_path / "asked/.asked"
     asked.write_text(json.dumps(request))
     os.replace(asked, telemetry.control_path)
-    handed_out, step, deadline = [], 1, time.monotonic() + 30
+    handed_out, step, deadline = [], 1, time.monotonic() + PATIENCE_S
     while not handed_out and time.monotonic() < deadline:
         step += 1
         telemetry.log_step(step, 0, {"train_loss": 1.0})
@@ -168,11 +174,11 @@ def test_a_request_is_handed_out_once_and_answered_once(tmp_path):
 
 
 def test_a_change_of_the_scripts_own_is_not_taken_for_one_that_was_handed_out(tmp_path):
-    telemetry = TelemetryLogger("own", tmp_path, system=False)
+    telemetry = TelemetryLogger("own", tmp_path, **QUIET)
     request = tmp_path / "own/.asked"
     request.write_text(json.dumps({"log_every": 50, "timestamp": time.time()}))
     os.replace(request, telemetry.control_path)
-    step, control, deadline = 0, None, time.monotonic() + 30
+    step, control, deadline = 0, None, time.monotonic() + PATIENCE_S
     while control is None and time.monotonic() < deadline:
         step += 1
         telemetry.log_step(step, 0, {"train_loss": 1.0})
@@ -189,7 +195,7 @@ def test_a_change_of_the_scripts_own_is_not_taken_for_one_that_was_handed_out(tm
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
 def test_a_copy_writes_nothing(tmp_path, copied):
-    telemetry = TelemetryLogger("copied", tmp_path, system=False)
+    telemetry = TelemetryLogger("copied", tmp_path, **QUIET)
     telemetry.log_step(1, 0, {"train_loss": 1.0})
     copy_of_it = copied(telemetry)
     copy_of_it.log_step(2, 0, {"train_loss": 2.0})
@@ -203,7 +209,7 @@ def test_a_copy_writes_nothing(tmp_path, copied):
 
 
 def test_values_that_make_no_sense_do_not_reach_the_loop(tmp_path):
-    telemetry = TelemetryLogger("odd", tmp_path, system=False)
+    telemetry = TelemetryLogger("odd", tmp_path, **QUIET)
     telemetry.log_start(None, None, None, None)
     telemetry.log_step(1, 0, "no mapping")
     telemetry.log_step(2, 0, None)
@@ -218,7 +224,7 @@ def test_values_that_make_no_sense_do_not_reach_the_loop(tmp_path):
 
 
 def test_a_broken_logger_does_not_stop_the_loop(tmp_path, monkeypatch):
-    telemetry = TelemetryLogger("broken", tmp_path, system=False)
+    telemetry = TelemetryLogger("broken", tmp_path, **QUIET)
 
     def broken(*_, **__):
         raise RuntimeError("broken")
@@ -249,7 +255,7 @@ def test_an_exception_ends_the_run_as_failed(tmp_path):
     error = ValueError("boom")
 
     def train():
-        with TelemetryLogger("failing", tmp_path, system=False):
+        with TelemetryLogger("failing", tmp_path, **QUIET):
             raise error
 
     with pytest.raises(ValueError) as caught:

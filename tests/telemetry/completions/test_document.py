@@ -23,7 +23,7 @@ def test_the_command_shows_what_the_lines_above_it_log(tmp_path):
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=True,
-        timeout=60,
+        timeout=100,
     )
     (command,) = commands(DOCUMENT)
     _, _, *arguments = shlex.split(command)
@@ -33,7 +33,7 @@ def test_the_command_shows_what_the_lines_above_it_log(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=100,
     )
     records = [json.loads(line) for line in shown.stdout.splitlines()]
 

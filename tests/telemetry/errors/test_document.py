@@ -23,7 +23,7 @@ def run(folder, *command):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert (finished.returncode, finished.stderr) == (0, "")
     return finished.stdout

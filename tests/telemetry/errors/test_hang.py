@@ -249,10 +249,17 @@ def test_every_sentence_of_the_catalogue_is_said_and_has_no_gap():
 # ---------------------------------------------------------------- where threads stand
 
 
+def wait_for_all(threads, arrived):
+    """Wait until each thread is at its place: one that has started may not have come to its own code yet."""
+    for _ in threads:
+        assert arrived.acquire(timeout=60)
+
+
 def test_every_thread_is_told_of_but_ours_and_those_at_the_same_place_together():
-    waiting = threading.Event()
+    waiting, arrived = threading.Event(), threading.Semaphore(0)
 
     def wait_here():
+        arrived.release()
         waiting.wait()
 
     threads = [
@@ -262,7 +269,8 @@ def test_every_thread_is_told_of_but_ours_and_those_at_the_same_place_together()
     for thread in threads:
         thread.start()
     try:
-        deadline = time.monotonic() + 30
+        wait_for_all(threads, arrived)
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             found = thread_stacks()["stacks"]
             together = [each for each in found if any("wait_here" in line for line in each["stack"])]
@@ -280,13 +288,20 @@ def test_every_thread_is_told_of_but_ours_and_those_at_the_same_place_together()
 
 
 def test_more_than_a_record_has_room_for_is_counted():
-    waiting = threading.Event()
-    places = {}
+    waiting, arrived = threading.Event(), threading.Semaphore(0)
+    places, threads = {}, []
+
+    def wait():
+        arrived.release()
+        waiting.wait()
+
     for number in range(60):
         exec(f"def wait_at_a_place_of_its_own_{number}(wait): wait()", places)
         place = places[f"wait_at_a_place_of_its_own_{number}"]
-        threading.Thread(target=place, args=(waiting.wait,), daemon=True).start()
+        threads.append(threading.Thread(target=place, args=(wait,), daemon=True))
+        threads[-1].start()
     try:
+        wait_for_all(threads, arrived)
         found = thread_stacks()
     finally:
         waiting.set()

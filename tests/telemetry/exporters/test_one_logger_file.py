@@ -283,7 +283,7 @@ def test_a_run_without_spans_leaves_no_file(tmp_path):
 
 
 def test_it_takes_the_spans_of_a_real_run(tmp_path):
-    options = {"log_dir": tmp_path, "system": False, "csv": False, "control": False}
+    options = {"log_dir": tmp_path, "system": False, "csv": False, "control": False, "close_timeout": 60.0}
     with TelemetryLogger("r", **options, one_logger_file=True) as log:
         with log.span("application"), log.span("validation_loop", batches=2) as loop:
             loop.event("validation_metrics_update", current_iteration=3)

@@ -7,6 +7,7 @@ import itertools
 import socket
 import sys
 import threading
+import time
 import traceback
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,7 @@ service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_serv
 
 SECRET = "hf_" + "a1B2c3D4e5" * 3
 ORIGIN = 1_700_000_000.0
+PATIENCE_S = 60.0
 A, B, C = "00000000000000aa", "00000000000000bb", "00000000000000cc"
 
 
@@ -113,7 +115,7 @@ def event(span_id, name, at, **attributes):
 
 
 def exporter(url, **options):
-    return OtlpExporter(url, service_name="greyjacket", run_id="run-1", timeout_s=2.0, **options)
+    return OtlpExporter(url, service_name="greyjacket", run_id="run-1", timeout_s=PATIENCE_S, **options)
 
 
 def attributes(of):
@@ -200,7 +202,8 @@ def test_an_error_becomes_the_status_of_its_span():
 def test_the_sessions_of_a_run_are_one_trace_and_another_run_is_another():
     with receiving() as receiver:
         for run_id, span_id in (("r1", A), ("r1", B), ("r2", C)):
-            OtlpExporter(receiver.url, service_name="s", run_id=run_id).write([span(span_id, "x", 0, 1)])
+            sink = OtlpExporter(receiver.url, service_name="s", run_id=run_id, timeout_s=PATIENCE_S)
+            sink.write([span(span_id, "x", 0, 1)])
 
     first, second, other = (one.trace_id for one in receiver.spans)
     assert first == second != other
@@ -371,6 +374,7 @@ def test_a_missing_opentelemetry_is_said_with_the_command_that_helps(monkeypatch
 
 def test_the_spans_of_a_real_run_arrive_and_a_resumed_one_sends_nothing_twice(tmp_path):
     options = {"log_dir": tmp_path, "system": False, "csv": False, "control": False, "resume": True}
+    options["close_timeout"] = PATIENCE_S
     with receiving() as receiver:
         options |= {"otlp": receiver.url, "export_spans": {"except": ["model_init"]}}
         for batches in (1, 2):
@@ -389,15 +393,16 @@ def test_the_spans_of_a_real_run_arrive_and_a_resumed_one_sends_nothing_twice(tm
 
 def test_a_collector_that_is_down_is_cut_off_and_that_is_said_once(tmp_path, caplog):
     options = {"log_dir": tmp_path, "system": False, "csv": False, "control": False}
+    options["close_timeout"] = PATIENCE_S
     with receiving(*[500] * 100) as receiver:
         log = TelemetryLogger("r", **options, sinks=[exporter(receiver.url)])
         with log.span("validation_loop"):
             pass
         records = log.run_folder / "metrics.jsonl"
-        for _ in range(200):
+        deadline = time.monotonic() + PATIENCE_S
+        while not records.exists() or "otlp is off" not in records.read_text():
+            assert time.monotonic() < deadline
             log.flush(0.05)
-            if "otlp is off" in records.read_text():
-                break
         with log.span("validation_loop"):
             pass
         log.close()
@@ -411,7 +416,7 @@ def test_a_collector_that_is_down_is_cut_off_and_that_is_said_once(tmp_path, cap
 def test_a_login_in_the_address_is_sent_as_one_and_shown_nowhere():
     with receiving() as receiver:
         address = receiver.url.replace("//", "//me:s3cret%21@")
-        exporter = OtlpExporter(address, service_name="run", run_id="r")
+        exporter = OtlpExporter(address, service_name="run", run_id="r", timeout_s=PATIENCE_S)
         exporter.write([span(A, "training_loop", 0.0, 1.0)])
     with pytest.raises(OtlpError) as failure:
         exporter.write([span(B, "training_loop", 0.0, 1.0)])

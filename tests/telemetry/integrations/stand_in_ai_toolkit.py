@@ -214,9 +214,14 @@ class BaseSDTrainProcess:
             return
         number = "" if step is None else f"_{str(step).zfill(9)}"
         path = os.path.join(self.save_root, f"{self.job.name}{number}.safetensors")
+        earlier = self.get_latest_save_path()
+        at = os.stat(earlier).st_mtime_ns if earlier is not None else 0
         with open(path, "w") as file:
             saved = {"step": self.step_num, "epoch": self.epoch_num, "weights": self.network.weights}
             json.dump(saved, file)
+        # The clock of files stands still for milliseconds, and whoever goes on takes the newest.
+        while os.stat(path).st_mtime_ns <= at:
+            os.utime(path)
         path = os.path.join(self.save_root, "optimizer.pt")
         with open(path, "w") as file:
             file.write("state")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.telemetry.logged import read_records
+from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit import outputs, startup, steps, watched_process
 from toolkit.telemetry.integrations.ai_toolkit.between_steps import Asked
@@ -43,7 +43,12 @@ def config(tmp_path):
                 {
                     "type": "sd_trainer",
                     "training_folder": str(tmp_path / "output"),
-                    "telemetry": {"log_dir": str(tmp_path / "logs"), "log_every": 1, "system": False},
+                    "telemetry": {
+                        "log_dir": str(tmp_path / "logs"),
+                        "log_every": 1,
+                        "system": False,
+                        "close_timeout": PATIENCE_S,
+                    },
                     "network": {"type": "lora", "linear": 16, "linear_alpha": 8},
                     "save": {"save_every": 4},
                     "train": {"steps": 10, "validate_every": 5, "lr": 0.1, "batch_size": 2},
@@ -633,7 +638,7 @@ def test_saves_samples_and_intervals_are_answered_while_the_training_goes_on(
     assert records("end")[0]["reason"] == "finished"
     assert process.save_config.save_every == 100
     steps = [record["global_step"] for record in records("checkpoint")]
-    assert steps[1:] == [step for step in (100, 200, 300, 400, 450) if step > steps[0]]
+    assert steps[1:] == [step for step in (100, 200, 300, 400, 450) if step >= steps[0]]
     assert {record["global_step"] for record in records("sample")} == {0, steps[0], 450}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.telemetry.logged import read_records
+from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, attach, detach, status
 from toolkit.telemetry.integrations.ai_toolkit.extension_file import extension_text
 from toolkit.trainer.command import main
@@ -74,7 +74,7 @@ def job(tmp_path):
     process = {
         "type": "sd_trainer",
         "training_folder": "output",
-        "telemetry": {"log_dir": "logs", "log_every": 1},
+        "telemetry": {"log_dir": "logs", "log_every": 1, "close_timeout": PATIENCE_S},
         "train": {"steps": 5},
     }
     path.write_text(json.dumps({"job": "extension", "config": {"name": "greyjacket", "process": [process]}}))
@@ -89,7 +89,7 @@ def start(checkout, job, *flags, **variables):
         env={**environment, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
 
 

@@ -22,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.project.markdown import INTEGRATIONS, blocks
+from tests.telemetry.integrations import asking
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
-from tests.telemetry.logged import read_records
-from toolkit.runfolder.control import write_request
+from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import TelemetryLogger
 
 MODULE = "toolkit.telemetry.integrations.axolotl"
@@ -247,6 +247,7 @@ def config(material):
                 "run_name": "greyjacket",
                 "system": False,
                 "csv": False,
+                "close_timeout": PATIENCE_S,
                 **(telemetry or {}),
             },
             **{name: value for name, value in given.items() if value is not None},
@@ -296,12 +297,7 @@ class At(TrainerCallback):
 def ask(axolotl, step, action):
     """Return a callback that asks for something as somebody with an editor would, and has the run look at it."""
 
-    def write(_):
-        log = axolotl.plugin.log
-        write_request(log.run_folder, actions=[action])
-        log._run._look_at_control()
-
-    return At(step, write)
+    return At(step, lambda _: asking.ask(axolotl.plugin.log, actions=[action]))
 
 
 @pytest.fixture(scope="module")

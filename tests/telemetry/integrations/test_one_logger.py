@@ -33,7 +33,7 @@ PROLOGUE = """
     class Mine(StrEnum):
         ENCODE = "encode"
 
-    quiet = {"system": False, "csv": False, "control": False}
+    quiet = {"system": False, "csv": False, "control": False, "close_timeout": 60.0}
     training = TrainingTelemetryConfig(
         perf_tag_or_fn=["vit", "h100"],
         global_batch_size_or_fn=8,
@@ -155,7 +155,7 @@ def by_callbacks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("callbacks")
     exporter = {
         "class_name": "toolkit.telemetry.integrations.one_logger.RunFolderExporter",
-        "config": {"log_dir": "logs", "system": False, "csv": False, "control": False},
+        "config": {"log_dir": "logs", "system": False, "csv": False, "control": False, "close_timeout": 60.0},
     }
     (folder / "one_logger_exporters_config.yaml").write_text(json.dumps({"exporters": [exporter]}))
     said = play(folder, BY_CALLBACKS)

@@ -15,9 +15,9 @@ import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from tests.telemetry.integrations.asking import ask
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
-from tests.telemetry.logged import Arriving, make_logger, read_records
-from toolkit.runfolder.control import write_request
+from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger, read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.device_scalars import PendingScalar
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
@@ -25,7 +25,7 @@ from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWat
 from toolkit.telemetry.integrations.transformers.start_facts import about_model
 from toolkit.telemetry.options import OptionsError
 
-QUIET = {"system": False, "csv": False}
+QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 
 
 def make_trainer(folder, *callbacks, trainer=Trainer, model=None, **arguments):
@@ -87,9 +87,7 @@ class AskAt(TrainerCallback):
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == self.step - 1:
-            log = self.telemetry.log
-            write_request(log.run_folder, **self.request)
-            log._run._look_at_control()
+            ask(self.telemetry.log, **self.request)
 
 
 class AtHook(TrainerCallback):
@@ -826,7 +824,7 @@ def test_two_ranks_write_one_run_and_stop_at_the_same_step(tmp_path):
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
     )
 
     assert finished.returncode == 0, finished.stderr

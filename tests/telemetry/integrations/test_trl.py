@@ -10,7 +10,7 @@ from peft import LoraConfig
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from tests.telemetry.integrations.tiny_language_model import make_model, make_tokenizer
-from tests.telemetry.logged import read_records
+from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 
 QUESTION = [{"role": "user", "content": "what colour is the sky"}]
@@ -38,7 +38,8 @@ def arguments(folder, kind, **others):
 
 def telemetry(folder):
     """Return the callback, strict: that it uses the logger wrongly anywhere would end the training."""
-    return TelemetryCallback(log_dir=folder / "logs", log_every=1, system=False, csv=False, strict=True)
+    quiet = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
+    return TelemetryCallback(log_dir=folder / "logs", log_every=1, strict=True, **quiet)
 
 
 def train(folder, trainer):

@@ -23,7 +23,7 @@ from trl import (
 )
 
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
-from tests.telemetry.logged import read_records
+from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.integrations.trl_completions import kind_of
 
@@ -72,6 +72,7 @@ def train(folder, make, config, rows, *, interval=2, eval_rows=None, completions
         log_every=1,
         system=False,
         csv=False,
+        close_timeout=PATIENCE_S,
         diagnostics=False,
         strict=True,
         completions=completions if completions is not None else {"interval": interval},
@@ -364,7 +365,11 @@ def test_a_tokenizer_that_fails_ends_no_training(tmp_path):
         raise RuntimeError("Already borrowed")
 
     callback = TelemetryCallback(
-        log_dir=tmp_path / "logs", system=False, csv=False, completions={"interval": 1}
+        log_dir=tmp_path / "logs",
+        system=False,
+        csv=False,
+        close_timeout=PATIENCE_S,
+        completions={"interval": 1},
     )
     trainer = DPOTrainer(
         model=make_model(),

@@ -164,7 +164,7 @@ def to(url, service="webhook", *, secret=None, when=("start",), milestones=(), p
     )
 
 
-def wait_until(is_so, timeout_s=30.0):
+def wait_until(is_so, timeout_s=100.0):
     """Wait until something is so, at most for a generous while; whether it is then is for the caller to say."""
     deadline = time.monotonic() + timeout_s
     while not is_so() and time.monotonic() < deadline:

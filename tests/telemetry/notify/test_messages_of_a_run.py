@@ -348,7 +348,7 @@ def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, c
     with raw_receiving(never_answer) as receiver:
         with receiving() as other:
             log = make_logger(
-                tmp_path, "r", log_every=1, close_timeout=2.0, messages=[webhook(receiver), webhook(other)]
+                tmp_path, "r", log_every=1, close_timeout=5.0, messages=[webhook(receiver), webhook(other)]
             )
             slowest = 0.0
             for step in range(2000):
@@ -496,13 +496,14 @@ if sys.argv[2] == "close":
 """
 
 
-def training_yaml(folder):
+def training_yaml(folder, close_timeout=60.0):
     return f"""
         config:
           name: greyjacket
           telemetry:
             log_dir: {folder}
             log_every: 1
+            close_timeout: {close_timeout}
             messages:
               - {{to: lark, url_env: LARK_HOOK, secret_env: LARK_SECRET, when: [start, finish, failure]}}
     """
@@ -544,7 +545,7 @@ def test_a_process_that_crashes_tells_why(tmp_path, start):
 def test_a_process_whose_receiver_hangs_ends_in_time(tmp_path, start):
     with raw_receiving(never_answer) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path), "leave", 0, env=env).end()
+        ended = start(TRAINING, training_yaml(tmp_path, close_timeout=5.0), "leave", 0, env=env).end()
 
     assert ended.code == 0
     assert "no answer yet; it may have arrived when the run closed" in ended.err

@@ -93,7 +93,9 @@ def test_a_real_run_full_of_secrets_sends_none(tmp_path, monkeypatch):
             "planted": [value for _, value in PLANTED],
             "telemetry": {"log_dir": str(tmp_path), "messages": wishes},
         }
-        log = TelemetryLogger.from_config({"config": config}, system=False, csv=False, log_every=1)
+        log = TelemetryLogger.from_config(
+            {"config": config}, system=False, csv=False, log_every=1, close_timeout=60.0
+        )
         log.log_step(1, train_loss=0.5, **{"metric of jane.roe": 1.0})
         for number, (_, value) in enumerate(PLANTED[::20]):
             log.log_event(

@@ -29,8 +29,8 @@ def send(url, timeout_s=20.0, **options):
 def take_request(connection):
     """Read all of a request: to close a connection with something unread in it is to break it off."""
     data = b""
-    while not data.endswith(REQUEST.body):
-        data += connection.recv(65536)
+    while not data.endswith(REQUEST.body) and (more := connection.recv(65536)):
+        data += more
 
 
 def refusal(url, **options):
@@ -154,9 +154,10 @@ def test_a_name_that_no_machine_can_have_is_said_to_be_none(host):
 
 
 def test_nobody_listening_is_said_as_it_is():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    error = refusal(f"http://127.0.0.1:{port}/")
+    # Bound, so that nobody else can have the port meanwhile, and not listening.
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        error = refusal(f"http://127.0.0.1:{held.getsockname()[1]}/")
 
     assert "refused" in str(error).lower()
     assert error.again
@@ -168,9 +169,10 @@ def test_nobody_listening_is_said_as_it_is():
 
 def test_a_service_that_does_not_answer_is_left_in_time():
     with raw_receiving(never_answer) as receiver:
-        error = refusal(receiver.url, timeout_s=0.3)
+        # Long enough for it to be sent first.
+        error = refusal(receiver.url, timeout_s=1.5)
 
-    assert str(error) == "no answer within 0.3 s"
+    assert str(error) == "no answer within 1.5 s"
     assert error.again
     assert error.was_sent
 

@@ -10,7 +10,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.telemetry.notify.exchange import Answer, NotDelivered
@@ -188,6 +188,7 @@ def test_a_title_of_other_letters_than_ascii_arrives_at_ntfy():
     assert all(len(word) <= 75 for word in request.headers["X-Title"].split())
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=120))
 def test_a_header_of_ntfys_holds_any_title(title):
     header = ntfy.encoded_words(title)

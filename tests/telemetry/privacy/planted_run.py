@@ -12,6 +12,8 @@ from pathlib import Path
 from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.telemetry import TelemetryLogger
 
+PATIENCE_S = 60.0
+"""For all that has to be written at the end, on a slow machine."""
 ERRORS_A_RUN = 80
 """A run keeps the message of so many different errors, and counts the others."""
 
@@ -65,7 +67,11 @@ def main(arguments):
     failing = functions_that_fail(Path(log_dir).parent, [*planted, *harmless])
     for first in range(0, len(failing), ERRORS_A_RUN):
         with TelemetryLogger(
-            f"failures from {first}", log_dir=log_dir, system=False, errors={"source": True, "locals": True}
+            f"failures from {first}",
+            log_dir=log_dir,
+            system=False,
+            errors={"source": True, "locals": True},
+            close_timeout=PATIENCE_S,
         ) as log:
             fail(log, failing[first : first + ERRORS_A_RUN])
     with TelemetryLogger(
@@ -77,6 +83,7 @@ def main(arguments):
         spans="all",
         errors={"source": True},
         one_logger_file=True,
+        close_timeout=PATIENCE_S,
     ) as log:
         train(log, planted, harmless)
         # A line of the program itself, which the stack of the error repeats.

@@ -478,7 +478,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(pieces, max_size=25).map("".join))
 def test_names_are_found_from_their_ends_as_they_are_letter_by_letter(text):
     found = {match.span() for match in secret_shapes._assigned_names(text)}
@@ -497,7 +497,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(anything)
 def test_masking_never_raises_and_masking_twice_changes_nothing_more(value):
     once = mask_secrets(value)
@@ -505,6 +505,7 @@ def test_masking_never_raises_and_masking_twice_changes_nothing_more(value):
     assert mask_secrets(once) == once
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.text(alphabet="abcdefghij", max_size=6), st.integers() | st.floats(allow_nan=False))
 )

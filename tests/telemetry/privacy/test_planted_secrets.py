@@ -38,7 +38,7 @@ def log_dir(tmp_path_factory):
         env={**os.environ, **ENVIRON, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
     )
     assert IN_A_LINE in finished.stderr, finished.stderr[-2000:]
     folder = main_run(log_dir)

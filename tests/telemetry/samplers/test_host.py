@@ -45,12 +45,11 @@ def test_the_second_sample_has_them():
 def test_rates_are_per_second_of_the_time_that_passed(monkeypatch):
     clock = ManualClock()
     host = HostSampler(clock=clock)
-    totals = iter([0, 30 * 1024**2, 10 * 1024**2])
-    monkeypatch.setattr(
-        psutil, "disk_io_counters", lambda: SimpleNamespace(read_bytes=0, write_bytes=next(totals))
-    )
+    counters = SimpleNamespace(read_bytes=0, write_bytes=0)
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda: counters)
     samples = []
-    for _ in range(3):
+    for written in (0, 30 * 1024**2, 10 * 1024**2):
+        counters.write_bytes = written
         samples.append(host.sample())
         clock.advance(10)
 

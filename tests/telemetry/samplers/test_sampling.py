@@ -13,6 +13,8 @@ from toolkit.telemetry.samplers.gpu import NvmlSampler
 from toolkit.telemetry.samplers.sampler import NothingToSample
 from toolkit.telemetry.samplers.sampling import SystemSampling, default_samplers
 
+PATIENCE_S = 60.0
+
 
 class Steady:
     """Answers with a count of how often it was asked."""
@@ -23,9 +25,11 @@ class Steady:
         self.asked = 0
         self.closed_on: str | None = None
         self.asked_on: str | None = None
+        self.asked_at: list[float] = []
 
     def sample(self):
         self.asked += 1
+        self.asked_at.append(time.monotonic())
         self.asked_on = threading.current_thread().name
         return {self.metric: self.asked}
 
@@ -45,7 +49,7 @@ class Hanging(Steady):
     def sample(self):
         if self.asked >= self.answers:
             self.hangs.set()
-            self.let_go.wait(30)
+            self.let_go.wait(100)
         return super().sample()
 
 
@@ -61,7 +65,7 @@ class Absent(Steady):
         raise NothingToSample("no such hardware")
 
 
-def until(condition, timeout_s=5.0):
+def until(condition, timeout_s=PATIENCE_S):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
@@ -86,18 +90,17 @@ def test_samples_of_all_sources_are_merged(quick):
     system = start(Steady("one", "a"), Steady("two", "b"))
 
     until(lambda: set(system.latest()) == {"a", "b"})
-    system.stop(1)
+    system.stop(PATIENCE_S)
 
 
 def test_sampling_never_goes_faster_than_once_a_second():
     steady = Steady()
     system = start(steady, interval_s=0.001)
 
-    until(lambda: steady.asked)
-    time.sleep(0.2)
-    system.stop(1)
+    until(lambda: len(steady.asked_at) >= 2)
+    system.stop(PATIENCE_S)
 
-    assert steady.asked == 1
+    assert steady.asked_at[1] - steady.asked_at[0] > 0.99
 
 
 def test_each_source_has_a_daemon_thread_of_its_own_and_is_closed_on_it(quick):
@@ -107,7 +110,7 @@ def test_each_source_has_a_daemon_thread_of_its_own_and_is_closed_on_it(quick):
     threads = [thread for thread in threading.enumerate() if thread.name in (one.asked_on, two.asked_on)]
     all_daemons = all(thread.daemon for thread in threads)
 
-    system.stop(1)
+    system.stop(PATIENCE_S)
 
     assert one.asked_on != two.asked_on
     assert len(threads) == 2
@@ -119,10 +122,10 @@ def test_a_hung_source_holds_up_nobody_and_is_named(quick):
     clock = ManualClock()
     steady, hanging = Steady(), Hanging()
     system = start(steady, hanging, clock=clock)
-    hanging.hangs.wait(5)
+    assert hanging.hangs.wait(PATIENCE_S)
     answered_once = "hanging_asked" in system.latest()
     clock.advance(60)
-    until(lambda: "asked" in system.latest())
+    until(lambda: "asked" in system.latest() and system.stale() == ["hanging"])
 
     stale, latest = system.stale(), system.latest()
     began = time.monotonic()
@@ -133,7 +136,7 @@ def test_a_hung_source_holds_up_nobody_and_is_named(quick):
     assert answered_once
     assert stale == ["hanging"]
     assert "hanging_asked" not in latest, "a value of long ago is not the latest"
-    assert took < 1
+    assert took < 30
 
 
 def test_a_driver_that_hangs_at_its_first_call_is_named_too(quick, make_gpu, make_nvml):
@@ -156,7 +159,7 @@ def test_nvml_is_initialised_on_its_own_thread_and_let_go_there(quick, make_gpu,
     system = start(NvmlSampler(nvml=nvml, environ={}))
     until(lambda: system.latest().get("gpu_util") == 87)
 
-    system.stop(1)
+    system.stop(PATIENCE_S)
 
     assert nvml.init_threads == ["telemetry-sampler-nvml"]
     assert not nvml.is_open
@@ -165,14 +168,15 @@ def test_nvml_is_initialised_on_its_own_thread_and_let_go_there(quick, make_gpu,
 def test_old_values_run_out(quick):
     clock = ManualClock()
     steady = Steady()
-    system = start(steady, interval_s=2.0, clock=clock)
+    # So long that it is not asked again, however long the test takes.
+    system = start(steady, interval_s=1000.0, clock=clock)
     until(lambda: system.latest())
-    clock.advance(6.9)
+    clock.advance(3000.9)
     still_fresh = system.latest()
     clock.advance(0.2)
 
     latest = system.latest()
-    system.stop(1)
+    system.stop(PATIENCE_S)
 
     assert still_fresh == {"asked": 1}
     assert latest == {}
@@ -187,12 +191,13 @@ def test_a_source_that_fails_five_times_in_a_row_rests(quick):
 
     state = system.sources()
     began = time.monotonic()
-    system.stop(1)
+    system.stop(PATIENCE_S)
+    took = time.monotonic() - began
 
     assert failing.asked == 5
     assert state == {"steady": "failing"}
     assert guard.counts == {"sampling steady: RuntimeError": 5}
-    assert time.monotonic() - began < 0.5, "a rest ends when sampling does"
+    assert took < 30, "a rest ends when sampling does"
 
 
 def test_a_source_with_nothing_to_sample_ends_quietly(quick):
@@ -206,7 +211,7 @@ def test_a_source_with_nothing_to_sample_ends_quietly(quick):
     assert system.sources() == {"absent": "ended"}
     assert system.stale() == []
     assert guard.total == 0
-    system.stop(1)
+    system.stop(PATIENCE_S)
 
 
 def test_a_source_that_raises_while_it_is_closed_is_counted(quick):
@@ -218,7 +223,7 @@ def test_a_source_that_raises_while_it_is_closed_is_counted(quick):
     system = start(Clinging("clinging"), guard=guard)
     until(lambda: system.latest())
 
-    system.stop(1)
+    system.stop(PATIENCE_S)
 
     assert guard.counts == {"closing the clinging sampler: RuntimeError": 1}
 
@@ -226,8 +231,8 @@ def test_a_source_that_raises_while_it_is_closed_is_counted(quick):
 def test_stopping_twice_or_before_the_start_is_harmless():
     system = SystemSampling([Steady()], interval_s=1, clock=SystemClock(), guard=Guard())
 
-    system.stop(1)
-    system.stop(1)
+    system.stop(PATIENCE_S)
+    system.stop(PATIENCE_S)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -252,7 +257,7 @@ def test_the_default_sources_say_something_about_this_machine(tmp_path):
     system = start(*default_samplers(tmp_path, guard), guard=guard, interval_s=1)
 
     until(lambda: {"cpu_mem_rss_mb", "disk_free_gb"} <= set(system.latest()))
-    system.stop(2)
+    system.stop(PATIENCE_S)
 
     assert set(system.sources()) == {"host", "disk", "nvml", "torch"}
     assert guard.counts == {}
@@ -262,10 +267,12 @@ def test_reading_the_latest_costs_the_training_thread_next_to_nothing(tmp_path):
     system = start(*default_samplers(tmp_path), interval_s=1)
     until(lambda: "cpu_mem_rss_mb" in system.latest())
 
-    began = time.perf_counter()
-    for _ in range(10_000):
-        system.latest()
-    each_s = (time.perf_counter() - began) / 10_000
-    system.stop(2)
+    each_s = []
+    for _ in range(10):
+        began = time.perf_counter()
+        for _ in range(1000):
+            system.latest()
+        each_s.append((time.perf_counter() - began) / 1000)
+    system.stop(PATIENCE_S)
 
-    assert each_s < 50e-6
+    assert min(each_s) < 50e-6

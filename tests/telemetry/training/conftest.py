@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.telemetry.logged import make_logger
+from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.telemetry import environment
 from toolkit.telemetry.clock import ManualClock
+from toolkit.telemetry.training import saving
 
 
 @pytest.fixture(autouse=True)
 def _a_machine_that_is_described_at_once(monkeypatch):
     monkeypatch.setattr(environment, "describe_environment", lambda guard: {"host": "here", "os": "an os"})
+
+
+@pytest.fixture(autouse=True)
+def _time_to_look_at_checkpoints(monkeypatch):
+    monkeypatch.setattr(saving, "_LOOK_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import sys
+import time
+from types import SimpleNamespace
 
 from nv_one_logger.api.config import OneLoggerConfig
+from nv_one_logger.core import time as their_time
 from nv_one_logger.core.exceptions import OneLoggerError
 from nv_one_logger.exporter.exporter import Exporter
 from nv_one_logger.recorder.default_recorder import ExportCustomizationMode
@@ -75,6 +78,10 @@ def play(script):
 
 
 def _play(script):
+    # Each time that it is told it converts to its other clock by reading both, one after the other: between the two a
+    # busy machine may pause, and all lengths would be wrong by that.
+    now, counter = time.time(), time.perf_counter()
+    their_time.time = SimpleNamespace(time=lambda: now, perf_counter=lambda: counter)
     kept = Kept()
     provider = TrainingTelemetryProvider.instance()
     provider.with_base_config(OneLoggerConfig(**script["base"])).with_exporter(kept)

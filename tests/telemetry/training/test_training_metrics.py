@@ -160,7 +160,7 @@ def test_closing_the_logger_inside_the_loop_tells_of_the_rest(log, clock):
 def test_a_script_that_dies_of_an_exception_tells_of_the_rest(tmp_path):
     script = """
         from toolkit.telemetry import TelemetryLogger
-        log = TelemetryLogger("r", log_dir="logs", system=False, csv=False, control=False)
+        log = TelemetryLogger("r", log_dir="logs", system=False, csv=False, control=False, close_timeout=60.0)
         log.training.on_train_start()
         for _ in range(3):
             with log.training.training_iteration():
@@ -172,7 +172,7 @@ def test_a_script_that_dies_of_an_exception_tells_of_the_rest(tmp_path):
         cwd=tmp_path,
         env={"PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
-        timeout=60,
+        timeout=100,
     )
 
     assert b"the script is broken" in done.stderr

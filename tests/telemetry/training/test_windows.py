@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.telemetry.training.windows import Sizes, Window
+
+# However long an example takes on a machine that pauses.
+tries = settings(deadline=None)
 
 SIZES = Sizes(batch=4, tokens_per_sample=10, flops_per_sample=3.0)
 
@@ -42,6 +45,7 @@ def figures(window):
     }
 
 
+@tries
 @given(iterations, st.integers(min_value=0, max_value=40))
 def test_two_windows_together_are_the_whole(iterations, cut):
     first, second = counted(iterations[:cut]), counted(iterations[cut:])
@@ -50,6 +54,7 @@ def test_two_windows_together_are_the_whole(iterations, cut):
     assert figures(first) == figures(counted(iterations))
 
 
+@tries
 @given(iterations)
 def test_sizes_that_become_known_later_come_to_the_same_sums(iterations):
     late = counted(iterations, Sizes())

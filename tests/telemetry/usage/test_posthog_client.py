@@ -159,7 +159,7 @@ def test_nothing_of_it_is_imported_before_the_first_event():
         "posthog_client.PostHogClient('http://127.0.0.1:1', 'k', 'i'); print('posthog' in sys.modules)"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
 
     assert ended.stdout.strip() == "False"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 
-from tests.telemetry.logged import make_logger, read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
 from toolkit.telemetry.usage.allowed import EVENTS
 from toolkit.telemetry.usage.event import OF_THE_SERVICE
 from toolkit.telemetry.usage.story import UsageStory, events_of
@@ -185,6 +185,8 @@ def test_the_same_records_make_the_same_events(tmp_path):
 def test_the_redactor_has_nothing_to_do_behind_the_list(tmp_path):
     """What the allow-list lets through is harmless, so the second fence must leave it as it is."""
     with make_logger(tmp_path, log_every=1) as log:
+        # A start does not wait for long for the machine's description, and this run is over at once.
+        log._run._probe.result(PATIENCE_S)
         log.log_start(
             model={
                 "name": "google/gemma-2b",
