@@ -109,7 +109,7 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
         help=f"The run takes {LOG_EVERY_LOW} to {LOG_EVERY_HIGH}, and changes at most every 30 s.",
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.number_input(
+        shown = st.number_input(
             "steps",
             min_value=LOG_EVERY_LOW,
             max_value=LOG_EVERY_HIGH,
@@ -121,7 +121,8 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
             label_visibility="collapsed",
         )
         if st.button("Apply", key=f"_apply {key}", disabled=off, type="primary"):
-            ask(store, key, {"log_every": kept["value"]}, f"log every {kept['value']}")
+            # What the box shows, and not what was kept of it: that a change was told of first is nobody's promise.
+            ask(store, key, {"log_every": int(shown)}, f"log every {int(shown)}")
 
 
 def _buttons(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:

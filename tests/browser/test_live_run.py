@@ -81,6 +81,8 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     # It logs less often when asked to, and the moment is marked.
     side = sidebar(page)
     side.get_by_role("spinbutton").fill("50")
+    page.keyboard.press("Tab")
+    settle(page)
     side.get_by_role("button", name="Apply").click()
     expect(side.get_by_text(re.compile("log every 50: (pending|applied)")).first).to_be_visible()
     expect(side.get_by_text(re.compile(r"log every 50: applied at step [\d,]+ \(5 → 50\)"))).to_be_visible()

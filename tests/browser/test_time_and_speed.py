@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from tests.browser.looking import figure, settle
 from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
 from tests.dashboard.timed_runs import write_timed_run
+from tests.lengths import is_long
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 FIGURES = "Where the time went, in figures"
@@ -59,6 +60,7 @@ def has_no_overhang(page):
     )
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_on_a_phone_in_the_dark_the_bar_and_the_figures_behind_it_can_be_read(shown, new_page):
     page = new_page(**PHONE, color_scheme="dark")
     shown.open(page, "/overview", run="resumed")

@@ -40,12 +40,21 @@ class Acknowledged:
 class SlowestCall:
     "Times calls; `seconds` is the longest."
 
-    seconds = 0.0
+    def __init__(self):
+        self.longest = [0.0] * 4
 
     def of(self, function, *args, **fields):
         began = time.perf_counter()
         function(*args, **fields)
-        self.seconds = max(self.seconds, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        if took > self.longest[0]:
+            self.longest = sorted([*self.longest[1:], took])
+
+    @property
+    def seconds(self):
+        # Three may have met a pause of the machine. What waits for a fault is held up each time.
+        assert self.longest[0] < 1.0, f"calls that took long: {self.longest}"
+        return self.longest[-1]
 """
 
 LONGEST_PAUSE_S = 10.0
