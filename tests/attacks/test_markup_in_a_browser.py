@@ -393,7 +393,7 @@ def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_and_good_ones_bes
     search.press("Enter")
     expect(main_of(page).get_by_text(f"2 of {runs} runs")).to_be_visible()
     shown.open(page, "/compare", runs="poisoned-0,poisoned-1,good", tag=_TAG)
-    chart(page, "train_loss")
+    page.locator('.telemetry-chart[data-drawn][data-group="compare"][aria-label^="train_loss,"]').wait_for()
     open_everything(page)
     looked.check("Compare")
     is_narrow_enough(page)
