@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import pty
+import re
+import signal
 import subprocess
 import sys
 
@@ -188,6 +191,161 @@ def test_who_waits_at_a_terminal_for_a_long_run_sees_how_far_it_is(tmp_path):
     assert "\rlong.csv: 200,000 records …\r\x1b[K" in in_a_terminal(path)
 
 
+# ------------------------------------------------------------ how it ended
+
+
+def fail(message="batch 3 is empty\nof 7"):
+    raise ValueError(message)
+
+
+def failing_run(folder, error=fail, **options):
+    """Write a run that an exception ends, and return its folder."""
+    with (
+        contextlib.suppress(ValueError, MemoryError, SystemExit),
+        TelemetryLogger("failing", log_dir=folder, log_every=1, system=False, **options) as log,
+    ):
+        for step in range(1, 6):
+            log.log_step(step, train_loss=1.0 / step)
+        with log.span("forward"):
+            error()
+    return folder / "failing"
+
+
+def test_a_run_that_an_exception_ended_says_so_first(tmp_path, doctor):
+    run = failing_run(tmp_path)
+    code, out, _ = doctor(run)
+
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[0] == "failing: failed at step 5: ValueError: batch 3 is empty"
+    assert re.fullmatch(r"    \S*test_doctor.py:\d+ in fail, in forward", lines[1])
+    assert lines[2] == f"    `telemetry errors {run}` shows the stack."
+    assert lines[3:] == [f"  nothing else wrong in {records_in(run)} records"]
+
+
+def test_scripts_learn_of_the_exception_too(tmp_path, doctor):
+    code, out, _ = doctor(failing_run(tmp_path), "--json")
+    found = json.loads(out)
+
+    assert (code, found["status"], found["errors"]) == (1, "failed", [])
+    ending = found["ending"]
+    assert (ending["status"], ending["is_bad"], ending["step"]) == ("failed", True, 5)
+    error = ending["error"]
+    assert (error["type"], error["message"]) == ("ValueError", "ValueError: batch 3 is empty\nof 7")
+    assert error["where"].endswith(" in fail")
+    assert (error["spans"], error["rank"], error["out_of_memory"]) == (["forward"], 0, False)
+
+
+def test_memory_that_ran_out_is_named(tmp_path, doctor):
+    def run_out():
+        raise MemoryError("no room for 2 GiB")
+
+    code, out, _ = doctor(failing_run(tmp_path, run_out), "--json")
+
+    assert code == 1
+    error = json.loads(out)["ending"]["error"]
+    assert (error["type"], error["out_of_memory"]) == ("MemoryError", True)
+
+
+def test_an_error_that_the_run_survived_is_no_end_and_counts_all_the_same(tmp_path, doctor):
+    with TelemetryLogger("r", log_dir=tmp_path, log_every=1, system=False) as log:
+        for step in range(3):
+            log.log_step(step, train_loss=1.0)
+            with contextlib.suppress(ValueError), log.capture_errors():
+                fail(f"batch {step}")
+    code, out, _ = doctor(tmp_path / "r")
+
+    assert code == 1
+    assert out.startswith(f"r: finished, 1 error in {records_in(tmp_path / 'r')} records\n")
+    assert "  CRITICAL  Error (ValueError), step 0, 3 times\n    ValueError: batch 0\n" in out
+    assert doctor(tmp_path / "r", "--kinds", "nan")[0] == 0
+
+
+def in_another_process(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+KILLED = """
+import os, signal, sys
+from toolkit.telemetry import TelemetryLogger
+log = TelemetryLogger("killed", log_dir=sys.argv[1], log_every=1, system=False)
+for step in range(1, 6):
+    log.log_step(step, train_loss=1.0 / step)
+log.training.checkpoint_save(5).__enter__()
+log.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_that_was_killed_is_lost_and_says_what_it_was_in(tmp_path, doctor):
+    killed = in_another_process(KILLED, tmp_path)
+    code, out, _ = doctor(tmp_path / "killed")
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert code == 1
+    lines = out.splitlines()
+    assert re.fullmatch(r"killed: lost at step 5: process \d+ is gone and left no end record", lines[0])
+    assert lines[1] == "    It was in checkpoint_save_sync."
+    assert lines[2].startswith("  nothing else wrong in ")
+
+
+def test_a_run_that_was_asked_to_stop_ended_well(tmp_path, doctor):
+    with TelemetryLogger("r", log_dir=tmp_path, log_every=1, system=False) as log:
+        log.log_step(1, train_loss=1.0)
+        log.close("interrupted")
+    code, out, _ = doctor(tmp_path / "r")
+
+    assert code == 0
+    assert (
+        out == f"r: stopped at step 1 (interrupted), nothing wrong in {records_in(tmp_path / 'r')} records\n"
+    )
+
+
+def test_the_end_record_is_believed_where_run_json_never_got_that_far(tmp_path, doctor):
+    run = failing_run(tmp_path)
+    manifest = json.loads((run / "run.json").read_bytes())
+    manifest["sessions"][-1] |= {"status": "running", "ended": None}
+    (run / "run.json").write_text(json.dumps(manifest))
+
+    assert doctor(run)[1].startswith("failing: failed at step 5: ValueError")
+    (run / "run.json").unlink()
+    assert doctor(run)[1].startswith("failing: failed at step 5: ValueError")
+
+
+def test_the_rank_that_failed_first_is_the_one_to_look_at(tmp_path, doctor):
+    run = log_run(tmp_path, "r", falling(10))
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    error = {
+        "event": "error",
+        "session": 1,
+        "rank": 2,
+        "type": "OSError",
+        "message": "OSError: disk",
+        "seq": 1,
+    }
+    end = {"event": "end", "session": 1, "rank": 2, "seq": 2, "status": "failed", "reason": "failed"}
+    (run / "ranks").mkdir()
+    lines = [{**each, "time": records[-1]["time"] - 1.0} for each in (error, end)]
+    (run / "ranks" / "00002.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, out, _ = doctor(run)
+
+    assert code == 1
+    assert out.startswith("r: finished at step 10; rank 2 failed: OSError: disk\n")
+
+
+def test_telemetry_that_failed_is_said_and_harms_no_run(tmp_path, doctor):
+    with TelemetryLogger("r", log_dir=tmp_path, log_every=1, system=False) as log:
+        log.log_step(1, train_loss=1.0)
+        log.guard.report("testing", OSError("made up"))
+    code, out, _ = doctor(tmp_path / "r")
+
+    assert code == 0
+    assert out.startswith("r: finished, nothing wrong")
+    assert "  (telemetry itself failed once)\n" in out
+
+
 # ------------------------------------------------------------ for scripts
 
 
@@ -202,9 +360,20 @@ def test_the_json_of_a_run_has_every_field(tmp_path, doctor):
         "run": "r",
         "path": str(run),
         "status": "finished",
+        "ending": {
+            "status": "finished",
+            "why": "finished",
+            "sure": True,
+            "is_bad": False,
+            "step": 80,
+            "error": None,
+            "inside": [],
+            "hang": None,
+        },
         "records": records_in(run),
         "bad_lines": 0,
         "notes": [],
+        "errors": [],
     }
     assert {name: finding[name] for name in ("kind", "severity", "metric", "start_step", "end_step")} == {
         "kind": "nan",

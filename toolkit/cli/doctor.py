@@ -10,22 +10,24 @@ import math
 import os
 import sys
 import textwrap
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import printable
 from toolkit.diagnostics.bare_file import NoRecordsError
 from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.ending import Ending, RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
 from toolkit.diagnostics.history import Diagnosis, diagnose, find_runs
 from toolkit.diagnostics.remedy import Remedy, find_remedy
-from toolkit.runfolder.status import work_out_status
+from toolkit.runfolder.status import FAILED, STOPPED
 
 _WIDTH: Final = 110
 _MOST_LINES: Final = 2
 """Causes, and things to try, that people are shown of each finding; the JSON has all of them."""
+_LONGEST_LINE: Final = 300
 _TELL_EVERY: Final = 200_000
 _COLOURS: Final = {CRITICAL: "1;31", WARNING: "1;33", INFO: "36"}
 _PLURALS: Final = {CRITICAL: "critical", WARNING: "warnings", INFO: "infos"}
@@ -47,21 +49,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"tell and count these only, of: {', '.join(CATALOGUE)}",
     )
     parser.add_argument(
-        "--min-severity", choices=SEVERITIES, default=INFO, help="leave out what is milder (default: info)"
+        "--min-severity",
+        choices=SEVERITIES,
+        default=INFO,
+        help="leave out findings and errors that are milder (default: info)",
     )
     parser.epilog = (
-        "Exit code: 1 if a finding is critical, open or resolved; 2 if nothing could be read; else 0."
+        "Exit code: 1 if the run failed, was lost or stalled, or if a finding or error is critical, open or resolved; "
+        "2 if nothing could be read; else 0. With --kinds only these findings count."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is wrong with each run; 1 where something critical is, 2 where there is nothing to read."""
+    """Print how each run ended and what is wrong with it; 1 where either is bad, 2 where there is nothing to read."""
     try:
         paths = find_runs(args.path)
     except (OSError, NoRecordsError) as error:
         return _refuse(args.path, error)
 
-    told: list[tuple[Diagnosis, list[Finding]]] = []
+    answers: list[_Answer] = []
     unreadable = []
     for path in paths:
         progress = _Progress(path)
@@ -73,24 +79,51 @@ def run(args: argparse.Namespace) -> int:
             continue
         finally:
             progress.clear()
-        findings = [finding for finding in found.findings if _is_asked_for(finding, args)]
-        told.append((found, findings))
+        answer = _answer(found, args)
+        answers.append(answer)
         if not args.json:
-            _print_run(found, findings, is_first=len(told) == 1)
+            _print_run(answer, is_first=len(answers) == 1)
 
-    if not told:
+    if not answers:
         return 2
     if args.json:
-        runs = [_as_json(found, findings) for found, findings in told]
-        answer = runs[0] if paths == [args.path] else {"runs": runs, "unreadable": unreadable}
-        print(json.dumps(answer, indent=2, allow_nan=False))
-    return 1 if any(finding.severity == CRITICAL for _, findings in told for finding in findings) else 0
+        runs = [_as_json(answer) for answer in answers]
+        told = runs[0] if paths == [args.path] else {"runs": runs, "unreadable": unreadable}
+        print(json.dumps(told, indent=2, allow_nan=False))
+    return 1 if any(answer.is_bad for answer in answers) else 0
 
 
-def _is_asked_for(finding: Finding, args: argparse.Namespace) -> bool:
-    if args.kinds is not None and finding.kind not in args.kinds:
-        return False
-    return SEVERITIES.index(finding.severity) >= SEVERITIES.index(args.min_severity)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What is said of one run, and whether that is bad."""
+
+    found: Diagnosis
+    findings: Sequence[Finding]
+    errors: Sequence[RunError]
+    """Those that did not end the run."""
+    left_out: int
+    is_bad: bool
+
+
+def _answer(found: Diagnosis, args: argparse.Namespace) -> _Answer:
+    lowest = SEVERITIES.index(args.min_severity)
+    findings = [
+        finding
+        for finding in found.findings
+        if (args.kinds is None or finding.kind in args.kinds) and SEVERITIES.index(finding.severity) >= lowest
+    ]
+    cause = None if found.ending is None else found.ending.error
+    others = [error for error in found.errors if error != cause]
+    errors = [error for error in others if args.kinds is None and SEVERITIES.index(error.severity) >= lowest]
+    ended_badly = args.kinds is None and found.ending is not None and found.ending.is_bad
+    severities = [finding.severity for finding in findings] + [error.severity for error in errors]
+    return _Answer(
+        found=found,
+        findings=findings,
+        errors=errors,
+        left_out=len(found.findings) - len(findings) + len(others) - len(errors),
+        is_bad=ended_badly or CRITICAL in severities,
+    )
 
 
 def _kinds(text: str) -> frozenset[str]:
@@ -121,15 +154,18 @@ def _refuse(path: Path, error: Exception) -> int:
 # ------------------------------------------------------------ for scripts
 
 
-def _as_json(found: Diagnosis, findings: Sequence[Finding]) -> dict[str, Any]:
+def _as_json(answer: _Answer) -> dict[str, Any]:
+    found, ending = answer.found, answer.found.ending
     return {
         "run": found.name,
         "path": str(found.path),
-        "status": _status_of(found),
+        "status": None if ending is None else ending.status,
+        "ending": None if ending is None else ending.to_fields(),
         "records": found.records,
         "bad_lines": found.bad_lines,
         "notes": list(found.notes),
-        "findings": [_finding_as_json(found, finding) for finding in findings],
+        "errors": [error.to_fields() for error in answer.errors],
+        "findings": [_finding_as_json(found, finding) for finding in answer.findings],
     }
 
 
@@ -148,25 +184,105 @@ def _finding_as_json(found: Diagnosis, finding: Finding) -> dict[str, Any]:
 # ------------------------------------------------------------ for people
 
 
-def _print_run(found: Diagnosis, findings: Sequence[Finding], *, is_first: bool) -> None:
+def _print_run(answer: _Answer, *, is_first: bool) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that lacks a letter shows another one instead.
         sys.stdout.reconfigure(errors="replace")
-    status = _status_of(found)
-    told = _counts(findings) if findings else "nothing wrong"
-    if left_out := len(found.findings) - len(findings):
-        told = f"{_counts(findings) or 'nothing that was asked for'}, {left_out:,} left out,"
-    about = f"{told} in {found.records:,} records" if found.records else "no records yet"
+    found, ending = answer.found, answer.found.ending
     print("" if is_first else "\n", end="")
-    print(f"{_bold(printable(found.name))}: {f'{status}, ' if status else ''}{about}")
+    name = _bold(printable(found.name))
+    if ending is None:
+        print(f"{name}: {_summary(answer)}")
+    elif not ending.is_bad:
+        print(f"{name}: {_calm_ending(ending)}, {_summary(answer)}")
+    else:
+        print(f"{name}: {_bad_ending(ending)}")
+        for line in _details(found, ending):
+            # Not wrapped: there are paths in it, and a command to copy.
+            print(f"    {printable(line)}")
+        print(f"  {_summary(answer)}")
     if found.bad_lines:
         lines = "1 line is" if found.bad_lines == 1 else f"{found.bad_lines:,} lines are"
         print(f"  ({lines} no record)")
     for note in found.notes:
         print(f"  ({printable(note)})")
-    for finding in findings:
+    for finding in answer.findings:
         print()
         _print_finding(finding, _remedy_of(found, finding))
+    for error in answer.errors:
+        print()
+        _print_error(error)
+
+
+def _summary(answer: _Answer) -> str:
+    found, ending = answer.found, answer.found.ending
+    if not found.records:
+        return "no records yet"
+    nothing = "nothing else wrong" if ending is not None and ending.is_bad else "nothing wrong"
+    said = _counts(answer) or nothing
+    if answer.left_out:
+        said = f"{_counts(answer) or 'nothing that was asked for'}, {answer.left_out:,} left out,"
+    return f"{said} in {found.records:,} records"
+
+
+def _calm_ending(ending: Ending) -> str:
+    if ending.status != STOPPED:
+        return printable(ending.status or "")
+    why = "" if ending.why == STOPPED else f" ({_first_line(ending.why)})"
+    return f"{STOPPED}{_at_step(ending.step)}{why}"
+
+
+def _bad_ending(ending: Ending) -> str:
+    status = _coloured(printable(ending.status or ""), _COLOURS[CRITICAL])
+    error = ending.error
+    if error is None:
+        return f"{status}{_at_step(ending.step)}: {_first_line(ending.why)}"
+    if ending.status == FAILED:
+        who = f"rank {error.rank}: " if error.rank else ""
+        return f"{status}{_at_step(ending.step)}: {who}{_said(error)}"
+    why = "" if ending.why == ending.status else f" ({_first_line(ending.why)})"
+    return f"{status}{_at_step(ending.step)}{why}; rank {error.rank} failed: {_said(error)}"
+
+
+def _details(found: Diagnosis, ending: Ending) -> list[str]:
+    lines = []
+    if ending.error is not None:
+        lines += _place(ending.error)
+        lines.append(f"`telemetry errors {found.path}` shows the stack.")
+    if ending.inside:
+        lines.append(f"It was in {' > '.join(ending.inside)}.")
+    if ending.hang is not None:
+        lines.append(ending.hang)
+    return lines
+
+
+def _print_error(error: RunError) -> None:
+    severity = _coloured(error.severity.upper(), _COLOURS[error.severity])
+    about = [
+        *([f"rank {error.rank}"] if error.rank else []),
+        *([f"step {error.step:,}"] if error.step is not None else []),
+        *([f"{error.count:,} times"] if error.count > 1 else []),
+    ]
+    print(f"  {severity}  {_bold('Error')} ({printable(error.type)}){''.join(f', {each}' for each in about)}")
+    _print_lines("", [_said(error), *_place(error)])
+
+
+def _said(error: RunError) -> str:
+    return _first_line(error.message or error.type)
+
+
+def _place(error: RunError) -> list[str]:
+    spans = " > ".join(error.spans)
+    place = ", ".join(part for part in (error.where, f"in {spans}" if spans else "") if part)
+    return [place] if place else []
+
+
+def _first_line(text: str) -> str:
+    return printable(text.strip().split("\n")[0][:_LONGEST_LINE])
+
+
+def _at_step(step: int | None) -> str:
+    return "" if step is None else f" at step {step:,}"
 
 
 def _print_finding(finding: Finding, remedy: Remedy | None) -> None:
@@ -214,17 +330,15 @@ def _offer(remedy: Remedy) -> str:
     return f"the run has the knob {remedy.name!r}{about}{now}"
 
 
-def _counts(findings: Sequence[Finding]) -> str:
+def _counts(answer: _Answer) -> str:
     counts = []
     for severity in reversed(SEVERITIES):
-        count = sum(finding.severity == severity for finding in findings)
+        count = sum(finding.severity == severity for finding in answer.findings)
         if count:
             counts.append(f"{count:,} {severity if count == 1 else _PLURALS[severity]}")
+    if answer.errors:
+        counts.append(f"{len(answer.errors):,} {'error' if len(answer.errors) == 1 else 'errors'}")
     return ", ".join(counts)
-
-
-def _status_of(found: Diagnosis) -> str | None:
-    return None if found.manifest is None else work_out_status(found.manifest, time.time()).name
 
 
 def _remedy_of(found: Diagnosis, finding: Finding) -> Remedy | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from toolkit.diagnostics.bare_file import BareFile, NoRecordsError
+from toolkit.diagnostics.ending import Ending, Endings, RunError
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy, policy_of_run
@@ -19,6 +21,7 @@ from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.reader import BadLine, lines_of, parse_line
 from toolkit.runfolder.records import STEP, Record
+from toolkit.runfolder.status import LOST
 
 MAX_RANKS: Final = 128
 """Ranks that are read beside rank 0: each has a block of its file in memory."""
@@ -39,6 +42,10 @@ class Diagnosis:
     path: Path
     findings: Sequence[Finding] = ()
     """In the order in which they were noticed."""
+    ending: Ending | None = None
+    """How it ended, or that it has not; None where nothing says."""
+    errors: Sequence[RunError] = ()
+    """Its distinct errors, of all sessions and ranks; the one that ended it among them."""
     records: int = 0
     bad_lines: int = 0
     """Lines that are no record."""
@@ -108,6 +115,7 @@ class _Reading:
         self._records = 0
         self._bad_lines = 0
         self._notes: list[str] = []
+        self._endings = Endings()
 
     def diagnosis(self) -> Diagnosis:
         # "." has no name of its own, and what a link is called says more than where it leads.
@@ -128,10 +136,21 @@ class _Reading:
         return self._result(absolute.name, manifest)
 
     def _result(self, name: str, manifest: Manifest | None) -> Diagnosis:
+        endings = self._endings
+        if endings.failures_of_telemetry:
+            times = endings.failures_of_telemetry
+            self._notes.append(f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}")
+        if endings.lost_records:
+            self._notes.append(f"{endings.lost_records:,} records were lost, by its own account")
+        ending = endings.ending(manifest, time.time())
+        if ending is not None and ending.status == LOST and _has_journal(manifest):
+            self._notes.append("its last records wait in a journal; `telemetry repair` writes them")
         return Diagnosis(
             name=name,
             path=self._path,
             findings=self._examiner.findings(),
+            ending=ending,
+            errors=endings.errors(),
             records=self._records,
             bad_lines=self._bad_lines,
             manifest=manifest,
@@ -147,6 +166,7 @@ class _Reading:
     def _take_bare_file(self) -> None:
         bare = BareFile(self._path)
         for chunk in bare.chunks():
+            self._endings.take(chunk)
             self._take(chunk)
         self._bad_lines = bare.bad_lines
         self._notes += bare.notes
@@ -170,6 +190,7 @@ class _Reading:
         for block in blocks_of(path):
             records, bad_lines = records_in(block)
             self._bad_lines += bad_lines
+            self._endings.take(records)
             yield records
 
     # ------------------------------------------------------------ ranks
@@ -214,11 +235,18 @@ class _Reading:
                     record = parse_line(position, line)
                     if isinstance(record, BadLine):
                         self._bad_lines += 1
-                    elif record.get("event") == STEP:
+                        continue
+                    self._endings.take((record,), rank)
+                    if record.get("event") == STEP:
                         record["rank"] = rank
                         yield record
         except OSError as error:
             self._notes.append(f"rank {rank} could not be read to its end: {error.strerror or error}")
+
+
+def _has_journal(manifest: Manifest | None) -> bool:
+    latest = None if manifest is None else manifest.latest
+    return latest is not None and latest.journal is not None and os.path.lexists(latest.journal)
 
 
 def _timed(records: Iterator[Record]) -> Iterator[tuple[float, Record]]:
