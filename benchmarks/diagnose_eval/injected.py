@@ -81,25 +81,7 @@ def _with_everything(seed: int, records: list[Record]) -> list[Record]:
         else record
         for record in records
     ]
-    return list(_ranks(records, dice, dice.choice((2, 4, 8)), lambda *_: 1.0))
-
-
-def _ranks(
-    records: list[Record], dice: random.Random, count: int, slowness: Callable[[int, int], float]
-) -> Iterator[Record]:
-    """The records of a run with those of its other ranks behind each of its steps."""
-    for record in records:
-        if record["event"] != "step":
-            yield record
-            continue
-        for rank in range(count):
-            took = (
-                record["sec_per_step"]
-                * slowness(rank, record["global_step"])
-                * dice.lognormvariate(0.0, 0.05)
-            )
-            mine = {**record, "sec_per_step": took}
-            yield {**mine, "rank": rank} if rank else mine
+    return list(made.among_ranks(records, dice, dice.choice((2, 4, 8))))
 
 
 def _scaled(begins: int, factor: float) -> Change:
@@ -168,13 +150,14 @@ def _overflows(seed: int) -> Iterator[Fault]:
 
 
 def _lags(seed: int) -> Iterator[Fault]:
-    def slowness(slow: int, times: float) -> Callable[[int, int], float]:
-        return lambda rank, step: times if rank == slow and step >= BEGINS else 1.0
+    def slow_in(slow_part: str, slow: int, share: float) -> Callable[[int, int, str], float]:
+        return lambda rank, step, part: share if (rank, part) == (slow, slow_part) and step >= BEGINS else 0.0
 
-    for count, times in itertools.product((2, 4, 16), (1.3, 1.5, 2.0)):
+    for part, count, share in itertools.product(("data_loading", "forward"), (2, 4, 16), (0.3, 0.5, 1.0)):
         dice = random.Random(seed)
         records = made.clean_run(seed, with_rate=False)
-        yield list(_ranks(records, dice, count, slowness(dice.randrange(count), times))), BEGINS
+        slow = slow_in(part, dice.randrange(count), share)
+        yield list(made.among_ranks(records, dice, count, slow)), BEGINS
 
 
 def _slower(seed: int) -> Iterator[Fault]:

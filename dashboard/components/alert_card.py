@@ -44,6 +44,7 @@ SEVERITIES: Final[dict[str, tuple[str, str, Tone]]] = {
     "warning": ("Warning", ":material/warning:", "orange"),
     "info": ("Info", ":material/info:", "blue"),
 }
+_OF_OTHER_RANKS: Final = "straggler"
 _MOST_KEPT: Final = 500
 _MOST_CHANGES: Final = 3
 _VERDICTS: Final = {
@@ -115,7 +116,8 @@ def _range(page: RunPage, alert: Alert) -> str:
 
 def _about(page: RunPage, alert: Alert) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
-    info = metric_of(alert, metrics)
+    # The curves of this page are rank 0's, and say nothing of another rank.
+    info = metric_of(alert, metrics) if alert.kind != _OF_OTHER_RANKS else None
     evidence = around(alert, info, _changes(page, alert)) if info is not None else None
     if info is not None and evidence is not None:
         left, right = st.columns([3, 2], gap="medium")
@@ -125,6 +127,8 @@ def _about(page: RunPage, alert: Alert) -> None:
             _words(alert)
     else:
         _words(alert)
+    if alert.kind == _OF_OTHER_RANKS:
+        st.caption("The System page compares the ranks, part by part.")
     _numbers(alert)
     if alert.trace:
         st.code(clean(alert.trace), language=None)

@@ -21,7 +21,7 @@ from toolkit.runfolder.labels import Labels
 
 _KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
 _OF_OTHER_RANKS: Final = frozenset({"straggler"})
-"""Found by `telemetry doctor`, which reads the files of all ranks; what is examined here is rank 0's."""
+"""Found where the other ranks write records, too: by the run itself, and by `telemetry doctor`."""
 _MOST_SHOWN: Final = 30
 # Charts that are drawn without being asked for; each further card has its own under one click.
 _MOST_UNFOLDED: Final = 6
@@ -166,7 +166,8 @@ def _nothing(page: RunPage) -> None:
     with st.container(border=True):
         st.markdown("**No alerts.**")
         st.markdown(f"Watched in {count(len(metrics))} metrics and the events of the run:")
-        watched = [about.title for kind, about in CATALOGUE.items() if kind not in _OF_OTHER_RANKS]
+        left_out = _OF_OTHER_RANKS if len(page.store.ranks(page.key)) < 2 else frozenset()
+        watched = [about.title for kind, about in CATALOGUE.items() if kind not in left_out]
         st.caption(" · ".join((*watched, "Errors", "Records lost")))
 
 

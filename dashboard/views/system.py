@@ -16,7 +16,7 @@ from dashboard.components import faces
 from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import Options, Tally, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
-from dashboard.data.run_store import MetricInfo, XAxis
+from dashboard.data.run_store import MetricInfo, Series, XAxis
 from dashboard.data.words import count, md, short_number
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
@@ -36,6 +36,15 @@ _GPU_CHARTS: Final = (
     ("Power", "W", ("power_w",)),
 )
 _MAX_RANKS_READ: Final = 64
+_STEP_TIME: Final = "sec_per_step"
+_WAITING: Final = "time/backward"
+_PARTS_OF_A_STEP: Final = {
+    _STEP_TIME: "Whole step",
+    "time/data_loading": "Data loading",
+    "time/forward": "Forward",
+    _WAITING: "Backward and wait",
+    "time/optimizer_update": "Optimizer",
+}
 
 
 def main() -> None:
@@ -244,25 +253,56 @@ def _ranks(page: RunPage) -> None:
     if len(ranks) < 2:
         return
     st.markdown(f"**Step time by rank** :gray[{count(len(ranks))} ranks]")
-    rows = []
     for rank in ranks[:_MAX_RANKS_READ]:
         if rank:
             page.store.refresh(page.key, wait_s=0.5, rank=rank)
-        series = page.store.series(page.key, "sec_per_step", buckets=60, rank=rank)
-        if not series.empty:
-            rows.append((rank, series))
-    if not rows:
+    found = {name: _by_rank(page, ranks[:_MAX_RANKS_READ], name) for name in _PARTS_OF_A_STEP}
+    there = [name for name, rows in found.items() if rows]
+    if not there:
         st.caption("The ranks log no step times.")
         return
-    figure, slowest = heat_figure(rows)
+    # Those that wait for each other have equal step times: the part in which they differ most says more.
+    part = max(there, key=lambda name: _spread(found[name]) if name != _WAITING else 0.0)
+    if len(there) > 1:
+        chosen = st.segmented_control(
+            "Part of a step",
+            there,
+            default=part,
+            required=True,
+            key="rank_part",
+            format_func=lambda name: _PARTS_OF_A_STEP[name],
+            label_visibility="collapsed",
+        )
+        part = chosen or part
+    figure, slowest = heat_figure(found[part])
     draw_chart(
         figure,
         key=f"chart ranks {page.key}",
         label="step time by rank",
-        height=60 + 22 * len(rows),
+        height=60 + 22 * len(found[part]),
         group="ranks",
     )
     st.caption("Slowest: " + ", ".join(f"rank {rank} ({seconds:.3g} s)" for rank, seconds in slowest))
+    if part != _STEP_TIME:
+        st.caption(
+            "Seconds between two records. Ranks that exchange gradients wait for each other in the backward pass: "
+            "the one that waits least there holds up the others."
+        )
+
+
+def _by_rank(page: RunPage, ranks: Sequence[int], metric: str) -> list[tuple[int, Series]]:
+    rows = ((rank, page.store.series(page.key, metric, buckets=60, rank=rank)) for rank in ranks)
+    return [(rank, series) for rank, series in rows if not series.empty]
+
+
+def _spread(rows: Sequence[tuple[int, Series]]) -> float:
+    """Return how far the ranks are apart, by their medians, in seconds."""
+    usual = [
+        float(np.nanmedian(np.concatenate([piece.y for piece in series.pieces])))
+        for _, series in rows
+        if any(np.isfinite(piece.y).any() for piece in series.pieces)
+    ]
+    return max(usual) - min(usual) if usual else 0.0
 
 
 main()

@@ -197,6 +197,55 @@ def told_one_by_one(records: Iterable[Record]) -> tuple[Examiner, dict[str, Find
     return examiner, last_words
 
 
+PARTS = {"optimizer_update": 0.05, "data_loading": 0.05, "rest": 0.05, "forward": 0.3, "backward": 0.55}
+"""What a step consists of, as shares of it, in the order in which they come."""
+
+
+def wait_for_each_other(takes: Sequence[dict[str, float]], wait_in: str = "backward") -> None:
+    """Add to the parts of each rank's step the time in which it waits for the others, in `wait_in`.
+
+    Gradients are exchanged at the end of a part; weights that are sharded are fetched before the forward pass.
+    """
+    before = list(itertools.takewhile(lambda part: part != wait_in, takes[0]))
+    if wait_in != "forward":
+        before.append(wait_in)
+    arrive = [sum(mine[part] for part in before) for mine in takes]
+    for at, mine in zip(arrive, takes, strict=True):
+        mine[wait_in] += max(arrive) - at
+
+
+def among_ranks(
+    records: Iterable[Record],
+    dice: random.Random,
+    count: int,
+    extra: Callable[[int, int, str], float] = lambda rank, step, part: 0.0,
+    *,
+    noise: float = 0.05,
+    log_every: int = 10,
+) -> Iterator[Record]:
+    """Yield a run's records with those of its other ranks behind each of its steps; they wait for each other.
+
+    `extra` is the share of a step by which a part of a rank's step takes longer.
+    """
+    for record in records:
+        if record["event"] != "step":
+            yield {**record, "world_size": count} if record["event"] == "start" else record
+            continue
+        seconds, step = record["sec_per_step"], record["global_step"]
+        takes = [
+            {
+                part: seconds * (share * dice.lognormvariate(0.0, noise) + extra(rank, step, part))
+                for part, share in PARTS.items()
+            }
+            for rank in range(count)
+        ]
+        wait_for_each_other(takes)
+        for rank, mine in enumerate(takes):
+            spans = {f"time/{part}": log_every * took for part, took in mine.items() if part != "rest"}
+            told = {**record, "sec_per_step": sum(mine.values()), **spans}
+            yield {**told, "rank": rank} if rank else told
+
+
 class _Maker:
     """The clock, the counters and the dice of one made run."""
 

@@ -37,9 +37,17 @@ def _leaking(records, name, per_step):
     return changed(records, name, lambda step, value: value + per_step * max(0, step - 500))
 
 
-def _of_ranks(slow):
+def _of_ranks(slow, part=None):
+    """Ranks of which one is slow: by itself, or in a part of the step, for which the others wait in the backward."""
+
+    def times(is_slow):
+        if part is None:
+            return {"sec_per_step": 1.5 if is_slow else 1.0}
+        own = {} if part == "rest" else {f"time/{part}": 1.0 if is_slow else 0.5}
+        return {"sec_per_step": 1.5, **own, "time/backward": 0.3 if is_slow else 0.8}
+
     return [
-        {"event": "step", "global_step": step, "rank": rank, "sec_per_step": 1.5 if rank == slow else 1.0}
+        {"event": "step", "global_step": step, "rank": rank, **times(rank == slow)}
         for step in range(1, 120)
         for rank in (0, 1, 2, 3)
     ]
@@ -93,7 +101,8 @@ def _faulty_runs():
     yield added(run, "loss_scale", lambda step: 65536.0 / 2 ** min(16, max(0, (step - 2000) // 10 + 1)))
     dice = random.Random(1)
     yield changed(run, "grad_norm", lambda step, norm: inf if step > 2000 and dice.random() < 0.3 else norm)
-    yield _of_ranks(slow=2)
+    for part in (None, "data_loading", "forward", "rest"):
+        yield _of_ranks(2, part)
 
 
 RUNS = list(_faulty_runs())

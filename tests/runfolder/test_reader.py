@@ -502,3 +502,15 @@ def test_a_hole_of_a_terabyte_is_passed_over_at_once(tmp_path):
     assert found == [0, 1]
     assert reads < 10
     assert len(line(0)) <= offset_behind(path, 0) < 2**40 < offset_behind(path, 1)
+
+
+def test_the_records_from_a_session_on_are_found_without_reading_those_before(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    sessions = [1] * 300 + [2] * 5 + [4] * 300
+    path.write_bytes(b"".join(line(seq, session=session) for seq, session in enumerate(sessions)))
+
+    for session in range(6):
+        found = read_from(path, offset_behind(path, session - 1, field="session")).records
+        assert [record["seq"] for record in found] == [
+            seq for seq, of in enumerate(sessions) if of >= session
+        ]

@@ -17,7 +17,7 @@ from toolkit.telemetry.sink import MemorySink
 class Following:
     """A record file and a mirror that follows it."""
 
-    def __init__(self, folder, sink, *, optional=True, start_at=lambda: 0, interval_s=0.01):
+    def __init__(self, folder, sink, *, optional=True, start_at=lambda: 0, interval_s=0.01, caught_up=None):
         self.path = folder / "metrics.jsonl"
         self.guard = Guard()
         self.off = []
@@ -31,6 +31,7 @@ class Following:
             interval_s=interval_s,
             optional=optional,
             on_off=lambda name, why: self.off.append((name, why)),
+            caught_up=caught_up,
         )
 
     def log(self, count=1):
@@ -284,3 +285,16 @@ def test_records_that_a_failed_sync_took_for_a_moment_are_not_missed(tmp_path, m
     path.write_bytes(whole)
     assert mirror.close(PATIENCE_S)
     assert [record["seq"] for record in sink.records] == list(range(20))
+
+
+def test_whoever_wants_to_know_is_told_that_the_sink_has_everything(following):
+    seen = []
+    sink = MemorySink()
+    one = following(sink, caught_up=lambda: seen.append(len(sink.records)))
+    one.log(3)
+    one.mirror.start()
+
+    assert one.mirror.flush(PATIENCE_S)
+    assert seen[-1] == 3
+    assert one.mirror.flush(PATIENCE_S)
+    assert len(seen) >= 2, "also where nothing is new"

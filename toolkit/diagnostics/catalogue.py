@@ -342,15 +342,23 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         title="One rank is slower",
         severity=WARNING,
         message="Rank {rank} takes {ratio} times as long as the others for a step since step {start}.",
+        variants={
+            "data": "Rank {rank} is slower than the others in loading its data since step {start}: {seconds} s a step, "
+            "{others} s on the others, which wait for it.",
+            "compute": "Rank {rank} is slower than the others in compute since step {start}: {metric} is {seconds} s a "
+            "step, {others} s on the others, which wait for it.",
+            "rest": "Rank {rank} is slower than the others since step {start}, outside of the timed parts of a step: "
+            "{seconds} s a step there, {others} s on the others, which wait for it in the backward pass.",
+        },
         causes=(
-            "Its GPU is throttled, or of another kind.",
-            "It gets longer samples, or its disk or network is slower.",
-            "Another process runs beside it.",
+            "In data: it gets longer samples, has fewer workers, or its disk or network is slower.",
+            "In compute: its GPU is throttled or of another kind, or its batches are larger.",
+            "Another process runs beside it, or it does work of its own, such as logging or saving.",
         ),
         advice=(
-            "Compare temperature, clocks and processes of that machine with the others'.",
-            "Balance the batches by length.",
-            "Leave that machine out.",
+            "In data: compare its samples, its number of workers and its disk with the others'.",
+            "In compute: compare temperature, clocks and processes of that machine with the others'.",
+            "Balance the batches by length; leave that machine out.",
         ),
     ),
 }

@@ -131,6 +131,9 @@ class Examiner:
         planned = record.get("max_steps")
         if type(planned) is int and 0 <= planned < FARTHEST:
             self._book.planned_steps = planned
+        ranks = record.get("world_size")
+        if type(ranks) is int and 0 < ranks < FARTHEST:
+            self._book.ranks = ranks
         session = record.get("session")
         if type(session) is int and self._book.session < session < FARTHEST:
             self._book.session = session

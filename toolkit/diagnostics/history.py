@@ -16,15 +16,13 @@ from toolkit.diagnostics.ending import Ending, Endings, RunError
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy, policy_of_run
+from toolkit.diagnostics.rank_files import MAX_RANKS, LinkedRanks, other_ranks
 from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.reader import BadLine, lines_of, parse_line
 from toolkit.runfolder.records import STEP, Record
 from toolkit.runfolder.status import LOST
-
-MAX_RANKS: Final = 128
-"""Ranks that are read beside rank 0: each has a block of its file in memory."""
 
 _MAX_RUNS: Final = 20_000
 _CHUNK: Final = 2_000
@@ -196,20 +194,14 @@ class _Reading:
     # ------------------------------------------------------------ ranks
 
     def _other_ranks(self) -> list[int]:
-        folder = self._path / RANKS
-        if folder.is_symlink():
-            self._notes.append(f"{RANKS} is a link and is not followed")
-            return []
         try:
-            with os.scandir(folder) as entries:
-                names = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
-        except FileNotFoundError:
+            ranks = other_ranks(self._path)
+        except LinkedRanks as error:
+            self._notes.append(str(error))
             return []
         except OSError as error:
             self._notes.append(f"{RANKS} cannot be read: {error.strerror}")
             return []
-        found = [int(name[:5]) for name in names if len(name) == 11 and name[:5].isdecimal()]
-        ranks = [rank for rank in found if rank and rank_file(self._path, rank).name in names]
         if len(ranks) > MAX_RANKS:
             self._notes.append(f"only the first {MAX_RANKS} of {len(ranks):,} other ranks were read")
         return ranks[:MAX_RANKS]

@@ -56,7 +56,7 @@ class Incident:
         self.count = 1
         self.repeats = 0
         self.evidence: dict[str, float] = {}
-        self.closed_at_row = 0
+        self.closed_at_row = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -73,6 +73,8 @@ class IncidentBook:
         self.session = 1
         self.planned_steps = 0
         """How many steps the run is to have, where it said so."""
+        self.ranks = 1
+        """How many processes the run has, where it said so."""
         self.hang_step: int | None = None
         """The step behind which the run itself told of its newest hang: that pause is not told of twice."""
         self.incidents: dict[str, Incident] = {}
@@ -89,15 +91,17 @@ class IncidentBook:
         noticed_step: int,
         count: int = 1,
         which: float = 0.0,
+        at_row: float | None = None,
         **evidence: float,
     ) -> Incident:
         """Return the incident that begins here: the newest of its kind once more, where that ended only just now.
 
-        `which` tells those apart that are not each other's return though kind and metric are the same.
+        `which` tells those apart that are not each other's return though kind and metric are the same. `at_row` is the
+        number of records looked at where that is not all of them.
         """
         place = (kind, metric, which)
         newest = self._newest.get(place)
-        if newest is not None and not newest.is_open and self._is_the_same_again(place, newest):
+        if newest is not None and not newest.is_open and self._is_the_same_again(place, newest, at_row):
             # The level from which it left the first time stays the measure; only what got worse is news.
             for name, value in evidence.items():
                 known = newest.evidence.setdefault(name, value)
@@ -142,12 +146,19 @@ class IncidentBook:
             incident.kind = kind
             self.tell(incident)
 
-    def close(self, incident: Incident, *, resolved_step: int, end_step: int | None = None) -> None:
+    def close(
+        self,
+        incident: Incident,
+        *,
+        resolved_step: int,
+        end_step: int | None = None,
+        at_row: float | None = None,
+    ) -> None:
         """End `incident`, seen to be over at `resolved_step`; `end_step` is what it touched last, if not yet known."""
         if end_step is not None:
             incident.end_step = end_step
         incident.resolved_step = resolved_step
-        incident.closed_at_row = self.rows
+        incident.closed_at_row = self.rows if at_row is None else at_row
         self.tell(incident)
 
     def take_changed(self) -> list[Incident]:
@@ -156,8 +167,9 @@ class IncidentBook:
         self._changed.clear()
         return changed
 
-    def _is_the_same_again(self, place: _Place, newest: Incident) -> bool:
-        calm = self.rows - newest.closed_at_row
-        if calm <= max(_SAME_WITHIN_ROWS, _SAME_WITHIN_SHARE * self.rows):
+    def _is_the_same_again(self, place: _Place, newest: Incident, at_row: float | None) -> bool:
+        rows = self.rows if at_row is None else at_row
+        calm = rows - newest.closed_at_row
+        if calm <= max(_SAME_WITHIN_ROWS, _SAME_WITHIN_SHARE * rows):
             return True
         return self._counts[place] >= MOST_INCIDENTS

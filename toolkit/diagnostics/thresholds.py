@@ -326,7 +326,7 @@ SKIPPED_WINDOW: Final = 20
 
 SLOW_RANK: Final = 1.2
 SLOW_RANK_OVER: Final = 1.1
-"""Step time of a rank over the median of the others: everybody waits for the slowest."""
+"""A step over what it would take if the rank were like the median of the others: all of them wait for the slowest."""
 
 RANK_WINDOW: Final = 20
 RANK_CHECK_EVERY: Final = 10

@@ -262,18 +262,19 @@ def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | 
         os.close(descriptor)
 
 
-def offset_behind(path: Path, seq: int) -> int:
-    """Return a byte offset from which on `path` holds the records whose `seq` is greater than `seq`, and only these.
+def offset_behind(path: Path, value: int, *, field: str = "seq") -> int:
+    """Return a byte offset from which on `path` holds the records whose `seq` is greater than `value`, and only these.
 
-    `seq` only grows along a file, so this is a search by halves and reads a few lines of any file.
+    `seq` only grows along a file, so this is a search by halves and reads a few lines of any file. The same goes for
+    `session`, the other `field` that can be asked for.
     """
     descriptor = open_regular(path)
     try:
         low, high = 0, os.fstat(descriptor).st_size
         while low < high:
             middle = (low + high) // 2
-            found = _first_record_at(descriptor, middle, high)
-            if found is None or found[0] > seq:
+            found = _first_record_at(descriptor, middle, high, field)
+            if found is None or found[0] > value:
                 high = middle
             else:
                 low = found[1]
@@ -282,12 +283,12 @@ def offset_behind(path: Path, seq: int) -> int:
         os.close(descriptor)
 
 
-def _first_record_at(descriptor: int, offset: int, end: int) -> tuple[int, int] | None:
-    """Return the seq and the end of the first readable record that begins at `offset` or behind it, before `end`."""
+def _first_record_at(descriptor: int, offset: int, end: int, field: str) -> tuple[int, int] | None:
+    """Return `field` and the end of the first readable record that begins at `offset` or behind it, before `end`."""
     for position, line in _lines_between(descriptor, offset, end):
         record = _record_with_seq(line)
-        if record is not None:
-            return record["seq"], position + len(line) + 1
+        if record is not None and type(record.get(field)) is int:
+            return record[field], position + len(line) + 1
     return None
 
 

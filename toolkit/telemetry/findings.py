@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from toolkit.diagnostics.catalogue import CATALOGUE, TOLD_BY_RUNS
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
 from toolkit.diagnostics.policy import Policy
+from toolkit.diagnostics.rank_files import RankFiles
 from toolkit.runfolder.control import as_id
 from toolkit.runfolder.records import FINDING, Record
 from toolkit.telemetry.guard import Guard
@@ -19,6 +21,12 @@ from toolkit.telemetry.guard import Guard
 _REST_FOR_WORK: Final = 3.0
 """While earlier sessions are read again: seconds of rest for each second of work, so that the loop notices nothing."""
 _LONGEST_REST_S: Final = 0.5
+
+_RANKS_EVERY_S: Final = 2.0
+"""How often the files of the other ranks are looked at. Finding a slow one takes dozens of steps anyway."""
+_RANK_BYTES: Final = 2 * 1024 * 1024
+"""Lines of theirs that are read at once, some thousand; what is left comes the next time."""
+_LAST_RANK_BYTES: Final = 16 * 1024 * 1024
 
 _Told = tuple[str, str, str, int]
 
@@ -41,6 +49,7 @@ class FindingsSink:
         ask: Callable[[str, str], None],
         on_news: Callable[[], None],
         guard: Guard,
+        ranks: RankFiles | None = None,
     ) -> None:
         self.in_a_hurry = False
         """Set before waiting for this sink: then it does not rest."""
@@ -53,6 +62,10 @@ class FindingsSink:
         self._guard = guard
         self._told: dict[str, _Told] = {}
         self._waiting: dict[str, Finding] = {}
+        self._ranks = ranks
+        self._ranks_at = -math.inf
+        self._is_now = False
+        """Whether the file has been read up to this session."""
 
     def write(self, batch: Sequence[Record]) -> None:
         """Examine `batch`, the next records of the file."""
@@ -62,15 +75,32 @@ class FindingsSink:
             if record.get("event") == FINDING and record.get("session") != self._session:
                 self._remember(finding_from(record))
         self._waiting.update((finding.id, finding) for finding in changed)
-        if batch and batch[-1].get("session") != self._session:
+        self._is_now = not batch or batch[-1].get("session") == self._session
+        if not self._is_now:
             # Earlier sessions: what they found may stand further on in the file.
             if not self.in_a_hurry:
                 time.sleep(min(_REST_FOR_WORK * (time.monotonic() - began), _LONGEST_REST_S))
             return
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
         for finding in self._waiting.values():
             if self._told.get(finding.id) != _essence(finding):
                 self._tell(finding)
         self._waiting.clear()
+
+    def caught_up(self) -> None:
+        """Examine what the other ranks have written since the last time, where it is time for that.
+
+        Called by whoever follows the file, each time that it has been read to its end.
+        """
+        is_due = self.in_a_hurry or time.monotonic() - self._ranks_at >= _RANKS_EVERY_S
+        if self._ranks is None or not self._is_now or not is_due:
+            return
+        self._ranks_at = time.monotonic()
+        records = self._ranks.read(_LAST_RANK_BYTES if self.in_a_hurry else _RANK_BYTES)
+        self._waiting.update((finding.id, finding) for finding in self._examiner.take(records))
+        self._tell_waiting()
 
     def open_by_severity(self) -> dict[str, int]:
         """Return how many findings of which severity go on, so that a list of runs needs no records."""
@@ -81,6 +111,8 @@ class FindingsSink:
 
     def conclude(self) -> None:
         """Put the last word on what is still open: how far it has come."""
+        # The end record comes next: nothing is found behind it.
+        self._ranks = None
         for finding in self._examiner.findings():
             is_own_word = finding.kind in TOLD_BY_RUNS
             if finding.is_open and finding.session == self._session and not is_own_word:

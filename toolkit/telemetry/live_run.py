@@ -66,6 +66,7 @@ class LiveRun:
         guard: Guard,
     ) -> None:
         self.home = home
+        self._world_size = rank.world_size
         self._options = options
         self._config = config
         self._gate = gate
@@ -218,7 +219,8 @@ class LiveRun:
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
         # Made plain first: what has no end would be looked through for secrets for ever.
         told = mask_secrets(self._values.tree(dict(others or {})))
-        plain = self._values.tree({**fields, **tags, **told, **(environment or {})})
+        ranks = {"world_size": self._world_size} if self._world_size > 1 else {}
+        plain = self._values.tree({**ranks, **fields, **tags, **told, **(environment or {})})
         kept = {
             f"x_{name}" if name in records.ENVELOPE else name: value
             for name, value in plain.items()

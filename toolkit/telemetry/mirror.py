@@ -26,7 +26,7 @@ class Mirror:
     """Follows `record_file` from `cursor` on for `sink`.
 
     A sink that fails is tried again after a pause; one that is `optional` and fails five times in a row is switched
-    off, and `on_off` is told why.
+    off, and `on_off` is told why. `caught_up` is called each time that the sink has everything that is in the file.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Mirror:
         interval_s: float,
         optional: bool,
         on_off: Callable[[str, str], None],
+        caught_up: Callable[[], None] | None = None,
     ) -> None:
         self.sink = sink
         self._record_file = record_file
@@ -47,6 +48,7 @@ class Mirror:
         self._interval_s = interval_s
         self._optional = optional
         self._on_off = on_off
+        self._caught_up = caught_up
         self._cursor: Cursor | None = None
         self._failures = 0
         self._patience_s = _PATIENCE_S
@@ -143,6 +145,8 @@ class Mirror:
                 self.sink.write(chunk.records)
             if chunk.next_offset == self._cursor.offset and not chunk.replaced:
                 self._cursor = chunk.cursor
+                if self._caught_up is not None:
+                    self._caught_up()
                 return
             self._cursor = chunk.cursor
 

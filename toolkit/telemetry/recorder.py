@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_from
+from toolkit.diagnostics.rank_files import RankFiles
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.journal import (
     SEGMENT_BYTES,
@@ -320,8 +321,14 @@ class Recorder:
             ask=lambda action, request_id: self.ask_for(action, request_id),
             on_news=lambda: self.on_incident(),
             guard=self.guard,
+            ranks=self._rank_files(),
         )
-        return watcher, self._mirror(watcher, lambda: 0, optional=True)
+        return watcher, self._mirror(watcher, lambda: 0, optional=True, caught_up=watcher.caught_up)
+
+    def _rank_files(self) -> RankFiles | None:
+        if self._options.ranks != "all":
+            return None
+        return RankFiles(self.home.folder, session=self.home.session.session)
 
     def _make_messages(self, session_start: int) -> list[Mirror]:
         receivers = self._options.message_options
@@ -358,7 +365,14 @@ class Recorder:
     def _all_mirrors(self) -> list[Mirror]:
         return self._mirrors if self._findings is None else [*self._mirrors, self._findings[1]]
 
-    def _mirror(self, sink: Sink, start_at: Callable[[], int], *, optional: bool) -> Mirror:
+    def _mirror(
+        self,
+        sink: Sink,
+        start_at: Callable[[], int],
+        *,
+        optional: bool,
+        caught_up: Callable[[], None] | None = None,
+    ) -> Mirror:
         return Mirror(
             sink,
             self.home.record_file,
@@ -367,6 +381,7 @@ class Recorder:
             interval_s=_MIRROR_INTERVAL_S,
             optional=optional,
             on_off=self._say_mirror_is_off,
+            caught_up=caught_up,
         )
 
     def _say_mirror_is_off(self, name: str, why: str) -> None:

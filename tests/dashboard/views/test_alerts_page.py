@@ -125,6 +125,31 @@ def test_one_that_is_over_says_from_where_to_where_and_when_that_was_seen(logs):
     assert "3 records" in said(tab)
 
 
+def test_a_slow_rank_is_named_and_not_drawn_with_the_curve_of_another(logs):
+    run = write_run(logs, "r", ranks={1: {"sec_per_step": lambda _: 0.1}})
+    slow = {
+        "event": "finding",
+        "session": 1,
+        "id": "1-straggler-sec_per_step-2",
+        "kind": "straggler",
+        "severity": "warning",
+        "metric": "train_loss",
+        "start_step": 2,
+        "noticed_step": 42,
+        "state": "open",
+        "message": "Rank 1 is slower than the others in loading its data since step 2: 0.3 s a step",
+        "evidence": {"rank": 1.0, "ratio": 2.2},
+    }
+    append(run, [slow])
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert "Rank 1 is slower than the others in loading its data" in said(tab)
+    assert "The System page compares the ranks" in said(tab)
+    assert not charts(tab)
+
+
 def test_repeats_are_counted(logs):
     finding = told(steps("spike"))
     write_run(

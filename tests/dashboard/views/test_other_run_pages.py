@@ -77,6 +77,28 @@ def test_the_ranks_of_a_run_are_compared(logs):
     assert "Slowest: rank 1 (0.5 s)" in said(tab)
 
 
+def test_of_ranks_that_wait_for_each_other_the_part_in_which_they_differ_is_shown(logs):
+    def rank(data, backward):
+        return {
+            "sec_per_step": lambda _: 0.5,
+            "time/data_loading": lambda _: data,
+            "time/backward": lambda _: backward,
+        }
+
+    write_run(
+        logs,
+        "r",
+        curves={"train_loss": float, **rank(0.01, 0.4)},
+        ranks={1: rank(0.31, 0.1), 2: rank(0.01, 0.4)},
+    )
+
+    tab = open_page("system", "r")
+
+    assert is_well(tab)
+    assert "Slowest: rank 1 (0.31 s)" in said(tab)
+    assert "the one that waits least there holds up the others" in said(tab)
+
+
 # ---------------------------------------------------------------- configuration
 
 

@@ -1,12 +1,15 @@
-"""One rank that takes longer than the others."""
+"""One rank that the others wait for, and the part of the step in which it is slow."""
 
 from __future__ import annotations
 
 import math
+import operator
+from bisect import bisect_left
+from collections import deque
+from typing import Final, NamedTuple
 
 from toolkit.diagnostics.incident import Incident, IncidentBook
-from toolkit.diagnostics.robust import Window, median
-from toolkit.diagnostics.signals import STEP_TIME, Row, name_of
+from toolkit.diagnostics.signals import DATA_TIME, STEP_TIME, Row, Shape, name_of
 from toolkit.diagnostics.thresholds import (
     RANK_CHECK_EVERY,
     RANK_LOOKS,
@@ -14,17 +17,62 @@ from toolkit.diagnostics.thresholds import (
     SLOW_RANK,
     SLOW_RANK_OVER,
 )
-from toolkit.runfolder.records import STEP
+from toolkit.runfolder.records import STEP, Record
 
-_KIND = "straggler"
-_MOST_RANKS = 1024
-"""Ranks that are compared; beyond it the first ones tell enough."""
+_KIND: Final = "straggler"
+_MOST_RANKS: Final = 1024
+"""Ranks that are compared."""
+_MOST_LOOKS_BEHIND: Final = 20
+"""How many looks rank 0 may be ahead of a rank before the others are compared without it."""
+_LOOKS_WITHOUT_A_WORD: Final = 5
+"""The same for a rank that has not written anything: its folder may be another one."""
+
+_HOST: Final = "time/"
+_DEVICE: Final = "device_time/"
+_MOST_SHAPES: Final = 256
+
+
+class Times(NamedTuple):
+    """Seconds of one step of one rank, by part; those before a sum of them in the order in which they come.
+
+    A step begins behind the exchange of gradients, in which the ranks waited for each other: with the optimizer's
+    update, then the data, the forward pass, and the backward pass with the next exchange.
+    """
+
+    step: float
+    optimizer: float
+    data: float
+    forward: float
+    backward: float
+    """With the wait for the other ranks, where they exchange their gradients in it."""
+    upto_data: float
+    upto_forward: float
+    upto_backward: float
+    rest: float
+    """In none of the parts."""
+
+
+_AHEAD: Final = ("optimizer", "upto_data", "upto_forward", "upto_backward", "step")
+"""A rank that is slow is behind the others in one of these sums; from the exchange on they are equal again."""
+_PARTS: Final = ("data", "forward", "backward", "optimizer")
+_OF_TWO: Final = tuple(name for name in _AHEAD if name != "upto_backward")
+_PARTS_OF_TWO: Final = tuple(name for name in _PARTS if name != "backward")
+_SPAN_OF: Final = {
+    "data": "data_loading",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer_update",
+}
 
 
 class Straggler:
-    """Speaks when a rank's steps take longer than those of the other ranks, where their records are given too.
+    """Opens an incident when a rank is slower than the others, where their records are given too.
 
-    Ranks that wait for each other within the time they log all look equally slow: then there is nothing to see.
+    Ranks that exchange gradients wait for each other and have equal step times. So the parts of a step are compared:
+    the slow rank is behind the others before the exchange, and waits the least in it. Ranks that do not wait differ in
+    the step time itself.
+
+    The records of the ranks may come in any order: each look waits until all ranks have come to the same step.
     """
 
     signals: tuple[str, ...] = (STEP_TIME,)
@@ -33,6 +81,14 @@ class Straggler:
     def __init__(self, book: IncidentBook) -> None:
         self._book = book
         self._ranks: dict[int, _Rank] = {}
+        self._looks: deque[tuple[int, int]] = deque()
+        """Steps of rank 0 at which the ranks are to be compared, and how many records it had by then."""
+        self._reached: set[int] = set()
+        """Ranks that have come to the first of these steps."""
+        self._since_look = 0
+        self._fields: dict[Shape, _Fields] = {}
+        self._expects_all = True
+        """Whether ranks that have not written anything are waited for."""
 
     def restart(self, step: int) -> None:
         """Ranks may run elsewhere now."""
@@ -40,74 +96,248 @@ class Straggler:
             if rank.incident is not None:
                 self._book.close(rank.incident, resolved_step=step)
         self._ranks = {}
+        self._looks.clear()
+        self._reached.clear()
+        self._since_look = 0
+        self._expects_all = True
 
     def take(self, row: Row) -> None:
-        """Add a rank's step time to its others."""
-        if not row.rank and not self._ranks:
+        """Add a rank's step to its others, and compare the ranks where all have come that far."""
+        number = row.rank
+        if not number and not self._ranks and self._book.ranks < 2:
+            # A run of one process, as most are.
             return
         seconds = row.values[STEP_TIME]
         if row.event != STEP or not 0.0 < seconds < math.inf:
             return
-        rank = self._ranks.get(row.rank)
+        if number and row.record.get("session", self._book.session) != self._book.session:
+            return
+        rank = self._ranks.get(number)
         if rank is None:
             if len(self._ranks) >= _MOST_RANKS:
                 return
-            rank = self._ranks[row.rank] = _Rank()
-        rank.add(seconds, row.step)
-        if rank.records % RANK_CHECK_EVERY == 0 and rank.records >= RANK_WINDOW:
-            self._look(rank, row)
-
-    def _look(self, rank: _Rank, row: Row) -> None:
-        others = [
-            other.times.median
-            for other in self._ranks.values()
-            if other is not rank and other.records >= RANK_WINDOW
-        ]
-        if not others:
+            rank = self._ranks[number] = _Rank(number)
+        fields = self._fields.get(row.shape)
+        if fields is None:
+            fields = _Fields(row.record)
+            if len(self._fields) < _MOST_SHAPES:
+                self._fields[row.shape] = fields
+        if not rank.add(row, fields, seconds):
             return
-        ratio = rank.times.median / median(others)
+        if not number:
+            self._since_look += 1
+            if self._since_look == RANK_CHECK_EVERY:
+                self._since_look = 0
+                self._looks.append((row.step, self._book.rows))
+                if len(self._looks) == 1:
+                    self._reached = self._ranks_at(row.step)
+        if self._looks and row.step >= self._looks[0][0]:
+            self._reached.add(number)
+            self._look_where_all_are(row)
+
+    def _look_where_all_are(self, row: Row) -> None:
+        while self._looks:
+            waiting = len(self._looks)
+            self._expects_all = self._expects_all and waiting <= _LOOKS_WITHOUT_A_WORD
+            expected = max(2, len(self._ranks), self._book.ranks if self._expects_all else 0)
+            if len(self._reached) < expected and waiting <= _MOST_LOOKS_BEHIND:
+                return
+            step, rows = self._looks.popleft()
+            there = [self._ranks[number] for number in sorted(self._reached)]
+            for rank in there:
+                rank.go_to(step)
+            self._compare([rank for rank in there if len(rank.window) == RANK_WINDOW], step, rows, row)
+            self._reached = self._ranks_at(self._looks[0][0]) if self._looks else set()
+
+    def _ranks_at(self, step: int) -> set[int]:
+        return {number for number, rank in self._ranks.items() if rank.newest >= step}
+
+    def _compare(self, ranks: list[_Rank], step: int, rows: int, row: Row) -> None:
+        if len(ranks) < 2:
+            return
+        usual = [rank.medians() for rank in ranks]
+        ordered = [sorted(column) for column in zip(*usual, strict=True)]
+        for rank, mine in zip(ranks, usual, strict=True):
+            others = Times._make(map(_median_without, ordered, mine))
+            self._judge(rank, mine, others, is_pair=len(ranks) == 2, step=step, rows=rows, row=row)
+
+    def _judge(
+        self, rank: _Rank, mine: Times, others: Times, *, is_pair: bool, step: int, rows: int, row: Row
+    ) -> None:
+        behind, sum_of, part = _how_far_behind(mine, others, is_pair=is_pair)
+        # The step would be that much shorter if this rank were like the others.
+        ratio = mine.step / max(mine.step - behind, 0.001 * mine.step)
         if rank.incident is not None:
             if ratio < SLOW_RANK_OVER:
-                self._book.close(rank.incident, resolved_step=row.step)
+                self._book.close(rank.incident, resolved_step=step, at_row=rows)
                 rank.incident = None
             else:
                 rank.incident.count += RANK_CHECK_EVERY
-                rank.incident.end_step = row.step
+                rank.incident.end_step = step
             return
-        if ratio <= SLOW_RANK:
+        usual: float = getattr(others, sum_of)
+        if ratio <= SLOW_RANK or not rank.is_mostly_above(usual, sum_of):
             rank.slow_looks = 0
-            return
-        if not rank.slow_looks:
-            rank.slow_since = rank.block_step
-        rank.slow_looks += 1
+        else:
+            if not rank.slow_looks:
+                rank.slow_since = rank.first_above(usual + 0.5 * behind, sum_of)
+            rank.slow_looks += 1
         if rank.slow_looks == RANK_LOOKS:
             rank.slow_looks = 0
-            rank.incident = self._book.open(
-                _KIND,
-                name_of(STEP_TIME, row.record),
-                start_step=rank.slow_since,
-                noticed_step=row.step,
-                count=RANK_LOOKS * RANK_CHECK_EVERY,
-                which=row.rank,
-                rank=float(row.rank),
-                ratio=round(ratio, 2),
-            )
+            self._open(rank, mine, others, part, ratio, step=step, rows=rows, row=row)
+
+    def _open(
+        self,
+        rank: _Rank,
+        mine: Times,
+        others: Times,
+        part: str,
+        ratio: float,
+        *,
+        step: int,
+        rows: int,
+        row: Row,
+    ) -> None:
+        metric = _HOST + _SPAN_OF[part] if part in _SPAN_OF else name_of(STEP_TIME, row.record)
+        seconds: float = getattr(mine, part)
+        incident = self._book.open(
+            _KIND,
+            metric,
+            start_step=rank.slow_since,
+            noticed_step=step,
+            count=RANK_LOOKS * RANK_CHECK_EVERY,
+            which=rank.number,
+            at_row=rows,
+            rank=float(rank.number),
+            ratio=round(ratio, 2),
+            seconds=float(f"{seconds:.3g}"),
+            others=float(f"{getattr(others, part):.3g}"),
+        )
+        incident.variant = {"step": "", "data": "data", "rest": "rest"}.get(part, "compute")
+        rank.incident = incident
+
+
+def _how_far_behind(mine: Times, others: Times, *, is_pair: bool) -> tuple[float, str, str]:
+    """Return by how many seconds a step the others wait for this rank, which sum says so, and the slow part."""
+    more = dict(zip(Times._fields, map(operator.sub, mine, others), strict=True))
+    # Of two ranks, the one with the longer backward pass usually waits in it; of more, the odd one out is the slow one.
+    sums, parts = (_OF_TWO, _PARTS_OF_TWO) if is_pair else (_AHEAD, _PARTS)
+    sum_of = max(sums, key=more.__getitem__)
+    part = max(parts, key=more.__getitem__)
+    behind = more[sum_of]
+    if more[part] < 0.5 * behind:
+        part = "step"
+    # Outside of all parts it may work or wait: it works where the others wait for it in the exchange.
+    if more["rest"] > behind and -more["backward"] > 0.5 * more["rest"]:
+        return more["rest"], "rest", "rest"
+    return behind, sum_of, part
+
+
+def _median_without(ordered: list[float], one: float) -> float:
+    """Return the median of sorted numbers without `one` of them."""
+    without = bisect_left(ordered, one)
+    left = len(ordered) - 1
+    low, high = (left - 1) // 2, left // 2
+    return 0.5 * (ordered[low + (low >= without)] + ordered[high + (high >= without)])
 
 
 class _Rank:
-    """The latest step times of one rank."""
+    """The latest steps of one rank."""
 
-    def __init__(self) -> None:
-        self.times = Window(RANK_WINDOW)
-        self.records = 0
-        self.block_step = 0
-        """The first step since the last look: with those before, it makes the window's newer half."""
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.newest: float = -math.inf
+        self.window: deque[tuple[int, Times]] = deque(maxlen=RANK_WINDOW)
         self.slow_looks = 0
         self.slow_since = 0
         self.incident: Incident | None = None
+        self._ahead: deque[tuple[int, Times]] = deque()
+        """Steps behind the next look."""
 
-    def add(self, seconds: float, step: int) -> None:
-        if self.records % RANK_CHECK_EVERY == 0:
-            self.block_step = step
-        self.times.push(seconds)
-        self.records += 1
+    def add(self, row: Row, fields: _Fields, seconds: float) -> bool:
+        """Take a step; False for the first, which says nothing of how long a step takes."""
+        before, self.newest = self.newest, row.step
+        if not before < row.step:
+            # It went back, and does these steps again.
+            self.window.clear()
+            self._ahead.clear()
+        if not -math.inf < before < row.step:
+            return False
+        self._ahead.append((row.step, _times_of(row, fields, seconds, row.step - int(before))))
+        if len(self._ahead) > RANK_CHECK_EVERY * (_MOST_LOOKS_BEHIND + 1):
+            self._ahead.popleft()
+        return True
+
+    def go_to(self, step: int) -> None:
+        """Have the steps up to `step` be the latest."""
+        while self._ahead and self._ahead[0][0] <= step:
+            self.window.append(self._ahead.popleft())
+
+    def medians(self) -> Times:
+        """Return what is usual of the latest steps, part by part."""
+        # A window is looked at when it is full.
+        half = RANK_WINDOW // 2
+        columns = (sorted(column) for column in zip(*(times for _, times in self.window), strict=True))
+        return Times._make(0.5 * (column[half - 1] + column[half]) for column in columns)
+
+    def is_mostly_above(self, seconds: float, name: str) -> bool:
+        """Say whether three of four of the newest steps take longer, in this part or sum: luck gives a few of them."""
+        newest: list[float] = [getattr(times, name) for _, times in self.window][-RANK_CHECK_EVERY:]
+        return 4 * sum(each > seconds for each in newest) >= 3 * len(newest)
+
+    def first_above(self, seconds: float, name: str) -> int:
+        """Return the step from which on most take longer than that."""
+        above = 0
+        first = self.window[-1][0]
+        for count, (step, times) in enumerate(reversed(self.window), start=1):
+            is_above = getattr(times, name) > seconds
+            above += is_above
+            if is_above and 4 * above >= 3 * count:
+                first = step
+        return first
+
+
+class _Fields:
+    """Which fields of a record, of those with certain names, hold the seconds of which part."""
+
+    def __init__(self, record: Record) -> None:
+        self.optimizer = _fields_in(record, "optimizer_update", "zero_grad")
+        self.data = _fields_in(record, "data_loading")
+        self.forward = _fields_in(record, "forward")
+        self.backward = _fields_in(record, "backward")
+        if not self.forward and not self.backward:
+            # Both passes, and the exchange, are somewhere in it.
+            self.backward = _fields_in(record, "training_iteration")
+
+
+def _fields_in(record: Record, *spans: str) -> tuple[str, ...]:
+    """Return the fields with the seconds of these spans, by the device's clock where it was asked."""
+    found = (next((p + span for p in (_DEVICE, _HOST) if p + span in record), None) for span in spans)
+    return tuple(name for name in found if name is not None)
+
+
+def _times_of(row: Row, fields: _Fields, seconds: float, steps: int) -> Times:
+    record = row.record
+    optimizer = _seconds(record, fields.optimizer, steps)
+    if fields.data:
+        data = _seconds(record, fields.data, steps)
+    else:
+        data = row.values.get(DATA_TIME, 0.0)
+        data = data if 0.0 < data < math.inf else 0.0
+    forward = _seconds(record, fields.forward, steps)
+    backward = _seconds(record, fields.backward, steps)
+    upto_data = optimizer + data
+    upto_forward = upto_data + forward
+    timed = upto_forward + backward
+    rest = max(0.0, seconds - timed)
+    return Times(seconds, optimizer, data, forward, backward, upto_data, upto_forward, timed, rest)
+
+
+def _seconds(record: Record, names: tuple[str, ...], steps: int) -> float:
+    total = 0.0
+    for name in names:
+        seconds = record[name]
+        # What a script calls by such a name may be anything.
+        if type(seconds) is float and 0.0 <= seconds < math.inf:
+            total += seconds
+    return total / steps

@@ -1,0 +1,218 @@
+"""A rank that the others wait for is named, with its slow part: in a real job, in the live run, and afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from statistics import median
+
+import pytest
+
+from dashboard.data.alerts import alerts_of
+from dashboard.data.local_store import LocalStore
+from tests.lengths import is_long
+from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
+from toolkit.cli.main import main
+from toolkit.runfolder.layout import rank_file
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from toolkit.telemetry import TelemetryLogger
+
+folder = Path(sys.argv[1])
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+def train(name, slow_rank, slow_part):
+    options = {"log_every": 1, "ranks": "all", "system": False, "csv": False, "close_timeout": 60.0}
+    with TelemetryLogger(name, log_dir=folder, **options) as log:
+        took = 0.02
+
+        def work(part):
+            # Three times a whole step, however slow the machine is.
+            slept = 3.0 * took if (rank, part) == (slow_rank, slow_part) else 0.0
+            time.sleep(0.005 + slept)
+            return slept
+
+        for step in range(1, 56):
+            began = time.monotonic()
+            with log.training.training_iteration():
+                with log.training.data_loading():
+                    slept = work("data")
+                    inputs = torch.randn(4, 8)
+                with log.training.forward():
+                    slept += work("compute")
+                    loss = model(inputs).pow(2).mean()
+                with log.training.backward():
+                    loss.backward()
+                with log.training.optimizer_update():
+                    optimizer.step()
+                    optimizer.zero_grad()
+            took = min(1.0, max(0.02, time.monotonic() - began - slept))
+            log.log_step(step, train_loss=float(loss.detach()))
+        while rank == 0 and slow_part and b'"straggler"' not in log_file(name).read_bytes():
+            time.sleep(0.1)
+        dist.barrier()
+
+def log_file(name):
+    return folder / name / "metrics.jsonl"
+
+train("clean", None, None)
+train("data", ranks - 1, "data")
+train("compute", 0, "compute")
+dist.destroy_process_group()
+"""
+
+
+def stragglers(run):
+    """Return what the run itself wrote about slow ranks."""
+    return [each for each in read_records(run / "metrics.jsonl", "finding") if each["kind"] == "straggler"]
+
+
+def launch(script, folder, ranks):
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+            script,
+            folder,
+        ],
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=450,
+        check=False,
+    )
+
+
+def is_uneven(run, ranks):
+    """Say whether the machine itself kept a rank behind the others, by what the records say."""
+    usual = []
+    for rank in range(ranks):
+        steps = [step for step in read_records(rank_file(run, rank), "step") if "time/backward" in step]
+        upto = [step["time/data_loading"] + step["time/forward"] for step in steps]
+        waits = [step["time/backward"] for step in steps]
+        usual.append((median(upto), median(waits), median(map(sum, zip(upto, waits, strict=True)))))
+    upto, waits, whole = zip(*usual, strict=True)
+    return any(max(each) - min(each) > 0.05 * min(whole) for each in (upto, waits, whole))
+
+
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("ranks", [2, 4] if is_long() else [4])
+def test_the_slow_rank_of_a_real_job_is_named_while_it_runs_and_afterwards(tmp_path, ranks, capsys):
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    logs = tmp_path / "logs"
+    launched = launch(script, logs, ranks)
+
+    assert launched.returncode == 0, launched.stderr
+    store = LocalStore([logs], cache_dir=None)
+    for name, rank, words, metric in (
+        ("data", ranks - 1, "in loading its data", "time/data_loading"),
+        ("compute", 0, "in compute", "time/forward"),
+    ):
+        said = f"Rank {rank} is slower than the others {words} since step "
+        live = stragglers(logs / name)
+        assert {record["metric"] for record in live} == {metric}
+        assert live[0]["message"].startswith(said)
+        assert said in launched.stderr
+
+        capsys.readouterr()
+        main(["doctor", str(logs / name), "--kinds", "straggler", "--json"])
+        (finding,) = json.loads(capsys.readouterr().out)["findings"]
+        assert (finding["metric"], finding["evidence"]["rank"]) == (metric, rank)
+        assert (finding["id"], finding["message"]) == (live[0]["id"], live[0]["message"])
+
+        store.refresh(name)
+        (alert,) = [alert for alert in alerts_of(store, name) if alert.kind == "straggler"]
+        assert alert.message.startswith(said)
+    if not is_uneven(logs / "clean", ranks):
+        assert stragglers(logs / "clean") == []
+
+
+# ------------------------------------------------------------ the live run
+
+
+@pytest.fixture
+def of_two(monkeypatch):
+    """Be the first of two processes."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+
+def parts(**seconds):
+    return {"sec_per_step": 0.5, **{f"time/{name}": value for name, value in seconds.items()}}
+
+
+def write_rank(log, rank, steps, *, session=1, **seconds):
+    folder = log.run_folder / "ranks"
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{rank:05d}.jsonl").open("a") as file:
+        for step in steps:
+            record = {"event": "step", "seq": step, "session": session, "rank": rank, "global_step": step}
+            file.write(json.dumps({**record, "time": float(step), **parts(**seconds)}) + "\n")
+
+
+def log_steps(log, steps, **seconds):
+    for step in steps:
+        log.log_step(step, train_loss=1.0 / step, **parts(**seconds))
+
+
+@pytest.mark.usefixtures("of_two")
+def test_what_other_ranks_wrote_is_examined_before_the_end_is_told(tmp_path):
+    log = make_logger(tmp_path, log_every=1, ranks="all")
+    write_rank(log, 1, range(1, 60), data_loading=0.3, forward=0.1, backward=0.1)
+    log_steps(log, range(1, 60), data_loading=0.01, forward=0.1, backward=0.39)
+    log.close()
+
+    found = stragglers(log.run_folder)
+    assert found[0]["message"].startswith("Rank 1 is slower than the others in loading its data since step 2")
+    assert read_records(log.run_folder / "metrics.jsonl")[-1]["event"] == "end"
+
+
+@pytest.mark.usefixtures("of_two")
+def test_without_files_of_other_ranks_nothing_is_read(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+    write_rank(log, 1, range(1, 60), data_loading=0.3, forward=0.1, backward=0.1)
+    log_steps(log, range(1, 60), data_loading=0.01, forward=0.1, backward=0.39)
+    log.close()
+
+    assert stragglers(log.run_folder) == []
+
+
+@pytest.mark.usefixtures("of_two")
+def test_a_resumed_run_compares_the_ranks_of_its_own_session(tmp_path):
+    first = make_logger(tmp_path, log_every=1, ranks="all")
+    write_rank(first, 1, range(1, 60), data_loading=0.3, forward=0.1, backward=0.1)
+    first.close()
+    second = make_logger(tmp_path, log_every=1, ranks="all", resume=True)
+    write_rank(second, 1, range(60, 120), session=2, data_loading=0.01, forward=0.1, backward=0.39)
+    log_steps(second, range(60, 120), data_loading=0.01, forward=0.1, backward=0.39)
+    second.flush(PATIENCE_S)
+    second.close()
+
+    assert second.run_folder == first.run_folder
+    assert stragglers(second.run_folder) == []
+
+
+@pytest.mark.usefixtures("of_two")
+def test_the_start_record_says_how_many_processes_there_are(tmp_path):
+    log = make_logger(tmp_path)
+    log.log_step(1, train_loss=1.0)
+    log.close()
+    (start,) = read_records(log.run_folder / "metrics.jsonl", "start")
+
+    assert start["world_size"] == 2

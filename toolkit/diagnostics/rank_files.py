@@ -1,0 +1,90 @@
+"""The step records of the ranks beside rank 0, as their files grow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from toolkit.runfolder.layout import RANKS, rank_file
+from toolkit.runfolder.reader import BadLine, Cursor, lines_of, offset_behind, parse_line, read_block
+from toolkit.runfolder.records import STEP, Record
+
+MAX_RANKS: Final = 128
+"""Ranks that are read beside rank 0."""
+
+_BLOCK_BYTES: Final = 64 * 1024
+_EVENT: Final = b'{"event":"'
+_STEP_EVENT: Final = b'{"event":"step"'
+
+
+class LinkedRanks(OSError):  # noqa: N818 - the name says what is wrong
+    """The folder of the other ranks' files is a link, which is not followed."""
+
+
+def other_ranks(folder: Path) -> list[int]:
+    """Return the ranks beside rank 0 that wrote records into a run folder, in order; links are not followed.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    ranks = folder / RANKS
+    if ranks.is_symlink():
+        raise LinkedRanks(f"{RANKS} is a link and is not followed")
+    try:
+        with os.scandir(ranks) as entries:
+            names = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+    except FileNotFoundError:
+        return []
+    found = sorted(int(name[:5]) for name in names if len(name) == 11 and name[:5].isdecimal())
+    return [rank for rank in found if rank and rank_file(folder, rank).name in names]
+
+
+class RankFiles:
+    """Reads what the other ranks have added to their files since the last time, in one session of a run."""
+
+    def __init__(self, folder: Path, *, session: int) -> None:
+        self._folder = folder
+        self._session = session
+        self._cursors: dict[int, Cursor] = {}
+
+    def read(self, max_bytes: int) -> list[Record]:
+        """Return the new step records, with their rank; at most about `max_bytes` of lines, the rest next time.
+
+        Ranks that are the farthest behind come first. A rank that cannot be read is left out.
+        """
+        try:
+            ranks = other_ranks(self._folder)[:MAX_RANKS]
+        except OSError:
+            return []
+        found: list[Record] = []
+        left = max_bytes
+        for rank in sorted(ranks, key=self._offset):
+            if left <= 0:
+                break
+            try:
+                left -= self._read_one(rank, found)
+            except OSError:
+                continue
+        return found
+
+    def _offset(self, rank: int) -> int:
+        cursor = self._cursors.get(rank)
+        return -1 if cursor is None else cursor.offset
+
+    def _read_one(self, rank: int, found: list[Record]) -> int:
+        path = rank_file(self._folder, rank)
+        cursor = self._cursors.get(rank)
+        if cursor is None:
+            # Earlier sessions may be long, and are not compared any more.
+            cursor = Cursor(offset_behind(path, self._session - 1, field="session"))
+        block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
+        self._cursors[rank] = block.cursor
+        for position, line in lines_of(block):
+            if line.startswith(_EVENT) and not line.startswith(_STEP_EVENT):
+                continue
+            record = parse_line(position, line)
+            if not isinstance(record, BadLine) and record.get("event") == STEP:
+                record["rank"] = rank
+                found.append(record)
+        return len(block.data)
