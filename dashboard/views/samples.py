@@ -17,6 +17,7 @@ from toolkit.runfolder.records import SAMPLE, Record
 
 _IMAGES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 _AUDIO: Final = (".wav", ".mp3", ".ogg", ".flac")
+_VIDEO: Final = (".mp4", ".webm")
 _MAX_FILE: Final = 20_000_000
 _MOST_RECORDS: Final = 4_000
 _SMALL: Final = 256
@@ -107,6 +108,9 @@ def _sample(page: RunPage, record: Mapping[str, object]) -> None:
         _image(data, caption, str(record.get("prompt", "")))
     elif ending in _AUDIO:
         st.audio(data)
+        st.caption(caption)
+    elif ending in _VIDEO:
+        st.video(data)
         st.caption(caption)
     else:
         st.caption(f"{caption} {md(path, 80)}")

@@ -242,8 +242,8 @@ def among_ranks(
         wait_for_each_other(takes)
         for rank, mine in enumerate(takes):
             spans = {f"time/{part}": log_every * took for part, took in mine.items() if part != "rest"}
-            told = {**record, "sec_per_step": sum(mine.values()), **spans}
-            yield {**told, "rank": rank} if rank else told
+            step_record = {**record, "sec_per_step": sum(mine.values()), **spans}
+            yield {**step_record, "rank": rank} if rank else step_record
 
 
 class _Maker:

@@ -88,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if args.json:
         runs = [_as_json(answer) for answer in answers]
-        told = runs[0] if paths == [args.path] else {"runs": runs, "unreadable": unreadable}
-        print(json.dumps(told, indent=2, allow_nan=False))
+        printed = runs[0] if paths == [args.path] else {"runs": runs, "unreadable": unreadable}
+        print(json.dumps(printed, indent=2, allow_nan=False))
     return 1 if any(answer.is_bad for answer in answers) else 0
 
 

@@ -232,8 +232,8 @@ class Endings:
             )
 
     def _take_counts(self, end: Record, rank: int) -> None:
-        told = end.get("errors")
-        for kind in told if isinstance(told, list) else ():
+        counted = end.get("errors")
+        for kind in counted if isinstance(counted, list) else ():
             if isinstance(kind, dict) and type(kind.get("count")) is int:
                 key = f"{rank} {end.get('session')} {end.get('session')}-error-{kind.get('fingerprint')}"
                 if key in self._errors:

@@ -1,4 +1,4 @@
-"""An array of pixels as a PNG file, with the standard library alone."""
+"""An array of pixels as a PNG file, or of frames as an animated one, with the standard library alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _COLOUR_TYPES: Final = {1: 0, 3: 2, 4: 6}
 """Grey, RGB and RGBA, by their channels."""
 _LEVEL: Final = 3
 """Of zlib: nearly as small as the highest, in a fraction of the time."""
+_LEVEL_OF_FRAMES: Final = 1
 _SLACK: Final = 0.05
 """How far what a network has drawn may lie outside of the range that it was meant to keep to."""
 
@@ -36,6 +37,38 @@ def png_of(array: Any) -> bytes:
     rows = b"".join(b"\0" + data[row * stride : (row + 1) * stride] for row in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, _LEVEL)), (b"IEND", b""))
+    return _SIGNATURE + b"".join(_chunk(kind, body) for kind, body in chunks)
+
+
+def animation_of(frames: Any, fps: float) -> bytes:
+    """Return an array like numpy's, of frames, height, width and 1, 3 or 4 channels, as an animated PNG.
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    if frames.ndim != 4 or frames.shape[3] not in _COLOUR_TYPES or 0 in frames.shape:
+        raise ValueError(f"an array of shape {tuple(frames.shape)} is no video")
+    count, height, width, channels = frames.shape
+    pixels = _as_bytes(frames)
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
+    # How many frames, and that they are repeated for ever.
+    chunks = [(b"IHDR", header), (b"acTL", struct.pack(">II", count, 0))]
+    delay_ms = max(1, min(60_000, round(1000.0 / fps))) if fps > 0 else 1000
+    stride = width * channels
+    number = 0
+    for frame in range(count):
+        chunks.append((b"fcTL", struct.pack(">IIIIIHHBB", number, width, height, 0, 0, delay_ms, 1000, 0, 0)))
+        number += 1
+        data = pixels[frame].tobytes()
+        rows = b"".join(b"\0" + data[row * stride : (row + 1) * stride] for row in range(height))
+        packed = zlib.compress(rows, _LEVEL_OF_FRAMES)
+        if frame == 0:
+            # Whoever knows no animations shows the first one.
+            chunks.append((b"IDAT", packed))
+        else:
+            chunks.append((b"fdAT", struct.pack(">I", number) + packed))
+            number += 1
+    chunks.append((b"IEND", b""))
     return _SIGNATURE + b"".join(_chunk(kind, body) for kind, body in chunks)
 
 

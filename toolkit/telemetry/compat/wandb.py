@@ -14,25 +14,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from toolkit.telemetry.compat.stand_ins import NOT_SUPPORTED, say_once, stand_in
+from toolkit.telemetry.compat.wandb_artifacts import Artifact
 from toolkit.telemetry.compat.wandb_config import Config, config_mapping
 from toolkit.telemetry.compat.wandb_errors import CommError, Error, UsageError, errors
+from toolkit.telemetry.compat.wandb_files_media import Audio, Html, Video
 from toolkit.telemetry.compat.wandb_home import asked_for, home_of
-from toolkit.telemetry.compat.wandb_media import Histogram, Image, Table
-from toolkit.telemetry.compat.wandb_parts import data_types, sdk, util
+from toolkit.telemetry.compat.wandb_media import Histogram, Image, Plotly, Table
+from toolkit.telemetry.compat.wandb_parts import Part, data_types, plot, sdk, util
+from toolkit.telemetry.compat.wandb_plots import plot_table, visualize
 from toolkit.telemetry.compat.wandb_run import Run
+from toolkit.telemetry.compat.wandb_settings import Settings, Setup, settings_in
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary
 
 __all__ = [
     "AlertLevel",
+    "Artifact",
+    "Audio",
     "CommError",
     "Config",
     "Error",
     "Histogram",
+    "Html",
     "Image",
+    "Plotly",
     "Run",
     "Settings",
     "Table",
     "UsageError",
+    "Video",
     "alert",
     "config",
     "data_types",
@@ -41,16 +50,25 @@ __all__ = [
     "finish",
     "init",
     "log",
+    "log_artifact",
+    "log_model",
     "login",
+    "plot",
+    "plot_table",
     "run",
     "save",
     "sdk",
+    "setup",
     "summary",
+    "tensorboard",
     "termerror",
     "termlog",
     "termwarn",
     "unwatch",
+    "use_artifact",
+    "use_model",
     "util",
+    "visualize",
     "wandb_sdk",
     "watch",
 ]
@@ -58,6 +76,9 @@ __all__ = [
 __version__: Final = "0.31.0"
 """The version of W&B whose calls these are; scripts compare it before they make some of them."""
 wandb_sdk = sdk
+
+UNSUPPORTED_KEYWORDS: Final = ("resume_from", "fork_from", "monitor_gym")
+"""What `init` takes and does nothing with, apart from saying so."""
 
 run: Run | None = None
 """The run that `init` began, until it is finished."""
@@ -75,16 +96,7 @@ class AlertLevel(enum.Enum):
     ERROR = "ERROR"
 
 
-class Settings:
-    """W&B's settings: any may be given, and those that say what a run is called and where it goes are used."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.__dict__.update(settings)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return None
+_setup: Final = Setup()
 
 
 def init(
@@ -138,16 +150,13 @@ def init(
             "reinit": reinit,
             "resume": resume,
         },
-        settings,
+        {**settings_in(_setup.settings), **settings_in(settings)},
     )
-    unsupported: dict[str, Any] = {
-        "resume_from": resume_from,
-        "fork_from": fork_from,
-        "monitor_gym": monitor_gym,
-    }
-    for keyword, value in {**unsupported, "sync_tensorboard": sync_tensorboard or tensorboard}.items():
+    for keyword, value in zip(UNSUPPORTED_KEYWORDS, (resume_from, fork_from, monitor_gym), strict=True):
         if value:
-            say_once(f"wandb.init({keyword}=…)", NOT_SUPPORTED)
+            say_once(f"wandb.init({keyword}=…)", _WHY.get(keyword, NOT_SUPPORTED))
+    # The parameter hides the module of that name.
+    syncs = bool(sync_tensorboard or tensorboard or _tensorboard.is_asked_for)
     current = run
     # A process that was forked has its parent's run, which is not its own to go on with.
     is_ours = current is not None and current.is_of_this_process
@@ -155,6 +164,8 @@ def init(
         if asked["reinit"] in (True, "finish_previous"):
             current.finish()
         elif asked["reinit"] != "create_new":
+            if syncs:
+                current.sync_tensorboard()
             return current
     if os.path.exists("config-defaults.yaml"):
         say_once("config-defaults.yaml", "is not read here: hand its values over with wandb.init(config=…)")
@@ -168,6 +179,8 @@ def init(
         say_once("wandb.init(resume='must')", f"found no earlier run {id or begun.name!r}: a new one begins")
     if run is None or not is_ours:
         _set_current(begun, begun.config, begun.summary)
+    if syncs:
+        begun.sync_tensorboard()
     return begun
 
 
@@ -234,13 +247,62 @@ def watch(
     idx: int | None = None,
     log_graph: bool = False,
 ) -> None:
-    """Do nothing: gradients and parameters are not looked at."""
-    if run is not None:
-        run.watch(models)
+    """Have histograms of a model's gradients, parameters or both written at each `log_freq`-th training batch."""
+    if run is None:
+        _say_there_is_no_run("watch")
+    else:
+        run.watch(models, criterion, log, log_freq, idx, log_graph)
 
 
 def unwatch(models: Any = None) -> None:
-    """Do nothing: nothing is watched."""
+    """Look at one model, or at all of them, no more."""
+    if run is not None:
+        run.unwatch(models)
+
+
+def log_artifact(
+    artifact_or_path: Any,
+    name: str | None = None,
+    type: str | None = None,  # noqa: A002 - W&B's name
+    aliases: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
+) -> Any:
+    """Copy an artifact's files into the current run's folder, as the next version of its name."""
+    if run is None:
+        _say_there_is_no_run("log_artifact")
+        return artifact_or_path if isinstance(artifact_or_path, Artifact) else stand_in("wandb.log_artifact")
+    return run.log_artifact(artifact_or_path, name, type, aliases, tags)
+
+
+def use_artifact(
+    artifact_or_name: Any,
+    type: str | None = None,  # noqa: A002 - W&B's name
+    aliases: Sequence[str] | None = None,
+    use_as: str | None = None,
+) -> Any:
+    """Return an artifact that a run of this log directory has logged."""
+    if run is None:
+        _say_there_is_no_run("use_artifact")
+        return stand_in("wandb.use_artifact")
+    return run.use_artifact(artifact_or_name, type, aliases, use_as)
+
+
+def log_model(
+    path: str | os.PathLike[str], name: str | None = None, aliases: Sequence[str] | None = None
+) -> None:
+    """Log a file or folder as an artifact of the type `model`."""
+    if run is None:
+        _say_there_is_no_run("log_model")
+    else:
+        run.log_model(path, name, aliases)
+
+
+def use_model(name: str) -> str:
+    """Return where a model lies that a run of this log directory has logged."""
+    if run is None:
+        _say_there_is_no_run("use_model")
+        return ""
+    return run.use_model(name)
 
 
 def login(
@@ -258,8 +320,10 @@ def login(
     return True
 
 
-def setup(settings: Any = None) -> None:
-    """Do nothing: there is nothing to set up."""
+def setup(settings: Any = None) -> Setup:
+    """Return the settings of this process, as `.settings`, with those that are given."""
+    _setup.settings.update(settings)
+    return _setup
 
 
 def teardown(exit_code: int | None = None) -> None:
@@ -296,7 +360,10 @@ def __getattr__(name: str) -> Any:
     return stand_in(f"wandb.{name}", _WHY.get(name, NOT_SUPPORTED))
 
 
-_WHY: Final = {"agent": "is not supported here: it calls no function, so nothing is trained"}
+_WHY: Final = {
+    "agent": "is not supported here: it calls no function, so nothing is trained",
+    "monitor_gym": "is not supported here: videos stay where gym puts them; log them with wandb.Video(path)",
+}
 _printed: set[str] = set()
 
 
@@ -308,6 +375,26 @@ def _print(string: str, newline: bool, repeat: bool, prefix: str) -> None:
         except (AttributeError, OSError, ValueError):
             # Standard error may be closed, or not be there.
             pass
+
+
+class _TensorBoard(Part):
+    """`wandb.tensorboard`, whose `patch` asks for what `init(sync_tensorboard=True)` asks for."""
+
+    is_asked_for = False
+
+    def patch(self, *_: Any, **__: Any) -> None:
+        """Have what is written with a SummaryWriter go into the current run, or into the next one."""
+        if run is not None:
+            run.sync_tensorboard()
+        else:
+            self.__dict__["is_asked_for"] = True
+
+    def unpatch(self) -> None:
+        """Have the next run not listen to SummaryWriters."""
+        self.__dict__["is_asked_for"] = False
+
+
+tensorboard = _tensorboard = _TensorBoard("wandb.tensorboard")
 
 
 def _say_there_is_no_run(call: str) -> None:

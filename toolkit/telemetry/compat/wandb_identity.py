@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.telemetry.compat.stand_ins import say_once
+from toolkit.telemetry.compat.wandb_settings import Settings
 from toolkit.telemetry.logger import TelemetryLogger
 
 
@@ -124,6 +125,18 @@ class Identity:
     def disabled(self) -> bool:
         """Whether nothing is written."""
         return self.telemetry.run_folder is None
+
+    @property
+    def settings(self) -> Settings:
+        """What was settled for it."""
+        return Settings(
+            run_id=self.id,
+            run_name=self.name,
+            project=self.project,
+            entity=self.entity,
+            run_group=self.group,
+            root_dir=str(self.telemetry.run_folder or ""),
+        )
 
     @property
     def sweep_id(self) -> None:

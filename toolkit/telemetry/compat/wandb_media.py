@@ -24,12 +24,13 @@ from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.logger import TelemetryLogger
 
 TABLES: Final = "tables"
+MEDIA: Final = "media"
 _MAX_BINS: Final = 512
 _MAX_LISTED: Final = 64
 """Values of an array that a step record lists; how more of them are spread is counted, as W&B does."""
 _BINS_OF_AN_ARRAY: Final = 32
 _IMAGES_IN_A_ROW: Final = 8
-_guard = Guard()
+made_before_a_run = Guard()
 """For what is made before there is a run to make it for."""
 
 
@@ -91,10 +92,14 @@ class Image(Media):
         """The file's content; empty where it could not be read."""
         if boxes or masks or classes:
             say_once("wandb.Image(boxes=…, masks=…)", "is shown without its boxes and masks")
-        with _guard.watch("reading an image"):
+        with made_before_a_run.watch("reading an image"):
             self.data = self._read(data_or_path, mode)
 
     def _read(self, given: Any, mode: str | None) -> bytes:
+        if isinstance(given, bytes):
+            # Encoded already, as a SummaryWriter does it.
+            self.format = "gif" if given.startswith(b"GIF8") else self.format
+            return given
         if isinstance(given, (str, os.PathLike)):
             path = Path(given)
             self.format = path.suffix.lower().lstrip(".") or self.format
@@ -111,7 +116,7 @@ class Image(Media):
             picture.save(buffer, format="JPEG" if self.format == "jpg" else self.format.upper())
         else:
             self.format = "png"
-            return png_of(_pixels(given))
+            return png_of(pixels_of(given))
         return buffer.getvalue()
 
     def keep(self, place: Place) -> Any:
@@ -138,7 +143,7 @@ class Histogram(Media):
     def __init__(self, sequence: Any = None, np_histogram: Any = None, num_bins: int = 64) -> None:
         self.histogram: list[float] = []
         self.bins: list[float] = []
-        with _guard.watch("counting a histogram"):
+        with made_before_a_run.watch("counting a histogram"):
             if np_histogram is not None:
                 counts, edges = np_histogram
                 self.histogram, self.bins = _listed(counts), _listed(edges)
@@ -169,7 +174,7 @@ class Table(Media):
     ) -> None:
         self.columns: list[Any] = ["Input", "Output", "Expected"]
         self.data: list[list[Any]] = []
-        with _guard.watch("reading a table"):
+        with made_before_a_run.watch("reading a table"):
             if columns is not None:
                 self.columns = list(columns)
             if dataframe is None and hasattr(data, "columns"):
@@ -191,7 +196,7 @@ class Table(Media):
 
     def add_column(self, name: str, data: Any, optional: bool = False) -> None:
         """Add a column, a value for each row there is; the first one makes the rows."""
-        with _guard.watch("adding a column to a table"):
+        with made_before_a_run.watch("adding a column to a table"):
             values = list(data)
             if not self.data:
                 self.columns, self.data = [], [[] for _ in values]
@@ -219,20 +224,40 @@ class Table(Media):
         rows = [[*row[:width], *[None] * (width - len(row))] for row in self.data]
         return pandas.DataFrame(rows, columns=self.columns)
 
+    def content(self, place: Place | None = None) -> dict[str, Any]:
+        """Return what its file says; what its cells hold is kept at `place`, where one is given."""
+        rows = [[_cell(cell, place) for cell in row] for row in self.data]
+        return {"columns": [str(column) for column in self.columns], "data": rows}
+
     def keep(self, place: Place) -> Any:
         """Write the file and tell of it."""
-        rows = [[_cell(cell, place) for cell in row] for row in self.data]
-        content = {"columns": [str(column) for column in self.columns], "data": rows}
-        options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-        path = place.write(TABLES, ".table.json", orjson.dumps(content, default=_plain, option=options))
+        content = self.content(place)
+        path = place.write(TABLES, ".table.json", as_json(content))
         place.log.log_event(
             "table",
             name=place.key,
             global_step=place.step,
             path=path,
             columns=content["columns"],
-            rows=len(rows),
+            rows=len(content["data"]),
         )
+        return path
+
+
+class Plotly(Media):
+    """A figure of plotly's, kept as the JSON that plotly itself reads."""
+
+    def __init__(self, figure: Any) -> None:
+        self.json = ""
+        with made_before_a_run.watch("reading a figure"):
+            self.json = figure.to_json()
+
+    def keep(self, place: Place) -> Any:
+        """Write the file and a record."""
+        if not self.json:
+            return None
+        path = place.write(MEDIA, ".plotly.json", self.json.encode("utf-8", "replace"))
+        place.log.log_event("plot", name=place.key, kind="plotly", global_step=place.step, path=path)
         return path
 
 
@@ -255,9 +280,8 @@ def _media_of_others(value: Any, package: str) -> list[Media] | None:
         return [Image(value)]
     if package == "pandas" and hasattr(value, "columns"):
         return [Table(dataframe=value)]
-    if package == "plotly":
-        stand_in("wandb.log of a figure of plotly's")
-        return []
+    if package == "plotly" and hasattr(value, "to_json"):
+        return [Plotly(value)]
     if package in ("numpy", "torch") and math.prod(getattr(value, "shape", ())) > _MAX_LISTED:
         if str(getattr(value, "device", "cpu")) == "cpu":
             return [Histogram(value, num_bins=_BINS_OF_AN_ARRAY)]
@@ -266,9 +290,14 @@ def _media_of_others(value: Any, package: str) -> list[Media] | None:
     return None
 
 
-def _cell(cell: Any, place: Place) -> Any:
+def as_json(content: Any) -> bytes:
+    """Return what a script made as JSON: arrays as lists, and what is no value as a text."""
+    return orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+
+
+def _cell(cell: Any, place: Place | None) -> Any:
     if isinstance(cell, Media):
-        return cell.keep(place)
+        return None if place is None else cell.keep(place)
     return None if isinstance(cell, StandIn) else cell
 
 
@@ -276,15 +305,15 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _pixels(given: Any) -> Any:
-    """Return an array as numpy has it, channels last."""
+def pixels_of(given: Any, *, is_image: bool = True) -> Any:
+    """Return an array as numpy has it; that of an image has its channels last."""
     if hasattr(given, "detach"):
         given = given.detach().cpu()
         if given.is_floating_point():
             given = given.float()
-        if given.ndim == 4:
+        if is_image and given.ndim == 4:
             given = _side_by_side(given)
-        if given.ndim == 3:
+        if is_image and given.ndim == 3:
             given = given.permute(1, 2, 0)
     return given.numpy() if hasattr(given, "numpy") else given
 

@@ -6,9 +6,12 @@ import secrets
 import string
 from typing import Any, Final
 
+from toolkit.telemetry.compat import wandb_plots
 from toolkit.telemetry.compat.stand_ins import stand_in
+from toolkit.telemetry.compat.wandb_artifacts import Artifact
 from toolkit.telemetry.compat.wandb_config import Config
-from toolkit.telemetry.compat.wandb_media import Histogram, Image, Table
+from toolkit.telemetry.compat.wandb_files_media import Audio, Html, Video
+from toolkit.telemetry.compat.wandb_media import Histogram, Image, Plotly, Table
 from toolkit.telemetry.compat.wandb_run import Run
 from toolkit.telemetry.compat.wandb_summary import Summary
 
@@ -36,9 +39,31 @@ class Part:
 _runid: Final = Part("wandb.sdk.lib.runid", generate_id=generate_id)
 
 util: Final = Part("wandb.util", generate_id=generate_id)
-data_types: Final = Part("wandb.data_types", Histogram=Histogram, Image=Image, Table=Table)
+data_types: Final = Part(
+    "wandb.data_types",
+    Audio=Audio,
+    Histogram=Histogram,
+    Html=Html,
+    Image=Image,
+    Plotly=Plotly,
+    Table=Table,
+    Video=Video,
+    image=Part("wandb.sdk.data_types.image", Image=Image),
+    video=Part("wandb.sdk.data_types.video", Video=Video, util=util),
+)
+plot: Final = Part(
+    "wandb.plot",
+    **{
+        name: getattr(wandb_plots, name)
+        for name in (
+            *("CustomChart", "bar", "confusion_matrix", "histogram", "line", "line_series", "plot_table"),
+            *("pr_curve", "roc_curve", "scatter", "visualize"),
+        )
+    },
+)
 sdk: Final = Part(
     "wandb.sdk",
+    Artifact=Artifact,
     Config=Config,
     Run=Run,
     Summary=Summary,

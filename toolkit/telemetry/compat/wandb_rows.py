@@ -62,11 +62,20 @@ class Rows:
     def put(self) -> None:
         """Write what was taken and is not written yet."""
         row, self._row = self._row, {}
-        if not row:
-            return
+        if row:
+            self._write(row, None)
+
+    def put_at(self, row: Mapping[str, Any], step: int) -> None:
+        """Write a row under a step of another's counting, as a SummaryWriter has it; rows without a step follow it."""
+        self.put()
+        self._write(row, step)
+        self.step = max(self.step, step)
+
+    def _write(self, row: Mapping[str, Any], step: int | None) -> None:
         self._before_first()
         values, media = _split(row)
-        step = self._step_of(values)
+        if step is None:
+            step = self._step_of(values)
         with self._log.guard.watch("summing up a row"):
             self._summary.take(values)
         if "global_step" in values:

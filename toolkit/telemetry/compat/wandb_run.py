@@ -18,12 +18,15 @@ from types import TracebackType
 from typing import Any, Final
 
 from toolkit.telemetry.compat.stand_ins import say_once, stand_in
+from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
+from toolkit.telemetry.compat.wandb_artifacts import KeepsArtifacts
 from toolkit.telemetry.compat.wandb_config import Config
 from toolkit.telemetry.compat.wandb_files import link_into
 from toolkit.telemetry.compat.wandb_home import last_step_of
 from toolkit.telemetry.compat.wandb_identity import About, Identity
 from toolkit.telemetry.compat.wandb_rows import Rows
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
+from toolkit.telemetry.compat.wandb_watch import Watch
 from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.metadata import training_metadata
@@ -37,7 +40,7 @@ _OF_ANOTHER_STEP: Final = ("batch_size", "gradient_accumulation_steps", "effecti
 """Settings that speak of optimizer steps: a step of W&B's is whatever a script logs."""
 
 
-class Run(Identity):
+class Run(Identity, KeepsArtifacts):
     """One run. No call of a run raises, and none changes what the script does.
 
     `telemetry` is the logger behind it, for what W&B has no word for: spans, knobs, `should_stop`.
@@ -71,6 +74,8 @@ class Run(Identity):
         self._held_back: list[tuple[str, Mapping[str, Any]]] = []
         """What a script says before the start record is written, for the configuration may not be whole by then."""
         self._temporary: str | None = None
+        self._tensorboard: TensorBoardSync | None = None
+        self._watch: Watch | None = None
         self._lock = threading.RLock()
         self._process = os.getpid()
         self.start_time = time.time()
@@ -210,11 +215,38 @@ class Run(Identity):
         idx: int | None = None,
         log_graph: bool = False,
     ) -> None:
-        """Do nothing: gradients and parameters are not looked at."""
-        say_once("wandb.watch", "is not supported here: log a gradient norm instead")
+        """Have histograms of a model's gradients, parameters or both written at each `log_freq`-th training batch."""
+        if log_graph:
+            say_once("wandb.watch(log_graph=True)", "draws no graph here")
+        if not self.telemetry.is_live:
+            return
+        with self.guard.watch("wandb.watch"):
+            if self._watch is None:
+                self._watch = Watch(self._keep_histogram, self.guard, step=lambda: self.step)
+            self._watch.add(models, what=log, log_freq=log_freq, idx=idx)
 
     def unwatch(self, models: Any = None) -> None:
-        """Do nothing: nothing is watched."""
+        """Look at one model, or at all of them, no more."""
+        if self._watch is not None:
+            self._watch.remove(models)
+
+    def sync_tensorboard(self) -> None:
+        """Have what is written with a SummaryWriter go into the run as well, from now on."""
+        if self._tensorboard is None and self.telemetry.is_live:
+            with self.guard.watch("wandb.init(sync_tensorboard=True)"):
+                self._tensorboard = TensorBoardSync(self)
+                self._tensorboard.start()
+
+    def log_at(self, row: dict[str, Any], step: int) -> None:
+        """Write a row of values under a step of another's counting."""
+        if self.telemetry.is_live:
+            with self.guard.watch("writing a SummaryWriter's values"), self._lock:
+                self._rows.put_at(row, step)
+
+    def _keep_histogram(
+        self, name: str, step: int, counts: list[float], edges: list[float], more: dict[str, Any]
+    ) -> None:
+        self._event("histogram", name=name, global_step=step, values=counts, bins=edges, **more)
 
     # How it ends.
 
@@ -245,12 +277,21 @@ class Run(Identity):
     def after_fork_in_child(self) -> None:
         """Become a run that does nothing: it is the parent's."""
         self.telemetry.after_fork_in_child()
+        if self._tensorboard is not None:
+            self._tensorboard.after_fork_in_child()
+        if self._watch is not None:
+            self._watch.remove()
         # Another thread of the parent's may have held it at that moment.
         self._lock = threading.RLock()
 
     def _finish(self, reason: str | None, error: BaseException | None) -> None:
         if self._is_finished:
             return
+        if self.is_of_this_process:
+            if self._tensorboard is not None:
+                self._tensorboard.close()
+            if self._watch is not None:
+                self._watch.close()
         self._put_what_is_left()
         forget_at_exit(self)
         self._is_finished = True

@@ -49,7 +49,18 @@ from toolkit.telemetry.privacy.redaction import Redactor
 
 _RANK_FILE = re.compile(r"[0-9]{5}\.jsonl")
 _KNOWN: Final = frozenset(
-    {CONTROL, TENSORBOARD, ONE_LOGGER_FILE, SAMPLES, "tables", "files", "checkpoints", "completions"}
+    {
+        CONTROL,
+        TENSORBOARD,
+        ONE_LOGGER_FILE,
+        SAMPLES,
+        "artifacts",
+        "checkpoints",
+        "completions",
+        "files",
+        "media",
+        "tables",
+    }
 )
 """What may be named among the things that are left out; any other name may itself tell something."""
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})

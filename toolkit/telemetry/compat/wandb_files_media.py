@@ -1,0 +1,174 @@
+"""Videos, sounds, pages and texts that W&B scripts log: a file each in the run folder, and a record."""
+
+# ruff: noqa: ARG002 - the parameters are W&B's, and some of them mean nothing here
+
+from __future__ import annotations
+
+import array
+import io
+import math
+import os
+import wave
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.runfolder.layout import SAMPLES
+from toolkit.telemetry.compat.png import animation_of
+from toolkit.telemetry.compat.stand_ins import say_once
+from toolkit.telemetry.compat.wandb_media import MEDIA, Media, Place, made_before_a_run, pixels_of
+
+_MOST_VIDEO_BYTES: Final = 64 * 1024 * 1024
+"""Of pixels: to pack them takes about a second, in which the script waits."""
+_LONGEST_TEXT: Final = 32 * 1024
+_FRAMES_A_SECOND: Final = 4
+"""What W&B takes where a script does not say."""
+_LOUDEST: Final = 32767
+
+
+class Sample(Media):
+    """A file that is recorded as a sample, under its caption or else its key."""
+
+    caption: str | None = None
+    format: str = ""
+    data: bytes = b""
+    """The file's content; empty where it could not be read."""
+
+    def keep(self, place: Place) -> Any:
+        """Write the file and a record."""
+        if not self.data:
+            return None
+        path = place.write(SAMPLES, f".{self.format}", self.data)
+        run = place.log.run_folder
+        assert run is not None
+        place.log.log_sample(
+            place.step,
+            run / path,
+            prompt=self.caption or place.key,
+            name=place.key,
+            caption=self.caption,
+            index=place.index,
+        )
+        return path
+
+
+class Video(Sample):
+    """A video: the path of one, or an array of frames, channels and pixels, which becomes an animated PNG."""
+
+    def __init__(
+        self,
+        data_or_path: Any,
+        caption: str | None = None,
+        fps: int | None = None,
+        format: str | None = None,  # noqa: A002 - W&B's name
+    ) -> None:
+        self.caption = caption
+        self.format = (format or "gif").lower().lstrip(".")
+        with made_before_a_run.watch("reading a video"):
+            if isinstance(data_or_path, (str, os.PathLike)):
+                path = Path(data_or_path)
+                self.format = path.suffix.lower().lstrip(".") or self.format
+                self.data = path.read_bytes()
+            elif hasattr(data_or_path, "read"):
+                self.data = data_or_path.read()
+            else:
+                self.format, self.data = "png", _animated(data_or_path, fps or _FRAMES_A_SECOND)
+
+
+def _animated(given: Any, fps: float) -> bytes:
+    """Return frames as an animated PNG; of several videos, one beside the other."""
+    frames = pixels_of(given, is_image=False)
+    if frames.ndim == 5:
+        # One beside the other: (video, frame, channel, height, width) to frames whose width is all of theirs.
+        count, length, channels, height, width = frames.shape
+        frames = frames.transpose(1, 2, 3, 0, 4).reshape(length, channels, height, count * width)
+    if frames.ndim != 4:
+        raise ValueError(
+            f"an array of shape {tuple(frames.shape)} is no video: frames, channels, height, width"
+        )
+    each = math.ceil(frames.size / _MOST_VIDEO_BYTES)
+    if each > 1:
+        say_once("wandb.Video of many pixels", f"keeps every {each}th frame; log a file for all of them")
+    return animation_of(frames[::each].transpose(0, 2, 3, 1), fps / each)
+
+
+class Audio(Sample):
+    """A sound: the path of a file, its bytes, or an array of samples between -1 and 1, which becomes a WAV file."""
+
+    def __init__(self, data_or_path: Any, sample_rate: int | None = None, caption: str | None = None) -> None:
+        self.caption = caption
+        self.format = "wav"
+        with made_before_a_run.watch("reading a sound"):
+            if isinstance(data_or_path, bytes):
+                self.data = data_or_path
+            elif isinstance(data_or_path, (str, os.PathLike)):
+                path = Path(data_or_path)
+                self.format = path.suffix.lower().lstrip(".") or self.format
+                self.data = path.read_bytes()
+            elif sample_rate is None:
+                say_once("wandb.Audio of an array", "needs a sample_rate")
+            else:
+                self.data = _wav(data_or_path, int(sample_rate))
+
+
+def _wav(given: Any, rate: int) -> bytes:
+    samples = given.detach().cpu() if hasattr(given, "detach") else given
+    rows = samples.tolist() if hasattr(samples, "tolist") else list(samples)
+    channels = len(rows[0]) if rows and isinstance(rows[0], (list, tuple)) else 1
+    flat = (
+        [one for row in rows for one in row] if channels > 1 or (rows and isinstance(rows[0], list)) else rows
+    )
+    loud = array.array("h", (_level(one) for one in flat))
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(loud.tobytes())
+    return buffer.getvalue()
+
+
+def _level(sample: float) -> int:
+    if not math.isfinite(sample):
+        return 0
+    # Whole numbers are 16 bits wide already.
+    loud = sample if isinstance(sample, int) else sample * _LOUDEST
+    return max(-_LOUDEST, min(_LOUDEST, round(loud)))
+
+
+class Html(Media):
+    """A page: its text, the path of one, or an open file. It is kept as it is, and shown by no page of ours."""
+
+    def __init__(self, data: Any, inject: bool = True, data_is_not_path: bool = False) -> None:
+        self.html = ""
+        with made_before_a_run.watch("reading a page"):
+            if hasattr(data, "read"):
+                self.html = str(data.read())
+            elif not data_is_not_path and isinstance(data, (str, os.PathLike)) and _is_file(data):
+                self.html = Path(data).read_text(encoding="utf-8", errors="replace")
+            else:
+                self.html = str(data)
+
+    def keep(self, place: Place) -> Any:
+        """Write the file and a record."""
+        path = place.write(MEDIA, ".html", self.html.encode("utf-8", "replace"))
+        place.log.log_event("html", name=place.key, global_step=place.step, path=path)
+        return path
+
+
+def _is_file(data: str | os.PathLike[str]) -> bool:
+    try:
+        return os.path.isfile(data)
+    except ValueError:
+        return False
+
+
+class Text(Media):
+    """A text of some lines, which becomes a record."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text[:_LONGEST_TEXT]
+
+    def keep(self, place: Place) -> Any:
+        """Write a record."""
+        place.log.log_event("text", name=place.key, global_step=place.step, text=self.text)
+        return self.text
