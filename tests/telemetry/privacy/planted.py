@@ -15,6 +15,8 @@ import string
 from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
+from tests.telemetry.privacy.anchors import sample
+
 _chance = random.Random(20240607)
 _TELLING: dict[str, tuple[str, ...]] = {}
 """The parts of a planted value that tell something; of all others it is the whole."""
@@ -31,6 +33,11 @@ def _letters(length, alphabet=string.ascii_letters + string.digits):
 
 def _hex(length):
     return "".join(_chance.choices("0123456789abcdef", k=length))
+
+
+def _drawn(recipe):
+    text, parts = sample(recipe, 1)
+    return text, *parts
 
 
 def _codename():
@@ -203,6 +210,11 @@ for _form in (
 ):
     _name = _letters(36)
     _plant("token", _form.format(_name), _name)
+for _form in (
+    *("hvs.{a90}", "dckr_pat_{w27}", "shpat_{h32}", "M{a23}.{a6}.{a38}", "{b40}", "FwoGZXIvYXdzE{b200}"),
+    *("{a3}8Q~{a34}", "SK{h32}", "AC{h32}", "key-{h32}", "{h32}-{h8}-{h8}", "{a14}.atlasv1.{a67}", "{a25}"),
+):
+    _plant("token", *_drawn(_form))
 for _ in range(3):
     _plant("token", "AKIA" + _letters(16, string.ascii_uppercase + string.digits))
 _plant("token", "ASIA" + _letters(16, string.ascii_uppercase + string.digits))

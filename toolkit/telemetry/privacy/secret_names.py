@@ -28,7 +28,7 @@ def secrecy_of(name: str) -> Secrecy:
     Names are taken apart into words (`hfToken`, `HF_TOKEN`, `--hf-token`), and whole words are compared:
     `tokenizer`, `author`, `monkey` and `hidden_key_dim` keep no secrets.
     """
-    words = [word.lower() for word in _WORD.findall(name)]
+    words = [word.lower() for word in _WORD.findall(name.replace("ñ", "n").replace("Ñ", "N"))]
     if not words or words[-1] in _DESCRIBES:
         return Secrecy.OPEN
     pairs = {first + second for first, second in pairwise(words)}
@@ -41,7 +41,11 @@ def secrecy_of(name: str) -> Secrecy:
         return Secrecy.TEXT
     if words[-1] == "tokens" and before in _OWNERS_OF_TOKENS:
         return Secrecy.TEXT
-    if words[-1] in ("key", "keys"):
+    if (
+        words[-1] in ("key", "keys", "pass")
+        or not _SERVICES.isdisjoint(words)
+        or not _SERVICES.isdisjoint(pairs)
+    ):
         return Secrecy.LOOK
     return Secrecy.OPEN
 
@@ -51,10 +55,12 @@ _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _PASSWORDS: Final = frozenset(
     {
         *("password", "passwords", "passwd", "passphrase", "pwd", "pgpassword", "userpass", "dbpass"),
+        *("keypass", "databasepass", "contrasena", "passwort", "kennwort", "senha"),
         *("secret", "secrets", "credential", "credentials"),
         *("apikey", "apikeys", "accesskey", "accesskeys", "privatekey", "secretkey", "signingkey"),
         *("encryptionkey", "sshkey", "authkey", "accountkey", "masterkey", "licensekey", "servicekey"),
         *("subscriptionkey", "sharedkey", "hmackey", "wandbkey", "openaikey", "hfkey", "connectionstring"),
+        *("dbkey", "databasekey", "privkey"),
         *("deploykey", "hostkey", "cryptkey", "clientkey", "rsakey", "pgpkey", "gpgkey", "tlskey"),
     }
 )
@@ -63,7 +69,16 @@ _PASSWORDS: Final = frozenset(
 _SECRETS: Final = frozenset(
     {
         *("auth", "authorization", "bearer", "cookie", "cookies", "dsn", "webhook", "webhooks", "netrc"),
-        *("authtoken", "accesstoken", "apitoken", "hftoken", "refreshtoken", "bearertoken", "ntfytopic"),
+        *(
+            "contribsys",
+            "authtoken",
+            "accesstoken",
+            "apitoken",
+            "hftoken",
+            "refreshtoken",
+            "bearertoken",
+            "ntfytopic",
+        ),
     }
 )
 
@@ -101,6 +116,71 @@ _DESCRIBES: Final = frozenset(
     }
 )
 """Last words of a name that is about a secret and does not hold it: `token_file`, `password_env`, `auth_type`."""
+
+_SERVICES: Final = frozenset(
+    {
+        *(
+            "adafruit",
+            "airtable",
+            "algolia",
+            "alibaba",
+            "artifactory",
+            "asana",
+            "beamer",
+            "bitbucket",
+            "bittrex",
+        ),
+        *(
+            "civitai",
+            "clearml",
+            "cloudflare",
+            "codecov",
+            "cohere",
+            "coinbase",
+            "comet",
+            "confluent",
+            "contentful",
+        ),
+        *("datadog", "discord", "droneci", "dropbox", "etsy", "facebook", "fastly", "finicity"),
+        *(
+            "finnhub",
+            "flickr",
+            "freshbooks",
+            "gitter",
+            "heroku",
+            "hubspot",
+            "intercom",
+            "jfrog",
+            "kaggle",
+            "kraken",
+        ),
+        *(
+            "kucoin",
+            "launchdarkly",
+            "linkedin",
+            "looker",
+            "mailchimp",
+            "mailgun",
+            "mapbox",
+            "mattermost",
+            "meraki",
+        ),
+        *(
+            "messagebird",
+            "neptune",
+            "netlify",
+            "newrelic",
+            "nytimes",
+            "okta",
+            "plaid",
+            "rapidapi",
+            "roboflow",
+        ),
+        *("sendbird", "sentry", "snyk", "squarespace", "sumologic", "telegram", "travis", "twilio", "twitch"),
+        *("twitter", "yandex", "zendesk"),
+    }
+)
+"""Services whose keys look like nothing in particular: a value that chance made under such a name is one."""
 
 _KINDS_OF_TEXT_TOKEN: Final = frozenset(
     {

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
+from toolkit.telemetry.privacy.token_shapes import long_runs, mask_tokens
 
 MASK: Final = "***"
 
@@ -18,7 +19,7 @@ def mask_text(text: str) -> str:
     # Looking for a word costs a hundredth of what looking for a pattern does, and most texts have none of these.
     if _PEM_BEGIN in text:
         text = _PEM_BLOCK.sub(MASK, text)
-    if len(text) >= _PEM_LINE_LENGTH:
+    if len(text) >= _PEM_LINE_LENGTH and any(len(run) >= _PEM_LINE_LENGTH for run in long_runs(text)):
         text = _PEM_LINE.sub(_mask_line, text)
     if "://" in text:
         if "@" in text:
@@ -26,18 +27,16 @@ def mask_text(text: str) -> str:
         text = _WEBHOOK.sub(MASK, text)
     if "ntfy.sh/" in text:
         text = _NTFY_TOPIC.sub(MASK, text)
-    if "=" in text:
-        text = _SIGNED_URL.sub(rf"\1{MASK}", text)
     small = text.lower()
+    if "kind" in small and _KUBERNETES_SECRET.search(text):
+        text = _KUBERNETES_DATA.sub(_mask_kubernetes_data, text)
     for pattern, hints in _BEHIND_A_WORD.items():
         if any(hint in small for hint in hints):
             text = pattern.sub(rf"\1{MASK}", text)
     if any(hint in small for hint in _HINTS_OF_NAMES):
         text = _OPTION.sub(_mask_option, text)
         text = _mask_assignments(text)
-    if _may_have_a_known_shape(text):
-        text = _KNOWN_SHAPE.sub(MASK, text)
-    return _BOT_TOKEN.sub(MASK, text) if ":AA" in text else text
+    return mask_tokens(text, MASK)
 
 
 def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
@@ -67,6 +66,8 @@ def looks_made_by_chance(text: str) -> bool:
     """Say whether `text` has a long piece in which letters and digits change often, as keys have and names do not."""
     if len(text) > _LONGEST_KEY or any(map(str.isspace, text)):
         return False
+    if _UUID.fullmatch(text):
+        return True
     for piece in _PIECE.findall(text):
         changes = len(_CHANGE.findall(piece))
         if changes >= 3 or (changes >= 1 and len(piece) >= 20) or len(piece) >= 32:
@@ -79,83 +80,9 @@ _PEM_BEGIN: Final = "-----BEGIN "
 _PEM_END: Final = "-----END "
 _PEM_LINE_LENGTH: Final = 64
 _LONGEST_KEY: Final = 4096
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PIECE = re.compile(r"[A-Za-z0-9]{8,}")
 _CHANGE = re.compile(r"[0-9][A-Za-z]|[A-Za-z](?=[0-9])")
-
-_KNOWN_SHAPE = re.compile(
-    r"""(?<![A-Za-z0-9])(?:
-      hf_[A-Za-z0-9]{20,} | api_org_[A-Za-z0-9]{20,}       # Hugging Face
-    | sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}        # OpenAI, Anthropic, and others after them
-    | gh[pousr]_[A-Za-z0-9]{16,} | github_pat_\w{20,}      # GitHub
-    | gl(?:pat|dt|rt|ptt|cbt|ft|agent)-[\w-]{16,}          # GitLab
-    | (?:AKIA|ASIA)[0-9A-Z]{16}                            # AWS
-    | AIza[\w-]{30,} | ya29\.[\w-]{20,} | GOCSPX-[\w-]{16,}  # Google
-    | (?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}                  # Slack
-    | wandb_v[0-9]+_\w{20,}                                # W&B; its older keys are 40 hex digits, as commits are
-    | eyJ[\w-]{14,}(?:\.[\w-]+){0,4}                        # a JSON web token, or other JSON in base64
-    | npm_[A-Za-z0-9]{30,} | pypi-[\w-]{40,}                # package indexes
-    | (?:gsk|r8|rpa|phc|phx|lin_api|dop_v1|doo_v1|lsv2_pt|lsv2_sk|sntrys|sntryu|ntn)_[\w]{20,}
-    | (?:nvapi|xai|pplx|tvly|GOOG|fw|csk|jina)-[\w-]{20,}
-    | (?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}          # Stripe
-    | SG\.[\w-]{16,}\.[\w-]{16,}                            # SendGrid
-    | dapi[0-9a-f]{32}                                     # Databricks
-    | ATATT3[\w=-]{20,}                                    # Atlassian
-    | AGE-SECRET-KEY-1[0-9A-Z]{20,}
-    )""",
-    re.VERBOSE,
-)
-_HINTS_OF_SHAPES: Final = {
-    "_": (
-        *(
-            "hf_",
-            "api_org_",
-            "ghp_",
-            "gho_",
-            "ghu_",
-            "ghs_",
-            "ghr_",
-            "github_pat_",
-            "wandb_v",
-            "npm_",
-            "gsk_",
-        ),
-        *(
-            "r8_",
-            "rpa_",
-            "phc_",
-            "phx_",
-            "lin_api_",
-            "dop_v1_",
-            "doo_v1_",
-            "lsv2_",
-            "sntrys_",
-            "sntryu_",
-            "ntn_",
-        ),
-        *("k_live_", "k_test_"),
-    ),
-    "-": (
-        *(
-            "sk-",
-            "glpat-",
-            "gldt-",
-            "glrt-",
-            "glptt-",
-            "glcbt-",
-            "glft-",
-            "glagent-",
-            "GOCSPX-",
-            "xox",
-            "xapp-",
-        ),
-        *("pypi-", "nvapi-", "xai-", "pplx-", "tvly-", "GOOG-", "fw-", "csk-", "jina-", "AGE-SECRET-KEY-1"),
-    ),
-    "": ("AKIA", "ASIA", "AIza", "ya29.", "eyJ", "SG.", "dapi", "ATATT3"),
-}
-"""One of these is in every known shape, and the letter before them in all of theirs: most texts have no underscore."""
-
-# Telegram's: the number of the bot, a colon, and its key.
-_BOT_TOKEN = re.compile(r"(?<![0-9])[0-9]{8,12}:AA[\w-]{30,}")
 
 # A block that is cut off before its end is hidden to the end of the text.
 _PEM_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)", re.DOTALL)
@@ -175,6 +102,7 @@ _WEBHOOK = re.compile(
     | hooks\.zapier\.com/hooks/
     | maker\.ifttt\.com/
     | api\.telegram\.org/bot
+    | api\.softlayer\.com/soap/
     | (?:oapi\.dingtalk\.com|qyapi\.weixin\.qq\.com|chat\.googleapis\.com)/[\w/.-]{0,200}\?
     )[^\s"'<>]+""",
     re.VERBOSE | re.IGNORECASE,
@@ -213,7 +141,23 @@ _TOLD = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
+# A manifest of Kubernetes: everything below `data:` is a secret, whatever it is called.
+_KUBERNETES_DATA = re.compile(
+    r"(?P<head>^[ \t]*(?:data|stringData):[ \t]*\n)(?P<lines>(?:[ \t]+[\w.-]{1,253}:[^\n]*(?:\n|\Z)){1,400})",
+    re.MULTILINE,
+)
+_KUBERNETES_SECRET = re.compile(r"""\bkind["']?[ \t]{0,3}:[ \t]{0,3}["']?Secret\b""")
+_YAML_VALUE = re.compile(r"^([ \t]+[\w.-]{1,253}:[ \t]*)[^\s][^\n]*", re.MULTILINE)
+_NUGET = re.compile(
+    r"""(<add\s{1,3}key="[^"\n]{0,80}(?:password|token|key|secret)[^"\n]{0,80}"\s{1,3}value=")[^"\n]+""",
+    re.IGNORECASE,
+)
+_PUTTY = re.compile(r"(\bPrivate-Lines:\s{0,3}[0-9]{1,4}\s+)[A-Za-z0-9+/=\s]{16,20000}")
+
 _BEHIND_A_WORD: Final = {
+    _NUGET: ("<add",),
+    _PUTTY: ("private-lines",),
+    _SIGNED_URL: ("sig=", "signature=", "-credential=", "-security-token="),
     _TOLD: (
         *("password", "passphrase", "passwd", "apikey", "api key", "api_key", "api-key"),
         *("accesstoken", "access token", "access_token", "access-token"),
@@ -229,9 +173,9 @@ _BEHIND_A_WORD: Final = {
 
 _HINTS_OF_NAMES: Final = (
     *("pass", "pwd", "secret", "cred", "key", "token", "auth", "bearer", "cookie", "dsn", "webhook", "netrc"),
-    *("connection", "topic"),
+    *("connection", "topic", "contrase", "kennwort", "senha", "contribsys"),
 )
-"""One of these is in every name that says secret."""
+"""One of these is in every name that says secret; a service's name counts in a setting, and not in a sentence."""
 
 # "--hf-token abc", inside a command line that is one text. It begins with a letter, which is quickly looked for.
 _OPTION = re.compile(
@@ -274,17 +218,15 @@ SPECIAL_TOKEN: Final = re.compile(r"<[^<>\s]{0,40}>|\[[A-Z]{1,12}\]")
 """A tokenizer's <pad> or </s> is no secret, whatever kind of token it is called."""
 
 
-def _may_have_a_known_shape(text: str) -> bool:
-    return any(
-        letter in text and any(hint in text for hint in hints) for letter, hints in _HINTS_OF_SHAPES.items()
-    )
-
-
 def _mask_line(match: re.Match[str]) -> str:
     line = match[0]
     is_mixed = any(map(str.isupper, line)) and any(map(str.islower, line)) and any(map(str.isdigit, line))
     # A path may have 64 letters too, and has few of them in capitals.
     return MASK if is_mixed and sum(map(str.isupper, line)) > 8 else line
+
+
+def _mask_kubernetes_data(match: re.Match[str]) -> str:
+    return match["head"] + _YAML_VALUE.sub(rf"\1{MASK}", match["lines"])
 
 
 def _mask_login(match: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
-from toolkit.telemetry.privacy.secret_shapes import MASK, lines_of_a_key
+from toolkit.telemetry.privacy.secret_shapes import MASK, lines_of_a_key, looks_made_by_chance
 
 MAX_DEPTH: Final = 32
 MAX_KEYS_KEPT: Final = 4096
@@ -96,9 +96,13 @@ class TreeRewriter:
         written: dict[Any, Any] = {}
         # {"name": "HF_TOKEN", "value": …}: the name is a value here, as in container definitions.
         named = mapping.get("name", mapping.get("key"))
+        is_secret = mapping.get("kind") == "Secret"
         for key, value in mapping.items():
             if isinstance(key, str):
                 name = named if key == "value" and isinstance(named, str) else key
+                if is_secret and key in ("data", "stringData"):
+                    # A manifest of Kubernetes.
+                    name = "secret"
                 key = self._rewrite_key(key, written)
                 inner = place._replace(
                     secrecy=max(place.secrecy, secrecy_of(name)),
@@ -130,6 +134,9 @@ class TreeRewriter:
                 written.append(self._hide(place))
                 continue
             is_option = isinstance(item, str) and item.startswith("-") and len(item) > 1
+            if is_option and option is not None and secrecy_of(option) is not Secrecy.OPEN:
+                # A key may begin with a dash.
+                is_option = not looks_made_by_chance(item)
             inner = place
             if option is not None and not is_option:
                 # ["--hf-token", "abc"]: the value is the next item.

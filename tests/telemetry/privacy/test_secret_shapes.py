@@ -1,0 +1,109 @@
+"""Every token that gitleaks and detect-secrets know is masked, and each is found by what the document says."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tests.telemetry.privacy.anchors import (
+    DETECT_SECRETS,
+    DOCUMENT,
+    GITLEAKS,
+    OURS,
+    document,
+    sample,
+)
+from toolkit.telemetry.privacy import token_shapes
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.privacy.token_shapes import SHAPES, SHORTEST
+
+APPLYING = [rule for rule in (*GITLEAKS, *DETECT_SECRETS, *OURS) if rule.applies]
+SERVICES = {shape.service: shape for shape in SHAPES}
+OF_A_SHAPE = [rule for rule in APPLYING if rule.found_by in SERVICES]
+WAYS = {"name", "service name", "text", "address"}
+PROSE = (
+    "Once upon a time a fox ran over a hill. It was never seen again, and the key to its den is lost. " * 20
+)
+SEEDS = range(3)
+
+
+def test_the_document_lists_the_shapes_and_rules_that_there_are():
+    written = DOCUMENT.read_text(encoding="utf-8")
+
+    assert written == document(written), "write its tables with python -m tests.telemetry.privacy.anchors"
+
+
+def test_the_lists_are_whole():
+    assert len(GITLEAKS) == 222
+    assert len({rule.name for rule in GITLEAKS}) == 222
+    assert len({rule.name.partition(" ")[0] for rule in DETECT_SECRETS}) == 27
+
+
+def test_each_rule_names_a_way_that_there_is_and_each_shape_has_a_sample():
+    assert {rule.found_by for rule in APPLYING} - WAYS == set(SERVICES)
+
+
+def test_every_sample_is_masked_wherever_it_stands():
+    masker = Masker({})
+    leaks = [
+        (rule.name, place)
+        for rule in APPLYING
+        for seed in SEEDS
+        for place, value, parts in places_of(rule, seed)
+        if any(part in json.dumps(masker.mask(value), ensure_ascii=False) for part in parts)
+    ]
+
+    assert leaks == []
+
+
+def places_of(rule, seed):
+    """Yield a sample in each place that it may stand in, and the parts of it that must not be seen."""
+    if rule.found_by in ("name", "service name"):
+        name, _, recipe = rule.recipe.partition(" ")
+        value, parts = sample(recipe, seed)
+        said = name if rule.found_by == "name" else f"{name}_api_key"
+        yield "setting", {name: value}, parts
+        yield "nested setting", {"outer": [{name.upper(): value}]}, parts
+        yield "option", [f"--{name}", value], parts
+        yield "assignment", f'{said} = "{value}"', parts
+        return
+    value, parts = sample(rule.recipe.replace("\\n", "\n"), seed)
+    yield "alone", value, parts
+    yield "setting", {"note": value}, parts
+    yield "argument", {"args": ["train.py", value]}, parts
+    yield "prose", f"{PROSE}\n{value}\n{PROSE}", parts
+    if rule.found_by in SERVICES:
+        yield "sentence", f"we use {value}, do we not", parts
+        yield "JSON", f'{{"x":"{value}"}}', parts
+        yield "key", {value: 1}, parts
+
+
+def test_every_sample_is_of_the_shape_that_the_document_names_and_holds_one_of_its_hints():
+    """Without a hint in it, the pattern is never tried on a text."""
+    wrong = []
+    for rule in OF_A_SHAPE:
+        shape = SERVICES[rule.found_by]
+        for seed in SEEDS:
+            text, _ = sample(rule.recipe, seed)
+            found = re.search(rf"(?<![A-Za-z0-9])(?:{shape.pattern})", text, re.ASCII)
+            is_found = found is not None and token_shapes._without(shape, text, "***") != text
+            if not is_found or len(found[0]) < SHORTEST or not any(hint in found[0] for hint in shape.hints):
+                wrong.append((rule.name, shape.service, text[:8]))
+
+    assert wrong == []
+
+
+def test_a_hint_that_is_missing_is_noticed():
+    """What the test above relies on: hints are compared with what a pattern finds, not with the pattern."""
+    shape = SERVICES["GitHub"]._replace(hints=("ghp_",))
+    text, _ = sample("gho_{a36}", 0)
+
+    assert re.search(shape.pattern, text) is not None
+    assert not any(hint in text for hint in shape.hints)
+
+
+def test_no_shape_takes_long_for_a_hostile_text():
+    """A pattern whose work grows with the square of the text would not end here."""
+    for shape in SHAPES:
+        for piece in ("a1B2", "aaaa", "-_", *filter(None, shape.hints)):
+            token_shapes._without(shape, piece * (20_000 // len(piece)), "***")
