@@ -351,6 +351,7 @@ for _form in (
 # ------------------------------------------------------------ what must survive
 
 HARMLESS: list[str] = [
+    *("/usr/share/dict/words", "/usr/lib/python3.11/json/decoder.py", "CUDA 12.4.99.1"),
     *(
         'token = os.environ.get("HF_TOKEN")',
         "password: str = None",

@@ -34,6 +34,12 @@ def replace_logins(text: str, replace: Replace) -> str:
     return _LOGIN.sub(lambda match: _login(match, replace), text) if "@" in text else text
 
 
+def holds_a_version(name: str) -> bool:
+    """Say whether a setting called `name` holds a version, in which four numbers are no address."""
+    small = name.lower()
+    return "version" in small or "packages" in small or _NAME_OF_A_VERSION.search(name) is not None
+
+
 def is_address(text: str) -> bool:
     """Say whether `text` is nothing but an IP address."""
     try:
@@ -63,9 +69,14 @@ _DEVICE = re.compile(r"(?<![\w-])(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3
 
 _IPV4 = re.compile(
     r"(?<![\w.])(?P<address>(?:[0-9]{1,3}\.){3}[0-9]{1,3})(?!\w|\.[0-9])"
-    r"(?P<behind>-py[0-9]|\.whl|\.dist-info|\.tar|\.zip)?"
+    r"(?P<behind>-py[0-9]|\.whl|\.dist-info|\.tar|\.zip|\+[a-z])?"
 )
-_VERSION_IN_FRONT = re.compile(r"(?:[=<>~!]=|\bversions?[ :=]{1,2}|\bv)\Z", re.IGNORECASE)
+_HAS_VERSIONS = (
+    r"(?:versions?|release|build|driver|firmware|toolkit|runtime|python|nvidia[\w-]*|torch\w*|tensorrt|nvcc|nccl|rocm|hip"
+    r"|cu(?:da|dnn|blas|fft|rand|solver|sparse|tensor)\w*)"
+)
+_VERSION_IN_FRONT = re.compile(rf"(?:[=<>~!]=|\b{_HAS_VERSIONS}[ :=/-]{{1,2}}|\bv|\.so\.)\Z", re.IGNORECASE)
+_NAME_OF_A_VERSION = re.compile(rf"(?:\A|[/_.-]){_HAS_VERSIONS}\Z", re.IGNORECASE)
 _HARMLESS_IPV4: Final = frozenset({"127.0.0.1", "255.255.255.255", "255.255.255.0", "1.1.1.1", "8.8.8.8"})
 
 _IPV6 = re.compile(r"(?<![\w:.])(?P<address>[0-9A-Fa-f:]{6,48})(?:%[\w.-]{1,16})?(?![\w:]|\.[0-9])")

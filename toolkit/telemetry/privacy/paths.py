@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from toolkit.telemetry.privacy.plain_words import EXTENSIONS, has_known_extension, is_plain
 from toolkit.telemetry.privacy.pseudonyms import PLACEHOLDER
+from toolkit.telemetry.privacy.system_paths import is_of_the_system, is_prefix_of_a_python
 
 ReplacePath = Callable[[str], str]
 """Given the private part of a path, in one form whatever the system, returns what is written instead."""
@@ -43,10 +44,12 @@ def shown_path(path: str, replace: ReplacePath) -> str:
     if path in _PUBLIC:
         return path
     plain = _in_one_form(path)
-    if plain.count("/") == 1 and is_plain(plain[1:]):
+    if (plain.count("/") == 1 and is_plain(plain[1:])) or is_of_the_system(plain):
         return path
     folder, tail = _split_library(plain if plain.startswith("/") or ":" in plain else f"/{plain}")
     if tail:
+        if is_prefix_of_a_python(folder):
+            return plain
         return f"{replace(folder)}/{tail}" if folder else tail
     folder, _, name = plain.rpartition("/")
     if folder and is_plain(name):

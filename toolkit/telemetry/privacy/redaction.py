@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.privacy import organisations
-from toolkit.telemetry.privacy.addresses import is_address, replace_addresses, replace_logins
+from toolkit.telemetry.privacy.addresses import holds_a_version, is_address, replace_addresses, replace_logins
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.model_names import (
     holds_a_model,
@@ -142,7 +142,7 @@ class Redactor(TreeRewriter):
             return self._rewrite_model(text)
         if name in _PATHS and is_relative_path(text) and not self.tells_nothing(text):
             return self._rewrite_relative_path(text)
-        return self._rewrite_anywhere(text, may_be_version=_is_about_versions(place.path))
+        return self._rewrite_anywhere(text, may_be_version=holds_a_version(place.path))
 
     def _rewrite_anywhere(self, text: str, *, may_be_version: bool = False) -> str:
         text = replace_urls(text, self._replace, self.is_public_model)
@@ -299,7 +299,3 @@ def _is_one_name(text: str) -> bool:
     """Say whether `text` is the name of something, or a path, rather than a sentence."""
     spaces = sum(map(str.isspace, text))
     return not spaces or (spaces <= _MOST_SPACES and ("/" in text or "\\" in text))
-
-
-def _is_about_versions(path: str) -> bool:
-    return "version" in path.lower() or "packages" in path.lower()

@@ -50,6 +50,13 @@ def secrecy_of(name: str) -> Secrecy:
     return Secrecy.OPEN
 
 
+def is_working_directory(name: str, value: object) -> bool:
+    """Say whether `name` is a shell's own for the folder it is in, rather than a short one for a password."""
+    variable = re.split(r"[/.]", name)[-1]
+    return variable in ("PWD", "OLDPWD") and isinstance(value, str) and _FOLDER.match(value) is not None
+
+
+_FOLDER = re.compile(r"/|~|[A-Za-z]:[\\/]")
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
 _PASSWORDS: Final = frozenset(

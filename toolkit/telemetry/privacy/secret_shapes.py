@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
+from toolkit.telemetry.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.telemetry.privacy.token_shapes import long_runs, mask_tokens
 
 MASK: Final = "***"
@@ -270,6 +270,9 @@ def _mask_assignments(text: str) -> str:
             continue
         quote = value["quote"] or ""
         bare = value[0].strip("\"'")
+        if is_working_directory(match["name"], bare) and text[match.start() - 1 : match.start()] != ";":
+            # Behind a semicolon it is a part of a database's address, and a password.
+            continue
         is_a_guess = secrecy is Secrecy.LOOK or (is_comparison and not quote)
         if is_a_guess and not looks_made_by_chance(bare):
             if not quote:

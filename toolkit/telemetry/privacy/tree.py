@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
+from toolkit.telemetry.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.telemetry.privacy.secret_shapes import MASK, lines_of_a_key, looks_made_by_chance
 
 MAX_DEPTH: Final = 32
@@ -104,8 +104,9 @@ class TreeRewriter:
                     # A manifest of Kubernetes.
                     name = "secret"
                 key = self._rewrite_key(key, written)
+                secrecy = Secrecy.OPEN if is_working_directory(name, value) else secrecy_of(name)
                 inner = place._replace(
-                    secrecy=max(place.secrecy, secrecy_of(name)),
+                    secrecy=max(place.secrecy, secrecy),
                     name=name,
                     path=f"{place.path}/{key}" if place.path else key,
                 )
