@@ -22,6 +22,7 @@ from toolkit.telemetry.options import (
     options_from_config,
     run_name_from_config,
 )
+from toolkit.telemetry.privacy.configured_secrets import keep_secrets_of
 from toolkit.telemetry.privacy.run_labels import without_secrets
 from toolkit.telemetry.privacy.secret_shapes import mask_text
 from toolkit.telemetry.ranks import Rank, find_rank
@@ -113,6 +114,7 @@ class TelemetryLogger:
 
     def _set_up(self, run_name: str, config: Mapping[str, Any] | None, sinks: Sequence[Sink]) -> None:
         self._gate, self._ends = StepGate(), OneEnd()
+        keep_secrets_of(self._options, os.environ)
         options = self._options = without_secrets(self._options)
         self.run_name = mask_text(str(run_name))
         clock = self._clock

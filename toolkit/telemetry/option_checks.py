@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 Check = Callable[[str, Any], None]
 """Called with an option's whole name and its value; raises `OptionsError` where the value is wrong."""
 
+_LOGIN = re.compile(r"(://)[^\s/@'\"]{1,200}@")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
 
@@ -24,7 +25,8 @@ def shown(value: Any) -> str:
     if hasattr(type(value), "__torch_function__"):
         # To be written out, a tensor waits for its device; one that was freed takes the process along.
         return f"a {type(value).__name__}"
-    return repr(value)[:200]
+    # A login in an address is a secret, and a message may end up in anybody's log.
+    return _LOGIN.sub(r"\1***@", repr(value)[:200])
 
 
 def wrong(name: str, value: Any, allowed: str) -> OptionsError:
@@ -82,7 +84,8 @@ def address(name: str, value: Any) -> None:
     if value is not None:
         text(name, value)
         if not value.startswith(("http://", "https://")):
-            raise wrong(name, value, "an address such as http://localhost:4318/v1/traces")
+            given = value if "@" not in value else "an address with a login (not shown)"
+            raise wrong(name, given, "an address such as http://localhost:4318/v1/traces")
 
 
 def only_or_except(name: str, value: Any) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+from toolkit.telemetry.privacy.configured_secrets import kept_secrets
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
 from toolkit.telemetry.privacy.secret_shapes import MASK, SPECIAL_TOKEN, looks_made_by_chance, mask_text
 from toolkit.telemetry.privacy.tree import Place, TreeRewriter
@@ -20,8 +21,9 @@ def mask_secrets(value: Any) -> Any:
     """Return a copy of `value` in which every secret reads `***`. Never raises.
 
     A secret is known by the name it stands under (`hf_token`, `api_key`), by its look (`hf_…`, `AKIA…`, a private
-    key, a login in a URL), by the option before it (`--hf-token abc`), or because a secret-looking environment
-    variable holds the same text. Structure, names and numbers are kept; what cannot be looked at is not shown.
+    key, a login in a URL), by the option before it (`--hf-token abc`), because a secret-looking environment
+    variable holds the same text, or because a logger's options send there. Structure, names and numbers are kept; what
+    cannot be looked at is not shown.
     """
     return Masker().mask(value)
 
@@ -31,11 +33,16 @@ class Masker(TreeRewriter):
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self.secrets = _environment_secrets(os.environ if environ is None else environ)
+        given = _environment_secrets(os.environ if environ is None else environ)
+        self.secrets = _forms_of([*given, *kept_secrets()])
 
     def mask(self, value: Any) -> Any:
         """Return a copy of `value` in which every secret reads `***`. Never raises."""
         return self.rewrite(value)
+
+    def add_secrets(self, texts: Iterable[str]) -> None:
+        """Hide these texts, too."""
+        self.secrets = _forms_of([*self.secrets, *texts])
 
     def rewrite_text(self, text: str, place: Place = Place()) -> str:  # noqa: B008 - it cannot be changed
         """Return `text` with its secrets masked."""
@@ -62,22 +69,33 @@ _OLD_WANDB_KEY = re.compile(r"[0-9a-f]{40}")
 _TOPIC = re.compile(r"topics?\Z", re.IGNORECASE)
 # Variables run their words together more often than settings do: PGPASSWORD, MYTOKEN.
 _SECRET_VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|PASSWD|_PASS|_KEY|_PAT)\Z", re.IGNORECASE)
+_HEADERS = re.compile(r"OTLP\w*_HEADERS\Z")
 _OPEN_VARIABLES: Final = frozenset({"PWD", "OLDPWD"})
 
 
-def _environment_secrets(environ: Mapping[str, str]) -> list[str]:
-    """Return the values of the variables that are called like secrets, longest first."""
-    found = {
+def _environment_secrets(environ: Mapping[str, str]) -> set[str]:
+    """Return the values of the variables that are called like secrets, and of those that hold headers."""
+    headers = {
+        unquote(header.partition("=")[2].strip())
+        for variable, value in environ.items()
+        if _HEADERS.search(variable)
+        for header in (*value.split(","), f"={value}")
+    }
+    found = {header for header in headers if len(header) >= SHORTEST_ENVIRONMENT_SECRET}
+    return found | {
         value
         for variable, value in environ.items()
         if len(value) >= SHORTEST_ENVIRONMENT_SECRET
         and variable not in _OPEN_VARIABLES
         and (secrecy_of(variable) is not Secrecy.OPEN or _SECRET_VARIABLE.search(variable))
     }
-    # As they stand in JSON and in an address, too.
+
+
+def _forms_of(secrets: Iterable[str]) -> list[str]:
+    """Return `secrets` as they may be written, in JSON and in an address too, longest first."""
     written = {
         form
-        for value in found
+        for value in secrets
         for form in (value, json.dumps(value)[1:-1], quote(value), quote(value, safe=""))
     }
     return sorted(written, key=len, reverse=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from toolkit.runfolder.records import MAX_RECORD_BYTES
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
-from toolkit.telemetry.privacy.tree import Place
+from toolkit.telemetry.privacy.tree import SPEAKING_KEYS, Place
 
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _OURS: Final = frozenset({"id", "parent_id", "span_id", "clock", "kept", "run_id"})
@@ -43,9 +43,9 @@ class RecordMasker(Masker):
             self._look_at_environment()
         if not harmless.issuperset(fields):
             self._look_at_names(fields)
-            if not harmless.issuperset(fields):
-                masked: dict[str, Any] = self.rewrite(fields)
-                return masked
+        if not (harmless.issuperset(fields) and SPEAKING_KEYS.isdisjoint(fields)):
+            masked: dict[str, Any] = self.rewrite(fields)
+            return masked
         return {
             name: value if type(value) in _NUMBERS or name in _OURS else self._mask_one(name, value)
             for name, value in fields.items()
@@ -99,7 +99,7 @@ class RecordMasker(Masker):
 
 def _has_plain_keys(mapping: dict[Any, Any]) -> bool:
     """Say whether the keys of `mapping` are texts, and say nothing about each other's values."""
-    return "value" not in mapping and all(type(key) is str for key in mapping)
+    return SPEAKING_KEYS.isdisjoint(mapping) and all(type(key) is str for key in mapping)
 
 
 def _of_a_service(name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.privacy import organisations
 from toolkit.telemetry.privacy.addresses import holds_a_version, is_address, replace_addresses, replace_logins
+from toolkit.telemetry.privacy.configured_secrets import parts_of_address
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.model_names import (
     holds_a_model,
@@ -27,7 +28,7 @@ from toolkit.telemetry.privacy.plain_words import is_plain
 from toolkit.telemetry.privacy.pseudonyms import PLACEHOLDER, Pseudonyms
 from toolkit.telemetry.privacy.secret_names import Secrecy
 from toolkit.telemetry.privacy.secret_shapes import MASK
-from toolkit.telemetry.privacy.tree import Place, TreeRewriter
+from toolkit.telemetry.privacy.tree import ADDRESS_TO_SEND_TO, Place, TreeRewriter
 from toolkit.telemetry.privacy.urls import is_url, replace_urls
 
 _MOST_NAMES: Final = 500
@@ -90,6 +91,14 @@ class Redactor(TreeRewriter):
                 self._names[each.lower()] = (kind, each)
                 self._cache.clear()
                 self._keys.clear()
+
+    def learn_secret(self, texts: Iterable[str]) -> None:
+        """Remember texts that are secrets, so that they are masked in any text."""
+        new = [text for text in texts if text not in self._masker.secrets]
+        if new and len(self._masker.secrets) < _MOST_NAMES:
+            self._masker.add_secrets(new)
+            self._cache.clear()
+            self._keys.clear()
 
     def is_public_model(self, name: str) -> bool:
         """Say whether `name` is a model of an allowed organisation and no local path."""
@@ -251,6 +260,8 @@ class _Learner(TreeRewriter):
     def rewrite_text(self, text: str, place: Place) -> str:
         redactor = self._redactor
         name = _last_words(place.name)
+        if place.name == ADDRESS_TO_SEND_TO and "://" in text:
+            redactor.learn_secret(parts_of_address(text))
         if name in _PEOPLE or name in _MACHINES:
             if _NAME.fullmatch(text):
                 redactor.learn_name("user" if name in _PEOPLE else "host", text)

@@ -99,6 +99,11 @@ _WEBHOOK = re.compile(
     | (?:\w+\.)?discord(?:app)?\.com/api/(?:v[0-9]+/)?webhooks/
     | open\.(?:feishu\.cn|larksuite\.com|larkoffice\.com)/open-apis/bot/(?:v[0-9]+/)?hook/
     | [\w-]+\.webhook\.office\.com/
+    | [\w.-]+\.logic\.azure\.com(?::[0-9]+)?/workflows/
+    | [\w.-]+\.api\.powerplatform\.com(?::[0-9]+)?/powerautomate/
+    | (?:hc-ping\.com|webhook\.site|api\.day\.app|sctapi\.ftqq\.com|hook\.[\w.]+\.make\.com)/
+    | webexapis\.com/v1/webhooks/incoming/
+    | [\w.-]+(?::[0-9]+)?/(?:[\w.-]+/){0,4}(?:hooks?|webhooks?)/(?=[\w/-]{0,40}[0-9])[\w-]{8,}
     | hooks\.zapier\.com/hooks/
     | maker\.ifttt\.com/
     | api\.telegram\.org/bot

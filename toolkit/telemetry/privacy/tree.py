@@ -19,6 +19,13 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 _guard = Guard()
 
 
+ADDRESS_TO_SEND_TO: Final = "webhook_url"
+"""What the address of a receiver of messages is called, whatever its key."""
+SPEAKING_KEYS: Final = frozenset({"value", "url", "data", "stringData"})
+"""Keys whose values may be named, or made a secret, by what stands beside them."""
+_RECEIVERS: Final = frozenset({"lark", "feishu", "slack", "discord", "ntfy", "webhook"})
+
+
 class Place(NamedTuple):
     """Where in a tree a value stands."""
 
@@ -94,15 +101,9 @@ class TreeRewriter:
 
     def _rewrite_mapping(self, mapping: Mapping[Any, Any], place: Place) -> dict[Any, Any]:
         written: dict[Any, Any] = {}
-        # {"name": "HF_TOKEN", "value": …}: the name is a value here, as in container definitions.
-        named = mapping.get("name", mapping.get("key"))
-        is_secret = mapping.get("kind") == "Secret"
         for key, value in mapping.items():
             if isinstance(key, str):
-                name = named if key == "value" and isinstance(named, str) else key
-                if is_secret and key in ("data", "stringData"):
-                    # A manifest of Kubernetes.
-                    name = "secret"
+                name = _name_beside(key, mapping) if key in SPEAKING_KEYS else key
                 key = self._rewrite_key(key, written)
                 secrecy = Secrecy.OPEN if is_working_directory(name, value) else secrecy_of(name)
                 inner = place._replace(
@@ -145,3 +146,17 @@ class TreeRewriter:
             written.append(self._rewrite(item, inner))
             option = item if is_option and "=" not in item else None
         return tuple(written) if isinstance(sequence, tuple) else written
+
+
+def _name_beside(key: str, mapping: Mapping[Any, Any]) -> str:
+    """Return what `key`, one of `SPEAKING_KEYS`, is to be called for the sake of what stands beside it."""
+    if key == "value":
+        # {"name": "HF_TOKEN", "value": …}: the name is a value here, as in container definitions.
+        named = mapping.get("name", mapping.get("key"))
+        return named if isinstance(named, str) else key
+    if key == "url":
+        # {"to": "slack", "url": …}: one of the receivers of a run's messages.
+        to = mapping.get("to")
+        return ADDRESS_TO_SEND_TO if isinstance(to, str) and to in _RECEIVERS else key
+    # {"kind": "Secret", "data": …}: a manifest of Kubernetes.
+    return "secret" if mapping.get("kind") == "Secret" else key
