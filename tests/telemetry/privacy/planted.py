@@ -91,6 +91,34 @@ _plant("login", "bob.miller@nas01:/data", "bob.miller", "nas01")
 _plant("login", "ssh -p 2222 bob.miller@box-nine", "bob.miller", "box-nine")
 
 for _form in (
+    "{0}:1234:5678 [0] NCCL INFO Bootstrap : Using eth0",
+    "x1:99:120 [2] transport/net_socket.cc:45 NCCL WARN NET/Socket : Connect to {0}<41234> failed",
+    "[2024-05-17 12:34:56] {0}:12:34 [0] misc/socket.cc:1 NCCL WARN x",
+    "[c10d] The client socket has failed to connect to [{0}]:29500 (errno: 111)",
+    "[c10d] The client socket has timed out while trying to connect to ({0}, 29500).",
+    "srun: error: {0}: task 3: Killed",
+    "slurmstepd: error: JOB 1234 ON {0} CANCELLED",
+    "ssh: connect to host {0} port 22: Connection refused",
+    "curl: (6) Could not resolve host: {0}",
+    "torchrun --rdzv_endpoint {0}:29500 t.py",
+    "MASTER_ADDR={0} t.py",
+):
+    _name = f"n{_chance.randrange(100, 999)}"
+    _plant("host", _form.format(_name), f"{_name}")
+
+for _name in (
+    *("+49 170 1234567", "+1-202-555-0173", "+14155550123", "+44 (0)20 7946 0958", "(555) 123-4567"),
+    *(
+        "555-123-4567",
+        "tel. 030 12345678",
+        "phone: 0170-1234567",
+        "Telefon: 089/1234567",
+        "mobile 0664 1234567",
+    ),
+):
+    _plant("phone", _name, _name.lstrip("telphonTfmbi.: "))
+
+for _form in (
     "/home/{user}/{name}/train.csv",
     "/home/{user}/{name}",
     "/Users/{user}/Library/Application Support/{name}/notes.txt",
@@ -343,6 +371,11 @@ for _form in (
     "https://github.com/acme-corp/{0}/blob/main/train.py",
     "git@gitlab.example.com:acme-corp/{0}.git",
     "hf://datasets/acme-corp/{0}",
+    "https://huggingface.co/api/models/acme-corp/{0}",
+    "we fine-tuned acme-corp/{0} last night",
+    "OSError: acme/{0} is not a local folder and is not a valid model identifier",
+    "trained on the acme/{0} dataset",
+    "acme-corp/{0}",
 ):
     _name = _codename()
     _plant("model", _form.format(_name), _name)
@@ -351,6 +384,16 @@ for _form in (
 # ------------------------------------------------------------ what must survive
 
 HARMLESS: list[str] = [
+    *(
+        "1e+12",
+        "+0.123456789",
+        "x + 12345678",
+        "+1234567890 bytes",
+        "1,234,567,890",
+        "12:34:56:78",
+    ),
+    *("std::array<3>", "layers<12>", "[train.py:123] loading", "step:100:200", "f(x, 29500)", "to (3, 4096)"),
+    *("555.123", "2024-05-17 12-34-56", "0.123-0.456-0.789", "tokens 1234567", "tel-aviv", "seed 1234567890"),
     *("/usr/share/dict/words", "/usr/lib/python3.11/json/decoder.py", "CUDA 12.4.99.1"),
     *(
         'token = os.environ.get("HF_TOKEN")',

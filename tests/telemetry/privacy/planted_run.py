@@ -83,6 +83,7 @@ def main(arguments):
         spans="all",
         errors={"source": True},
         one_logger_file=True,
+        completions={"buffer": 1_000},
         close_timeout=PATIENCE_S,
     ) as log:
         train(log, planted, harmless)

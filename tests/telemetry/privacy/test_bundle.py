@@ -259,3 +259,24 @@ def test_a_table_of_text_is_as_harmless_to_a_spreadsheet_as_the_runs_own(folder,
     assert (
         "'=HYPERLINK(1)" in pd.read_csv(io.BytesIO((unpacked / "metrics.csv").read_bytes()))["text"].tolist()
     )
+
+
+def test_a_metric_that_is_called_like_a_model_keeps_its_name_in_keys_and_sentences(tmp_path):
+    run = tmp_path / "r"
+    run.mkdir()
+    step = {"event": "step", "seq": 0, "session": 1, "probe-7/cka-sim2": 0.5}
+    finding = {
+        "event": "finding",
+        "seq": 1,
+        "session": 1,
+        "message": "probe-7/cka-sim2 of acme-corp/orchid-7b is NaN",
+    }
+    lines = [json.dumps(record) + "\n" for record in (step, finding)]
+    (run / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+
+    RunBundle(run, environ={}).write(tmp_path / "shared.zip")
+    with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
+        shared = [json.loads(line) for line in archive.read("r/metrics.jsonl").splitlines()]
+
+    assert shared[0]["probe-7/cka-sim2"] == 0.5
+    assert shared[1]["message"] == "probe-7/cka-sim2 of <model-1> is NaN"

@@ -98,6 +98,7 @@ class MessageSink:
                 ):
                     continue
                 self._last_seq = seq
+                self._redactor.learn_metrics(record)
                 if record.get("event") in (START, ERROR):
                     # Whose machine this is, its configuration and its stacks tell; later texts may repeat it.
                     self._redactor.learn(record)

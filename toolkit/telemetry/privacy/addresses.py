@@ -1,4 +1,4 @@
-"""E-mail, network and hardware addresses, and names of machines inside a network, in a text."""
+"""E-mail, network and hardware addresses, phone numbers, and names of machines inside a network, in a text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ Replace = Callable[[str, str], str]
 
 def replace_addresses(text: str, replace: Replace, *, may_be_version: bool = False) -> str:
     """Return `text` with every address in it given to `replace`; `may_be_version` leaves four numbers alone."""
+    if _MANY_DIGITS.search(text):
+        text = _PHONE.sub(lambda match: _phone(match, replace), text)
     if "@" in text or "%40" in text:
         text = _EMAIL.sub(lambda match: _email(match, replace), text)
     if ":" in text or "-" in text:
@@ -61,6 +63,32 @@ _LOGIN = re.compile(
     r"(?P<host>[^\W_](?:[\w.-]{0,62}[^\W_])?|<(?:host|ip)-[0-9]{1,6}>)(?P<path>(?=:[/~]))?"
 )
 
+# +49 170 1234567; (555) 123-4567; behind "tel." and the like any that is long enough.
+_PHONE_IN_FRONT: Final = "|".join(
+    rf"(?<={word}{sign})"
+    for word in (
+        "tel",
+        "phone",
+        "telefon",
+        "telephone",
+        "mobile",
+        "mobil",
+        "fax",
+        "whatsapp",
+        "call[ ]me[ ]at",
+    )
+    for sign in ("[ .:]", r"[.:][ ]")
+)
+_PHONE = re.compile(
+    rf"""(?<![\w.+-])(?P<number>
+      \+[1-9](?:[ ./-]?\(?[0-9]{{1,5}}\)?){{2,7}}
+    | \([2-9][0-9]{{2}}\)[ ]?[0-9]{{3}}-[0-9]{{4}} | [2-9][0-9]{{2}}-[0-9]{{3}}-[0-9]{{4}}
+    | (?:{_PHONE_IN_FRONT})\(?0[0-9]{{1,5}}\)?(?:[ /-]?[0-9]{{1,6}}){{1,5}}
+    )(?!\w|[.:/-][0-9])(?P<unit>[ ]?(?:bytes|[KMGT]?i?B|steps?|tokens?|samples?|params?|ms|s|%)\b)?""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_MANY_DIGITS = re.compile(r"(?:[0-9][ ()./-]{0,3}){7}")
+
 _MAC = re.compile(
     r"(?<![\w:.-])(?:(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}"
     r"|(?=[0-9-]*[A-Fa-f])(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2})(?!\w|[:-]\w)"
@@ -72,7 +100,7 @@ _IPV4 = re.compile(
     r"(?P<behind>-py[0-9]|\.whl|\.dist-info|\.tar|\.zip|\+[a-z])?"
 )
 _HAS_VERSIONS = (
-    r"(?:versions?|release|build|driver|firmware|toolkit|runtime|python|nvidia[\w-]*|torch\w*|tensorrt|nvcc|nccl|rocm|hip"
+    r"(?:versions?|release|build|driver|firmware|toolkit|runtime|python|nvidia-[\w-]+|torch\w*|tensorrt|nvcc|nccl|rocm|hip"
     r"|cu(?:da|dnn|blas|fft|rand|solver|sparse|tensor)\w*)"
 )
 _VERSION_IN_FRONT = re.compile(rf"(?:[=<>~!]=|\b{_HAS_VERSIONS}[ :=/-]{{1,2}}|\bv|\.so\.)\Z", re.IGNORECASE)
@@ -96,6 +124,16 @@ def _email(match: re.Match[str], replace: Replace) -> str:
         # git@github.com is everybody's.
         return match[0]
     return match["name"][: len(match["name"]) - len(name)] + replace("email", f"{name}@{match['domain']}")
+
+
+def _phone(match: re.Match[str], replace: Replace) -> str:
+    number = match["number"]
+    digits = sum(map(str.isdigit, number))
+    # +0.123456789 and +12345.6789 are numbers, and so is what a unit follows.
+    is_number = number[0] == "+" and number.count(".") == 1 and not re.search(r"[ /()-]", number)
+    if not 7 <= digits <= 15 or match["unit"] or is_number:
+        return match[0]
+    return replace("phone", "".join(filter(str.isdigit, number)))
 
 
 def _login(match: re.Match[str], replace: Replace) -> str:

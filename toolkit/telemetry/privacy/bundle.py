@@ -186,7 +186,10 @@ class RunBundle:
                 end = block.cursor.offset
                 for position, line in lines_of(block):
                     record = parse_line(position, line)
-                    if not isinstance(record, BadLine) and _shape(record) is None:
+                    if isinstance(record, BadLine):
+                        continue
+                    self._redactor.learn_metrics(record)
+                    if _shape(record) is None:
                         self._redactor.learn(record)
             self._ends[name] = end
         self._left_out += _names_of_others(self._folder)

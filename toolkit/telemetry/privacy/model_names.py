@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.privacy.plain_words import is_plain
+from toolkit.telemetry.privacy.plain_words import has_known_extension, is_plain
 
 
 def is_public_model(name: str, organisations: Collection[str], local_folders: Iterable[Path] = ()) -> bool:
@@ -51,11 +51,49 @@ def model_settings(text: str) -> Iterator[re.Match[str]]:
                 yield value
 
 
+def repositories_in(text: str) -> Iterator[tuple[re.Match[str], bool]]:
+    """Yield what looks like `organisation/name` in a sentence, and whether the words around it say that it is one.
+
+    Where they do not, it has to look like one itself: with a dash, or with letters and digits mixed.
+    """
+    if "/" not in text:
+        return
+    for match in _IN_A_SENTENCE.finditer(text):
+        whose, name = match["whose"], match["name"]
+        if has_known_extension(name) or (is_plain(whose) and is_plain(name)):
+            continue
+        is_said = (
+            _BEFORE.search(text, max(0, match.start() - _AROUND), match.start()) is not None
+            or _BEHIND.match(text, match.end()) is not None
+        )
+        if is_said or "-" in match[0] or re.search(r"[A-Za-z][0-9]|[0-9][A-Za-z]", match[0]):
+            yield match, is_said
+
+
 def looks_like_a_path(name: str) -> bool:
     """Say whether `name`, which stands where a model does, begins as paths and addresses do."""
     return name.startswith(("/", "~", ".", "$", "\\", "%")) or name[1:3] in (":\\", ":/") or "://" in name
 
 
+_IN_A_SENTENCE = re.compile(
+    r"""(?<![\w./@:%~$\\>-])(?P<whose>[A-Za-z0-9][\w.-]{1,94}[A-Za-z0-9])
+    /(?P<name>[A-Za-z0-9][\w.-]{1,94}[A-Za-z0-9])(?![\w/@(-]|\\(?!["'])|\.\w)""",
+    re.VERBOSE | re.ASCII,
+)
+_AROUND: Final = 48
+_THINGS: Final = (
+    r"(?:models?|checkpoints?|data[ -]?sets?|repo(?:sitory)?|adapters?|tokenizers?|weights|hub|lora)"
+)
+_BEFORE = re.compile(
+    rf"""\b(?:{_THINGS}|pre-?trained|fine-?tun\w{{1,5}}|load\w{{0,3}}|download\w{{0,3}}|push\w{{0,3}}|upload\w{{0,3}}
+    |train\w{{0,3}}|merg\w{{1,3}}|reach|access|find)\b
+    (?:[ ](?:of|on|from|to|in|with|the|a|our|my|called|named|at|is)){{0,3}}[ :]{{0,2}}["'`(\[]?\Z""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_BEHIND = re.compile(
+    rf"""["'`)\]]?[ ](?:{_THINGS}\b|is[ ]not[ ]a[ ](?:local|valid)|on[ ]the[ ]hub|does[ ]not[ ]exist)""",
+    re.VERBOSE | re.IGNORECASE,
+)
 _REPOSITORY = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,94}[A-Za-z0-9]?/[A-Za-z0-9][A-Za-z0-9._-]{0,94}[A-Za-z0-9]?"
 )

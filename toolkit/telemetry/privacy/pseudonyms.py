@@ -9,7 +9,7 @@ from typing import Final
 _MOST: Final = 200_000
 """Different texts of a kind that get a number each; all beyond share one name."""
 
-PLACEHOLDER = re.compile(r"<(?:path|user|host|email|ip|mac|device|model|url)(?:-[0-9]{1,6})?>")
+PLACEHOLDER = re.compile(r"<(?:path|user|host|email|phone|ip|mac|device|model|url)(?:-[0-9]{1,6})?>")
 
 
 class Pseudonyms:

@@ -15,12 +15,14 @@ from toolkit.telemetry.privacy import organisations
 from toolkit.telemetry.privacy.addresses import holds_a_version, is_address, replace_addresses, replace_logins
 from toolkit.telemetry.privacy.configured_secrets import parts_of_address
 from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.privacy.message_hosts import message_hosts, replace_message_hosts
 from toolkit.telemetry.privacy.model_names import (
     holds_a_model,
     is_public_bare_name,
     is_public_model,
     looks_like_a_path,
     model_settings,
+    repositories_in,
 )
 from toolkit.telemetry.privacy.names import host_names, is_generic, is_telling, machine_names, names_in
 from toolkit.telemetry.privacy.paths import is_relative_path, replace_paths, shown_path
@@ -28,11 +30,12 @@ from toolkit.telemetry.privacy.plain_words import is_plain
 from toolkit.telemetry.privacy.pseudonyms import PLACEHOLDER, Pseudonyms
 from toolkit.telemetry.privacy.secret_names import Secrecy
 from toolkit.telemetry.privacy.secret_shapes import MASK
-from toolkit.telemetry.privacy.tree import ADDRESS_TO_SEND_TO, Place, TreeRewriter
+from toolkit.telemetry.privacy.tree import A_KEY, ADDRESS_TO_SEND_TO, Place, TreeRewriter
 from toolkit.telemetry.privacy.urls import is_url, replace_urls
 
 _MOST_NAMES: Final = 500
 _MOST_PLACES: Final = 2_000
+_MOST_METRICS: Final = 10_000
 _MOST_CACHED: Final = 8_192
 _LONGEST_CACHED: Final = 256
 
@@ -61,6 +64,8 @@ class Redactor(TreeRewriter):
         self._local_folders = tuple(local_folders) if local_folders is not None else (Path(os.curdir),)
         self._pseudonyms = Pseudonyms()
         self._names: dict[str, tuple[str, str]] = {}
+        self.metrics: set[str] = set()
+        """Names with a slash in them that records have as keys."""
         self._cache: dict[tuple[str, str], str] = {}
         self._at = ""
         for kind, name in machine_names(environ):
@@ -151,12 +156,16 @@ class Redactor(TreeRewriter):
             return self._rewrite_model(text)
         if name in _PATHS and is_relative_path(text) and not self.tells_nothing(text):
             return self._rewrite_relative_path(text)
+        if "/" in text and not (place.path == A_KEY and " " not in text):
+            # A key of that form is the name of a metric.
+            text = self._rewrite_repositories(text)
         return self._rewrite_anywhere(text, may_be_version=holds_a_version(place.path))
 
     def _rewrite_anywhere(self, text: str, *, may_be_version: bool = False) -> str:
         text = replace_urls(text, self._replace, self.is_public_model)
         text = self._rewrite_model_settings(text)
         text = replace_logins(text, self._replace)
+        text = replace_message_hosts(text, self._replace)
         text = replace_paths(text, lambda path: self._replace("path", path))
         text = replace_addresses(text, self._replace, may_be_version=may_be_version)
         text = self._rewrite_known_names(text)
@@ -193,6 +202,20 @@ class Redactor(TreeRewriter):
                 parts += [text[done : value.start()], self._replace("model", value[0])]
                 done = value.end()
         return "".join([*parts, text[done:]]) if parts else text
+
+    def _rewrite_repositories(self, text: str) -> str:
+        """Replace models and data sets that a sentence names, but for public ones and for metrics of this run."""
+        parts, done = [], 0
+        for match, _ in repositories_in(text):
+            if match[0] not in self.metrics and not self.tells_nothing(match[0]):
+                parts += [text[done : match.start()], self._replace("model", match[0])]
+                done = match.end()
+        return "".join([*parts, text[done:]]) if parts else text
+
+    def learn_metrics(self, names: Iterable[str]) -> None:
+        """Remember names of metrics, which may look like those of models."""
+        if len(self.metrics) < _MOST_METRICS:
+            self.metrics.update(name for name in names if "/" in name)
 
     def _rewrite_relative_path(self, text: str) -> str:
         written = self._rewrite_anywhere(text)
@@ -269,14 +292,19 @@ class _Learner(TreeRewriter):
             self._learn_model(text)
         for setting in model_settings(text):
             self._learn_model(setting[0])
+        for match, is_said in repositories_in(text) if place.path != A_KEY else ():
+            if match[0] not in redactor.metrics:
+                self._learn_model(match[0], with_whose=is_said)
         for kind, found in names_in(text):
             redactor.learn_name(kind, found)
+        for found in message_hosts(text):
+            redactor.learn_name("host", found)
         return text
 
-    def _learn_model(self, name: str) -> None:
+    def _learn_model(self, name: str, *, with_whose: bool = True) -> None:
         if not looks_like_a_path(name) and not self._redactor.tells_nothing(name):
             self._redactor.learn_name("model", name)
-            if name.count("/") == 1:
+            if name.count("/") == 1 and with_whose:
                 # Whose model it is tells as much.
                 self._redactor.learn_name("model", name.partition("/")[0])
 

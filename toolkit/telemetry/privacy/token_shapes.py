@@ -89,7 +89,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("OpenAI, Anthropic and others", r"sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}", ("sk-",)),
     Shape("Langfuse", r"[ps]k-lf-[0-9a-f-]{20,}", ("k-lf-",)),
     Shape("W&B", r"wandb_v[0-9]+_\w{20,}", ("wandb_v",)),
-    Shape("Comet", r"(?<![\w.+/~%-])[A-Za-z0-9]{25}(?![\w+/=~%-]|\.\w)", check=looks_random),
+    Shape("Comet", r"(?<![\w+/~%-])[A-Za-z0-9]{25}(?![\w+/=~%-])", check=looks_random),
     Shape("Groq", r"gsk_\w{20,}", ("gsk_",)),
     Shape("Replicate", r"r8_\w{20,}", ("r8_",)),
     Shape("RunPod", r"rpa_\w{20,}", ("rpa_",)),
@@ -111,7 +111,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
         r"(?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}",
         ("A3T", "AKIA", "ASIA", "ABIA", "ACCA"),
     ),
-    Shape("AWS secret key", r"(?<![\w.+/~-])[A-Za-z0-9/+]{40}(?![\w+/=~-]|\.\w)", check=looks_random),
+    Shape("AWS secret key", r"(?<![\w+/~-])[A-Za-z0-9/+]{40}(?![\w+/=~-])", check=looks_random),
     Shape(
         "AWS session token",
         r"(?:IQoJb3JpZ2lu|F[wQ]oGZXIvYXdzE|AQoDYXdzE)[A-Za-z0-9/+=%]{40,}",
@@ -294,9 +294,11 @@ for _shape in SHAPES:
 
 _HINTS: Final[dict[tuple[str, bool], list[str]]] = {}
 """The hints by what most texts lack: one without underscores or large letters has few of them."""
-for _hint in _BY_HINT:
+# Those without a hint come last: a part of another token may look like one of them.
+for _hint in sorted(_BY_HINT, key=lambda hint: not hint):
     _letter = next((letter for letter in "_-~.|%:" if letter in _hint), "")
     _HINTS.setdefault((_letter, _hint.lower() != _hint or not _hint), []).append(_hint)
+_HINTS["", True] = _HINTS.pop(("", True))
 
 
 @cache

@@ -19,6 +19,8 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 _guard = Guard()
 
 
+A_KEY: Final = "(a key)"
+"""The path of a key."""
 ADDRESS_TO_SEND_TO: Final = "webhook_url"
 """What the address of a receiver of messages is called, whatever its key."""
 SPEAKING_KEYS: Final = frozenset({"value", "url", "data", "stringData"})
@@ -121,7 +123,7 @@ class TreeRewriter:
         if written is None:
             if len(self._keys) >= MAX_KEYS_KEPT:
                 self._keys.clear()
-            written = self._keys[key] = self.rewrite_text(key, Place(path="(a key)"))
+            written = self._keys[key] = self.rewrite_text(key, Place(path=A_KEY))
         if written == key or written not in taken:
             return written
         # Two keys that were both secrets stay two keys.

@@ -80,7 +80,8 @@ def _shown_url(match: re.Match[str], replace: Replace, is_public: IsPublic) -> s
 
 def _shown_page(path: str, kind: str, replace: Replace, is_public: IsPublic) -> str:
     parts = path.split("/")
-    first = 2 if len(parts) > 3 and parts[1] in ("datasets", "spaces") else 1
+    first = 2 if len(parts) > 3 and parts[1] == "api" and parts[2] in ("models", "datasets", "spaces") else 1
+    first += len(parts) > first + 2 and parts[first] in ("models", "datasets", "spaces")
     name = "/".join(parts[first : first + 2]).removesuffix(".git")
     if len(parts) <= 2 or parts[first] in _PUBLIC_PAGES or is_public(name) or PLACEHOLDER.search(name):
         return path
