@@ -9,6 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.attacks.hostile_folders import an_ordinary_run
 from toolkit.cli.main import main
 
@@ -168,6 +170,95 @@ def test_no_webhook_reaches_a_machine_inside_whatever_its_address_says(tmp_path,
     assert told["redirecting"] == 5, "nothing was sent at all, and the test proves nothing"
     tried = f"{len(ADDRESSES)} addresses and {told['redirecting']} redirects"
     record_property("measured", f"{tried}, {len(told['inside'])} connections to a machine inside")
+
+
+IN_ONES_OWN_NETWORK = """
+    import ctypes, fcntl, json, os, socket, struct, sys, threading
+    from pathlib import Path
+
+    # A network of its own, in which this machine is 10.254.7.9 and nothing else is there.
+    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000) != 0:
+        sys.exit(77)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        address = struct.pack("16sHH4s8x", b"lo", socket.AF_INET, 0, socket.inet_aton("10.254.7.9"))
+        fcntl.ioctl(any_socket, 0x8916, address)
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14x", b"lo", 0x1 | 0x40))
+
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from toolkit.cli.main import main
+    from toolkit.runfolder.reader import read_from
+    from toolkit.telemetry import TelemetryLogger
+
+    got = []
+
+    class Chat(BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    names = {"chat.corp.test": "10.254.7.9", "turned.corp.test": "169.254.169.254"}
+    real = socket.getaddrinfo
+    socket.getaddrinfo = lambda host, *rest, **more: real(names.get(host, host), *rest, **more)
+    server = ThreadingHTTPServer(("10.254.7.9", 0), Chat)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port, place = server.server_port, Path(sys.argv[1])
+    os.environ["WHERE"] = f"http://10.254.7.9:{port}/by-variable"
+
+    def run(name, receiver):
+        "Have a run send its start and end to `receiver`, and return what came of it, and its folder."
+        options = {"log_dir": place, "messages": [receiver], "close_timeout": 60.0}
+        config = {"telemetry": {"messages": [receiver]}}
+        with TelemetryLogger(name, system=False, csv=False, config=config, **options) as log:
+            log.log_start()
+        records = read_from(log.run_folder / "metrics.jsonl").records
+        return [one for one in records if one["event"] in ("message", "error")], log.run_folder
+
+    allowed = {"to": "slack", "allow_private": True}
+    told = {"sent": [], "refused": []}
+    for url in (f"http://10.254.7.9:{port}/hooks/a", f"http://chat.corp.test:{port}/hooks/b"):
+        told["sent"] += [one["status"] for one in run("allowed", {**allowed, "url": url})[0]]
+    by_variable, folder = run("variable", {**allowed, "url_env": "WHERE"})
+    told["sent"] += [one["status"] for one in by_variable]
+    before = len(got)
+    refused, _ = run("not-allowed", {"to": "slack", "url_env": "WHERE"})
+    told["refused"] += [one["message"] for one in refused]
+    turned, _ = run("turned", {**allowed, "url": "http://turned.corp.test/latest/meta-data"})
+    told["refused"] += [one["reason"] for one in turned if one["event"] == "message"]
+    # The folder says allow_private too, and is not asked.
+    told["from_folder"] = main(["message", str(folder)])
+    told["arrived"], told["after"] = before, len(got) - before
+    print(json.dumps(told))
+"""
+
+
+def test_ones_own_network_is_reached_where_the_yaml_allows_it_and_never_because_a_folder_does(
+    tmp_path, record_property
+):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(IN_ONES_OWN_NETWORK), tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": "http://10.254.7.9:9", "all_proxy": ""},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    if done.returncode == 77:
+        pytest.skip("this user may not make a network of its own")
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+
+    assert set(told["sent"]) == {"delivered"}
+    assert told["arrived"] == len(told["sent"]) >= 3
+    assert told["after"] == 0
+    assert "in a private network, without allow_private: true" in told["refused"][0]
+    assert all("169.254.169.254, which is not in a private network" in one for one in told["refused"][1:])
+    assert told["from_folder"] == 1
+    assert "a run folder cannot allow it" in done.stdout
+    record_property("measured", f"{told['arrived']} messages into the own network, {told['after']} beyond")
 
 
 def test_a_run_folder_cannot_say_where_a_message_goes_and_which_variable_with_it(

@@ -73,10 +73,14 @@ def run(args: argparse.Namespace) -> int:
         )
     worst = 0
     for receiver_options, name in zip(receivers, names_of(receivers), strict=True):
+        if args.path.is_dir():
+            # Nor does whoever made the folder say which networks may be reached from here.
+            receiver_options = replace(receiver_options, allow_private=False)
         try:
             receiver = receiver_from(receiver_options, name, os.environ)
         except ReceiverOff as error:
-            print(f"{name}: off: {printable(str(error))}")
+            hint = " (a run folder cannot allow it: give the training's YAML)" if args.path.is_dir() else ""
+            print(f"{name}: off: {printable(str(error))}{hint if 'allow_private' in str(error) else ''}")
             worst = 1
             continue
         redactor = Redactor()

@@ -69,7 +69,7 @@ def test_without_receivers_there_are_no_messages(block):
         ),
         (
             {"to": "webhook", "url": "https://10.1.1.1/x"},
-            "messages[0].url goes to 10.1.1.1, which is no public",
+            "messages[0].url goes to 10.1.1.1, which is in a private network, without allow_private: true",
         ),
         ({"to": "webhook", "url": 5}, "messages[0].url is a int without an address"),
         (

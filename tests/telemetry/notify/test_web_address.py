@@ -8,6 +8,7 @@ import pytest
 
 from toolkit.telemetry.option_blocks.web_address import (
     AddressError,
+    is_private,
     is_public,
     is_secret_by_itself,
     web_address,
@@ -47,10 +48,10 @@ def test_an_address_that_may_be_sent_to_is_taken_apart(url, shown, target, is_lo
     ("url", "said"),
     [
         ("http://example.org/hook", "by http"),
-        ("http://10.0.0.5/hook", "by http"),
-        ("https://10.0.0.5/hook", "no public address"),
-        ("https://192.168.1.1/hook", "no public address"),
-        ("https://172.16.0.1/", "no public address"),
+        ("http://10.0.0.5/hook", "allow_private: true"),
+        ("https://10.0.0.5/hook", "allow_private: true"),
+        ("https://192.168.1.1/hook", "in a private network"),
+        ("https://172.16.0.1/", "in a private network"),
         ("https://169.254.169.254/latest/meta-data", "no public address"),
         ("https://100.100.100.200/", "no public address"),
         ("https://192.0.0.192/", "no public address"),
@@ -132,3 +133,81 @@ def test_what_an_address_shows_of_itself_is_no_secret():
     assert is_secret_by_itself("slack", address)
     assert not is_secret_by_itself("webhook", address)
     assert not is_secret_by_itself("slack", web_address("http://localhost:1/x"))
+
+
+# ------------------------------------------------------------ one's own network
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "https://10.0.0.5/hook",
+            "http://10.0.0.5:8065/hook",
+            "http://192.168.1.7/x",
+            "https://172.31.0.1/",
+        ),
+        *("http://100.64.0.9/x", "https://[fd12:3456::1]/x", "http://chat.corp.example/hook"),
+        *("https://chat.corp.example/hook", "https://hooks.slack.com/services/x", "http://localhost:1/x"),
+    ],
+)
+def test_who_allows_private_networks_may_send_there(url):
+    assert web_address(url, allow_private=True).target
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://169.254.169.254/latest/", "https://169.254.169.254/", "https://[fd00:ec2::254]/"),
+        *(
+            "http://100.100.100.200/latest/",
+            "https://192.0.0.192/",
+            "https://168.63.129.16/",
+            "http://0.0.0.0/",
+        ),
+        *(
+            "https://[fe80::1]/",
+            "https://[::ffff:10.0.0.1]/",
+            "https://[::ffff:169.254.169.254]/",
+            "http://224.0.0.1/",
+        ),
+        *(
+            "http://93.184.216.34/x",
+            "https://[64:ff9b::a00:1]/",
+            "https://[fd20:ce::254]/",
+            "http://198.18.0.1/",
+        ),
+    ],
+)
+def test_nothing_else_is_allowed_with_it(url):
+    with pytest.raises(AddressError):
+        web_address(url, allow_private=True)
+
+
+def test_a_name_may_stand_for_a_private_machine_where_that_is_allowed_and_by_http_for_no_other():
+    encrypted = web_address("https://chat.corp.example/", allow_private=True)
+    plain = web_address("http://chat.corp.example/", allow_private=True)
+
+    for address in (encrypted, plain):
+        assert address.may_be("10.1.2.3")
+        assert address.may_be("fd12::1")
+        for never in (
+            *("127.0.0.1", "::1", "169.254.169.254", "fe80::1%eth0", "::ffff:10.0.0.1", "::ffff:127.0.0.1"),
+            *("100.100.100.200", "fd00:ec2::254", "0.0.0.0", "224.0.0.1", "nonsense"),
+        ):
+            assert not address.may_be(never)
+    assert encrypted.may_be("93.184.216.34")
+    assert not plain.may_be("93.184.216.34")
+    assert not web_address("http://localhost/", allow_private=True).may_be("10.1.2.3")
+
+
+@pytest.mark.parametrize(
+    "network", ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"]
+)
+def test_private_networks_are_those_that_nobody_else_has(network):
+    edges = ipaddress.ip_network(network)
+
+    assert is_private(edges[0])
+    assert is_private(edges[-1])
+    assert not is_private(edges[0] - 1)
+    assert not is_private(edges[-1] + 1)

@@ -61,6 +61,15 @@ def test_an_address_that_is_a_host_and_no_more_hides_nothing(address):
     assert parts_of_address(address) == set()
 
 
+def test_words_of_anybodys_webhook_are_no_secrets_and_its_look_is_still_known():
+    """Else the address of another one would no longer look like one."""
+    block = {"messages": [{"to": "slack", "url": "https://hooks.slack.com/services/T0/B0/abc"}]}
+    keep_secrets_of(TelemetryOptions.from_mapping(block), {})
+
+    assert mask_secrets("services and webhooks") == "services and webhooks"
+    assert mask_secrets("see https://hooks.slack.com/services/T1/B1/a1b2c3") == "see ***"
+
+
 def test_the_usual_address_of_a_collector_stays_readable():
     assert credentials_in("http://localhost:4318/v1/traces") == set()
 

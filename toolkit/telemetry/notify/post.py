@@ -87,8 +87,11 @@ def _connected(address: WebAddress, proxy: Proxy | None, deadline: float) -> soc
     if proxy is None:
         allowed = [one for one in found if address.may_be(str(one[4][0]))]
         if found and not allowed:
-            kind = "this machine" if address.is_loopback else "a public machine"
-            raise NotDelivered(f"its name leads to {found[0][4][0]}, which is not {kind}", again=False)
+            leads_to = str(found[0][4][0])
+            hint = "; allow_private: true allows a private one" if address.would_be_allowed(leads_to) else ""
+            raise NotDelivered(
+                f"its name leads to {leads_to}, which is not {address.kind}{hint}", again=False
+            )
         found = allowed
     trouble: OSError = OSError("its name leads nowhere")
     for family, of_stream, protocol, _, where in found[:_MOST_ADDRESSES]:

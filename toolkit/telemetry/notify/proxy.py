@@ -30,10 +30,12 @@ class Proxy:
 def proxy_to(address: WebAddress) -> Proxy | None:
     """Return the proxy that `https_proxy`, or `all_proxy`, names for `address`; None where `no_proxy` excepts it.
 
+    What is not encrypted goes straight to the machine that was looked at: this one, or one in the own network.
+
     Raises:
         NotDelivered: the variable names something else than a proxy of the usual kind.
     """
-    if address.is_loopback:
+    if address.is_loopback or not address.is_encrypted:
         return None
     proxies = getproxies_environment()
     named = proxies.get("https") or proxies.get("all")

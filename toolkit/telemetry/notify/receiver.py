@@ -96,7 +96,7 @@ def _address(options: MessageOptions, environ: Mapping[str, str]) -> WebAddress:
     if options.url is not None:
         return options.url
     try:
-        return web_address(_variable(options, "url_env", environ))
+        return web_address(_variable(options, "url_env", environ), allow_private=options.allow_private)
     except AddressError as error:
         named = _shown_name(options.url_env or "")
         raise ReceiverOff(f"what {options.place}.url_env names ({named}) {error}") from None

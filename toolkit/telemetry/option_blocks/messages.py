@@ -33,6 +33,8 @@ class MessageOptions:
     """The environment variable that holds its address."""
     secret_env: str | None = None
     """The environment variable that holds what messages are signed with, or a token."""
+    allow_private: bool = False
+    """Whether it may be a machine in a private network, such as 10.0.0.5, by http too."""
     when: tuple[str, ...] = OCCASIONS
     """What is worth a message; not called `on`, which YAML takes for true."""
     milestones: tuple[Milestone, ...] = field(default=())
@@ -88,7 +90,7 @@ class MessageOptions:
                 f"(url_env names an environment variable, which is the place for an address that is a secret)"
             )
         if url is not None:
-            given["url"] = _address(f"{name}.url", url)
+            given["url"] = _address(f"{name}.url", url, allow_private=given.get("allow_private", False))
         if given["to"] in _WITHOUT_SECRET and given.get("secret_env") is not None:
             raise checks.wrong(
                 f"{name}.secret_env",
@@ -128,15 +130,16 @@ def _occasions(name: str, value: Any) -> tuple[str, ...]:
     return occasions
 
 
-def _address(name: str, url: str) -> WebAddress:
+def _address(name: str, url: str, *, allow_private: bool) -> WebAddress:
     # Imported only for whoever has receivers: the rest do not pay for it.
     from toolkit.telemetry.option_blocks.web_address import AddressError, web_address
 
     try:
-        return web_address(url.strip())
+        return web_address(url.strip(), allow_private=allow_private)
     except AddressError as error:
         raise checks.OptionsError(
-            f"{name} {error}; it must be an https address, or an http one of this machine (not shown: it may be secret)"
+            f"{name} {error}; it must be an https address, an http one of this machine, or with allow_private: true "
+            f"either in your own network (not shown: it may be secret)"
         ) from None
 
 
@@ -165,6 +168,7 @@ _CHECKS: Final[Mapping[str, checks.Check]] = {
     "url": _url,
     "url_env": _variable,
     "secret_env": _variable,
+    "allow_private": checks.boolean,
     "when": checks.anything,
     "milestones": checks.anything,
     "link": _link,

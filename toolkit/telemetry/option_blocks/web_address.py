@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -26,6 +26,8 @@ class WebAddress:
     target: str
     """Path and query, as they stand in a request."""
     is_loopback: bool
+    allows_private: bool = False
+    """Whether it may be a machine in a private network."""
 
     def __repr__(self) -> str:
         return f"<{self.shown}>"
@@ -46,21 +48,39 @@ class WebAddress:
         """The part of it that is no secret."""
         return f"{self.scheme}://{self.authority}"
 
+    @property
+    def kind(self) -> str:
+        """What kind of machine it has to be, in words."""
+        if self.is_loopback:
+            return "this machine"
+        if self.allows_private:
+            return "in a public or private network" if self.is_encrypted else "in a private network"
+        return "a public machine"
+
     def may_be(self, address: str) -> bool:
         """Say whether the machine at `address` is one that this host's name may stand for.
 
         A name on the internet stands for a public machine. One that turns out to be this machine, the network around
         it, or the service that hands out a cloud machine's credentials, has been given that meaning by somebody else.
+        Where private machines are allowed, a name may stand for one, and by http for no other.
         """
         try:
             ip = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        return ip.is_loopback if self.is_loopback else is_public(ip)
+        if self.is_loopback:
+            return ip.is_loopback
+        if not self.is_encrypted:
+            return is_private(ip)
+        return is_public(ip) or (self.allows_private and is_private(ip))
+
+    def would_be_allowed(self, address: str) -> bool:
+        """Say whether the machine at `address` is one that it may be as soon as private ones are allowed."""
+        return not self.allows_private and replace(self, allows_private=True).may_be(address)
 
 
-def web_address(url: str) -> WebAddress:
-    """Return the address that `url` states.
+def web_address(url: str, *, allow_private: bool = False) -> WebAddress:
+    """Return the address that `url` states; with `allow_private` it may be in a private network, by http too.
 
     Raises:
         AddressError: it is none, or one that nothing may be sent to.
@@ -80,16 +100,20 @@ def web_address(url: str) -> WebAddress:
         raise AddressError("has a host or port that is none")
     literal = _ip_or_none(host)
     is_loopback = is_this_machine(host)
-    if parts.scheme == "http" and not is_loopback:
-        raise AddressError(f"goes to {host} by http, for everybody on the way to read; it must be https")
     if literal is not None and not is_loopback and not is_public(literal):
-        raise AddressError(f"goes to {host}, which is no public address")
+        if not is_private(literal):
+            raise AddressError(f"goes to {host}, which is no public address")
+        if not allow_private:
+            raise AddressError(f"goes to {host}, which is in a private network, without allow_private: true")
+    elif parts.scheme == "http" and not is_loopback and (literal is not None or not allow_private):
+        raise AddressError(f"goes to {host} by http, for everybody on the way to read; it must be https")
     return WebAddress(
         scheme=parts.scheme,
         host=host,
         port=port or _PORTS[parts.scheme],
         target=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
         is_loopback=is_loopback,
+        allows_private=allow_private,
     )
 
 
@@ -99,6 +123,11 @@ def is_public(ip: IPAddress) -> bool:
     if inner is not None and not is_public(inner):
         return False
     return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
+
+
+def is_private(ip: IPAddress) -> bool:
+    """Say whether `ip` is in a network that everybody may have at home, and is not known to hand out credentials."""
+    return any(ip in network for network in _PRIVATE if network.version == ip.version) and ip not in _METADATA
 
 
 def is_secret_by_itself(service: str, address: WebAddress) -> bool:
@@ -120,6 +149,12 @@ _NOT_PUBLIC: Final = tuple(
         "fec0::/10",
     )
 )
+_PRIVATE: Final = tuple(
+    ipaddress.ip_network(network)
+    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+)
+# Where the machines of AWS, Google and Alibaba find their credentials, inside of such a network.
+_METADATA: Final = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200")))
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 

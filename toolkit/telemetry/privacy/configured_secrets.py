@@ -58,11 +58,47 @@ def parts_of_address(address: str) -> set[str]:
     path = parts.path.strip("/")
     if not path and not parts.query and "@" not in parts.netloc:
         return set()
-    pieces = [piece for piece in path.split("/") if not is_plain(piece)]
+    pieces = [piece for piece in path.split("/") if not is_plain(piece) and piece.lower() not in _USUAL]
     target = parts.path + (f"?{parts.query}" if parts.query else "")
     found = {address, address.partition("://")[2], *credentials_in(address)}
-    found |= {target, parts.path, *pieces} if pieces else set()
+    if pieces:
+        found |= {target, parts.path, *(piece for piece in pieces if _tells(piece))}
     return {text for text in found if len(text) >= SHORTEST}
+
+
+def _tells(piece: str) -> bool:
+    """Say whether a piece of a path is a secret by itself: a short word may stand anywhere."""
+    return len(piece) >= 12 or any(map(str.isdigit, piece))
+
+
+_USUAL: Final = frozenset(
+    {
+        *(
+            "services",
+            "workflows",
+            "triggers",
+            "webhook",
+            "webhooks",
+            "webhookb2",
+            "incomingwebhook",
+            "hook",
+            "hooks",
+        ),
+        *(
+            "open-apis",
+            "bot",
+            "robot",
+            "send",
+            "sendmessage",
+            "messages",
+            "incoming",
+            "notify",
+            "paths",
+            "invoke",
+        ),
+    }
+)
+"""What stands in the path of anybody's webhook."""
 
 
 def credentials_in(address: str) -> set[str]:
