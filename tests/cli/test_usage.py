@@ -29,7 +29,7 @@ NO_KEY = (
 
 @pytest.fixture(autouse=True)
 def _somebody_who_may_be_tracked(monkeypatch):
-    for name in ("DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "TELEMETRY_USAGE_KEY"):
+    for name in ("DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK", "TELEMETRY_USAGE_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv(KEY_ENV, KEY)
@@ -105,7 +105,7 @@ def test_what_is_shown_of_a_run_is_what_was_sent(tmp_path, usage):
         assert (one["event"], one["timestamp"]) == (other["event"], other["timestamp"])
         assert one["distinct_id"] not in out
     assert set(sent[0]) == {*shown[0], "uuid"}
-    assert f"Usage reports are on: they go to {server.url}, with the key in {KEY_ENV}." in err
+    assert err == f"This run was started with usage reports to {server.url}.\n"
     assert KEY not in out + err
 
 
@@ -215,7 +215,7 @@ def test_a_run_without_a_configuration_is_shown_and_that_is_said(tmp_path, usage
 
     assert code == 0
     assert json.loads(out)
-    assert "is not known: its start record holds no configuration" in err
+    assert "This run names no usage reports: it was not asked for any" in err
 
 
 def test_a_run_whose_configuration_is_no_longer_understood_is_still_shown(tmp_path, usage):
@@ -225,7 +225,54 @@ def test_a_run_whose_configuration_is_no_longer_understood_is_still_shown(tmp_pa
 
     assert code == 0
     assert json.loads(out)
-    assert "is not known: telemetry.usage_reports.hots is 'x'" in err
+    assert (
+        "This run asks for usage reports in its configuration; whether any were sent is not recorded." in err
+    )
+
+
+def test_a_run_is_spoken_of_as_it_was_started_whatever_the_environment_says_today(
+    tmp_path, usage, monkeypatch
+):
+    options = {"usage_reports": {"host": "https://a.example", "key_env": "MY_KEY"}, "mode": "local"}
+    monkeypatch.setenv("MY_KEY", "phc_x")
+    monkeypatch.setenv("DO_NOT_TRACK", "1")
+    with make_logger(tmp_path, "off", **options) as off:
+        off.log_step(1, train_loss=0.5)
+    monkeypatch.delenv("DO_NOT_TRACK")
+    with make_logger(tmp_path, "offline", **{**options, "mode": "offline"}) as offline:
+        offline.log_start(config={"telemetry": {"messages": [{"to": "slack", "url": "***"}]}})
+
+    assert usage(off.run_folder)[1] == "This run was started without usage reports: DO_NOT_TRACK is set.\n"
+    assert (
+        usage(offline.run_folder)[1]
+        == "This run was started without usage reports: telemetry.mode is offline.\n"
+    )
+
+
+def test_sessions_that_differ_are_told_apart(tmp_path, usage, monkeypatch):
+    options = {"usage_reports": {"host": "https://a.example", "key_env": "MY_KEY"}, "resume": True}
+    for session in (1, 2, 3):
+        if session == 2:
+            monkeypatch.setenv("AXOLOTL_DO_NOT_TRACK", "1")
+        with make_logger(tmp_path, "r", **options) as log:
+            log.log_step(session, train_loss=0.5)
+
+    assert usage(log.run_folder)[1].splitlines() == [
+        f"Session 1 was started without usage reports: {NO_KEY.replace('TELEMETRY_USAGE_KEY', 'MY_KEY')}.",
+        "Session 2 was started without usage reports: AXOLOTL_DO_NOT_TRACK is set.",
+        "Session 3 was started without usage reports: AXOLOTL_DO_NOT_TRACK is set.",
+    ]
+
+
+def test_an_older_run_that_asks_for_them_and_does_not_say_is_not_guessed_at(tmp_path, usage):
+    config = {"telemetry": {"usage_reports": {"host": "https://a.example"}}}
+    start = {"event": "start", "seq": 0, "session": 1, "time": 1.0, "elapsed": 0.0, "config": config}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "metrics.jsonl").write_text(json.dumps(start) + "\n")
+
+    assert usage(tmp_path / "r")[1] == (
+        "This run asks for usage reports in its configuration; whether any were sent is not recorded.\n"
+    )
 
 
 # ------------------------------------------------------------ the document

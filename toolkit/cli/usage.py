@@ -19,11 +19,12 @@ from toolkit.telemetry.environment import describe_environment
 from toolkit.telemetry.options import (
     OptionsError,
     TelemetryOptions,
+    find_block,
     options_from_config,
     run_name_from_config,
 )
 from toolkit.telemetry.start_record import start_fields
-from toolkit.telemetry.usage.consent import why_not
+from toolkit.telemetry.usage.consent import OFF, SENT_TO, why_not
 from toolkit.telemetry.usage.event import UsageEvent
 from toolkit.telemetry.usage.story import events_of
 
@@ -48,15 +49,15 @@ def run(args: argparse.Namespace) -> int:
     """Say whether reports are sent and, where asked, print them; 1 where there is nothing to tell about."""
     try:
         is_run = args.path.is_dir()
-        records, config = _run_at(args.path) if is_run else _yaml_at(args.path)
-        state = _state_of_run(config) if is_run else _state(config or {})
+        records, config = (_records(run_at(args.path)), {}) if is_run else _yaml_at(args.path)
+        state = _state_of_run(args.path) if is_run else _state(config)
         events = list(events_of(records)) if args.show else []
     except (UnusableError, OptionsError, OSError) as error:
         return refuse(f"{args.path}: {error}")
     if not args.show:
-        print(printable(state))
+        print(*map(printable, state.splitlines()), sep="\n")
         return 0
-    print(printable(state), file=sys.stderr)
+    print(*map(printable, state.splitlines()), sep="\n", file=sys.stderr)
     _print_events(events)
     if not is_run:
         print(
@@ -73,13 +74,39 @@ def _print_events(events: list[UsageEvent]) -> None:
     print(orjson.dumps([event.shown() for event in events], option=orjson.OPT_INDENT_2).decode())
 
 
-def _state_of_run(config: Mapping[str, Any] | None) -> str:
-    if config is None:
-        return "Whether this run sends usage reports is not known: its start record holds no configuration."
+def _state_of_run(path: Path) -> str:
+    """Return what the run itself recorded, which today's environment does not change."""
+    starts = [record for record in _records(run_at(path)) if record.get("event") == START]
+    sentences = dict.fromkeys(_state_at(start, "This run") for start in starts)
+    if len(sentences) > 1:
+        return "\n".join(_state_at(start, f"Session {start.get('session')}") for start in starts)
+    return next(iter(sentences), _state_at({}, "This run"))
+
+
+def _state_at(start: Record, who: str) -> str:
+    """Return what a start record says of usage reports, in a sentence about `who`."""
+    recorded, config = start.get("usage_reports"), start.get("config")
+    if isinstance(recorded, str) and recorded.startswith(SENT_TO):
+        return f"{who} was started with usage reports to {recorded.removeprefix(SENT_TO)}."
+    if isinstance(recorded, str) and recorded.startswith(OFF):
+        return f"{who} was started without usage reports: {recorded.removeprefix(OFF)}."
+    if not isinstance(config, Mapping):
+        return (
+            f"{who} names no usage reports: it was not asked for any, or an older version recorded nothing."
+        )
+    if not _asks_for_them(config):
+        return f"{who} was started without usage reports: telemetry.usage_reports does not ask for them."
+    return f"{who} asks for usage reports in its configuration; whether any were sent is not recorded."
+
+
+def _asks_for_them(config: Mapping[str, Any]) -> bool:
+    """Say whether a configuration asks for them; the rest of it is not looked at, and may be masked by now."""
     try:
-        return _state(config)
-    except OptionsError as error:
-        return f"Whether this run sends usage reports is not known: {error}"
+        block = find_block(config)
+    except OptionsError:
+        return False
+    asked = (block or {}).get("usage_reports")
+    return asked.get("enabled") is not False if isinstance(asked, Mapping) else asked is True
 
 
 def _state(config: Mapping[str, Any]) -> str:
@@ -89,14 +116,6 @@ def _state(config: Mapping[str, Any]) -> str:
         return f"Usage reports are off: {reason}."
     usage = options.usage_options
     return f"Usage reports are on: they go to {usage.host}, with the key in {usage.key_env}. DO_NOT_TRACK=1 stops them."
-
-
-def _run_at(path: Path) -> tuple[Iterator[Record], Mapping[str, Any] | None]:
-    """Return the records of a run and its configuration, where that is known."""
-    folder = run_at(path)
-    configs = (record.get("config") for record in _records(folder) if record.get("event") == START)
-    config = next((config for config in configs if isinstance(config, Mapping)), None)
-    return _records(folder), config
 
 
 def _records(folder: Path) -> Iterator[Record]:

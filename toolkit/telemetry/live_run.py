@@ -228,6 +228,8 @@ class LiveRun:
         }
         self.steps.samples_per_step = samples_per_step(kept)
         self._training = {"max_steps": kept["max_steps"]} if "max_steps" in kept else {}
+        if self.recorder.usage_reports is not None:
+            kept["usage_reports"] = self.recorder.usage_reports
         self.recorder.put(records.START, {**kept, "run_id": self.home.manifest.run_id})
         if self._missing is not None:
             (first, last), self._missing = self._missing, None

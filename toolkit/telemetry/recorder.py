@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -100,6 +101,8 @@ class Recorder:
         """Called with an action and an id where a finding asks for something."""
         self.on_incident: Callable[[], None] = _nothing
         """Called where something new is found wrong."""
+        self.usage_reports: str | None = None
+        """What the start record says of usage reports; None where none are asked for."""
         self._findings: tuple[FindingsSink, Mirror] | None = None
         self._messages: tuple[MessageSink, Mirror] | None = None
         self._interrupt: KeyboardInterrupt | None = None
@@ -354,9 +357,14 @@ class Recorder:
         return [mirror]
 
     def _make_usage_reports(self, session_start: int) -> list[Mirror]:
-        if not self._options.usage_options.enabled or not self._options.may_send:
+        if not self._options.usage_options.enabled:
             return []
         # Imported for those who ask for them.
+        from toolkit.telemetry.usage.consent import state_of
+
+        self.usage_reports = state_of(self._options, os.environ)
+        if not self._options.may_send:
+            return []
         from toolkit.telemetry.usage.sink import usage_sink
 
         sink = usage_sink(self._options, session=self.home.session.session, guard=self.guard)

@@ -7,7 +7,13 @@ from tests.telemetry.usage.posthog_server import KEY, KEY_ENV
 
 @pytest.fixture(autouse=True)
 def _somebody_who_may_be_tracked(monkeypatch):
-    for name in ("DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "POSTHOG_RELEASE_ID", "POSTHOG_CAPTURE_MODE"):
+    for name in (
+        "DO_NOT_TRACK",
+        "TELEMETRY_DO_NOT_TRACK",
+        "AXOLOTL_DO_NOT_TRACK",
+        "POSTHOG_RELEASE_ID",
+        "POSTHOG_CAPTURE_MODE",
+    ):
         monkeypatch.delenv(name, raising=False)
     # The loopback is asked directly, whatever the machine is set up for.
     monkeypatch.setenv("no_proxy", "*")

@@ -14,7 +14,7 @@ def options(**block):
     return TelemetryOptions(**{"usage_reports": ASKED_FOR, **block})
 
 
-@pytest.mark.parametrize("variable", ["DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK"])
+@pytest.mark.parametrize("variable", ["DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK"])
 @pytest.mark.parametrize("value", YES)
 def test_whoever_sets_a_variable_is_not_tracked_whatever_the_yaml_says(variable, value):
     environ = {"K": "phc_x", variable: value}
@@ -23,7 +23,7 @@ def test_whoever_sets_a_variable_is_not_tracked_whatever_the_yaml_says(variable,
     assert why_not(options(), environ) == f"{variable} is set"
 
 
-@pytest.mark.parametrize("variable", ["DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK"])
+@pytest.mark.parametrize("variable", ["DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK"])
 @pytest.mark.parametrize("value", NO)
 def test_a_variable_that_says_no_refuses_nothing(variable, value):
     assert why_not(options(), {"K": "phc_x", variable: value}) is None

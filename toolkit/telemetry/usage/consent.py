@@ -7,8 +7,10 @@ from typing import Final
 
 from toolkit.telemetry.options import TelemetryOptions
 
-VARIABLES: Final = ("DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK")
-"""Whoever sets one of these is not tracked, whatever a YAML says."""
+VARIABLES: Final = ("DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK")
+"""Whoever sets one of these is not tracked, whatever a YAML says. The last is what people of Axolotl set."""
+SENT_TO: Final = "sent to "
+OFF: Final = "off: "
 
 _NO: Final = frozenset({"", "0", "false", "no", "off"})
 
@@ -22,6 +24,14 @@ def refused_by(environ: Mapping[str, str]) -> str | None:
         if environ.get(name, "").strip().lower() not in _NO:
             return name
     return None
+
+
+def state_of(options: TelemetryOptions, environ: Mapping[str, str]) -> str | None:
+    """Return what a start record says of usage reports: where they go, or why they do not; None where nobody asks."""
+    if not options.usage_options.enabled:
+        return None
+    reason = why_not(options, environ)
+    return f"{SENT_TO}{options.usage_options.host}" if reason is None else f"{OFF}{reason}"
 
 
 def why_not(options: TelemetryOptions, environ: Mapping[str, str]) -> str | None:
