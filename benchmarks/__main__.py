@@ -9,6 +9,7 @@ from benchmarks import (
     gpu_loop,
     import_cost,
     kill_loss,
+    large_values,
     load,
     log_cost,
     memory,
@@ -22,6 +23,7 @@ from benchmarks.report import Claim
 
 _BENCHMARKS = (
     log_cost,
+    large_values,
     span_cost,
     paced,
     cpu_per_record,

@@ -11,6 +11,7 @@ from benchmarks import (
     gpu_loop,
     import_cost,
     kill_loss,
+    large_values,
     log_cost,
     memory,
     paced,
@@ -25,7 +26,17 @@ from tests.lengths import is_long
 QUICK = Options(quick=True, only=(NOTHING.name, BARE.name, OURS.name))
 
 
-SHORT = [log_cost, span_cost, cpu_per_record, import_cost, memory, kill_loss, diagnose_cost, gpu_loop]
+SHORT = [
+    log_cost,
+    large_values,
+    span_cost,
+    cpu_per_record,
+    import_cost,
+    memory,
+    kill_loss,
+    diagnose_cost,
+    gpu_loop,
+]
 """A short look at a loop that keeps a pace takes half a minute all the same."""
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,18 +24,50 @@ from toolkit.runfolder.records import (
 # JSON has no NaN. Strict parsers reject the bare word Python would write.
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
-# How hard an over-long record is shortened, round by round: characters a text keeps, items a list or mapping keeps.
-_ROUNDS = ((16_384, 4_096), (4_096, 1_024), (1_024, 256), (256, 64), (64, 16))
-_AS_LONG_AS_IT_IS = (sys.maxsize, sys.maxsize)
+CutText = Callable[[str, int], str]
+"""Given a text and a length, returns its beginning, of no more than that length."""
+
+
+def _beginning(text: str, length: int) -> str:
+    return text[:length]
+
+
+class _Limits(NamedTuple):
+    """How much of a record is kept."""
+
+    text: int
+    """Characters of a text."""
+    items: int
+    """Items of a list or a mapping."""
+    cut_text: CutText = _beginning
+
+
+# How hard an over-long record is shortened, round by round.
+_ROUNDS = (
+    _Limits(16_384, 4_096),
+    _Limits(4_096, 1_024),
+    _Limits(1_024, 256),
+    _Limits(256, 64),
+    _Limits(64, 16),
+)
+_AS_LONG_AS_IT_IS = _Limits(sys.maxsize, sys.maxsize)
 
 _MAX_DEPTH = 32
 _MAX_KEYS = 4_096
 _MAX_NOTES = 32
 _SCALARS = frozenset({float, int, str, bool, type(None)})
+_NUMBERS = frozenset({float, int, bool, type(None)})
 _MAX_NAME = 256
 
 # What a record is nothing without: left out only when all else is gone.
 _KEPT_LONGEST = frozenset({*ENVELOPE, "global_step"})
+
+
+MANY_FIELDS = 256
+"""Fields of a record up to which nobody counts what they take."""
+_LAST_FIELDS = 64
+_ROOM_FOR_MANY = MAX_RECORD_BYTES - 4_096
+"""What very many fields may take: the rest is for the envelope, and for notes of what is missing."""
 
 
 class RecordError(ValueError):
@@ -61,6 +95,90 @@ def encode(record: Record) -> bytes:
     if len(line) <= MAX_RECORD_BYTES:
         return line
     return _encode_shortened(record)
+
+
+def bounded(fields: Record, cut_text: CutText) -> Record:
+    """Return `fields` with no more in them than about a record holds, so that nobody works on what is not kept.
+
+    Texts, lists and mappings are shortened as `encode` does it, by their lengths alone, which are quickly known; of
+    too many fields the first are kept, and the last, where the logger puts its own. What is missing is named under
+    `cut`, or counted under `unencodable`. `cut_text` is called for each text that is shortened.
+    """
+    if len(fields) > MANY_FIELDS:
+        fields = _first_and_last(fields)
+    elif _NUMBERS.issuperset(map(type, fields.values())):
+        return fields
+    if _fits(fields, _AS_LONG_AS_IT_IS):
+        return fields
+    limits = next((limits for limits in _ROUNDS if _fits(fields, limits)), _ROUNDS[-1])
+    return _shorten(fields, limits._replace(cut_text=cut_text), max_fields=sys.maxsize)
+
+
+def _fits(fields: Record, limits: _Limits) -> bool:
+    """Say whether `fields` may fit into a record under `limits`: how much JSON makes of a text is not known here."""
+    room, max_text = MAX_RECORD_BYTES, limits.text
+    for value in fields.values():
+        kind = type(value)
+        if kind is str:
+            room -= min(len(value), max_text)
+        elif kind in _CONTAINERS:
+            room = _room_behind(value, limits, room, 1)
+    return room >= 0
+
+
+def _room_behind(value: Any, limits: _Limits, room: int, depth: int) -> int:
+    """Return what of `room` is left behind `value`, a list or a mapping; less than nothing where it is too large."""
+    if type(value) is dict:
+        room -= sum(len(key) + 4 for key in islice(value, limits.items) if type(key) is str)
+    for item in islice(value.values() if type(value) is dict else value, limits.items):
+        if type(item) is str:
+            room -= min(len(item), limits.text) + 3
+        elif type(item) in _CONTAINERS and depth < _MAX_DEPTH:
+            room = _room_behind(item, limits, room - 2, depth + 1)
+        else:
+            room -= 2
+        if room < 0:
+            break
+    return room
+
+
+def _first_and_last(fields: Record) -> Record:
+    """Return as many of the first fields as there is room for, and the last ones; the others are counted."""
+    names = [name for name in fields if name not in (CUT, UNENCODABLE)]
+    last = names[-_LAST_FIELDS:]
+    room = _ROOM_FOR_MANY - sum(_size_of_field(name, fields[name]) for name in last)
+    kept = 0
+    for name in names[:-_LAST_FIELDS]:
+        room -= _size_of_field(name, fields[name])
+        if room < 0:
+            break
+        kept += 1
+    else:
+        return fields
+    shorter = {name: fields[name] for name in (*names[:kept], *last)}
+    if CUT in fields:
+        shorter[CUT] = fields[CUT]
+    shorter[UNENCODABLE] = _with_more(fields.get(UNENCODABLE), len(names) - kept - len(last))
+    return shorter
+
+
+def _size_of_field(name: str, value: Any) -> int:
+    """Return about how many bytes a field takes at least, however much its value is shortened."""
+    if type(value) is str:
+        return len(name) + 6 + min(len(value), _ROUNDS[-1].text)
+    return len(name) + 4 + (4 if type(value) in _CONTAINERS else len(repr(value)))
+
+
+def _with_more(notes: Any, more: int) -> dict[str, str]:
+    """Return `notes` of what is missing, and `more` fields beside those that an earlier one counts."""
+    kept = _first_notes(notes)
+    return {**kept, "…": f"{more + _take_count(kept)} more fields"}
+
+
+def _take_count(notes: dict[str, str]) -> int:
+    """Take out of `notes` how many fields are missing beside those that it names, and return that."""
+    count = notes.pop("…", "").partition(" ")[0]
+    return int(count) if count.isdecimal() else 0
 
 
 def decode(line: bytes) -> Record:
@@ -168,7 +286,7 @@ def _without_the_largest(record: Record, room: int) -> Record:
     notes = _first_notes(record.get(UNENCODABLE))
     sizes = {key: len(_dump({key: value})) for key, value in kept.items()}
     total = sum(sizes.values())
-    more = 0
+    more = _take_count(notes)
     for key in sorted(sizes, key=lambda key: (key in _KEPT_LONGEST, -sizes[key])):
         if total <= room:
             break
@@ -192,25 +310,29 @@ def _first_notes(notes: Any) -> dict[str, str]:
     return {str(name)[:64]: str(note)[:64] for name, note in [*notes.items()][: _MAX_NOTES // 2]}
 
 
-def _shorten(record: Record, limits: tuple[int, int], *, max_fields: int = _MAX_KEYS) -> Record:
+def _shorten(record: Record, limits: _Limits, *, max_fields: int = _MAX_KEYS) -> Record:
     """Return `record` with its texts, lists and mappings cut to `limits`, and the names of those under `cut`."""
     earlier = record.get(CUT)
     cuts: list[str] = [str(cut) for cut in earlier] if type(earlier) is list else []
     # The record itself keeps nearly all its fields: which of them goes is decided by size, later.
     shorter = _shorten_mapping(record, limits, "", 1, max_fields, cuts)
     if len(record) > max_fields:
-        more = shorter.pop("…")
-        shorter[UNENCODABLE] = {**_first_notes(record.get(UNENCODABLE)), "…": f"{more} fields"}
+        del shorter["…"]
+        shorter[UNENCODABLE] = _with_more(record.get(UNENCODABLE), len(record) - max_fields)
     if cuts:
-        shorter[CUT] = [cut[:_MAX_NAME] for cut in cuts[:_MAX_NOTES]]
+        shorter[CUT] = [cut[:_MAX_NAME] for cut in [*dict.fromkeys(cuts)][:_MAX_NOTES]]
     return shorter
 
 
-def _shorten_any(value: Any, limits: tuple[int, int], path: str, depth: int, cuts: list[str]) -> Any:
-    max_text, max_items = limits
-    if isinstance(value, str) and len(value) > max_text:
+def _shorten_any(value: Any, limits: _Limits, path: str, depth: int, cuts: list[str]) -> Any:
+    max_items = limits.items
+    if isinstance(value, str) and len(value) > limits.text:
         cuts.append(path)
-        return f"{value[:max_text]}… [{len(value)} characters]"
+        earlier = _CUT_BEFORE.search(value, len(value) - 40) if value.endswith("]") else None
+        if earlier is not None and earlier.start() <= limits.text:
+            return value
+        length = int(earlier[1]) if earlier is not None else len(value)
+        return f"{limits.cut_text(value, limits.text)}… [{length} characters]"
     if isinstance(value, (dict, list, tuple)):
         if depth >= _MAX_DEPTH:
             cuts.append(path)
@@ -229,7 +351,7 @@ def _shorten_any(value: Any, limits: tuple[int, int], path: str, depth: int, cut
 
 
 def _shorten_mapping(
-    mapping: dict[str, Any], limits: tuple[int, int], path: str, depth: int, max_items: int, cuts: list[str]
+    mapping: dict[str, Any], limits: _Limits, path: str, depth: int, max_items: int, cuts: list[str]
 ) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for count, (key, item) in enumerate(mapping.items()):
@@ -246,6 +368,9 @@ def _shorten_mapping(
         inner = f"{path}/{name}" if path else name
         kept[name] = _shorten_any(item, limits, inner, depth, cuts)
     return kept
+
+
+_CUT_BEFORE = re.compile(r"… \[([0-9]{1,15}) characters\]\Z")
 
 
 def _is_too_deep(record: Record) -> bool:

@@ -129,7 +129,7 @@ class Intake:
         """
         if finish is None:
             # Before the lock is taken: a long text takes its time.
-            event, fields = self._masker.mask_name(event), self._masker.mask_fields(fields)
+            event, fields = self._masker.mask_name(event), self._masker.mask_record(fields)
         # A signal handler may raise out of any line, but not between `with` and its block.
         with self.lock:
             if self.busy:
@@ -352,7 +352,7 @@ class Intake:
     def _finished(self, finish: _Finish, fields: dict[str, Any]) -> dict[str, Any] | None:
         # A step that is folded is not written, so nothing is looked for in it.
         done = finish(fields)
-        return None if done is None else self._masker.mask_fields(done)
+        return None if done is None else self._masker.mask_record(done)
 
     def _deliver(self, waiting: Waiting) -> bool:
         for name in list(waiting.pending):

@@ -26,7 +26,6 @@ from toolkit.telemetry.keeper import Chore, Keeper
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.other_trackers import TrackerWatch
 from toolkit.telemetry.peak_memory import peak_memory
-from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.ranks import Rank
 from toolkit.telemetry.recorder import Recorder
 from toolkit.telemetry.run_home import RunHome
@@ -217,10 +216,9 @@ class LiveRun:
         environment = None if self._environment_is_told else self._probe.result(wait_s)
         self._environment_is_told = self._environment_is_told or environment is not None
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
-        # Made plain first: what has no end would be looked through for secrets for ever.
-        told = mask_secrets(self._values.tree(dict(others or {})))
         ranks = {"world_size": self._world_size} if self._world_size > 1 else {}
-        plain = self._values.tree({**ranks, **fields, **tags, **told, **(environment or {})})
+        # Secrets are masked where the record is taken.
+        plain = {**ranks, **fields, **tags, **self._values.tree({**(others or {}), **(environment or {})})}
         kept = {
             f"x_{name}" if name in records.ENVELOPE else name: value
             for name, value in plain.items()

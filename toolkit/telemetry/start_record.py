@@ -7,10 +7,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.device_scalars import DeviceScalars
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.metadata import find_process, lora_metadata, model_metadata, training_metadata
-from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.values import Values
 
 
@@ -68,7 +69,8 @@ def start_fields(
     if config is not None:
         fields["config"] = config
     # Made plain first: what is endless, or raises when it is looked at, is neither once it is masked.
-    masked: dict[str, Any] = mask_secrets(values.tree(fields))
+    masker = Masker()
+    masked: dict[str, Any] = masker.mask(bounded(values.tree(fields), masker.cut))
     return masked
 
 

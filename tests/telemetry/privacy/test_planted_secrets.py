@@ -106,7 +106,7 @@ def test_secrets_are_in_none_of_the_runs_own_files(log_dir):
     assert leaked == []
 
 
-def test_no_planted_value_is_in_any_member_of_any_bundle(bundles):
+def test_no_planted_value_is_in_any_member_of_any_bundle(bundles, record_property):
     leaked = [
         (number, name, kind, value)
         for number, bundle in enumerate(bundles)
@@ -118,6 +118,7 @@ def test_no_planted_value_is_in_any_member_of_any_bundle(bundles):
     ]
 
     assert leaked == []
+    record_property("measured", f"{len(PLANTED)} values planted, {len(bundles)} bundles, {len(leaked)} found")
 
 
 def test_the_bundle_holds_nothing_else(members):

@@ -43,17 +43,24 @@ def test_each_rule_names_a_way_that_there_is_and_each_shape_has_a_sample():
     assert {rule.found_by for rule in APPLYING} - WAYS == set(SERVICES)
 
 
-def test_every_sample_is_masked_wherever_it_stands():
+def test_every_sample_is_masked_wherever_it_stands(record_property):
     masker = Masker({})
-    leaks = [
-        (rule.name, place)
+    looked_at = [
+        (rule.name, place, value, parts)
         for rule in APPLYING
         for seed in SEEDS
         for place, value, parts in places_of(rule, seed)
+    ]
+    leaks = [
+        (name, place)
+        for name, place, value, parts in looked_at
         if any(part in json.dumps(masker.mask(value), ensure_ascii=False) for part in parts)
     ]
 
     assert leaks == []
+    record_property(
+        "measured", f"{len(APPLYING)} kinds of secret in {len(looked_at):,} places, {len(leaks)} found"
+    )
 
 
 def places_of(rule, seed):

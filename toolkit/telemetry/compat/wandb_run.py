@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.compat.stand_ins import say_once, stand_in
 from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
 from toolkit.telemetry.compat.wandb_artifacts import KeepsArtifacts
@@ -31,7 +32,7 @@ from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.metadata import training_metadata
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.privacy.masking import Masker
 
 FILES: Final = "files"
 """Where in the run folder a script may put files of its own: `run.dir`."""
@@ -346,7 +347,8 @@ class Run(Identity, KeepsArtifacts):
     def _tell_of_config(self, changes: Mapping[str, Any]) -> None:
         if self._has_begun:
             with self.guard.watch("wandb.config"):
-                self._event("config_change", changed=mask_secrets(dict(changes)))
+                masker = Masker()
+                self._event("config_change", changed=masker.mask(bounded(dict(changes), masker.cut)))
 
     def _note(self, event: str, fields: Mapping[str, Any]) -> None:
         if self._has_begun:

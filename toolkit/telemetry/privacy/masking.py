@@ -44,6 +44,10 @@ class Masker(TreeRewriter):
         """Hide these texts, too."""
         self.secrets = _forms_of([*self.secrets, *texts])
 
+    def cut(self, text: str, length: int) -> str:
+        """Return the first `length` characters of `text`, masked; of a secret that is cut through nothing is left."""
+        return self.rewrite_text(text[: length + min(length, _BEYOND_A_CUT)])[:length]
+
     def rewrite_text(self, text: str, place: Place = Place()) -> str:  # noqa: B008 - it cannot be changed
         """Return `text` with its secrets masked."""
         if not text or text == MASK:
@@ -65,6 +69,8 @@ class Masker(TreeRewriter):
         return mask_text(text)
 
 
+_BEYOND_A_CUT: Final = 2_048
+"""Characters behind a cut that are looked at for a secret that begins before it."""
 _OLD_WANDB_KEY = re.compile(r"[0-9a-f]{40}")
 _TOPIC = re.compile(r"topics?\Z", re.IGNORECASE)
 # Variables run their words together more often than settings do: PGPASSWORD, MYTOKEN.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Any, Final
 
-from toolkit.runfolder.records import MAX_RECORD_BYTES
+from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
 from toolkit.telemetry.privacy.tree import SPEAKING_KEYS, Place
@@ -18,8 +19,9 @@ _OURS: Final = frozenset({"id", "parent_id", "span_id", "clock", "kept", "run_id
 _LOOK_AGAIN_S: Final = 1.0
 _MOST_KEPT: Final = 4096
 _LONGEST_KEPT: Final = 200
-_LOOKED_AT: Final = 20_000
-"""Characters of a text beyond the size of a record: more than the codec leaves of it."""
+_FEW_FIELDS: Final = 100
+_FEW_CHARACTERS: Final = 4_096
+"""What any record has room for: nearly all are no larger, and for these nobody asks whether they are."""
 
 
 class RecordMasker(Masker):
@@ -33,6 +35,18 @@ class RecordMasker(Masker):
         """Names that are no secret, and under which nothing is hidden for their sake."""
         self._variables = len(os.environ)
         self._look_again_at = time.monotonic() + _LOOK_AGAIN_S
+
+    def mask_record(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the `fields` of a record with their secrets masked; what no record has room for is not looked at."""
+        characters = 0 if len(fields) <= _FEW_FIELDS else _FEW_CHARACTERS
+        for value in fields.values():
+            if type(value) is str:
+                characters += len(value)
+            elif type(value) not in _NUMBERS:
+                characters = _FEW_CHARACTERS
+            if characters >= _FEW_CHARACTERS:
+                return self.mask_fields(bounded(fields, self.cut))
+        return self.mask_fields(fields)
 
     def mask_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Return `fields` with their secrets masked: the same mapping where all of them are numbers. Never raises."""
@@ -58,9 +72,6 @@ class RecordMasker(Masker):
 
     def rewrite_text(self, text: str, place: Place = Place()) -> str:  # noqa: B008 - it cannot be changed
         """Return `text` with its secrets masked."""
-        if len(text) > MAX_RECORD_BYTES:
-            # No record has room for it, so that its end is cut off by the codec, which says how long it was.
-            return super().rewrite_text(text[:_LOOKED_AT], place).ljust(len(text))
         if len(text) > _LONGEST_KEPT or place.path:
             return super().rewrite_text(text, place)
         known = self._known.get(text)
@@ -82,9 +93,16 @@ class RecordMasker(Masker):
         if len(self._harmless_names) >= _MOST_KEPT:
             self._harmless_names.clear()
         for name in fields:
-            is_open = secrecy_of(name) is Secrecy.OPEN and not _of_a_service(name)
-            if is_open and self.mask_name(name) == name:
+            if name not in self._harmless_names and self._is_harmless(name):
                 self._harmless_names.add(name)
+
+    def _is_harmless(self, name: str) -> bool:
+        if secrecy_of(name) is not Secrecy.OPEN or _of_a_service(name):
+            return False
+        if _PLAIN_NAME.fullmatch(name):
+            # Words and small numbers: nothing looks like a secret there, but for what the environment has.
+            return not any(secret in name for secret in self.secrets)
+        return self.mask_name(name) == name
 
     def _look_at_environment(self) -> None:
         self._variables = len(os.environ)
@@ -95,6 +113,11 @@ class RecordMasker(Masker):
             self._known.clear()
             self._keys.clear()
             self._harmless_names.clear()
+
+
+_PLAIN_NAME = re.compile(
+    r"[A-Za-z]{1,20}(?:_?[0-9]{1,5})?(?:[/._-][A-Za-z]{1,20}(?:_?[0-9]{1,5})?){0,12}", re.ASCII
+)
 
 
 def _has_plain_keys(mapping: dict[Any, Any]) -> bool:
