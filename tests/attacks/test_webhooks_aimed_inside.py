@@ -218,20 +218,20 @@ IN_ONES_OWN_NETWORK = """
         return [one for one in records if one["event"] in ("message", "error")], log.run_folder
 
     allowed = {"to": "slack", "allow_private": True}
-    told = {"sent": [], "refused": []}
+    result = {"sent": [], "refused": []}
     for url in (f"http://10.254.7.9:{port}/hooks/a", f"http://chat.corp.test:{port}/hooks/b"):
-        told["sent"] += [one["status"] for one in run("allowed", {**allowed, "url": url})[0]]
+        result["sent"] += [one["status"] for one in run("allowed", {**allowed, "url": url})[0]]
     by_variable, folder = run("variable", {**allowed, "url_env": "WHERE"})
-    told["sent"] += [one["status"] for one in by_variable]
+    result["sent"] += [one["status"] for one in by_variable]
     before = len(got)
     refused, _ = run("not-allowed", {"to": "slack", "url_env": "WHERE"})
-    told["refused"] += [one["message"] for one in refused]
+    result["refused"] += [one["message"] for one in refused]
     turned, _ = run("turned", {**allowed, "url": "http://turned.corp.test/latest/meta-data"})
-    told["refused"] += [one["reason"] for one in turned if one["event"] == "message"]
+    result["refused"] += [one["reason"] for one in turned if one["event"] == "message"]
     # The folder says allow_private too, and is not asked.
-    told["from_folder"] = main(["message", str(folder)])
-    told["arrived"], told["after"] = before, len(got) - before
-    print(json.dumps(told))
+    result["from_folder"] = main(["message", str(folder)])
+    result["arrived"], result["after"] = before, len(got) - before
+    print(json.dumps(result))
 """
 
 
@@ -249,16 +249,18 @@ def test_ones_own_network_is_reached_where_the_yaml_allows_it_and_never_because_
     if done.returncode == 77:
         pytest.skip("this user may not make a network of its own")
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.strip().splitlines()[-1])
+    result = json.loads(done.stdout.strip().splitlines()[-1])
 
-    assert set(told["sent"]) == {"delivered"}
-    assert told["arrived"] == len(told["sent"]) >= 3
-    assert told["after"] == 0
-    assert "in a private network, without allow_private: true" in told["refused"][0]
-    assert all("169.254.169.254, which is not in a private network" in one for one in told["refused"][1:])
-    assert told["from_folder"] == 1
+    assert set(result["sent"]) == {"delivered"}
+    assert result["arrived"] == len(result["sent"]) >= 3
+    assert result["after"] == 0
+    assert "in a private network, without allow_private: true" in result["refused"][0]
+    assert all("169.254.169.254, which is not in a private network" in one for one in result["refused"][1:])
+    assert result["from_folder"] == 1
     assert "a run folder cannot allow it" in done.stdout
-    record_property("measured", f"{told['arrived']} messages into the own network, {told['after']} beyond")
+    record_property(
+        "measured", f"{result['arrived']} messages into the own network, {result['after']} beyond"
+    )
 
 
 def test_a_run_folder_cannot_say_where_a_message_goes_and_which_variable_with_it(

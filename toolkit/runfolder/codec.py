@@ -64,7 +64,7 @@ _KEPT_LONGEST = frozenset({*ENVELOPE, "global_step"})
 
 
 MANY_FIELDS = 256
-"""Fields of a record up to which nobody counts what they take."""
+"""Up to so many fields of a record, their sizes are not added up."""
 _LAST_FIELDS = 64
 _ROOM_FOR_MANY = MAX_RECORD_BYTES - 4_096
 """What very many fields may take: the rest is for the envelope, and for notes of what is missing."""
@@ -98,7 +98,7 @@ def encode(record: Record) -> bytes:
 
 
 def bounded(fields: Record, cut_text: CutText) -> Record:
-    """Return `fields` with no more in them than about a record holds, so that nobody works on what is not kept.
+    """Return `fields` with no more in them than about a record holds, so that no work is done on what is not kept.
 
     Texts, lists and mappings are shortened as `encode` does it, by their lengths alone, which are quickly known; of
     too many fields the first are kept, and the last, where the logger puts its own. What is missing is named under

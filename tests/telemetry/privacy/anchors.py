@@ -1,6 +1,6 @@
 """What gitleaks and detect-secrets look for, and what of ours finds it: the tables of `docs/secret-shapes.md`.
 
-`python -m tests.telemetry.privacy.anchors` writes them. A sample is a recipe: `{a20}` stands for twenty
+`python -m tests.telemetry.privacy.anchors` writes them. A sample is a recipe: `{a20}` means twenty
 letters and digits, which are drawn when a test runs, so that no scanner finds a token in this file.
 """
 

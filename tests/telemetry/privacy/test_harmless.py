@@ -1,4 +1,4 @@
-"""What every machine has, and nobody's secret is, stays readable: in a run's own files, and in what is shared."""
+"""What every machine has, and is no secret, stays readable: in a run's own files, and in what is shared."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_every_sample_is_masked_wherever_it_stands(record_property):
 
 
 def places_of(rule, seed):
-    """Yield a sample in each place that it may stand in, and the parts of it that must not be seen."""
+    """Yield a sample in each place where it may appear, and the parts of it that must not be seen."""
     if rule.found_by in ("name", "service name"):
         name, _, recipe = rule.recipe.partition(" ")
         value, parts = sample(recipe, seed)

@@ -78,7 +78,7 @@ def _masked(text: str, masker: Masker) -> str:
     """Return `text` without secrets, as far as any of it is kept."""
     if len(text) <= 2 * MAX_RECORD_BYTES:
         return masker.rewrite_text(text)
-    # Nothing of the middle will be left, so nobody has to wait until it has been looked through.
+    # Nothing of the middle will be left, so it is not looked through.
     middle = " " * (len(text) - 2 * MAX_RECORD_BYTES)
     first, last = text[:MAX_RECORD_BYTES], text[-MAX_RECORD_BYTES:]
     return masker.rewrite_text(first) + middle + masker.rewrite_text(last)

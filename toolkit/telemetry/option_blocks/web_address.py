@@ -62,7 +62,7 @@ class WebAddress:
 
         A name on the internet stands for a public machine. One that turns out to be this machine, the network around
         it, or the service that hands out a cloud machine's credentials, has been given that meaning by somebody else.
-        Where private machines are allowed, a name may stand for one, and by http for no other.
+        Where private machines are allowed, a name may lead to one, and by http to no other.
         """
         try:
             ip = ipaddress.ip_address(address.partition("%")[0])

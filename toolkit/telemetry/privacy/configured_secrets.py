@@ -67,7 +67,7 @@ def parts_of_address(address: str) -> set[str]:
 
 
 def _tells(piece: str) -> bool:
-    """Say whether a piece of a path is a secret by itself: a short word may stand anywhere."""
+    """Say whether a piece of a path is a secret by itself: a short word may appear anywhere."""
     return len(piece) >= 12 or any(map(str.isdigit, piece))
 
 
@@ -98,11 +98,11 @@ _USUAL: Final = frozenset(
         ),
     }
 )
-"""What stands in the path of anybody's webhook."""
+"""Words in the paths of many webhooks."""
 
 
 def credentials_in(address: str) -> set[str]:
-    """Return what of an address is a secret although the address is none: a login, a query, a key in its path."""
+    """Return what of an address is a secret although the address itself is not: a login, a query, a key in its path."""
     try:
         parts = urlsplit(address.strip())
     except ValueError:

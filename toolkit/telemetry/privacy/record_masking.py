@@ -21,7 +21,7 @@ _MOST_KEPT: Final = 4096
 _LONGEST_KEPT: Final = 200
 _FEW_FIELDS: Final = 100
 _FEW_CHARACTERS: Final = 4_096
-"""What any record has room for: nearly all are no larger, and for these nobody asks whether they are."""
+"""Any record has room for these: nearly all records are no larger, and are not measured more closely."""
 
 
 class RecordMasker(Masker):

@@ -47,7 +47,7 @@ def mask_tokens(text: str, mask: str) -> str:
 
 
 def long_runs(text: str) -> list[str]:
-    """Return the parts of `text` in which so many characters stand in a row that they may be a token."""
+    """Return the parts of `text` with enough characters in a row to be a token."""
     # One byte for each character, so that the places are the same in both.
     marks = text.encode("ascii", "replace").translate(_RUN_OR_NOT)
     found = []

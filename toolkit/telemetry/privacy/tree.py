@@ -24,7 +24,7 @@ A_KEY: Final = "(a key)"
 ADDRESS_TO_SEND_TO: Final = "webhook_url"
 """What the address of a receiver of messages is called, whatever its key."""
 SPEAKING_KEYS: Final = frozenset({"value", "url", "data", "stringData"})
-"""Keys whose values may be named, or made a secret, by what stands beside them."""
+"""Keys whose values may be named, or made a secret, by what is beside them."""
 _RECEIVERS: Final = frozenset({"lark", "feishu", "slack", "discord", "ntfy", "webhook"})
 
 
@@ -151,7 +151,7 @@ class TreeRewriter:
 
 
 def _name_beside(key: str, mapping: Mapping[Any, Any]) -> str:
-    """Return what `key`, one of `SPEAKING_KEYS`, is to be called for the sake of what stands beside it."""
+    """Return what `key`, one of `SPEAKING_KEYS`, means, given what is beside it."""
     if key == "value":
         # {"name": "HF_TOKEN", "value": …}: the name is a value here, as in container definitions.
         named = mapping.get("name", mapping.get("key"))

@@ -27,7 +27,7 @@ def refused_by(environ: Mapping[str, str]) -> str | None:
 
 
 def state_of(options: TelemetryOptions, environ: Mapping[str, str]) -> str | None:
-    """Return what a start record says of usage reports: where they go, or why they do not; None where nobody asks."""
+    """Return what a start record says of usage reports: where they go, or why not; None where none are asked for."""
     if not options.usage_options.enabled:
         return None
     reason = why_not(options, environ)
