@@ -141,7 +141,8 @@ def test_every_harmless_value_survives_wherever_it_stood(members):
     (given,) = texts("harmless_keys", "given")
     assert list(given[0]) == HARMLESS
     assert [config["list"] for config in texts("start", "config")][-1] == HARMLESS
-    (command_line,) = texts("start", "command_line")
+    # On a slow machine a record of its own describes the machine, once that is known.
+    (command_line,) = [*texts("start", "command_line"), *texts("environment", "command_line")]
     assert command_line[-len(HARMLESS) :] == HARMLESS
     assert [text for text in HARMLESS if text not in json.loads(members["labels.json"])["notes"]] == []
 
