@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from toolkit.runfolder.process import process_began
 from toolkit.telemetry import environment
 from toolkit.telemetry.environment import describe_environment
 from toolkit.telemetry.guard import Guard
@@ -54,7 +55,7 @@ def test_the_machine_and_the_software_are_described():
     assert described["cpu"]["logical"] == os.cpu_count()
     assert described["cpu"]["model"]
     assert described["memory_gb"] == pytest.approx(psutil.virtual_memory().total / 1024**3, abs=0.01)
-    assert described["process_started"] == pytest.approx(psutil.Process().create_time(), abs=0.01)
+    assert described["process_started"] == pytest.approx(process_began(os.getpid()), abs=0.01)
     assert isinstance(described["accelerators"], list)
     assert "unanswered" not in described
     assert guard.counts == {}

@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.timing.trace_checker import check_trace
 from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.process import process_began
 from toolkit.timing.history import read_run_time
 
 ROOT = Path(__file__).parents[2]
@@ -52,12 +52,12 @@ def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, write, reco
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     # Not the moment before the call: a machine that pauses may take its time to start a process.
-    began = psutil.Process(run.pid).create_time()
+    began = process_began(run.pid)
     assert run.wait(120) == -signal.SIGKILL
     killed = time.time()
 
     run = start()
-    began_again = psutil.Process(run.pid).create_time()
+    began_again = process_began(run.pid)
     output = run.communicate(timeout=120)[0]
     assert run.returncode == 0, output
 

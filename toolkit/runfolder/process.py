@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 
@@ -28,6 +29,19 @@ def process_started(pid: int) -> int | None:
     """
     fields = _fields_of(pid)
     return int(fields[19]) if len(fields) > 19 else None
+
+
+def process_began(pid: int) -> float | None:
+    """Return the wall time at which process `pid` began, or None where the system does not say.
+
+    Its age by the clock that counts from the boot, taken from the time it is now. The kernel's own wall time of the
+    boot is a whole second, so that a start worked out from it is up to a second too early.
+    """
+    ticks = process_started(pid)
+    if ticks is None or not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - max(0.0, age)
 
 
 def is_alive(pid: int, started: int | None) -> bool | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.runfolder.process import boot_id
+from toolkit.runfolder.process import boot_id, process_began
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.samplers.gpu import initialise, load_nvml
@@ -116,10 +116,15 @@ def _memory_gb() -> float:
     return round(psutil.virtual_memory().total / _GB, 2)
 
 
-def _process_started() -> float:
-    import psutil
+def this_process_began() -> float:
+    """Return the wall time at which this process began."""
+    began = process_began(os.getpid())
+    if began is None:
+        # macOS and Windows keep the start itself, and not a time since the boot.
+        import psutil
 
-    return round(psutil.Process().create_time(), 3)
+        began = psutil.Process().create_time()
+    return round(began, 3)
 
 
 def _accelerators() -> list[dict[str, Any]]:
@@ -257,5 +262,5 @@ _PARTS: Final[dict[str, Callable[[], Any]]] = {
     "command_line": lambda: mask_secrets(list(sys.argv)),
     "pid": os.getpid,
     "boot_id": boot_id,
-    "process_started": _process_started,
+    "process_started": this_process_began,
 }

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from toolkit.telemetry import OptionsError
+from toolkit.telemetry.environment import this_process_began
 from toolkit.trainer.ai_toolkit_checkout import (
     AI_TOOLKIT_TYPES,
     AttachError,
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("--steps and --log-dir are for the embedded trainer; set them in the configuration")
         return _train_with_ai_toolkit(chosen.ai_toolkit, chosen.config, chosen.name)
     # The first job's time begins with the process, which was started for it; called by another program, it does not.
-    began = psutil.Process().create_time() if arguments is None else None
+    began = this_process_began() if arguments is None else None
     for path in chosen.config:
         try:
             code = _train_file(path, chosen.name, chosen.steps, chosen.log_dir, began)

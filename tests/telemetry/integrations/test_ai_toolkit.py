@@ -13,9 +13,9 @@ import pytest
 
 from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.environment import this_process_began
 from toolkit.telemetry.integrations.ai_toolkit import outputs, startup, steps, watched_process
 from toolkit.telemetry.integrations.ai_toolkit.between_steps import Asked
-from toolkit.telemetry.integrations.ai_toolkit.description import process_began
 from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
 from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, saved_weights
 from toolkit.timing.history import read_run_time
@@ -286,9 +286,7 @@ def test_the_parts_of_the_work_are_spans_and_the_ledger_adds_up(trained, records
 
 
 def test_only_the_first_job_of_a_process_began_with_it(make, stand_in, config, process_config, records):
-    began = process_began()
-    if began is None:
-        pytest.skip("this system does not say when a process began")
+    began = this_process_began()
 
     def first_application():
         return next(record for record in records("span") if record["name"] == "application")

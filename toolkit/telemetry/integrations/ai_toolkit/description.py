@@ -1,13 +1,11 @@
-"""What a trainer of ai-toolkit says of itself: the start record, the learning rate, when its process began."""
+"""What a trainer of ai-toolkit says of itself: the start record and the learning rate."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.runfolder.process import process_started
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.metadata import lora_metadata, model_metadata, training_metadata
 from toolkit.telemetry.ranks import find_rank
@@ -83,15 +81,6 @@ def is_costly_rate(process: Any) -> bool:
     optimizer = process.optimizer
     inner = getattr(optimizer, "optimizer", optimizer)
     return hasattr(inner, "get_avg_learning_rate") or hasattr(inner, "get_learning_rates")
-
-
-def process_began() -> float | None:
-    """Return the wall time at which this process began, or None where the system does not say."""
-    ticks = process_started(os.getpid())
-    if ticks is None or not hasattr(time, "CLOCK_BOOTTIME"):
-        return None
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - max(0.0, age)
 
 
 def _trained(params: Iterable[Any]) -> Iterable[Any]:

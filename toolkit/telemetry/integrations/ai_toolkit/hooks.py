@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from toolkit.telemetry.environment import this_process_began
 from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.integrations.ai_toolkit.description import process_began
 from toolkit.telemetry.integrations.ai_toolkit.watched_process import WatchedProcess
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
 
@@ -38,7 +38,7 @@ def hook_class(base: Any, *, all_jobs: bool = False) -> None:
         make(process, *args, **kwargs)
         with Guard().watch("attaching to ai-toolkit"):
             # What was done before another job, or another process of the job, is not this one's start.
-            began = process_began() if was_first and process.process_id == 0 else None
+            began = this_process_began() if was_first and process.process_id == 0 else None
             _watch(process, all_jobs=all_jobs, began=began)
 
     base.__init__ = make_and_watch
