@@ -14,10 +14,9 @@ from pathlib import Path
 import orjson
 
 from dashboard.data.run_store import Refused, Trashed
-from toolkit.runfolder.layout import PRIVATE, claim_folder
+from toolkit.runfolder.layout import PRIVATE, TRASH, claim_folder
+from toolkit.runfolder.repair import discard_journals
 from toolkit.runfolder.safefile import replace_file
-
-TRASH = ".trash"
 
 MAX_ENTRIES_MEASURED = 2_000
 """Files and folders of one run that are looked at for its size; what lies beyond them is not counted."""
@@ -109,7 +108,11 @@ def empty_trash(root: Path) -> int:
             os.rename(root / TRASH / token, root / TRASH / (_GOING + token))
     gone, problems = 0, []
     for place in _places(root, _BEING_DELETED):
-        has_run = _run_in(root / TRASH / place) is not None
+        name = _run_in(root / TRASH / place)
+        has_run = name is not None
+        if name is not None:
+            # What it left in shared memory when it was killed would be kept for it, and spoken of, for ever.
+            discard_journals(root / TRASH / place / name)
         try:
             shutil.rmtree(root / TRASH / place)
         except OSError as error:

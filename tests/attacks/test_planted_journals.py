@@ -7,6 +7,8 @@ import os
 import shutil
 import struct
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,6 +18,8 @@ from tests.attacks.hostile_folders import an_ordinary_run, as_line
 from tests.dashboard.run_folders import BEGAN
 from toolkit.cli.main import main
 from toolkit.runfolder.journal import PREFIX, SUFFIX, Journal, shared_memory_folders
+from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import read_from
 from toolkit.runfolder.repair import repair_run
 from toolkit.telemetry import TelemetryLogger
@@ -34,20 +38,23 @@ def journals():
     """Makes journals of dead processes, and takes them away again."""
     made = []
 
-    def journal(folder, record_file, lines, *, uid=None, mode=0o600):
-        # A copy: what this process makes itself it holds, and a dead one's is held by nobody.
+    def journal(folder, record_file, lines, *, uid=None, mode=0o600, rank=0, is_old=False):
+        # A copy: what this process makes itself it holds, and a dead one's is held by no process.
         with TemporaryDirectory() as place:
-            original = Journal.create([Path(place)], Path(place) / "x", session=1, segment_bytes=65536)
+            owner = replace(_owner_known_to_all(folder, Path(record_file).parent), rank=rank)
+            original = Journal.create([Path(place)], Path(place) / "x", owner, segment_bytes=65536)
             for line in lines:
                 original.append(line)
+            original.close(remove=False)
             data = original.path.read_bytes()
-            original.close(remove=True)
         path = folder / f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
         # Whole before it has the name of a journal: any run that begins meanwhile looks through all of these.
         half_made = path.with_suffix(".half-made")
         made.extend((half_made, path))
         half_made.write_bytes(data)
         _say(half_made, record_file)
+        if is_old:
+            _make_old(half_made, folder)
         os.chmod(half_made, mode)
         if uid is not None:
             os.chown(half_made, uid, uid)
@@ -64,6 +71,25 @@ def place():
     """A folder on another disk than other tests have: every run that begins recovers killed ones of its disk."""
     with TemporaryDirectory(dir=SHM[0]) as folder:
         yield Path(folder)
+
+
+def _owner_known_to_all(*folders):
+    """Return the newest session of the first of `folders` that has a run: its id is no secret."""
+    for folder in folders:
+        with suppress(OSError):
+            manifest = read_manifest(folder)
+            latest = manifest.latest
+            return Owner(run_id=manifest.run_id, session=latest.session, started=latest.started)
+    return Owner(run_id="made-up", session=1, started=BEGAN)
+
+
+def _make_old(path, folder):
+    """Give a journal the head of an earlier version, which had no run id and went by the session's process."""
+    with path.open("r+b") as file:
+        file.write(struct.pack("=4Q", 0x324C4E524A4B5441, 65536, read_manifest(folder).latest.pid, 1))
+        file.write(struct.pack("=Q", 65536))
+        file.seek(6144)
+        file.write(bytes(2048))
 
 
 def _say(path, record_file):
@@ -112,7 +138,8 @@ def test_a_downloaded_run_writes_nowhere_but_into_its_own_records(tmp_path, jour
         "/x/labels.json",
         folder / "control.json",
     ):
-        journals(folder, record_file, [forged(1_000 + number) for number in range(3)])
+        for how in ({}, {"rank": 1}, {"rank": 9}, {"is_old": True}):
+            journals(folder, record_file, [forged(1_000 + number) for number in range(3)], **how)
     names = {path.name for path in folder.iterdir()}
     main(["repair", str(folder)])
     with TelemetryLogger("r", log_dir=tmp_path / "logs", system=False, csv=False, resume=True) as log:

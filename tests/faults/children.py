@@ -22,11 +22,16 @@ ROOT = Path(__file__).parents[2]
 PREAMBLE = """
 import mmap, os, signal, struct, sys, threading, time
 from toolkit.telemetry import TelemetryLogger
+from toolkit.runfolder.process import is_in_container
 from toolkit.telemetry.options import TelemetryOptions
 
 # A machine that is busy elsewhere is no disk that does not answer: a run has a minute for its end,
 # unless it is told otherwise.
 TelemetryOptions.__init__.__kwdefaults__["close_timeout"] = 60.0
+
+# Also where all these tests run in a container: disks fail here that a journal in the run folder would lie on.
+if is_in_container():
+    TelemetryOptions.__init__.__kwdefaults__["journal"] = "shm"
 
 class Acknowledged:
     "The number of the last step whose call returned, in memory that a kill leaves behind."
@@ -87,7 +92,8 @@ sys.exit(7)
 class Child:
     """A Python process that runs `source` behind `PREAMBLE`, with `arguments` in `sys.argv[1:]`.
 
-    `launcher` is what stands between the interpreter and the script, such as `-m torch.distributed.run`.
+    `launcher` is what stands between the interpreter and the script, such as `-m torch.distributed.run`; `container`
+    what stands before the interpreter, such as `unshare --pid`.
     """
 
     def __init__(
@@ -97,6 +103,7 @@ class Child:
         cwd: Path,
         env: dict[str, str] | None = None,
         launcher: Sequence[str] = (),
+        container: Sequence[str] = (),
     ) -> None:
         name = os.urandom(4).hex()
         self.acknowledged_at = cwd / f"acknowledged-{name}"
@@ -105,7 +112,7 @@ class Child:
         script = cwd / f"child_{name}.py"
         script.write_text(PREAMBLE + textwrap.dedent(source))
         self.process = subprocess.Popen(
-            [sys.executable, *launcher, str(script), *map(str, arguments)],
+            [*container, sys.executable, *launcher, str(script), *map(str, arguments)],
             cwd=cwd,
             env={
                 **os.environ,

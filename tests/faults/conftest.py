@@ -12,13 +12,16 @@ from tests.faults.children import Child
 from tests.faults.faulty_disk import FaultyDisk
 from tests.faults.nursery import Nursery
 from tests.leftovers import remove_journals_of_runs_below
+from toolkit.runfolder.process import is_in_container
 from toolkit.telemetry.options import TelemetryOptions
 
 
 @pytest.fixture(autouse=True)
 def _patient_ends(monkeypatch):
-    """Give the runs of a test's own process the time for their end that those of its children have."""
+    """Give the runs of a test's own process what those of its children have: time for their end, and their journal."""
     monkeypatch.setitem(TelemetryOptions.__init__.__kwdefaults__, "close_timeout", 60.0)
+    if is_in_container():
+        monkeypatch.setitem(TelemetryOptions.__init__.__kwdefaults__, "journal", "shm")
 
 
 @pytest.fixture

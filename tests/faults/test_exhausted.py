@@ -14,6 +14,7 @@ import pytest
 from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, whole_run
 from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
 from toolkit.runfolder.journal import Journal, journals_in, remove_unbegun
+from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger, record_file
 from toolkit.telemetry.record_file import RecordFile
@@ -159,7 +160,9 @@ class NoMemoryOnce:
 
 
 def test_lines_that_there_was_no_memory_to_hand_over_come_with_the_next_call(tmp_path):
-    journal = Journal.create([tmp_path], tmp_path / "metrics.jsonl", session=1)
+    journal = Journal.create(
+        [tmp_path], tmp_path / "metrics.jsonl", Owner(run_id="r", session=1, started=1.5)
+    )
     journal.append(b"one\n")
     journal._memory = NoMemoryOnce(journal._memory)
 
@@ -270,7 +273,7 @@ def test_shared_memory_that_takes_no_journal_costs_nothing_at_a_kill(tmp_path, s
 
 def test_a_journal_whose_maker_was_killed_before_it_began_is_removed_once_it_is_old(tmp_path):
     unbegun, young = (tmp_path / f"ai-toolkit-telemetry-{name}.journal" for name in ("old", "young"))
-    living = Journal.create([tmp_path], tmp_path / "metrics.jsonl", session=1)
+    living = Journal.create([tmp_path], tmp_path / "metrics.jsonl", Owner(run_id="r", session=1, started=1.5))
     for path in (unbegun, young):
         path.write_bytes(bytes(10_000))
     for path in (unbegun, living.path):

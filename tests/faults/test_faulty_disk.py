@@ -188,8 +188,9 @@ def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, fault
     )
 
 
+@pytest.mark.parametrize("journal", ["shm", "folder"])
 def test_descriptors_that_a_script_closes_by_their_numbers_cost_nothing_and_nobody_else_is_written_to(
-    tmp_path, start
+    tmp_path, start, journal
 ):
     ended = start(
         """
@@ -206,7 +207,7 @@ def test_descriptors_that_a_script_closes_by_their_numbers_cost_nothing_and_nobo
                     found.add((int(number), path))
             return found
 
-        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, journal=sys.argv[2])
         for step in range(300):
             log.log_step(step, train_loss=1.0)
         log.flush(60)
@@ -233,10 +234,11 @@ def test_descriptors_that_a_script_closes_by_their_numbers_cost_nothing_and_nobo
         sys.exit(7)
         """,
         tmp_path,
+        journal,
     ).end()
 
     assert ended.code == 7, ended.err
-    assert ended.number("closed") >= 4, "the records', the table's, the journal's and that of its map"
+    assert ended.number("closed") >= 4, "the records', their lock's, the table's and the journal's"
     records = whole_run(tmp_path / "run", steps=range(600))
     assert not events(records, "lost")
 

@@ -21,6 +21,7 @@ import pytest
 
 from tests.faults.aftermath import assert_nothing_is_missing, assert_table_matches, events
 from tests.faults.children import repair
+from tests.leftovers import remove_journals_of_runs_below
 from tests.lengths import longer
 from tests.provision import NoTool, tool
 from toolkit.runfolder.codec import encode
@@ -137,8 +138,7 @@ def test_a_power_cut_takes_nothing_that_was_synced(tmp_path, nursery, kind, cuts
             process.kill()
             disk.unmount()
             # What is in memory goes with the power.
-            for path, _ in journals_of(disk.mounted / "logs" / f"run{number}"):
-                path.unlink(missing_ok=True)
+            remove_journals_of_runs_below(disk.mounted / "logs" / f"run{number}")
             disk.mount()
         found = [
             _found_after(disk.mounted / "logs" / f"run{number}", notes[number]) for number in range(cuts)

@@ -128,15 +128,24 @@ def test_a_run_whose_process_is_there_is_not_gone_on_with(tmp_path, nursery, fir
     assert not events(records, "lost")
 
 
+ELSEWHERE = {"host": "elsewhere", "boot_id": "theirs"}
+
 HAS_NO_SHARED_MEMORY = "import toolkit.telemetry.recorder as r\nr.shared_memory_folders = lambda: []\n"
 
 
-def _run_in_its_journal(tmp_path, nursery, before=""):
-    """Return the folder of a run and its living process; most of its records are only in its journal."""
+def _run_in_its_journal(tmp_path, nursery, before="", silent_s=0):
+    """Return the folder of a run and its living process; most of its records are only in its journal.
+
+    By its own clock it began, and gave its last sign of life, `silent_s` ago.
+    """
     writer = nursery.start(
         before
         + """
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, flush_interval=60)
+class Slow:
+    wall = staticmethod(lambda: time.time() - float(sys.argv[3]))
+    monotonic = staticmethod(time.monotonic)
+
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, flush_interval=60, clock=Slow())
 log.log_start()
 log.flush(60)
 for step in range(300):
@@ -146,6 +155,7 @@ signal.pause()
 """,
         tmp_path / "logs",
         tmp_path / "logged",
+        silent_s,
     )
     _wait_until(lambda: True, tmp_path / "logged")
     return tmp_path / "logs" / "run", writer
@@ -154,23 +164,38 @@ signal.pause()
 @pytest.mark.parametrize(
     ("changes", "silent_s", "goes_on"),
     [
-        pytest.param({"host": "elsewhere"}, 0, False, id="on another host that gave a sign just now"),
-        pytest.param({"host": "elsewhere"}, 200, False, id="on another host that is silent for some minutes"),
-        pytest.param({"host": "elsewhere"}, 400, True, id="on another host that is given up"),
+        pytest.param(ELSEWHERE, 0, False, id="on another host that gave a sign just now"),
+        pytest.param(ELSEWHERE, 200, False, id="on another host that is silent for some minutes"),
+        pytest.param(ELSEWHERE, 400, True, id="on another host that is given up"),
         pytest.param({"boot_id": "another"}, 0, True, id="before this machine was restarted"),
         pytest.param({"pid": os.getpid()}, 0, True, id="whose process number is another's by now"),
+        pytest.param(
+            {"host": "container"}, 0, True, id="in a container of this machine that has let go of it"
+        ),
+        pytest.param({"pid_namespace": 1}, 0, True, id="in another pid namespace, and it has let go of it"),
+        pytest.param(
+            {"pid_namespace": 1, "lock": None},
+            0,
+            False,
+            id="in another pid namespace, on a disk without locks",
+        ),
+        pytest.param(
+            {"pid_namespace": 1, "lock": "1:1"},
+            0,
+            False,
+            id="in another pid namespace, with another file locked",
+        ),
     ],
 )
 def test_a_run_is_gone_on_with_only_where_nobody_can_be_writing_it(
     tmp_path, nursery, changes, silent_s, goes_on
 ):
     # The journal is in the run folder: any run that starts on this machine recovers what is in shared memory.
-    run, writer = _run_in_its_journal(tmp_path, nursery, HAS_NO_SHARED_MEMORY)
+    run, writer = _run_in_its_journal(tmp_path, nursery, HAS_NO_SHARED_MEMORY, silent_s)
+    _wait_until(lambda: read_manifest(run).latest.lock, run / "run.json")
     writer.kill()
     mapping = json.loads((run / "run.json").read_text())
     mapping["sessions"][-1].update(changes)
-    for place, key in ((mapping["sessions"][-1], "started"), (mapping["heartbeat"] or {}, "time")):
-        place[key] = time.time() - silent_s
     (run / "run.json").write_text(json.dumps(mapping))
 
     with TelemetryLogger("run", log_dir=run.parent, log_every=1, resume=True, system=False) as log:

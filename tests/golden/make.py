@@ -114,7 +114,9 @@ def settle_manifest(folder: Path) -> None:
             pid=4242,
             pid_started=100 + session.session,
             boot_id="boot",
+            pid_namespace=None,
             journal=None,
+            lock=None,
         )
         for session in manifest.sessions
     ]

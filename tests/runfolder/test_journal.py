@@ -1,7 +1,5 @@
 """What was acknowledged outlives its process in mapped memory, and is found again by its number, once each."""
 
-import fcntl
-import mmap
 import os
 import signal
 import stat
@@ -9,6 +7,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from hypothesis import given
@@ -21,17 +20,21 @@ from toolkit.runfolder.journal import (
     PREFIX,
     SUFFIX,
     Journal,
+    head_of,
     hold_abandoned,
     journals_in,
     pending_lines,
     record_file_of,
     shared_memory_folders,
 )
+from toolkit.runfolder.journal_head import COMMITTED, HEADER_BYTES, MAX_SEGMENTS, Owner, id_key
+from toolkit.runfolder.portable import is_locked
 
 SEGMENT = 4096
-HEADER = journal._HEADER_BYTES
-COMMITTED_IN_A = 8 * journal._COMMITTED
+HEADER = HEADER_BYTES
+COMMITTED_IN_A = 8 * COMMITTED
 COMMITTED_IN_B = COMMITTED_IN_A + 8
+OWNER = Owner(run_id="r1", session=3, started=1_700_000_000.25, rank=2)
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
 
@@ -41,12 +44,21 @@ def line(seq, **fields):
 
 
 def create(folder, **more):
-    return Journal.create([folder], folder / "r" / "metrics.jsonl", session=3, segment_bytes=SEGMENT, **more)
+    return Journal.create([folder], folder / "r" / "metrics.jsonl", OWNER, segment_bytes=SEGMENT, **more)
+
+
+@pytest.fixture(params=["mapped", "written"])
+def kind(request, tmp_path, monkeypatch):
+    """Journals in shared memory are mapped, and those in a run folder written."""
+    if request.param == "mapped":
+        monkeypatch.setattr(journal, "shared_memory_folders", lambda: [tmp_path])
+    return request.param
 
 
 @pytest.fixture
-def made(tmp_path):
+def made(tmp_path, kind):
     made = create(tmp_path)
+    assert head_of(made.path).is_mapped == (kind == "mapped")
     yield made
     if made._descriptor is not None:
         made.close(remove=True)
@@ -174,7 +186,7 @@ def test_a_journal_in_memory_grows_while_nobody_empties_it_and_shrinks_again(tmp
     made = Journal.create(
         [folder],
         tmp_path / "metrics.jsonl",
-        session=1,
+        OWNER,
         segment_bytes=SEGMENT,
         max_bytes=5 * SEGMENT,
         reserve_bytes=1,
@@ -213,12 +225,10 @@ def test_a_journal_whose_descriptor_is_a_file_of_the_script_s_by_now_does_not_gr
     shm = shared_memory_folders()
     if not shm:
         pytest.skip("there is no shared memory in which a journal grows")
-    made = Journal.create(shm, tmp_path / "metrics.jsonl", session=1, segment_bytes=4096, max_bytes=1 << 20)
+    made = Journal.create(shm, tmp_path / "metrics.jsonl", OWNER, segment_bytes=4096, max_bytes=1 << 20)
     theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT, 0o600)
     kept = os.dup(made._descriptor)
     os.dup2(theirs, made._descriptor)
-    # Its lock went with the descriptor, and every run that begins on this machine recovers what nobody holds.
-    fcntl.lockf(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
     taken = 0
     while made.append(line(taken)):
         taken += 1
@@ -247,7 +257,7 @@ def test_a_journal_is_private_to_its_user(tmp_path):
 
 
 def test_where_no_folder_takes_a_journal_it_lives_in_memory(tmp_path):
-    made = Journal.create([tmp_path / "absent"], tmp_path / "metrics.jsonl", session=1, segment_bytes=SEGMENT)
+    made = Journal.create([tmp_path / "absent"], tmp_path / "metrics.jsonl", OWNER, segment_bytes=SEGMENT)
     made.append(line(0))
 
     assert made.path is None
@@ -258,7 +268,7 @@ def test_where_no_folder_takes_a_journal_it_lives_in_memory(tmp_path):
 
 def test_the_next_folder_is_tried_where_the_first_takes_none(tmp_path):
     made = Journal.create(
-        [tmp_path / "absent", tmp_path], tmp_path / "metrics.jsonl", session=1, segment_bytes=SEGMENT
+        [tmp_path / "absent", tmp_path], tmp_path / "metrics.jsonl", OWNER, segment_bytes=SEGMENT
     )
 
     assert made.path.parent == tmp_path
@@ -301,46 +311,363 @@ def test_looking_at_a_journal_does_not_unlock_it(made):
 
 
 @pytest.mark.skipif(
-    not os.path.exists("/proc/self/maps"), reason="no system that tells what a process has mapped"
+    not os.path.exists("/proc/self/maps"), reason="no system that says what a process has mapped"
 )
 def test_a_journal_that_lost_its_lock_is_not_abandoned_while_its_writer_lives(made):
     made.append(line(0))
-    # As a script does that closes descriptors by their numbers: any of a file's takes the lock with it.
-    os.close(os.open(made.path, os.O_RDONLY))
+    # As a script does that closes descriptors by their numbers.
+    for number in descriptors_of(made.path):
+        os.close(number)
     script = """
-        import fcntl, os, sys
+        import sys
         from pathlib import Path
         from toolkit.runfolder.journal import hold_abandoned
 
-        fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
         print(hold_abandoned(Path(sys.argv[1])) is None)
     """
 
+    # A mapped file stays locked as long as it is mapped; of any other the process itself is looked up.
+    assert is_locked_for_others(made.path) == made._is_mapped
     assert in_another_process(script, made.path) == "True"
 
+    assert made.lock_again()
+    made.append(line(1))
 
-def test_what_a_killed_process_left_is_found_with_its_numbers_and_its_file(tmp_path):
+    assert is_locked_for_others(made.path)
+    assert seqs(made.path) == [0, 1]
+
+
+def test_a_journal_that_still_has_its_lock_is_not_locked_again(made):
+    assert not made.lock_again()
+
+
+def test_a_lock_on_an_abandoned_journal_is_not_dropped_by_a_listing(tmp_path):
+    path = abandoned(tmp_path, line(0))
+    held = hold_abandoned(path)
+    for _ in range(3):
+        assert list(journals_in(tmp_path)) == [path]
+        assert record_file_of(path)
+        assert pending_lines(path)
+
+    assert is_locked_for_others(path)
+    assert hold_abandoned(path) is None
+
+    held.close(remove=False)
+
+    assert not is_locked_for_others(path)
+
+
+def test_of_many_threads_one_gets_an_abandoned_journal(tmp_path):
+    path = abandoned(tmp_path, line(0))
+    begin = threading.Barrier(8)
+    got = []
+
+    def try_to_get_it():
+        begin.wait()
+        got.append(hold_abandoned(path))
+
+    threads = [threading.Thread(target=try_to_get_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    (held,) = [one for one in got if one is not None]
+    held.close(remove=True)
+
+
+def test_a_forked_child_keeps_no_journal_locked(tmp_path, kind):
+    made, held = create(tmp_path), hold_abandoned(abandoned(tmp_path, line(0)))
+    ready, go_on = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(ready[1], b"x")
+        os.read(go_on[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    paths = [made.path, held.path]
+    made.close(remove=False)
+    held.close(remove=False)
+    still_locked = [is_locked_for_others(path) for path in paths]
+    os.write(go_on[1], b"x")
+    os.waitpid(child, 0)
+    for descriptor in (*ready, *go_on):
+        os.close(descriptor)
+
+    assert still_locked == [False, False]
+
+
+# ---------------------------------------------------------------- moving to another file
+
+
+@pytest.mark.parametrize("harm", ["removed", "renamed", "replaced"])
+def test_a_journal_whose_file_is_taken_away_goes_on_in_another(tmp_path, made, harm):
+    made.append(line(0))
+    made.flip()
+    made.append(line(1))
+    assert made.is_in_place
+    old, elsewhere = made.path, tmp_path / f"{PREFIX}elsewhere{SUFFIX}"
+    if harm == "removed":
+        old.unlink()
+    else:
+        old.rename(elsewhere)
+    if harm == "replaced":
+        old.write_bytes(b"something else")
+    assert not made.is_in_place
+
+    spare = made.spare([tmp_path], tmp_path / "r" / "metrics.jsonl", OWNER)
+    assert made.move_to(spare, threading.RLock())
+
+    made.append(line(2))
+    assert made.is_in_place
+    assert made.path != old
+    assert seqs(made.path) == [0, 1, 2]
+    assert is_locked_for_others(made.path)
+    if harm != "removed":
+        assert pending_lines(elsewhere) == [], "nothing of it is written a second time"
+    made.release()
+    assert made.flip() == line(1) + line(2)
+    made.release()
+    assert pending_lines(made.path) == []
+
+
+def test_a_journal_that_lies_in_memory_alone_moves_into_a_file_once_there_is_one(tmp_path, kind):
+    made = Journal.create([tmp_path / "absent"], tmp_path / "metrics.jsonl", OWNER, segment_bytes=SEGMENT)
+    made.append(line(0))
+    assert made.path is None
+    assert made.spare([tmp_path / "absent"], tmp_path / "metrics.jsonl", OWNER) is None
+
+    assert made.move_to(made.spare([tmp_path], tmp_path / "metrics.jsonl", OWNER), threading.RLock())
+
+    made.append(line(1))
+    assert seqs(made.path) == [0, 1]
+    made.close(remove=True)
+
+
+def test_a_journal_does_not_move_while_the_disk_holds_the_writer(tmp_path, made, monkeypatch):
+    made.append(line(0))
+    made.flip()
+    spare = made.spare([tmp_path], tmp_path / "metrics.jsonl", OWNER)
+    with monkeypatch.context() as patched:
+        # As where a write into the old file does not return.
+        patched.setattr(made, "_moving", _NeverFree())
+        assert not made.move_to(spare, threading.RLock())
+    spare.close(remove=True)
+
+    assert seqs(made.path) == [0]
+
+
+class _NeverFree:
+    def acquire(self, timeout):
+        return False
+
+
+# ---------------------------------------------------------------- written instead of mapped
+
+
+def test_a_disk_that_refuses_a_line_costs_neither_the_line_nor_the_next_ones(tmp_path, monkeypatch):
+    made = create(tmp_path)
+    made.append(line(0))
+
+    def sick(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "pwrite", sick)
+        assert made.append(line(1))
+    assert "Input/output" in made.trouble
+    made.append(line(2))
+
+    assert seqs(made.path) == [0]
+    old = made.path
+    assert made.move_to(made.spare([tmp_path], tmp_path / "metrics.jsonl", OWNER), threading.RLock())
+    assert made.trouble is None
+    assert seqs(made.path) == [0, 1, 2]
+    assert not old.exists()
+    assert made.flip() == line(0) + line(1) + line(2)
+    made.close(remove=True)
+
+
+def test_a_disk_that_takes_a_line_in_parts_gets_all_of_it(tmp_path, monkeypatch):
+    made = create(tmp_path)
+    monkeypatch.setattr(journal, "pwrite", lambda fd, data, at: os.pwrite(fd, data[:7], at))
+    made.append(line(0))
+
+    assert pending_lines(made.path) == [(0, line(0))]
+    assert made.trouble is None
+    made.close(remove=True)
+
+
+def test_no_line_is_followed_by_the_rest_of_an_earlier_one(tmp_path):
+    made = create(tmp_path)
+    for seq in range(20):
+        made.append(line(seq, text="x" * 100))
+    made.flip()
+    made.release()
+    made.append(line(20))
+    made.flip()
+    made.append(line(21))
+    made.release()
+    # The kill comes in the middle of a call: the line is there in part.
+    os.pwrite(made._descriptor, line(22)[:10], made._end)
+
+    assert seqs(made.path) == [21]
+    data = made.path.read_bytes()[HEADER:]
+    assert data.strip(b"\0") == line(21) + line(22)[:10]
+    made.close(remove=True)
+
+
+def test_what_is_written_without_a_look_has_a_number_that_no_other_file_gets(tmp_path):
+    made = create(tmp_path)
+    number = made._descriptor
+    os.close(number)
+    theirs = [os.open(tmp_path / f"theirs{at}", os.O_RDWR | os.O_CREAT, 0o600) for at in range(20)]
+    made.append(line(0))
+
+    assert number not in theirs
+    assert [os.fstat(one).st_size for one in theirs] == [0] * 20
+    assert made.trouble is not None
+    assert made.flip() == line(0)
+    for one in theirs:
+        os.close(one)
+    made.close(remove=True)
+
+
+# ---------------------------------------------------------------- what a journal says of itself
+
+
+def test_a_journal_says_which_session_of_which_run_it_is_of(made):
+    head = head_of(made.path)
+
+    assert (head.id_key, head.session, head.started, head.rank) == ("r1", 3, 1_700_000_000.25, 2)
+    assert (head.pid, head.is_old, head.is_closed) == (os.getpid(), False, False)
+
+
+@pytest.mark.parametrize("run_id", ["x" * 5000, "half \ud800 a character", "\N{SNOWMAN}" * 400, ""], ids=len)
+def test_any_run_id_has_room(tmp_path, run_id):
+    owner = Owner(run_id=run_id, session=1, started=1.5)
+    made = Journal.create([tmp_path], tmp_path / "metrics.jsonl", owner, segment_bytes=SEGMENT)
+
+    assert head_of(made.path).id_key == id_key(run_id)
+    # run.json spells out half a character: read from there it is the same run.
+    assert id_key(run_id) == id_key(run_id.encode("utf-8", "backslashreplace").decode("utf-8"))
+    made.close(remove=True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"[" * 1000,
+        b'{"run_id": 1, "rank": 0, "started": 1.0}',
+        b'{"run_id": "r", "rank": -1, "started": 1.0}',
+        b'{"run_id": "r", "rank": 1e9, "started": 1.0}',
+        b'{"run_id": "r", "rank": 99999999999, "started": 1.0}',
+        b'{"run_id": "r", "rank": 0, "started": "now"}',
+        b"\xff\xfe",
+    ],
+)
+def test_a_head_that_says_nothing_of_use_is_no_journals(tmp_path, said):
+    path = abandoned(tmp_path, line(0))
+    with path.open("r+b") as file:
+        file.seek(6144)
+        file.write(said.ljust(2048, b"\0"))
+
+    assert head_of(path) is None
+    assert hold_abandoned(path) is None
+
+
+def test_a_journal_that_its_writer_closed_is_abandoned_although_the_process_lives(tmp_path, kind):
+    made = create(tmp_path)
+    made.append(line(0))
+    made.close(remove=False)
+    held = hold_abandoned(made.path)
+
+    assert [seq for seq, _ in held.lines] == [0]
+    held.close(remove=True)
+
+
+def old_layout(folder, *lines):
+    """Write a journal as an earlier version did, which had no run id in it."""
+    path = folder / f"{PREFIX}{os.urandom(4).hex()}{SUFFIX}"
+    data = bytearray(HEADER + 2 * SEGMENT)
+    text = b"".join(lines)
+    struct.pack_into("=5Q", data, 0, 0x324C4E524A4B5441, SEGMENT, 2**22 + 7, 3, len(text))
+    name = os.fsencode(str(folder / "r" / "metrics.jsonl"))
+    data[1024 : 1024 + len(name)] = name
+    data[HEADER : HEADER + len(text)] = text
+    path.write_bytes(data)
+    return path
+
+
+def test_a_journal_of_an_earlier_version_is_read(tmp_path):
+    path = old_layout(tmp_path, line(0), line(1))
+    head = head_of(path)
+
+    assert (head.is_old, head.id_key, head.session, head.pid) == (True, None, 3, 2**22 + 7)
+    assert head.record_file == tmp_path / "r" / "metrics.jsonl"
+    held = hold_abandoned(path)
+    assert [seq for seq, _ in held.lines] == [0, 1]
+    held.close(remove=True)
+
+
+def test_a_journal_that_an_earlier_version_is_writing_is_left_alone(tmp_path):
+    path = old_layout(tmp_path, line(0))
+    script = """
+        import fcntl, os, sys
+        fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        print("locked", flush=True)
+        sys.stdin.read()
+    """
+    living = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert living.stdout.readline() == "locked\n"
+    while_it_lives = hold_abandoned(path)
+    living.communicate()
+    afterwards = hold_abandoned(path)
+
+    assert while_it_lives is None
+    afterwards.close(remove=True)
+
+
+# ---------------------------------------------------------------- recovery, again
+
+
+def test_what_a_killed_process_left_is_found_with_its_numbers_and_its_file(tmp_path, kind):
     script = f"""
         import os, signal, sys
         from pathlib import Path
         from toolkit.runfolder.codec import encode
+        from toolkit.runfolder import journal
         from toolkit.runfolder.journal import Journal
+        from toolkit.runfolder.journal_head import Owner
 
         folder = Path(sys.argv[1])
-        made = Journal.create([folder], folder / "r" / "metrics.jsonl", session=3, segment_bytes={SEGMENT})
+        if sys.argv[2] == "mapped":
+            journal.shared_memory_folders = lambda: [folder]
+        owner = Owner(run_id="r1", session=3, started=1.5)
+        made = Journal.create([folder], folder / "r" / "metrics.jsonl", owner, segment_bytes={SEGMENT})
         for seq in range(7):
             made.append(encode({{"seq": seq}}))
             if seq == 3:
                 made.flip()
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    died = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], check=False)
+    died = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(tmp_path), kind], check=False)
     (path,) = journals_in(tmp_path)
     held = hold_abandoned(path)
 
     assert died.returncode == -signal.SIGKILL
     assert [seq for seq, _ in held.lines] == list(range(7))
-    assert held.record_file == tmp_path / "r" / "metrics.jsonl" == record_file_of(path)
+    assert held.head.record_file == tmp_path / "r" / "metrics.jsonl" == record_file_of(path)
+    assert (held.head.id_key, held.head.session, held.head.started) == ("r1", 3, 1.5)
+    assert held.head.is_mapped == (kind == "mapped")
 
     held.close(remove=True)
 
@@ -446,11 +773,10 @@ def test_a_huge_file_is_read_no_further_than_a_journal_can_be_long(tmp_path, mon
         file.seek(8)
         file.write(struct.pack("=Q", 2**63))
         file.seek(COMMITTED_IN_A)
-        file.write(struct.pack("=Q", 2**63) * journal._MAX_SEGMENTS)
+        file.write(struct.pack("=Q", 2**63) * MAX_SEGMENTS)
     os.truncate(path, 2**40)
     asked = []
-    monkeypatch.setattr(journal.os, "pread", lambda fd, length, at: asked.append(length) or b"")
-    monkeypatch.setattr(journal, "_head", lambda fd: path.open("rb").read(HEADER))
+    monkeypatch.setattr(journal, "pread", lambda fd, length, at: asked.append(length) or b"")
     pending_lines(path)
 
     assert sum(asked) <= 256 * 1024 * 1024
@@ -481,19 +807,39 @@ def test_any_damage_is_survived(tmp_path_factory, data, at):
         held.close(remove=True)
 
 
-def abandoned(folder, in_a, in_b=b""):
+def abandoned(folder, in_a, in_b=b"", *, is_mapped=True):
     """Write a journal as a process leaves it that was killed."""
     path = folder / f"{PREFIX}{os.urandom(4).hex()}{SUFFIX}"
-    data = bytearray(HEADER + 2 * SEGMENT)
-    made = create(folder)
-    with made.path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
-        data[:HEADER] = memory[:HEADER]
-    made.close(remove=True)
-    data[HEADER : HEADER + len(in_a)] = in_a
-    data[HEADER + SEGMENT : HEADER + SEGMENT + len(in_b)] = in_b
-    struct.pack_into("=2Q", data, COMMITTED_IN_A, len(in_a), len(in_b))
+    head = journal.make_head(
+        folder / "r" / "metrics.jsonl", OWNER, segment_bytes=SEGMENT, is_mapped=is_mapped
+    )
+    # Of a process that is gone.
+    data = bytearray(head.replace(b'"pid_started": ', b'"pid_started": 1')) + bytearray(2 * SEGMENT)
+    data[HEADER:] = in_a.ljust(SEGMENT, b"\0") + in_b.ljust(SEGMENT, b"\0")
+    if is_mapped:
+        struct.pack_into("=2Q", data, COMMITTED_IN_A, len(in_a), len(in_b))
     path.write_bytes(data)
     return path
+
+
+def descriptors_of(path):
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") == str(path):
+                found.append(int(name))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def is_locked_for_others(path):
+    """Say whether the file is locked; another opening of it in this process is another's, too."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        return is_locked(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def in_another_process(script, *arguments):

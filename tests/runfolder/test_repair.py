@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from toolkit.runfolder import repair
+from toolkit.runfolder import journal, repair
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.journal import Journal, journals_in
-from toolkit.runfolder.repair import build_table, repair_run
+from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.manifest import Manifest, Session, write_manifest
+from toolkit.runfolder.portable import try_lock
+from toolkit.runfolder.repair import build_table, drain_journal, journals_of, repair_run
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
 
@@ -23,9 +28,21 @@ def line(seq, **fields):
     return encode({"event": "step", "time": 1.7e9 + seq, "seq": seq, **fields})
 
 
-def leave_journal(folder, *lines):
+OWNER = Owner(run_id="r1", session=1, started=1.7e9)
+
+
+def say_which_run(folder, owner=OWNER):
+    """Write the run.json of a run whose newest session is `owner`'s."""
+    session = Session(session=owner.session, started=owner.started, pid=1)
+    manifest = Manifest(
+        run_id=owner.run_id, name="r", display_name="R", created=owner.started, sessions=(session,)
+    )
+    write_manifest(folder, manifest)
+
+
+def leave_journal(folder, *lines, owner=OWNER, place=None):
     """Leave a journal in `folder` as a killed session of its run does."""
-    made = Journal.create([folder], folder / "metrics.jsonl", session=1, segment_bytes=65536)
+    made = Journal.create([place or folder], folder / "metrics.jsonl", owner, segment_bytes=65536)
     for text in lines:
         assert made.append(text)
     made.close(remove=False)
@@ -65,12 +82,121 @@ def test_repairing_twice_changes_nothing(tmp_path):
 
 def test_a_journal_that_is_being_written_is_left_alone(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(line(0))
-    made = Journal.create([tmp_path], tmp_path / "metrics.jsonl", session=1, segment_bytes=65536)
+    made = Journal.create([tmp_path], tmp_path / "metrics.jsonl", OWNER, segment_bytes=65536)
     made.append(line(1))
 
     assert repair_run(tmp_path).in_use
     assert seqs(tmp_path) == [0]
     made.close(remove=True)
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """A folder that stands for shared memory."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for module in (repair, journal):
+        monkeypatch.setattr(module, "shared_memory_folders", lambda: [shared])
+    return shared
+
+
+def make_run(folder, owner=OWNER):
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_bytes(line(0))
+    say_which_run(folder, owner)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("made_by", "is_its"),
+    [
+        pytest.param({}, True, id="this very session"),
+        pytest.param({"run_id": "r2"}, False, id="another run"),
+        pytest.param({"started": 1.6e9}, False, id="a run of the same id that was deleted and begun again"),
+        pytest.param({"session": 2, "started": 1.8e9}, False, id="a session that the run does not know"),
+    ],
+)
+@pytest.mark.parametrize("place", ["shared memory", "the run folder"])
+def test_a_journal_is_a_run_s_if_run_json_has_its_id_and_session(tmp_path, shared, made_by, is_its, place):
+    run = make_run(tmp_path / "run")
+    path = leave_journal(
+        run,
+        line(1),
+        owner=replace(OWNER, **made_by),
+        place=shared if place == "shared memory" else run,
+    )
+
+    assert repair_run(run).recovered == int(is_its)
+    assert path.exists() != is_its, "what is not its is kept"
+    assert seqs(run) == ([0, 1] if is_its else [0])
+
+
+def test_a_session_that_is_older_than_those_of_run_json_is_the_run_s(tmp_path, shared):
+    run = make_run(tmp_path / "run", replace(OWNER, session=600, started=1.8e9))
+    leave_journal(run, line(1), owner=replace(OWNER, session=3), place=shared)
+
+    assert repair_run(run).recovered == 1
+
+
+@pytest.mark.parametrize("old_place", ["empty", "another run's", "an original"])
+def test_a_run_that_was_moved_is_found_by_its_id_unless_it_is_a_copy(tmp_path, shared, old_place):
+    run = make_run(tmp_path / "run")
+    leave_journal(run, line(1), place=shared)
+    moved = tmp_path / "moved"
+    shutil.copytree(run, moved)
+    if old_place != "an original":
+        shutil.rmtree(run)
+    if old_place == "another run's":
+        make_run(run, replace(OWNER, run_id="r2"))
+
+    assert repair_run(moved).recovered == (0 if old_place == "an original" else 1)
+    if old_place == "an original":
+        assert repair_run(run).recovered == 1
+
+
+def test_a_copy_that_lacks_what_comes_before_a_journal_does_not_get_it(tmp_path, shared):
+    run = make_run(tmp_path / "run")
+    leave_journal(run, line(5), place=shared)
+    run.rename(tmp_path / "earlier")
+
+    assert repair_run(tmp_path / "earlier").recovered == 0
+
+
+def test_the_ranks_of_a_run_get_what_is_theirs(tmp_path, shared):
+    run = make_run(tmp_path / "run")
+    (run / "ranks").mkdir()
+    for rank in range(3):
+        leave_journal(run, line(rank + 1, rank=rank), owner=replace(OWNER, rank=rank), place=shared)
+    moved = run.rename(tmp_path / "moved")
+
+    assert repair_run(moved).recovered == 1, "those of the others begin behind what their files have"
+    for rank in (1, 2):
+        (moved / "ranks" / f"{rank:05d}.jsonl").write_bytes(line(rank))
+    assert repair_run(moved).recovered == 2
+    assert (moved / "ranks" / "00002.jsonl").read_bytes() == line(2) + line(3, rank=2)
+
+
+def test_of_two_sessions_the_earlier_one_is_written_first_wherever_its_journal_is(tmp_path, shared):
+    run = make_run(tmp_path / "run", replace(OWNER, session=9, started=1.9e9))
+    leave_journal(run, line(1), owner=replace(OWNER, session=1))
+    leave_journal(run, line(2), owner=replace(OWNER, session=2), place=shared)
+
+    assert repair_run(run).recovered == 2
+    assert seqs(run) == [0, 1, 2]
+
+
+def test_a_run_that_is_being_written_is_left_alone_though_no_journal_of_it_is_found(tmp_path, shared):
+    run = make_run(tmp_path / "run")
+    writer = os.open(run / "metrics.jsonl", os.O_RDWR)
+    assert try_lock(writer)
+    while_it_is_written = repair_run(run)
+    leave_journal(run, line(1), place=shared)
+    in_vain = drain_journal(*journals_of(run)[0])
+    os.close(writer)
+
+    assert while_it_is_written.in_use
+    assert in_vain is None
+    assert repair_run(run).recovered == 1
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mountinfo"), reason="no system that tells what is mounted")
@@ -81,7 +207,7 @@ def test_the_disk_of_another_run_is_not_touched(tmp_path, monkeypatch):
     monkeypatch.setattr(repair, "shared_memory_folders", lambda: [shared])
     # Of a run on a disk that may not answer, which stands for any that is not the folder's own.
     elsewhere = Path("/proc/another/run/metrics.jsonl")
-    Journal.create([shared], elsewhere, session=1, segment_bytes=65536).close(remove=False)
+    Journal.create([shared], elsewhere, OWNER, segment_bytes=65536).close(remove=False)
     asked = []
     resolve = os.path.realpath
     monkeypatch.setattr(repair.os.path, "realpath", lambda path: asked.append(str(path)) or resolve(path))

@@ -94,7 +94,7 @@ def test_a_link_put_there_after_the_first_look_is_not_followed(tmp_path, monkeyp
 
 @posix
 def test_without_nofollow_a_swapped_file_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(safefile, "_NOFOLLOW", 0)
+    monkeypatch.setattr(safefile, "NOFOLLOW", 0)
     monkeypatch.setattr(safefile, "_READ", os.O_RDONLY)
     (tmp_path / "target").write_bytes(b"secret")
     path = tmp_path / "f"

@@ -12,7 +12,7 @@ import pytest
 
 from toolkit.runfolder import process, status
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
-from toolkit.runfolder.process import boot_id, host_name, is_alive, process_started
+from toolkit.runfolder.process import boot_id, host_name, is_alive, pid_namespace, process_started
 from toolkit.runfolder.status import work_out_status
 
 NOW = 1_700_000_000.0
@@ -113,6 +113,26 @@ def test_a_run_on_another_machine_is_judged_by_age_alone(age, name):
 
     assert (found.name, found.sure) == (name, False)
     assert "elsewhere" in found.why
+
+
+@pytest.mark.parametrize(
+    ("age", "name"), [(0.0, "running"), (15.0, "running"), (16.0, "stalled"), (301.0, "lost")]
+)
+@pytest.mark.parametrize("pid", [1, 2**22 + 1])
+def test_a_run_in_another_container_is_judged_by_age_alone_whatever_process_has_its_number_here(
+    pid, age, name
+):
+    found = work_out_status(manifest(age=age, pid_namespace=12345, pid=pid, pid_started=None), NOW)
+
+    assert (found.name, found.sure) == (name, False)
+    assert f"process {pid} of another container on {host_name()}" in found.why
+
+
+@linux
+def test_a_run_in_the_same_pid_namespace_is_known_by_its_process():
+    found = work_out_status(manifest(age=1000.0, pid_namespace=pid_namespace()), NOW)
+
+    assert (found.name, found.sure) == ("stalled", True)
 
 
 def test_a_clock_that_is_ahead_is_shown():

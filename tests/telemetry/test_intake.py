@@ -9,11 +9,13 @@ import pytest
 
 from tests.telemetry.logged import Arriving
 from toolkit.runfolder.journal import Journal
+from toolkit.runfolder.journal_head import Owner
 from toolkit.telemetry import intake as intake_module
 from toolkit.telemetry.device_scalars import PendingScalar
 from toolkit.telemetry.intake import Intake
 
 SEGMENT = 8192
+OWNER = Owner(run_id="r", session=2, started=1.5)
 
 
 class Taken:
@@ -24,7 +26,7 @@ class Taken:
         self.memory = Arriving()
         self.lines = []
         self.intake = Intake(
-            Journal.create([], Path("metrics.jsonl"), session=2, segment_bytes=SEGMENT),
+            Journal.create([], Path("metrics.jsonl"), OWNER, segment_bytes=SEGMENT),
             first_seq=first_seq,
             session=2,
             rank=rank,

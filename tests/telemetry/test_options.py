@@ -74,6 +74,7 @@ def test_a_whole_block_is_taken_over():
         wandb_project: p
         wandb_run_name: n
         wandb_mode: offline
+        journal: folder
         flush_interval: 0.5
         sync_interval: 0
         queue_max_mb: 8
@@ -121,6 +122,7 @@ WRONG = {
     "wandb_project": [""],
     "wandb_run_name": [5],
     "wandb_mode": ["on", 1, [], {}, ""],
+    "journal": ["disk", True, None, "SHM", 1],
     "flush_interval": [0, -1, "fast", 61],
     "sync_interval": [-1, float("nan"), 3601],
     "queue_max_mb": [0.5, 5000, "32"],

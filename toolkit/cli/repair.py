@@ -28,8 +28,27 @@ def run(arguments: argparse.Namespace) -> int:
             print(printable(f"{folder}: a living process writes this run; nothing was touched"))
             failed = True
             continue
+        undeclared = (
+            f", {repair.undeclared} records missing and not declared lost" if repair.undeclared else ""
+        )
         print(
             f"{printable(str(folder))}: {repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
-            f"{repair.bad_lines} lines that are no record"
+            f"{repair.bad_lines} lines that are no record{undeclared}"
         )
+        for path, user in repair.of_others:
+            print(
+                printable(
+                    f"{folder}: {path} may hold more records of it and belongs to user {user}: "
+                    f"only that user can recover them, with `telemetry repair`"
+                )
+            )
+            failed = True
+        for left in repair.homeless:
+            run = f"run {left.run_id}" if left.run_id else "a killed run"
+            print(
+                printable(
+                    f"{folder}: {left.path} keeps {left.records} records of {run}, whose folder is not at "
+                    f"{left.folder} any more: repair the folder where it is now, or delete the file"
+                )
+            )
     return 1 if failed else 0

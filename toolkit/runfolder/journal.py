@@ -1,13 +1,11 @@
-"""A small file in mapped memory that holds what is acknowledged and not yet in the record file.
+"""A small file that holds what is acknowledged and not yet in the record file.
 
-The caller's thread copies an encoded line into the map, which costs a memory copy and waits for no disk; the writer's
-thread takes it out to the record file. Mapped pages belong to the kernel, so a killed process leaves them behind, and
-whoever opens the run next finds the rest here. It lies in a tmpfs where there is one: pages of a disk file can hold up
-the thread that touches them while they are written back.
+The caller's thread copies an encoded line into it, and the writer's thread takes it out to the record file. Its pages
+belong to the kernel, so a killed process leaves them behind, and whoever opens the run next finds the rest here. The
+layout is in `journal_head`.
 
-    0     magic, segment size, pid, session, then the bytes committed in each segment   (8 bytes each, native order)
-    1024  the real path of the record file this belongs to, ended by a zero byte
-    8192  the segments, back to back: whole lines each
+In a tmpfs the file is mapped: the copy waits for no disk. Elsewhere each line is written, by one system call, since the
+pages of a mapped file on a disk that fails kill the process that touches them.
 
 Two segments are enough while the disk keeps up: one is filled while the other is emptied. While it does not, a journal
 in a tmpfs takes more of them, so that a kill in the middle of a disk's troubles costs no record either.
@@ -15,50 +13,74 @@ in a tmpfs takes more of them, so that a kill in the middle of a disk's troubles
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from toolkit.runfolder.codec import RecordError, decode
-from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file, open_regular
+from toolkit.runfolder.journal_head import (
+    CLOSED,
+    COMMITTED,
+    HEADER_BYTES,
+    MAX_SEGMENTS,
+    WORDS,
+    Head,
+    Owner,
+    make_head,
+    read_head,
+)
+from toolkit.runfolder.portable import (
+    SAFELY,
+    allocate,
+    is_ours,
+    off_the_usual_numbers,
+    pread,
+    pwrite,
+    try_lock,
+)
+from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file, is_sharing_violation, open_regular
 
 try:
     import fcntl
-except ImportError:  # Windows has no advisory locks of this kind, and no tmpfs to find a journal in
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SEGMENT_BYTES: Final = 1024 * 1024
 PREFIX: Final = "ai-toolkit-telemetry-"
 SUFFIX: Final = ".journal"
 
-_MAGIC: Final = 0x324C4E524A4B5441
-_HEADER_BYTES: Final = 8192
-_PATH_AT: Final = 1024
 _ALWAYS: Final = 2
 """Segments that are never given back."""
-_MAX_SEGMENTS: Final = 120
 _LEFT_FREE_BYTES: Final = 1024**3
 """What a journal that grows leaves of its tmpfs to others: this much, or half of a smaller one."""
-_COMMITTED: Final = 4
-"""Index of the first segment's commit word; those of the others follow."""
-_WORDS: Final = _COMMITTED + _MAX_SEGMENTS
 
 _UNBEGUN_S: Final = 600.0
-"""A living process takes its journal's lock and writes its head within moments; one that is this old is nobody's."""
+"""A living process takes its journal's lock and writes its head within moments; an older one without has no writer."""
+_LOCK_TRIES: Final = 100
+"""Another process that looks for abandoned journals may hold a new one for a moment, until it sees that it is empty."""
 
-_ours: dict[tuple[int, int], int] = {}
-"""Journals this process writes, as device and inode, with their descriptors.
-
-A lock does not keep a process out of its own files; worse, closing any other descriptor of such a file drops the lock.
-"""
+_held: dict[int, Journal | AbandonedJournal] = {}
+"""The journals that this process has locked, by `id`."""
 _never_closed: list[mmap.mmap] = []
+
+
+def _let_go_in_child() -> None:
+    # A lock ends when the last copy of its descriptor is closed, and a worker may outlive the process it was forked by.
+    for held in list(_held.values()):
+        held.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class Journal:
@@ -74,6 +96,7 @@ class Journal:
         path: Path | None,
         descriptor: int | None,
         *,
+        is_mapped: bool = True,
         segments: int = _ALWAYS,
         in_reserve: int = 0,
     ) -> None:
@@ -83,11 +106,21 @@ class Journal:
         """How many lines were committed. Nothing comes between a commit and its count, not even a signal handler."""
         self.capacity = segments * segment_bytes
         """Bytes it may hold, if the tmpfs has room for them."""
+        self.trouble: str | None = None
+        """Why the file did not take a line: what is logged from then on is in memory alone."""
         self._memory = memory
         self._descriptor = descriptor
         self._identity = NO_FILE if descriptor is None else identity_of(os.fstat(descriptor))
-        self._words = memoryview(memory)[: _WORDS * 8].cast("Q")
+        self._is_mapped = is_mapped
+        self._written_to = None if is_mapped else descriptor
+        """The descriptor that each line is written to, where the memory is not the file's own."""
+        self._words = memoryview(memory)[: WORDS * 8].cast("Q")
         self._segment_bytes = segment_bytes
+        self._segments = segments, in_reserve
+        self._moving = threading.Lock()
+        """Held while the file is emptied or changed for another: not by callers, who wait for no disk."""
+        self.is_closed = False
+        """Whether `close` was called."""
         self._free = deque(range(1, _ALWAYS))
         self._unbacked = deque(range(_ALWAYS, segments))
         """Segments that have a place in the file and no memory yet."""
@@ -95,18 +128,20 @@ class Journal:
         self._filled: deque[int] = deque()
         self._draining: int | None = None
         self._active = 0
-        self._commit_word = _COMMITTED
-        self._base: int = _HEADER_BYTES
+        self._commit_word = COMMITTED
+        self._base: int = HEADER_BYTES
         self._end: int = self._base
         self._limit: int = self._base + segment_bytes
+        if descriptor is not None:
+            _held[id(self)] = self
 
     @classmethod
     def create(
         cls,
         folders: list[Path],
         record_file: Path,
+        owner: Owner,
         *,
-        session: int,
         segment_bytes: int = SEGMENT_BYTES,
         max_bytes: int = 0,
         reserve_bytes: int = 0,
@@ -121,55 +156,55 @@ class Journal:
             try:
                 if folder in shared_memory_folders():
                     wanted = min(max_bytes, _size_of(folder) // 8)
-                    segments = max(_ALWAYS, min(wanted // segment_bytes, _MAX_SEGMENTS))
-                    in_reserve = min(-(-reserve_bytes // segment_bytes), _MAX_SEGMENTS - segments)
-                return cls._create_file(folder, record_file, session, segment_bytes, segments, in_reserve)
+                    segments = max(_ALWAYS, min(wanted // segment_bytes, MAX_SEGMENTS))
+                    in_reserve = min(-(-reserve_bytes // segment_bytes), MAX_SEGMENTS - segments)
+                return cls._create_file(folder, record_file, owner, segment_bytes, segments, in_reserve)
             except OSError:
                 continue
-        memory = mmap.mmap(-1, _HEADER_BYTES + _ALWAYS * segment_bytes)
-        return cls(memory, segment_bytes, None, None)
+        return cls(_own_memory(segment_bytes), segment_bytes, None, None)
 
     @classmethod
     def _create_file(
         cls,
         folder: Path,
         record_file: Path,
-        session: int,
+        owner: Owner,
         segment_bytes: int,
         segments: int,
         in_reserve: int,
     ) -> Journal:
+        is_mapped = folder in shared_memory_folders()
+        head = make_head(record_file, owner, segment_bytes=segment_bytes, is_mapped=is_mapped)
         path = folder / f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
-        size = _HEADER_BYTES + _ALWAYS * segment_bytes
-        flags = (
-            os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        )
-        descriptor = os.open(path, flags, 0o600)
-        # Before there is a lock on it: another thread that looks through the journals would drop it.
-        identity = identity_of(os.fstat(descriptor))
-        _ours[identity] = descriptor
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, 0o600)
         try:
             # Touching a page the file system has no room for kills the process, so all of them are had beforehand.
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, size)
-            else:
-                os.write(descriptor, bytes(size))
+            size = HEADER_BYTES + _ALWAYS * segment_bytes
+            allocate(descriptor, 0, size)
             if segments + in_reserve > _ALWAYS:
-                size = _HEADER_BYTES + (segments + in_reserve) * segment_bytes
+                size = HEADER_BYTES + (segments + in_reserve) * segment_bytes
                 os.ftruncate(descriptor, size)
-            if fcntl is not None:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            memory = mmap.mmap(descriptor, size)
+            _lock_new(descriptor)
+            if is_mapped:
+                memory = mmap.mmap(descriptor, size)
+            else:
+                memory = _own_memory(segment_bytes)
+                descriptor = off_the_usual_numbers(descriptor)
+            # The head comes last: a file without one is passed over.
+            _write_all(descriptor, head, 0)
         except OSError:
-            del _ours[identity]
             os.close(descriptor)
             os.unlink(path)
             raise
-        name = os.fsencode(os.path.realpath(record_file))[: _HEADER_BYTES - _PATH_AT - 1]
-        memory[_PATH_AT : _PATH_AT + len(name)] = name
-        head = (_MAGIC, segment_bytes, os.getpid(), session)
-        memory[: _COMMITTED * 8] = struct.pack(f"={_COMMITTED}Q", *head)
-        return cls(memory, segment_bytes, path, descriptor, segments=segments, in_reserve=in_reserve)
+        return cls(
+            memory,
+            segment_bytes,
+            path,
+            descriptor,
+            is_mapped=is_mapped,
+            segments=segments,
+            in_reserve=in_reserve,
+        )
 
     def append(self, line: bytes) -> int:
         """Commit `line`; after this a kill does not lose it.
@@ -180,6 +215,8 @@ class Journal:
         end = start + len(line)
         if end > self._limit:
             return self.append(line) if len(line) <= self._segment_bytes and self._begin_segment() else 0
+        if self._written_to is not None:
+            self._write_out(line, start)
         self._end = end
         self._memory[start:end] = line
         # One aligned eight-byte store: a kill sees either the old length or the new one, never half a line.
@@ -204,15 +241,20 @@ class Journal:
         segment = self._filled[0]
         start = self._start_of(segment)
         # The copy may find no memory. Until it is there the segment counts as not handed over, and comes again.
-        lines = self._memory[start : start + self._words[_COMMITTED + segment]]
+        lines = self._memory[start : start + self._words[COMMITTED + segment]]
         self._draining = self._filled.popleft()
         return lines
 
     def release(self) -> None:
         """Empty the segment that was handed over: its lines are in the record file."""
         segment = self._draining
-        if segment is not None:
-            self._words[_COMMITTED + segment] = 0
+        if segment is None:
+            return
+        with self._moving:
+            if self._written_to is not None:
+                # No line that comes here later may be followed by the rest of one that was here before.
+                self._write_out(bytes(self._words[COMMITTED + segment]), self._start_of(segment))
+            self._words[COMMITTED + segment] = 0
             is_given_back = segment >= _ALWAYS and self._give_back(segment)
             (self._unbacked if is_given_back else self._free).append(segment)
             self._draining = None
@@ -222,34 +264,129 @@ class Journal:
         while self._in_reserve:
             self._unbacked.append(self._in_reserve.popleft())
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file is still where it was made; also where that cannot be known now, or matters no more."""
+        if self.path is None or self.is_closed:
+            return True
+        try:
+            return identity_of(os.stat(self.path, follow_symlinks=False)) == self._identity
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+
+    def lock_again(self) -> bool:
+        """Open and lock the file again where a script closed the descriptor by its number; False where it did not."""
+        if self.path is None or self._descriptor is None or is_file(self._descriptor, self._identity):
+            return False
+        descriptor = os.open(self.path, os.O_RDWR | SAFELY)
+        is_locked = try_lock(descriptor) is not False
+        # A file that is mapped stays locked without a descriptor.
+        if identity_of(os.fstat(descriptor)) != self._identity or not (is_locked or self._is_mapped):
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        if self._is_mapped:
+            # The descriptor of the map may be a file of the script's by now: see `_let_go`.
+            _never_closed.append(self._memory)
+        elif self._written_to is not None:
+            self._descriptor = self._written_to = off_the_usual_numbers(descriptor)
+        return True
+
+    def spare(self, folders: list[Path], record_file: Path, owner: Owner) -> Journal | None:
+        """Make an empty journal for `move_to` in the first of `folders` that takes one; None where none does."""
+        for folder in folders:
+            if self.path is not None and (folder in shared_memory_folders()) != self._is_mapped:
+                # The callers' threads do not look which kind it is, and each kind has its own number of segments.
+                continue
+            try:
+                return self._create_file(folder, record_file, owner, self._segment_bytes, *self._segments)
+            except OSError:
+                continue
+        return None
+
+    def move_to(self, spare: Journal, callers: AbstractContextManager[object]) -> bool:
+        """Go on in the file of `spare`, with all that was not released yet; False where that cannot be done now.
+
+        `callers` is what keeps calls of `append` and `flip` out.
+        """
+        if not self._moving.acquire(timeout=1.0):
+            # A disk that does not answer holds the writer in `release`.
+            return False
+        try:
+            with callers:
+                if self.is_closed:
+                    return False
+                used = [*self._filled, self._active, *([] if self._draining is None else [self._draining])]
+                if not all(self._copy(segment, spare) for segment in used):
+                    return False
+                left_at = self.path if self.is_in_place else None
+                memory, words = self._memory, self._words
+                descriptor, identity = self._descriptor, self._identity
+                self._memory, self._words, self._is_mapped = spare._memory, spare._words, spare._is_mapped
+                self._descriptor, self._identity = spare._descriptor, spare._identity
+                self.path, self.trouble, self._written_to = spare.path, None, spare._written_to
+        finally:
+            self._moving.release()
+        _held.pop(id(spare), None)
+        _held[id(self)] = self
+        _let_go(memory, words, descriptor, identity, is_emptied=True)
+        if left_at is not None:
+            with suppress(OSError):
+                _unlink(left_at)
+        return True
+
+    def _copy(self, segment: int, spare: Journal) -> bool:
+        start = self._start_of(segment)
+        committed = self._words[COMMITTED + segment]
+        lines = self._memory[start : start + committed]
+        if segment >= _ALWAYS and not spare._back(segment):
+            return False
+        if spare._written_to is not None:
+            spare._write_out(lines, start)
+        spare._memory[start : start + committed] = lines
+        spare._words[COMMITTED + segment] = committed
+        return spare.trouble is None
+
     def close(self, *, remove: bool) -> None:
         """Let go of the memory; the file itself stays for recovery unless `remove`."""
+        with self._moving:
+            self.is_closed = True
         if self.path is None or self._descriptor is None:
             return
-        _ours.pop(self._identity, None)
-        self._words.release()
-        if is_file(self._descriptor, self._identity):
-            self._memory.close()
-            os.close(self._descriptor)
-        else:
-            # A script has closed descriptors by their numbers. The map has one of its own, whose number may be that of
-            # a file of the script's by now, and would close it.
-            _never_closed.append(self._memory)
-        self._descriptor = None
+        _held.pop(id(self), None)
+        descriptor, self._descriptor, self._written_to = self._descriptor, None, None
+        if not remove and is_file(descriptor, self._identity):
+            with suppress(OSError):
+                _write_all(descriptor, struct.pack("=Q", 1), 8 * CLOSED)
+        _let_go(self._memory, self._words, descriptor, self._identity)
         if remove:
             _unlink(self.path)
 
     def forget(self) -> None:
-        """In a forked child: keep the parent's journal from ever being touched or unlocked here."""
-        if self.path is None or self._descriptor is None:
+        """In a forked child: keep the parent's journal from ever being touched here, or kept locked."""
+        _held.pop(id(self), None)
+        descriptor, self._descriptor, self._written_to = self._descriptor, None, None
+        if self.path is None or descriptor is None:
             return
-        _ours.pop(self._identity, None)
+        memory, words = self._memory, self._words
         # The pages are the parent's too. Whoever still gets here writes into memory of the child's own.
-        self._memory = mmap.mmap(-1, len(self._memory))
-        self._words = memoryview(self._memory)[: _WORDS * 8].cast("Q")
+        self._memory = _own_memory(self._segment_bytes, len(memory))
+        self._words = memoryview(self._memory)[: WORDS * 8].cast("Q")
+        _let_go(memory, words, descriptor, self._identity)
+
+    def _write_out(self, data: bytes, at: int) -> None:
+        assert self._written_to is not None
+        try:
+            written = pwrite(self._written_to, data, at)
+            if written != len(data):
+                _write_all(self._written_to, data[written:], at + written)
+        except OSError as error:
+            # The record goes its way through memory. A disk that fails may take long over it, so it is asked once.
+            self.trouble = f"{type(error).__name__}: {error}"
+            self._written_to = None
 
     def _start_of(self, segment: int) -> int:
-        return _HEADER_BYTES + segment * self._segment_bytes
+        return HEADER_BYTES + segment * self._segment_bytes
 
     def _begin_segment(self) -> bool:
         """Put the segment that is being filled behind the filled ones and begin another; False where there is none."""
@@ -264,7 +401,7 @@ class Journal:
         del source[0]
         self._filled += (self._active,)
         self._active = segment
-        self._commit_word = _COMMITTED + segment
+        self._commit_word = COMMITTED + segment
         self._base = self._end = start
         self._limit = start + self._segment_bytes
         return True
@@ -279,7 +416,7 @@ class Journal:
             left_free = space.f_bavail * space.f_frsize - self._segment_bytes
             if left_free < min(space.f_blocks * space.f_frsize // 2, _LEFT_FREE_BYTES):
                 return False
-            os.posix_fallocate(self._descriptor, self._start_of(segment), self._segment_bytes)
+            allocate(self._descriptor, self._start_of(segment), self._segment_bytes)
         except OSError:
             return False
         return True
@@ -310,45 +447,68 @@ def journals_in(folder: Path) -> Iterator[Path]:
 
 
 class AbandonedJournal:
-    """A journal whose writer is dead, held so that nobody else recovers it at the same time."""
+    """A journal whose writer is dead, held so that nothing else recovers it at the same time."""
 
-    def __init__(self, path: Path, descriptor: int, head: bytes, lines: list[tuple[int, bytes]]) -> None:
+    def __init__(self, path: Path, descriptor: int, head: Head, lines: list[tuple[int, bytes]]) -> None:
         self.path = path
-        self.record_file = _record_file(head)
+        self.head = head
         self.lines = lines
         """The committed lines with their `seq`; some may be in the record file already."""
-        self._descriptor = descriptor
+        self._descriptor: int | None = descriptor
+        self._identity = identity_of(os.fstat(descriptor))
+        _held[id(self)] = self
 
     def keep(self) -> None:
         """Hold it until this process ends, since this process writes its lines in its own time."""
-        _ours[identity_of(os.fstat(self._descriptor))] = self._descriptor
+        _kept.append(self)
 
     def close(self, *, remove: bool) -> None:
         """Let go of it; `remove` once all its lines are in the record file."""
-        if remove:
+        try:
+            if remove:
+                _unlink(self.path)
+        except PermissionError as error:
+            if not is_sharing_violation(error):
+                raise
+            # Windows removes no file that is open.
+            self.forget()
             _unlink(self.path)
-        os.close(self._descriptor)
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Let go of it, and nothing else."""
+        _held.pop(id(self), None)
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None and is_file(descriptor, self._identity):
+            os.close(descriptor)
 
 
-def hold_abandoned(path: Path) -> AbandonedJournal | None:
-    """Return the journal at `path` if no living process writes it; None where one does or it is not ours to read."""
-    if fcntl is None or _own_descriptor(path) is not None:
-        return None
+_kept: list[AbandonedJournal] = []
+
+
+def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | None:
+    """Return the journal at `path` if no living process writes it; None where one does or it is not ours to read.
+
+    Where there are no locks and the process cannot be looked up, it counts as living unless the caller knows that it
+    `is_gone`.
+    """
     try:
         os.close(open_regular(path))
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+        descriptor = os.open(path, os.O_RDWR | SAFELY)
     except OSError:
         return None
     held = None
     try:
-        # Record locks are not inherited by forked workers, so a worker that outlives its killed parent holds none.
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(descriptor)
-        head = _head(descriptor)
-        if head is not None and _is_mapped_by_its_writer(path, head):
-            head = None
-        if head is not None and status.st_uid == os.geteuid() and status.st_nlink:
-            held = AbandonedJournal(path, descriptor, head, _lines(descriptor, head))
+        if status.st_nlink and is_ours(status):
+            is_locked_here = try_lock(descriptor)
+            head = read_head(descriptor) if is_locked_here is not False else None
+            if head is not None and _is_in_use(path, descriptor, head, is_locked_here is True, is_gone):
+                head = None
+            # Whoever recovered it since it was opened has removed it.
+            if head is not None and os.fstat(descriptor).st_nlink:
+                held = AbandonedJournal(path, descriptor, head, _lines(descriptor, head))
     except OSError:
         pass
     if held is None:
@@ -356,19 +516,45 @@ def hold_abandoned(path: Path) -> AbandonedJournal | None:
     return held
 
 
+def _is_in_use(path: Path, descriptor: int, head: Head, has_lock: bool, is_gone: bool) -> bool:
+    """Say whether the writer of a journal may be alive, though this process could lock it, or cannot lock anything.
+
+    A script that closes descriptors by their numbers takes the lock from its own logger, which goes on all the same.
+    """
+    if any(held.path == path for held in list(_held.values())):
+        return True
+    if head.is_old:
+        # Made by an earlier version, which took a lock of another kind.
+        if fcntl is not None:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return _is_mapped_by(head.pid, path)
+    if head.is_closed:
+        return False
+    lives = head.writer_lives()
+    if has_lock:
+        return _is_mapped_by(head.pid, path) if head.is_mapped else lives is True
+    return lives is True or (lives is None and not is_gone)
+
+
 def remove_unbegun(path: Path) -> None:
     """Remove the journal at `path` if whoever made it was killed, some minutes ago, before anything stood in it."""
-    if fcntl is None or _own_descriptor(path) is not None:
-        return
     try:
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+        os.close(open_regular(path))
+        descriptor = os.open(path, os.O_RDWR | SAFELY)
     except OSError:
         return
     try:
         status = os.fstat(descriptor)
         is_old = time.time() - status.st_mtime > _UNBEGUN_S
-        if is_old and status.st_uid == os.geteuid() and not any(os.pread(descriptor, _HEADER_BYTES, 0)):
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (
+            is_old
+            and is_ours(status)
+            and not any(pread(descriptor, HEADER_BYTES, 0))
+            and try_lock(descriptor)
+        ):
             _unlink(path)
     except OSError:
         pass
@@ -379,23 +565,24 @@ def remove_unbegun(path: Path) -> None:
 def pending_lines(path: Path) -> list[tuple[int, bytes]]:
     """Return what the journal at `path` holds, without touching it: for a reader of a run that may be alive."""
     with _opened(path) as descriptor:
-        head = None if descriptor is None else _head(descriptor)
+        head = None if descriptor is None else read_head(descriptor)
         return [] if descriptor is None or head is None else _lines(descriptor, head)
 
 
-def record_file_of(path: Path) -> Path | None:
-    """Return the record file that the journal at `path` belongs to; None where it is no journal."""
+def head_of(path: Path) -> Head | None:
+    """Return what the journal at `path` says of itself; None where it is no journal."""
     with _opened(path) as descriptor:
-        head = None if descriptor is None else _head(descriptor)
-        return None if head is None else _record_file(head)
+        return None if descriptor is None else read_head(descriptor)
+
+
+def record_file_of(path: Path) -> Path | None:
+    """Return where the record file of the journal at `path` was when it was made; None where it is no journal."""
+    head = head_of(path)
+    return None if head is None else head.record_file
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    own = _own_descriptor(path)
-    if own is not None and _is_at(path, own):
-        yield own
-        return
     try:
         descriptor = open_regular(path)
     except OSError:
@@ -407,39 +594,65 @@ def _opened(path: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
+def _let_go(
+    memory: mmap.mmap,
+    words: memoryview,
+    descriptor: int | None,
+    identity: tuple[int, int],
+    *,
+    is_emptied: bool = False,
+) -> None:
+    """Close a journal's memory and its file, of which nothing is left to recover where it `is_emptied`."""
+    if is_emptied:
+        words[COMMITTED:CLOSED] = memoryview(bytes(8 * (CLOSED - COMMITTED))).cast("Q")
+    words.release()
+    is_open = descriptor is not None and is_file(descriptor, identity)
+    if descriptor is not None and not is_open:
+        # A script has closed descriptors by their numbers. The map has one of its own, whose number may be that of
+        # a file of the script's by now, and would close it.
+        _never_closed.append(memory)
+    if not any(memory is kept for kept in _never_closed):
+        with suppress(BufferError):  # a thread that was in the middle of a copy when its process was forked
+            memory.close()
+    if descriptor is not None and is_open:
+        if is_emptied:
+            with suppress(OSError):
+                os.ftruncate(descriptor, HEADER_BYTES)
+        os.close(descriptor)
+
+
+def _own_memory(segment_bytes: int, size: int = 0) -> mmap.mmap:
+    """Return memory of this process alone, which a forked child does not share."""
+    size = size or HEADER_BYTES + _ALWAYS * segment_bytes
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, size)
+
+
+def _lock_new(descriptor: int) -> None:
+    for _ in range(_LOCK_TRIES):
+        if try_lock(descriptor) is not False:
+            return
+        time.sleep(0.01)
+    raise OSError(errno.EAGAIN, "another process has locked a journal that was just made")
+
+
+def _write_all(descriptor: int, data: bytes, at: int) -> None:
+    written = pwrite(descriptor, data, at)
+    while written < len(data):
+        if written <= 0:
+            raise OSError(errno.EIO, "the disk took nothing and gave no reason")
+        at, data = at + written, data[written:]
+        written = pwrite(descriptor, data, at)
+
+
 def _size_of(folder: Path) -> int:
     space = os.statvfs(folder)
     return space.f_blocks * space.f_frsize
 
 
-def _own_descriptor(path: Path) -> int | None:
-    try:
-        return _ours.get(identity_of(os.stat(path, follow_symlinks=False)))
-    except OSError:
-        return None
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Say whether `descriptor` still names the file at `path`: a script may have closed it by its number."""
-    try:
-        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
-    except OSError:
-        return False
-
-
-def _head(descriptor: int) -> bytes | None:
-    head = os.pread(descriptor, _HEADER_BYTES, 0)
-    if len(head) < _HEADER_BYTES or struct.unpack_from("=Q", head)[0] != _MAGIC:
-        return None
-    return head
-
-
-def _is_mapped_by_its_writer(path: Path, head: bytes) -> bool:
-    """Say whether the process that made the journal at `path` lives and has it mapped, though it holds no lock.
-
-    A script that closes descriptors by their numbers takes the lock from its own logger, which goes on all the same.
-    """
-    pid = struct.unpack_from("=4Q", head)[2]
+def _is_mapped_by(pid: int, path: Path) -> bool:
+    """Say whether a process has the file mapped; its name is a random number, so no other file has it."""
     try:
         return path.name in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape")
     except OSError:
@@ -447,27 +660,25 @@ def _is_mapped_by_its_writer(path: Path, head: bytes) -> bool:
 
 
 def _session_of(path: Path) -> int:
-    with _opened(path) as descriptor:
-        head = None if descriptor is None else _head(descriptor)
-        return 0 if head is None else int(struct.unpack_from("=4Q", head)[3])
+    head = head_of(path)
+    return 0 if head is None else head.session
 
 
-def _record_file(head: bytes) -> Path | None:
-    name = head[_PATH_AT:].split(b"\0", 1)[0]
-    return Path(os.fsdecode(name)) if name else None
-
-
-def _lines(descriptor: int, head: bytes) -> list[tuple[int, bytes]]:
-    words = struct.unpack_from(f"={_WORDS}Q", head)
-    segment_bytes = min(words[1], _MAX_SEGMENTS * SEGMENT_BYTES)
+def _lines(descriptor: int, head: Head) -> list[tuple[int, bytes]]:
+    segment_bytes = min(head.segment_bytes, MAX_SEGMENTS * SEGMENT_BYTES)
     # A file that is not ours may say anything; one of ours is no longer than this.
-    left = min(os.fstat(descriptor).st_size, _MAX_SEGMENTS * SEGMENT_BYTES)
+    left = min(os.fstat(descriptor).st_size, MAX_SEGMENTS * SEGMENT_BYTES)
     found: dict[int, bytes] = {}
-    for segment, committed in enumerate(words[_COMMITTED:]):
-        start = _HEADER_BYTES + segment * segment_bytes
-        length = min(committed, segment_bytes, left)
+    for segment, committed in enumerate(head.words[COMMITTED:CLOSED]):
+        if not head.is_mapped and segment >= _ALWAYS:
+            break
+        start = HEADER_BYTES + segment * segment_bytes
+        length = min(committed if head.is_mapped else segment_bytes, segment_bytes, left)
         left -= length
-        for line in os.pread(descriptor, length, start).split(b"\n")[:-1]:
+        data = pread(descriptor, length, start)
+        if not head.is_mapped:
+            data = data.partition(b"\0")[0]
+        for line in data.split(b"\n")[:-1]:
             try:
                 seq = decode(line).get("seq")
             except RecordError:

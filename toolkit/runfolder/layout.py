@@ -20,6 +20,8 @@ RANKS: Final = "ranks"
 TENSORBOARD: Final = "tensorboard"
 ONE_LOGGER_FILE: Final = "one_logger.jsonl"
 SAMPLES: Final = "samples"
+TRASH: Final = ".trash"
+"""Where the dashboard moves deleted runs, inside their log directory."""
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,127}\Z")
 _NOT_SAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")

@@ -30,10 +30,14 @@ class Session:
     started: float
     pid: int
     pid_started: int | None = None
+    pid_namespace: int | None = None
+    """Where `pid` counts: a container has process numbers of its own."""
     host: str = ""
     boot_id: str | None = None
     journal: str | None = None
-    """The mapped file that holds what is acknowledged and not yet in the record file."""
+    """The file that holds what is acknowledged and not yet in the record file."""
+    lock: str | None = None
+    """The record file that this session has locked, by device and inode; None where it could not be locked."""
     ended: float | None = None
     status: str = "running"
     reason: str | None = None
@@ -194,9 +198,11 @@ def _session(item: Any) -> Session:
         started=_number(item, "started"),
         pid=_whole(item, "pid"),
         pid_started=_whole(item, "pid_started") if item.get("pid_started") is not None else None,
+        pid_namespace=_whole(item, "pid_namespace") if item.get("pid_namespace") is not None else None,
         host=_text_or_none(item, "host") or "",
         boot_id=_text_or_none(item, "boot_id"),
         journal=_text_or_none(item, "journal"),
+        lock=_text_or_none(item, "lock"),
         ended=_number(item, "ended") if item.get("ended") is not None else None,
         status=_text_or_none(item, "status") or "running",
         reason=_text_or_none(item, "reason"),

@@ -7,6 +7,10 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Final
+
+_INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""The number that Linux gives to the pid namespace of the machine itself."""
 
 
 def host_name() -> str:
@@ -20,6 +24,22 @@ def boot_id() -> str | None:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return None
+
+
+def pid_namespace() -> int | None:
+    """Return the number of the namespace that process numbers are counted in here, or None where there are none.
+
+    A container has one of its own: process 7 there and process 7 here are two processes.
+    """
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+def is_in_container() -> bool:
+    """Say whether this process has process numbers of its own, which end together with their first process."""
+    return pid_namespace() not in (None, _INITIAL_PID_NAMESPACE)
 
 
 def process_started(pid: int) -> int | None:

@@ -8,18 +8,34 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.columns import Columns
 from toolkit.runfolder.csv_table import write_rows
-from toolkit.runfolder.journal import hold_abandoned, journals_in, record_file_of, shared_memory_folders
-from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS
-from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.journal import (
+    PREFIX,
+    SUFFIX,
+    AbandonedJournal,
+    head_of,
+    hold_abandoned,
+    journals_in,
+    pending_lines,
+    remove_unbegun,
+    shared_memory_folders,
+)
+from toolkit.runfolder.journal_head import Head, id_key
+from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, TRASH, rank_file
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
-from toolkit.runfolder.records import Record
+from toolkit.runfolder.records import LOST, START, Record
+from toolkit.runfolder.safefile import open_regular, rename_over
+from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 
 _HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
 """Names of files that were about to be renamed into their place."""
@@ -27,11 +43,32 @@ _HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-
 _PATIENCE_S: Final = 1.0
 """How long another process may take that is recovering the same run; one that writes it takes longer."""
 
+_LOCK_PATIENCE_S: Final = 5.0
+"""How long a file server may take to answer a request for a lock."""
+
 _RECORD_FILE: Final = re.compile(rf"{re.escape(METRICS_JSONL)}|{RANKS}/[0-9]{{5,9}}\.jsonl")
 """Where in a run folder a journal may have its lines written."""
 
-_KEPT_HOMELESS_S: Final = 24 * 3600.0
-"""A run folder that is not there may be on a disk that is not mounted now; its journal is kept for a day."""
+_NO_OWNER: Final = -1
+"""The owner of what is not there."""
+
+_MOST_SIBLINGS: Final = 1_000
+"""Folders beside the place of a run that are looked at for the run itself, those changed last first."""
+
+_START_WITHIN_BYTES: Final = 1024 * 1024
+"""A start record is among the first lines of a file; of a file without one, no more than this is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Homeless:
+    """A journal with records of a run whose folder is not where it was."""
+
+    path: Path
+    records: int
+    run_id: str | None
+    """None where the journal was made before journals had one."""
+    folder: Path
+    """Where the run's folder was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +79,14 @@ class Repair:
     """Records that were only in the journal."""
     rows: int = 0
     bad_lines: int = 0
+    undeclared: int = 0
+    """Numbers that no record has and no `lost` record speaks of."""
     in_use: bool = False
     """A living process writes the run, so nothing was touched."""
+    of_others: tuple[tuple[Path, int], ...] = ()
+    """Journals of this run that belong to another user, with the number of that user."""
+    homeless: tuple[Homeless, ...] = field(default=())
+    """Journals of killed runs that were here, or beside, and are not any more."""
 
 
 def repair_run(folder: Path) -> Repair:
@@ -51,62 +94,296 @@ def repair_run(folder: Path) -> Repair:
 
     A run that a living process writes is left alone.
     """
+    records = folder / METRICS_JSONL
+    if any(is_being_written(path) for path in (records, *rank_files(folder))):
+        return Repair(in_use=True)
     recovered = 0
+    is_gone = _is_gone(folder)
     for path, record_file in journals_of(folder):
-        count = drain_when_free(path, record_file, wait_s=_PATIENCE_S)
+        count = drain_when_free(path, record_file, wait_s=_PATIENCE_S, is_gone=is_gone)
         if count is None:
             return Repair(in_use=True)
         recovered += count
     remove_half_done(folder)
-    records = folder / METRICS_JSONL
+    about: dict[str, Any] = {
+        "recovered": recovered,
+        "of_others": tuple(_of_others(folder)),
+        "homeless": tuple(_homeless_beside(folder)),
+    }
     try:
         # Whoever may read the records may read the table; no table is a program.
         mode = stat.S_IMODE(records.lstat().st_mode) & 0o666
     except FileNotFoundError:
-        return Repair(recovered=recovered)
-    rows, bad_lines = build_table(records, folder / METRICS_CSV, mode=mode)
-    return Repair(recovered=recovered, rows=rows, bad_lines=bad_lines)
+        return Repair(**about)
+    read = _build_table(records, folder / METRICS_CSV, mode=mode)
+    return Repair(**about, rows=read.count, bad_lines=read.bad_lines, undeclared=read.undeclared)
+
+
+def is_being_written(record_file: Path) -> bool:
+    """Say whether a living session, in whichever container of this machine, has `record_file` locked."""
+    try:
+        descriptor = open_regular(record_file)
+    except OSError:
+        return False
+    try:
+        return is_locked(descriptor, within_s=_LOCK_PATIENCE_S) is True
+    finally:
+        os.close(descriptor)
 
 
 def journals_of(folder: Path) -> list[tuple[Path, Path]]:
     """Return the journals of the run in `folder`, its ranks' included, each with the record file it belongs to.
 
-    Those of earlier sessions come first. A journal names its record file; of a folder that was moved since, the
-    manifest still names the journal. Shared memory is everybody's, and so may a run folder be that was downloaded:
-    a journal of a stranger is none of this run's, and none leads out of the folder.
+    Those of earlier sessions come first. A journal belongs to the run whose run.json has its run id and its session,
+    wherever the folder is now; of two such folders to the one it was made for. Shared memory is for all users, and a
+    run folder may have been downloaded: a stranger's journal does not count, and none leads out of the folder.
     """
     home = Path(os.path.realpath(folder))
-    named = _named_by_manifest(home)
-    trusted = {_this_user(), _owner_of(home)}
+    run = _RunAt(home)
+    trusted = {this_user(), _owner_of(home)}
     found = []
     for place in [*shared_memory_folders(), home]:
         for path in journals_in(place):
-            told = record_file_of(path) if _owner_of(path) in trusted else None
-            if told is None:
+            head = head_of(path) if _owner_of(path) in trusted else None
+            if head is None:
                 continue
-            if place != home and str(path) not in named and not is_on_same_disk(told, home):
-                # Another run's, on a disk that may not answer: it is not even looked at.
+            record_file = _record_file_in(home, head)
+            if not _is_inside(record_file, home):
                 continue
-            record_file = Path(os.path.realpath(told))
-            if home not in (record_file.parent, record_file.parent.parent):
-                if place != home and (str(path) not in named or told.parent.exists()):
-                    continue
-                rank = Path(RANKS) if told.parent.name == RANKS else Path()
-                record_file = home / rank / told.name
-            if _is_inside(record_file, home):
-                found.append((path, record_file))
-    return found
+            if run.may_own(path, head):
+                is_here = place == home or _is_here(path, head, home, record_file)
+            else:
+                # What neither run.json nor a start record names: the place has to do.
+                is_here = run.is_nameless and (place == home or _was_made_for(home, head))
+                is_here = is_here and not head.is_old and _continues(pending_lines(path), record_file)
+            if is_here:
+                found.append((head.session, path, record_file))
+    return [(path, record_file) for _, path, record_file in sorted(found, key=lambda entry: entry[0])]
 
 
-def _this_user() -> int:
-    return os.geteuid() if hasattr(os, "geteuid") else 0
+def recover_killed(path: Path, near: Path) -> Homeless | None:
+    """Write out the journal at `path` if it is one of a killed run on the disk of the folder `near`, and remove it.
+
+    Returns what it holds where the run's folder is neither where it was nor beside that; the journal is then kept.
+
+    Raises:
+        OSError: the record file takes nothing now; the journal is kept.
+    """
+    head = head_of(path)
+    if head is None:
+        remove_unbegun(path)
+        return None
+    # Another disk may not answer, and would then hold this process beyond its end.
+    journal = hold_abandoned(path) if is_on_same_disk(head.record_file, near) else None
+    if journal is None:
+        return None
+    is_done = not journal.lines
+    try:
+        record_file = None if is_done else _find_home(journal)
+        if record_file is not None:
+            is_done = _append_missing(journal.lines, record_file) is not None
+            return None
+        return None if is_done else _homeless(journal)
+    finally:
+        journal.close(remove=is_done)
+
+
+def discard_journals(folder: Path) -> None:
+    """Remove what killed sessions of the run in `folder` left behind: the run is about to be deleted."""
+    is_gone = _is_gone(folder)
+    for path, _ in journals_of(folder):
+        journal = hold_abandoned(path, is_gone=is_gone)
+        if journal is not None:
+            journal.close(remove=True)
+
+
+def _is_gone(folder: Path) -> bool:
+    """Say whether the run in `folder` has ended, by what its run.json says and how long ago that was."""
+    try:
+        return work_out_status(read_manifest(folder), time.time()).name not in (RUNNING, STALLED)
+    except (OSError, ManifestError):
+        return True
+
+
+class _RunAt:
+    """The run in a folder, as far as it says which one it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def may_own(self, path: Path, head: Head) -> bool:
+        """Say whether the journal at `path` was made by a session of this run."""
+        if head.is_old:
+            return self._may_own_old(path, head)
+        if self._manifest is None:
+            return self._id_key == head.id_key
+        if id_key(self._manifest.run_id) != head.id_key:
+            return False
+        sessions = {session.session: session.started for session in self._manifest.sessions}
+        if head.session in sessions:
+            return sessions[head.session] == head.started
+        # run.json names the newest sessions only.
+        return head.started is not None and bool(sessions) and head.session < min(sessions)
+
+    def _may_own_old(self, path: Path, head: Head) -> bool:
+        # It has no run id. The process that made it has to be the session's, and the session must not name another.
+        if self._manifest is None:
+            return path.parent == self._folder
+        return any(
+            (session.session, session.pid) == (head.session, head.pid)
+            and session.journal in (None, str(path))
+            for session in self._manifest.sessions
+        )
+
+    @cached_property
+    def _manifest(self) -> Manifest | None:
+        try:
+            return read_manifest(self._folder)
+        except (OSError, ManifestError):
+            return None
+
+    @cached_property
+    def _id_key(self) -> str | None:
+        """The run's id by its first start record, for a folder whose run.json is missing."""
+        try:
+            chunk = read_from(self._folder / METRICS_JSONL, max_bytes=_START_WITHIN_BYTES)
+        except OSError:
+            return None
+        ids = (record.get("run_id") for record in chunk.records if record.get("event") == START)
+        return next((id_key(run_id) for run_id in ids if isinstance(run_id, str)), None)
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether nothing in the folder says which run it is: the disk may have been full when it began."""
+        return self._manifest is None and self._id_key is None
+
+
+def _folder_of(record_file: Path) -> Path:
+    return record_file.parent.parent if record_file.parent.name == RANKS else record_file.parent
+
+
+def _record_file_in(folder: Path, head: Head) -> Path:
+    """Return where in `folder` the lines of a journal belong."""
+    if not head.is_old:
+        return rank_file(folder, head.rank)
+    rank = Path(RANKS) if head.record_file.parent.name == RANKS else Path()
+    return folder / rank / head.record_file.name
+
+
+def _was_made_for(home: Path, head: Head) -> bool:
+    # Another disk may not answer, and is not asked.
+    made_for = _folder_of(head.record_file)
+    return is_on_same_disk(head.record_file, home) and os.path.realpath(made_for) == str(home)
+
+
+def _is_here(path: Path, head: Head, home: Path, record_file: Path) -> bool:
+    """Say whether the run of a journal is the one in `home`: it was made for this folder, or the run has moved here."""
+    if _was_made_for(home, head):
+        return True
+    made_for = _folder_of(head.record_file)
+    if head.is_old:
+        return not made_for.exists()
+    try:
+        if os.path.samefile(made_for, home):
+            return True
+    except OSError:
+        pass
+    # A copy has the same id. As long as the original is there, the records are the original's.
+    return not _RunAt(made_for).may_own(path, head) and _continues(pending_lines(path), record_file)
+
+
+def _find_home(journal: AbandonedJournal) -> Path | None:
+    """Return the record file that a journal belongs to: where it was made, or in a folder beside it, or None."""
+    head = journal.head
+    made_for = Path(os.path.realpath(_folder_of(head.record_file)))
+    folders = [made_for] if head.is_old else [made_for, *_siblings_of(made_for)]
+    for folder in folders:
+        record_file = _record_file_in(folder, head)
+        if not _is_inside(record_file, folder) or not _RunAt(folder).may_own(journal.path, head):
+            continue
+        if folder == made_for or _continues(journal.lines, record_file):
+            return record_file
+    return None
+
+
+def _homeless(journal: AbandonedJournal) -> Homeless:
+    return Homeless(
+        path=journal.path,
+        records=len(journal.lines),
+        run_id=journal.head.id_key,
+        folder=_folder_of(journal.head.record_file),
+    )
+
+
+def _continues(lines: list[tuple[int, bytes]], record_file: Path) -> bool:
+    """Say whether the lines of a journal follow what is in the file: an earlier copy of a run lacks what is between."""
+    return not lines or lines[0][0] <= _last_seq(record_file) + 1
+
+
+def _siblings_of(folder: Path) -> list[Path]:
+    """Return the folders beside `folder` that may be a run's, those in the trash too, newest first."""
+    found = []
+    for place in (folder.parent, *_folders_in(folder.parent / TRASH)):
+        for path in _folders_in(place):
+            try:
+                found.append((os.lstat(path).st_mtime, path))
+            except OSError:
+                continue
+    found.sort(key=lambda entry: entry[0], reverse=True)
+    return [path for _, path in found[:_MOST_SIBLINGS] if path != folder]
+
+
+def _folders_in(place: Path) -> list[Path]:
+    try:
+        with os.scandir(place) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def rank_files(folder: Path) -> list[Path]:
+    """Return the record files of the run's other ranks."""
+    try:
+        return [folder / RANKS / name for name in os.listdir(folder / RANKS)]
+    except OSError:
+        return []
+
+
+def _of_others(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the journals that run.json names and that are another user's."""
+    try:
+        named = [session.journal for session in read_manifest(folder).sessions if session.journal]
+    except (OSError, ManifestError):
+        return
+    for path in map(Path, named):
+        # run.json may be anybody's: only where a journal can be is looked.
+        is_journal = path.name.startswith(PREFIX) and path.name.endswith(SUFFIX)
+        if is_journal and path.parent in (*shared_memory_folders(), Path(os.path.realpath(folder))):
+            owner = _owner_of(path)
+            if owner not in (None, _NO_OWNER, this_user()):
+                yield path, int(owner or 0)
+
+
+def _homeless_beside(folder: Path) -> Iterator[Homeless]:
+    """Yield the journals of this user's dead runs that were in the same log directory and are not any more."""
+    beside = Path(os.path.realpath(folder)).parent
+    for place in shared_memory_folders():
+        for path in journals_in(place):
+            head = head_of(path)
+            is_beside = head is not None and _folder_of(head.record_file).parent == beside
+            journal = hold_abandoned(path) if is_beside else None
+            if journal is not None:
+                if journal.lines and _find_home(journal) is None:
+                    yield _homeless(journal)
+                journal.close(remove=False)
 
 
 def _owner_of(path: Path) -> int | None:
+    """Return the number of the user that owns a file; None where files have no owners."""
     try:
-        return os.lstat(path).st_uid
+        return os.lstat(path).st_uid if this_user() is not None else None
     except OSError:
-        return None
+        return _NO_OWNER
 
 
 def _is_inside(record_file: Path, home: Path) -> bool:
@@ -115,53 +392,48 @@ def _is_inside(record_file: Path, home: Path) -> bool:
     return _RECORD_FILE.fullmatch(name) is not None and os.path.realpath(record_file) == str(record_file)
 
 
-def drain_journal(path: Path, record_file: Path | None = None) -> int | None:
-    """Append to its record file the lines of a dead session's journal that it lacks, and remove the journal.
+def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False) -> int | None:
+    """Append to `record_file` the lines of a dead session's journal that it lacks, and remove the journal.
 
-    Returns how many there were, or None where a living process writes the journal. A line that the kill cut in the
-    middle is completed where its beginning matches; nothing is ever rewritten. A journal whose run folder is gone is
-    removed with it, a day later.
+    Returns how many there were, or None where a living process writes the journal or the file. A line that the kill
+    cut in the middle is completed where its beginning matches; nothing is ever rewritten. `is_gone` as in
+    `hold_abandoned`.
 
     Raises:
         OSError: the record file takes nothing now; the journal is kept.
     """
-    journal = hold_abandoned(path)
+    journal = hold_abandoned(path, is_gone=is_gone)
     if journal is None:
         return None
     is_done = False
     try:
-        record_file = record_file or journal.record_file
-        count = 0
-        if journal.lines and record_file is not None and record_file.parent.is_dir():
-            count = _append_missing(journal.lines, record_file)
-            is_done = True
-        else:
-            is_done = not journal.lines or time.time() - _time_of(journal.lines[-1][1]) > _KEPT_HOMELESS_S
+        count = _append_missing(journal.lines, record_file) if journal.lines else 0
+        is_done = count is not None
         return count
     finally:
         journal.close(remove=is_done)
 
 
-def drain_when_free(path: Path, record_file: Path, *, wait_s: float) -> int | None:
+def drain_when_free(path: Path, record_file: Path, *, wait_s: float, is_gone: bool) -> int | None:
     """Do what `drain_journal` does, and wait where somebody else is at it: every run that starts recovers others.
 
     Raises:
         OSError: as `drain_journal`.
     """
     deadline = time.monotonic() + wait_s
-    count = drain_journal(path, record_file)
+    count = drain_journal(path, record_file, is_gone=is_gone)
     while count is None and time.monotonic() < deadline:
         time.sleep(0.02)
-        count = drain_journal(path, record_file) if path.exists() else 0
+        count = drain_journal(path, record_file, is_gone=is_gone) if path.exists() else 0
     return count
 
 
-def adopt_journal(path: Path, record_file: Path) -> list[tuple[int, bytes]]:
+def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple[int, bytes]]:
     """Return the lines of a dead session's journal that its record file lacks, for this process to write.
 
     The journal is held until the process ends, and then removed by whoever finds nothing missing any more.
     """
-    journal = hold_abandoned(path)
+    journal = hold_abandoned(path, is_gone=is_gone)
     if journal is None:
         return []
     journal.keep()
@@ -200,18 +472,14 @@ def remove_half_done(folder: Path) -> None:
                 continue
 
 
-def _named_by_manifest(folder: Path) -> set[str]:
+def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | None:
+    """Append the lines that the file lacks and return how many; None where a living session writes the file."""
+    descriptor = os.open(record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND | SAFELY, PRIVATE.file)
     try:
-        return {session.journal for session in read_manifest(folder).sessions if session.journal}
-    except (OSError, ManifestError):
-        return set()
-
-
-def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int:
-    last_seq = _last_seq(record_file)
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(record_file, flags, PRIVATE.file)
-    try:
+        if try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
+            return None
+        _give_to_owner(descriptor, record_file.parent)
+        last_seq = _last_seq(record_file)
         torn = _torn_tail(descriptor)
         if _seq_of(torn) == last_seq:
             # It lacks nothing but its newline, and no reader takes it for a record before it has one.
@@ -230,6 +498,14 @@ def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int:
     return len(missing)
 
 
+def _give_to_owner(descriptor: int, path: Path) -> None:
+    """Where root repairs a run of another user: have a file that was made for it belong to the owner of `path`."""
+    status = os.stat(path)
+    if this_user() == 0 and hasattr(os, "fchown") and os.fstat(descriptor).st_uid == 0 != status.st_uid:
+        with suppress(OSError):  # not every container's root may
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+
+
 def _last_seq(record_file: Path) -> int:
     try:
         last = last_record(record_file)
@@ -241,7 +517,7 @@ def _last_seq(record_file: Path) -> int:
 def _torn_tail(descriptor: int) -> bytes:
     size = os.fstat(descriptor).st_size
     start = max(0, size - 128 * 1024)
-    return os.pread(descriptor, size - start, start).rpartition(b"\n")[2]
+    return pread(descriptor, size - start, start).rpartition(b"\n")[2]
 
 
 def _seq_of(line: bytes) -> int | None:
@@ -252,13 +528,13 @@ def _seq_of(line: bytes) -> int | None:
     return seq if type(seq) is int else None
 
 
-def _time_of(line: bytes) -> float:
-    when = decode(line).get("time")
-    return when if type(when) is float else 0.0
-
-
 def build_table(record_file: Path, table: Path, *, mode: int = PRIVATE.file) -> tuple[int, int]:
     """Build `table` from the records alone and put it in place; return its rows and the lines that were no record."""
+    read = _build_table(record_file, table, mode=mode)
+    return read.count, read.bad_lines
+
+
+def _build_table(record_file: Path, table: Path, *, mode: int) -> _Records:
     columns = Columns()
     newest = -1
     for record in _Records(record_file):
@@ -267,16 +543,18 @@ def build_table(record_file: Path, table: Path, *, mode: int = PRIVATE.file) -> 
     # The run may be going on: a record that has come since may have fields that have no column here.
     records = _Records(record_file, upto_seq=newest)
     temporary = table.with_name(f".{table.name}.{os.urandom(6).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, mode)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | SAFELY, mode)
     try:
-        write_rows(descriptor, columns, (columns.parts(record) for record in records))
-        os.replace(temporary, table)
+        try:
+            _give_to_owner(descriptor, record_file)
+            write_rows(descriptor, columns, (columns.parts(record) for record in records))
+        finally:
+            os.close(descriptor)
+        rename_over(temporary, table)
     except BaseException:
         os.unlink(temporary)
         raise
-    finally:
-        os.close(descriptor)
-    return records.count, records.bad_lines
+    return records
 
 
 class _Records:
@@ -285,8 +563,15 @@ class _Records:
     def __init__(self, path: Path, *, upto_seq: float = math.inf) -> None:
         self.count = 0
         self.bad_lines = 0
+        self._absent = 0
+        self._declared = 0
         self._path = path
         self._upto_seq = upto_seq
+
+    @property
+    def undeclared(self) -> int:
+        """How many numbers no record has, and no `lost` record speaks of."""
+        return max(0, self._absent - self._declared)
 
     def __iter__(self) -> Iterator[Record]:
         cursor = Cursor()
@@ -297,6 +582,9 @@ class _Records:
             for record in chunk.records:
                 seq = record.get("seq")
                 if type(seq) is int and last_seq < seq <= self._upto_seq:
+                    self._absent += seq - last_seq - 1
+                    if record.get("event") == LOST and type(record.get("records")) is int:
+                        self._declared += record["records"]
                     last_seq = seq
                     self.count += 1
                     yield record

@@ -9,14 +9,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from toolkit.runfolder.portable import DIRECTORY, NOFOLLOW, NONBLOCK, SAFELY
+
 NO_FILE = (-1, -1)
 """The identity of no file."""
 
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-# O_BINARY exists on Windows only, where a file is otherwise opened with its line ends translated.
-_COMMON = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | _NOFOLLOW
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _COMMON
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _COMMON
+_READ = os.O_RDONLY | NONBLOCK | SAFELY
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFELY
 
 # What open() answers when the name turns out to be a link (Linux and macOS, FreeBSD) or a socket.
 _NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
@@ -52,7 +51,7 @@ def open_regular(path: Path, *, dir_fd: int | None = None) -> int:
         after = os.fstat(fd)
         _require_regular(path, after)
         # Without O_NOFOLLOW a link put there after the first look would have been followed.
-        if not _NOFOLLOW and not os.path.samestat(before, after):
+        if not NOFOLLOW and not os.path.samestat(before, after):
             raise UnsafeFile(f"{path.name} was replaced while it was being opened")
     except BaseException:
         os.close(fd)
@@ -76,13 +75,18 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
                 os.fsync(fd)
         finally:
             os.close(fd)
-        _rename(temporary, path)
+        rename_over(temporary, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
         raise
     if durable:
         _sync_folder(path.parent)
+
+
+def is_sharing_violation(error: OSError) -> bool:
+    """Say whether Windows refused something because a file is open."""
+    return getattr(error, "winerror", None) in _SHARING_VIOLATIONS
 
 
 def identity_of(status: os.stat_result) -> tuple[int, int]:
@@ -126,12 +130,13 @@ def _write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def _rename(source: Path, target: Path) -> None:
+def rename_over(source: Path, target: Path) -> None:
+    """Rename a file that is not open to `target`, whatever is there; on Windows, wait a moment for its readers."""
     for pause_s in _RETRY_PAUSES_S:
         try:
             os.replace(source, target)
         except PermissionError as error:
-            if getattr(error, "winerror", None) not in _SHARING_VIOLATIONS:
+            if not is_sharing_violation(error):
                 raise
             time.sleep(pause_s)
         else:
@@ -140,10 +145,9 @@ def _rename(source: Path, target: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    directory = getattr(os, "O_DIRECTORY", None)
-    if directory is None:  # Windows has no way to sync a folder
+    if not DIRECTORY:  # Windows has no way to sync a folder
         return
-    fd = os.open(folder, os.O_RDONLY | directory | getattr(os, "O_CLOEXEC", 0))
+    fd = os.open(folder, os.O_RDONLY | DIRECTORY)
     try:
         os.fsync(fd)
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolkit.runfolder.manifest import Manifest
-from toolkit.runfolder.process import boot_id, host_name, is_alive
+from toolkit.runfolder.process import boot_id, host_name, is_alive, pid_namespace
 
 RUNNING = "running"
 FINISHED = "finished"
@@ -20,7 +20,7 @@ HEARTBEAT_S = 15.0
 """A run whose last sign of life is younger than this is running: it gives one every 5 seconds."""
 
 GIVEN_UP_S = 300.0
-"""On another machine, where nobody can ask after the process, silence of this length counts as its end."""
+"""On another machine or in another container, where the process cannot be looked up, this much silence is its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,9 @@ def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None =
         return _by_age_alone(age, session.host)
     if session.boot_id is not None and session.boot_id != boot_id():
         return Status(name=LOST, why="the machine was restarted since", sure=True)
+    if session.pid_namespace is not None and session.pid_namespace != pid_namespace():
+        # Process 7 of a container is not process 7 here.
+        return _by_age_alone(age, f"process {session.pid} of another container on {session.host}")
     alive = is_alive(session.pid, session.pid_started)
     if alive is None:
         return _by_age_alone(age, session.host)
@@ -68,11 +71,11 @@ def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None =
     return Status(name=STALLED, why=f"process {session.pid} lives, but was silent for {age:.0f} s", sure=True)
 
 
-def _by_age_alone(age: float, host: str) -> Status:
+def _by_age_alone(age: float, where: str) -> Status:
     if age <= HEARTBEAT_S:
-        return Status(name=RUNNING, why=f"{_last_sign(age)}, from {host}", sure=False)
+        return Status(name=RUNNING, why=f"{_last_sign(age)}, from {where}", sure=False)
     name = STALLED if age <= GIVEN_UP_S else LOST
-    return Status(name=name, why=f"no sign of life from {host} for {age:.0f} s", sure=False)
+    return Status(name=name, why=f"no sign of life from {where} for {age:.0f} s", sure=False)
 
 
 def _last_sign(age: float) -> str:

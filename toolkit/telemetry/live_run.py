@@ -47,6 +47,7 @@ _TEND_EVERY_S: Final = 1.0
 _NO_WORD_OF_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE})
 """Records that come whether or not the training goes on."""
 _TRACKERS_EVERY_S: Final = 5.0
+_JOURNAL_EVERY_S: Final = 1.0
 
 
 class LiveRun:
@@ -75,6 +76,8 @@ class LiveRun:
         self.recorder = Recorder(home, options, sinks=sinks, clock=clock, guard=guard)
         guard.on_first = self.recorder.put_own_failure
         self._missing = home.missing
+        self._homeless: set[Path] = set()
+        """Journals without a run that were spoken of."""
         self._has_started = False
         self._environment_is_told = False
         self._training: dict[str, Any] = {}
@@ -159,6 +162,7 @@ class LiveRun:
         self.keeper = Keeper(self._chores(), clock=clock, guard=guard)
         # By itself: a disk that does not answer holds up the keeper, and is a reason to hang.
         watching = [Chore(*chore) for chore in self.errors.chores]
+        watching.append(Chore("keeping the journal", _JOURNAL_EVERY_S, self.recorder.keep_journal))
         self._watchman = Keeper(watching, clock=clock, guard=guard, name="telemetry-watch")
 
     def start(self) -> None:
@@ -334,8 +338,21 @@ class LiveRun:
                 self._tell_of_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
             )
             chores.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
-            chores.append(("recovering killed runs", 3600.0, self.recorder.recover_abandoned))
+            chores.append(("recovering killed runs", 3600.0, self._recover_killed_runs))
         return [Chore(*chore) for chore in chores]
+
+    def _recover_killed_runs(self) -> None:
+        for left in self.recorder.recover_abandoned():
+            if left.path not in self._homeless:
+                self._homeless.add(left.path)
+                run = f"run {left.run_id}" if left.run_id else "a run"
+                print(
+                    f"[telemetry] {left.records} records of {run}, which was killed, are kept in {left.path}: "
+                    f"{left.folder} is not its folder any more. `telemetry repair FOLDER`, with the folder where "
+                    f"the run is now, writes them there; delete the file if you deleted the run.",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _put_error(self, fields: dict[str, Any]) -> None:
         self._put_start_if_none()

@@ -110,6 +110,9 @@ class TelemetryOptions:
     wandb_project: str | None = None
     wandb_run_name: str | None = None
     wandb_mode: str | None = None
+    journal: str = "auto"
+    """Where records are kept safe from a kill until they are in the file: in shared memory (`shm`), which waits for no
+    disk, or in the run folder (`folder`), which outlives a container; `auto` takes the folder inside of a container."""
     flush_interval: float = 0.1
     """Seconds until a record that was logged is handed to the kernel; a kill loses none of them in between."""
     sync_interval: float = 5.0
@@ -395,6 +398,7 @@ _CHECKS: dict[str, checks.Check] = {
     "wandb_project": checks.text_or_none,
     "wandb_run_name": checks.text_or_none,
     "wandb_mode": checks.one_of(None, "online", "offline", "disabled"),
+    "journal": checks.one_of("auto", "shm", "folder"),
     "flush_interval": checks.number(0.01, 60.0),
     "sync_interval": checks.number(0.0, 3600.0),
     "queue_max_mb": checks.number(1.0, 4096.0),

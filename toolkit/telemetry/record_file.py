@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
+from toolkit.runfolder.portable import DIRECTORY, SAFELY, pread, pwrite
 from toolkit.runfolder.safefile import NO_FILE, UnsafeFile, identity_of, is_file
 
 _KEPT_UNSYNCED = 1024 * 1024
@@ -29,6 +30,10 @@ class RecordFile:
         self._written = 0
         self._last_line = b""
         self._ends_in_half_line = False
+        self.bytes_of_others = 0
+        """Bytes that another process put into the file while we were writing it."""
+        self.spoilt: deque[bytes] = deque()
+        """Lines of ours that nobody can read any more: another process put half a line before or into them."""
         # What `sync` looks at too. Never held while the disk is waited for.
         self._lock = threading.Lock()
         self._descriptor: int | None = None
@@ -58,10 +63,7 @@ class RecordFile:
             OSError: it cannot be opened now.
         """
         self.close()
-        flags = (
-            os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        )
-        descriptor = os.open(self.path, flags, self._file_mode)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | SAFELY, self._file_mode)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -72,7 +74,7 @@ class RecordFile:
             if is_another:
                 self._begin_line_again()
             if is_another or self._identity is None:
-                self._ends_in_half_line = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                self._ends_in_half_line = size > 0 and pread(descriptor, 1, size - 1) != b"\n"
         except BaseException:
             # A sick disk is tried several times a second: what is left open would soon be all that a process may have.
             os.close(descriptor)
@@ -110,9 +112,10 @@ class RecordFile:
             OSError: the disk took it only in part, or not at all; the next call goes on where this one ended.
         """
         assert self._descriptor is not None, "there is no file to write to"
+        self._notice_bytes_of_others(os.fstat(self._descriptor).st_size)
         if self._ends_in_half_line and (self._written == 0 or self._batch[self._written - 1] == ord("\n")):
             # The file ends in half a line that is not ours to complete.
-            self._append(b"\n")
+            self._append(b"\n", is_of_batch=False)
             self._remember(memoryview(b"\n"))
         view = memoryview(self._batch)
         while self._written < len(view):
@@ -195,12 +198,12 @@ class RecordFile:
             first = held[0][0] if held else self._size
             no_longer_held = max(0, first - self._synced_upto)
         # Not the descriptor that appends: Linux appends whatever is written to such a one, wherever it is asked to.
-        descriptor = os.open(self.path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0))
+        descriptor = os.open(self.path, os.O_WRONLY | SAFELY)
         try:
             for offset, data in held:
                 view = memoryview(data)
                 while view:
-                    count = os.pwrite(descriptor, view, offset)
+                    count = pwrite(descriptor, view, offset)
                     view, offset = view[count:], offset + count
         finally:
             os.close(descriptor)
@@ -210,15 +213,39 @@ class RecordFile:
         if self.has_rest:
             self._written = self._batch.rfind(b"\n", 0, self._written) + 1
 
-    def _append(self, data: bytes | memoryview) -> int:
+    def _notice_bytes_of_others(self, size: int) -> None:
+        """Look whether the file is longer than we made it, and have our next line begin as a line of its own."""
+        if size > self._size:
+            assert self._descriptor is not None
+            self._begin_line_again()
+            self._ends_in_half_line = pread(self._descriptor, 1, size - 1) != b"\n"
+            self.bytes_of_others += size - self._size
+            with self._lock:
+                self._size = size
+
+    def _append(self, data: bytes | memoryview, *, is_of_batch: bool = True) -> int:
         assert self._descriptor is not None
         count = os.write(self._descriptor, data)
         if count <= 0:
             raise OSError(errno.EIO, "the disk took nothing and gave no reason")
+        # Where the file ended when the write came: another process may have appended since we looked.
+        start = os.lseek(self._descriptor, 0, os.SEEK_CUR) - count
+        if start > self._size:
+            self.bytes_of_others += start - self._size
+            if is_of_batch:
+                self._note_spoilt(start)
         self._ends_in_half_line = False
         with self._lock:
-            self._size += count
+            self._size = max(self._size, start) + count
         return count
+
+    def _note_spoilt(self, start: int) -> None:
+        """Note the line at which the batch goes on, if what another process put before it makes it unreadable."""
+        assert self._descriptor is not None
+        begin = self._batch.rfind(b"\n", 0, self._written) + 1
+        if begin < self._written or pread(self._descriptor, 1, start - 1) != b"\n":
+            end = self._batch.find(b"\n", self._written)
+            self.spoilt.append(self._batch[begin : len(self._batch) if end < 0 else end])
 
     def _remember(self, data: memoryview) -> None:
         """Keep what was just appended until it is synced.
@@ -264,7 +291,7 @@ def _fdatasync(descriptor: int) -> None:
 def _sync_folder(folder: Path) -> None:
     """Make the name of a new file last: its folder has to be synced for that."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        descriptor = os.open(folder, os.O_RDONLY | DIRECTORY)
     except OSError:
         return
     try:

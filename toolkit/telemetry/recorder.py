@@ -19,15 +19,15 @@ from toolkit.runfolder.journal import (
     SEGMENT_BYTES,
     Journal,
     journals_in,
-    record_file_of,
-    remove_unbegun,
     shared_memory_folders,
 )
+from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.layout import ONE_LOGGER_FILE, TENSORBOARD
 from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
+from toolkit.runfolder.process import is_in_container
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import ERROR, FINDING, LOST
-from toolkit.runfolder.repair import drain_journal, is_on_same_disk
+from toolkit.runfolder.repair import Homeless, recover_killed
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.csv_mirror import CsvMirror
 from toolkit.telemetry.device_scalars import PendingScalar
@@ -41,6 +41,7 @@ from toolkit.telemetry.record_file import RecordFile
 from toolkit.telemetry.run_home import RunHome
 from toolkit.telemetry.sink import Sink
 from toolkit.telemetry.writer import Syncer, Writer
+from toolkit.telemetry.writer_lock import WriterLock
 
 if TYPE_CHECKING:
     from toolkit.telemetry.notify.sink import MessageSink
@@ -62,16 +63,21 @@ class Recorder:
         self._options = options
         self._clock = clock
         queue_max_bytes = int(options.queue_max_mb * 1024 * 1024)
-        self._journal = Journal.create(
-            [*shared_memory_folders(), home.folder],
-            home.record_file,
+        self._owner = Owner(
+            run_id=home.manifest.run_id,
             session=home.session.session,
+            started=home.session.started,
+            rank=home.rank,
+        )
+        self._journal = Journal.create(
+            _places_for_journal(options.journal, home.folder),
+            home.record_file,
+            self._owner,
             max_bytes=queue_max_bytes,
             reserve_bytes=queue_max_bytes + _ROOM_FOR_THE_END_BYTES,
         )
-        journal = self._journal.path
         self.manifest = self.manifest.with_latest(
-            journal=str(journal) if journal else None,
+            journal=self._journal_name(),
             perf_tag=options.perf_tags,
             session_tag=options.session_tag or home.manifest.run_id,
         )
@@ -87,13 +93,16 @@ class Recorder:
         self._file = RecordFile(home.record_file, file_mode=home.modes.file, folder_mode=home.modes.folder)
         if home.left_behind:
             self._file.take(home.left_behind)
+        self._lock = WriterLock(home.record_file, on_conflict=self._say_another_writes)
         self._writer = Writer(
             self.intake,
             self._file,
+            self._lock,
             guard=guard,
             flush_interval=options.flush_interval,
             elapsed=self.elapsed,
-            on_gone=self._say_records_are_gone,
+            on_gone=self._go_on_after_loss,
+            on_spoilt=self._say_record_is_spoilt,
         )
         self._syncer = Syncer(self._writer, guard=guard, interval_s=options.sync_interval)
         self._manifest_writer = _ManifestWriter(home.folder, mode=home.modes.file, guard=guard)
@@ -112,6 +121,9 @@ class Recorder:
         """Start the threads, the most needed first: a machine may refuse some of them, or all."""
         if self._journal.path is None:
             trouble = "neither shared memory nor the run folder took one: a kill may cost the last moments"
+            self.guard.report("making a journal", OSError(trouble))
+        elif self._options.journal == "shm" and self._journal.path.parent == self.home.folder:
+            trouble = "telemetry.journal is shm, and there is no shared memory that takes one: it is in the run folder"
             self.guard.report("making a journal", OSError(trouble))
         starts = [self._writer.start]
         if self.home.rank == 0:
@@ -149,7 +161,7 @@ class Recorder:
     def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
         """Give a sign of life in run.json; it is written soon, and nobody waits for that."""
         self.manifest = replace(
-            self.manifest,
+            self.manifest.with_latest(lock=self._lock.held, journal=self._journal_name()),
             heartbeat=Heartbeat(
                 time=self._clock.wall(), seq=self.intake.next_seq - 1, global_step=global_step
             ),
@@ -158,17 +170,50 @@ class Recorder:
         )
         self._manifest_writer.put(self.manifest)
 
-    def recover_abandoned(self) -> None:
-        """Write out what other runs of this user on this disk left in shared memory when they were killed."""
+    def recover_abandoned(self) -> list[Homeless]:
+        """Write out what other runs of this user on this disk left in shared memory when they were killed.
+
+        Returns those of this log directory whose folder is not there any more; their journals are kept.
+        """
+        homeless: list[Homeless] = []
         for folder in shared_memory_folders():
             for path in journals_in(folder):
-                record_file = record_file_of(path)
-                if record_file is None:
-                    remove_unbegun(path)
-                # Another disk may not answer, and would then hold this process beyond its end.
-                if record_file is not None and is_on_same_disk(record_file, self.home.folder):
-                    with self.guard.watch("recovering a killed run"):
-                        drain_journal(path)
+                with self.guard.watch("recovering a killed run"):
+                    found = recover_killed(path, self.home.folder)
+                    if found is not None and found.folder.parent == self.home.folder.parent.resolve():
+                        homeless.append(found)
+        return homeless
+
+    def keep_journal(self) -> None:
+        """Look whether the journal is still there, and go on in another one where it is not.
+
+        Whoever cleans up shared memory when a user logs out, or a job ends, does not know that this run goes on.
+        """
+        journal = self._journal
+        if journal.is_closed:
+            return
+        if journal.path is None:
+            why = "there was none"
+        elif not journal.is_in_place:
+            why = f"{journal.path} was removed"
+        elif journal.trouble is not None:
+            why = f"{journal.path} took no more lines ({journal.trouble})"
+        else:
+            journal.lock_again()
+            return
+        spare = journal.spare(
+            _places_for_journal(self._options.journal, self.home.folder), self.home.record_file, self._owner
+        )
+        if spare is None or not journal.move_to(spare, self.intake.lock):
+            if spare is not None:
+                spare.close(remove=True)
+            if journal.path is not None:
+                trouble = f"{why}, and no other could be made: a kill may cost the last moments"
+                self.guard.report("keeping the journal", OSError(trouble))
+            return
+        if self.home.rank == 0:
+            self._manifest_writer.put(self.manifest.with_latest(journal=self._journal_name()))
+        self.guard.report("keeping the journal", OSError(f"{why}; the run goes on in {journal.path}"))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there."""
@@ -257,7 +302,8 @@ class Recorder:
                 ended=self._clock.wall(),
                 status=status,
                 reason=reason if written else f"{reason}; closed_incomplete",
-                journal=None if written else self.manifest.sessions[-1].journal,
+                journal=None if written else self._journal_name(),
+                lock=None,
             )
             self._manifest_writer.put(self.manifest)
         for mirror in self._all_mirrors():
@@ -266,11 +312,15 @@ class Recorder:
         if self.home.rank == 0 and not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
             left_undone.append("run.json could not be written in time")
         if not self._writer.is_stuck:
-            # Else the lock stays until the process ends: nobody may write what this disk may still be writing.
+            # Else the locks stay until the process ends: nobody may write what this disk may still be writing.
             self._journal.close(remove=written)
+            self._lock.close()
         if self._interrupt is not None:
             raise self._interrupt
         return left_undone
+
+    def _journal_name(self) -> str | None:
+        return None if self._journal.path is None else str(self._journal.path)
 
     def _keep_what_is_in_memory(self) -> None:
         """Move what neither the disk nor the journal had room for into the journal, where repair finds it."""
@@ -286,6 +336,7 @@ class Recorder:
         """Forget what belongs to the parent; nothing of it is written, flushed or closed here."""
         self.intake.after_fork_in_child()
         self._journal.forget()
+        self._lock.forget()
 
     def _make_mirrors(self, sinks: Sequence[Sink]) -> list[Mirror]:
         if self.home.rank != 0:
@@ -397,8 +448,22 @@ class Recorder:
             ERROR, {"source": "telemetry", "doing": f"writing to {name}", "message": f"{name} is off: {why}"}
         )
 
-    def _say_records_are_gone(self, last_line: bytes) -> None:
+    def _say_another_writes(self) -> None:
+        """Say that another process has the record file locked, which a session does that writes it."""
+        trouble = f"another process has {self.home.record_file.name} locked and may be writing this run too"
+        self.guard.report("locking the record file", OSError(trouble))
+
+    def _say_record_is_spoilt(self, line: bytes) -> None:
+        """Say which record cannot be read any more, since another process appended half a line right before it."""
+        seq = decode(line)["seq"]
+        why = "another process appended half a line to the record file"
+        self.put(LOST, {"records": 1, "reason": why, "from_seq": seq, "to_seq": seq})
+
+    def _go_on_after_loss(self, last_line: bytes) -> None:
         """Say which records went with a file that was removed; those that are in the file now were not lost."""
+        if self.home.rank == 0:
+            # The folder may be a new one, and what is in it belongs to this run.
+            self._manifest_writer.put(self.manifest)
         if not last_line:
             return
         last = decode(last_line)["seq"]
@@ -512,6 +577,13 @@ def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
             )
         )
     return found
+
+
+def _places_for_journal(wanted: str, run_folder: Path) -> list[Path]:
+    """Return the folders to try for a journal, the first choice first."""
+    # Shared memory of a container ends with it, and so would the records that a kill of all of it leaves there.
+    is_in_folder = wanted == "folder" or (wanted == "auto" and is_in_container())
+    return [run_folder, *shared_memory_folders()] if is_in_folder else [*shared_memory_folders(), run_folder]
 
 
 def _nothing() -> None:

@@ -22,20 +22,24 @@ from toolkit.runfolder.layout import (
     safe_run_name,
 )
 from toolkit.runfolder.manifest import Manifest, ManifestError, Session, read_manifest, write_manifest
-from toolkit.runfolder.process import boot_id, host_name, process_started
+from toolkit.runfolder.portable import DIRECTORY, this_user, try_lock
+from toolkit.runfolder.process import boot_id, host_name, pid_namespace, process_started
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import FORMAT, Record
-from toolkit.runfolder.repair import adopt_journal, drain_when_free, journals_of, remove_half_done
-from toolkit.runfolder.safefile import UnsafeFile, open_regular
+from toolkit.runfolder.repair import (
+    adopt_journal,
+    drain_when_free,
+    is_being_written,
+    journals_of,
+    rank_files,
+    remove_half_done,
+)
+from toolkit.runfolder.safefile import UnsafeFile, identity_of, open_regular
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.ranks import Rank, launch_id
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from toolkit.telemetry.writer_lock import lock_name
 
 _NOT_THE_CALLERS_FAULT = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EINTR, errno.EAGAIN}
@@ -184,10 +188,11 @@ def _not_ours(log_dir: Path, folder: Path) -> str | None:
         return f"{folder.name} cannot be gone on with: {error}; {_A_FOLDER_OF_ITS_OWN}"
     except OSError:
         pass
-    if not hasattr(os, "geteuid"):
+    user = this_user()
+    if user is None:
         return None
     try:
-        trusted = {os.geteuid(), os.stat(log_dir).st_uid}
+        trusted = {user, os.stat(log_dir).st_uid}
         # The folder itself, and the link where it is one.
         owners = {os.lstat(folder).st_uid, os.stat(folder).st_uid}
     except OSError:
@@ -250,9 +255,13 @@ def _go_on(
         # Whoever was here a moment ago may have gone on with it.
         earlier = _manifest_of(folder) or run[1]
         status = work_out_status(earlier, now)
-        if status.name in (RUNNING, STALLED):
+        if status.name in (RUNNING, STALLED) and (status.sure or not _has_let_go(folder, earlier)):
             pid = earlier.latest and earlier.latest.pid
             return f"{folder.name} is still being written by process {pid} ({status.why}); {_A_FOLDER_OF_ITS_OWN}"
+        locked = _still_locked(folder)
+        if locked:
+            # Whatever its process number says here: in another container it may be another.
+            return f"another process has {locked} of {folder.name} locked; {_A_FOLDER_OF_ITS_OWN}"
         recovered = _recover(folder, guard)
         if recovered is None:
             return f"another process still holds records of {folder.name}; {_A_FOLDER_OF_ITS_OWN}"
@@ -263,6 +272,34 @@ def _go_on(
 
 
 _A_FOLDER_OF_ITS_OWN = "this run gets a folder of its own"
+
+
+def _still_locked(folder: Path) -> str | None:
+    """Return which record file of the run in `folder` a living process has locked; None where none is."""
+    deadline = time.monotonic() + _WAIT_FOR_OTHERS_S
+    while True:
+        locked = next(
+            (path for path in (rank_file(folder, 0), *rank_files(folder)) if is_being_written(path)), None
+        )
+        # Whoever recovers the run has the file locked for a moment.
+        if locked is None or time.monotonic() > deadline:
+            return None if locked is None else locked.name
+        time.sleep(0.02)
+
+
+def _has_let_go(folder: Path, earlier: Manifest) -> bool:
+    """Say whether a session whose process cannot be looked up has ended, since its record file is not locked any more.
+
+    Certain only on the same boot of the same machine, and for the very file that the session says it has locked.
+    """
+    latest = earlier.latest
+    if latest is None or latest.lock is None or latest.boot_id is None:
+        return False
+    try:
+        there = lock_name(identity_of(os.stat(rank_file(folder, 0), follow_symlinks=False)))
+    except OSError:
+        return False
+    return latest.boot_id == boot_id() and latest.lock == there and not is_being_written(rank_file(folder, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,14 +313,14 @@ def _recover(folder: Path, guard: Guard) -> _Recovered | None:
     recovered, left_behind = 0, []
     for path, record_file in journals_of(folder):
         try:
-            count = drain_when_free(path, record_file, wait_s=_WAIT_FOR_OTHERS_S)
+            count = drain_when_free(path, record_file, wait_s=_WAIT_FOR_OTHERS_S, is_gone=True)
             if count is None:
                 return None
             recovered += count
         except OSError as error:
             guard.report("recovering a killed session", error)
             if record_file.name == METRICS_JSONL:
-                left_behind += adopt_journal(path, record_file)
+                left_behind += adopt_journal(path, record_file, is_gone=True)
     remove_half_done(folder)
     return _Recovered(count=recovered, left_behind=left_behind)
 
@@ -332,17 +369,13 @@ def _alone_in(folder: Path) -> Iterator[None]:
     """Keep out others who go on with the run in `folder` at this moment, where the system has locks for that."""
     descriptor = None
     try:
-        if fcntl is not None:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if DIRECTORY:
+            descriptor = os.open(folder, os.O_RDONLY | DIRECTORY)
             deadline = time.monotonic() + _WAIT_FOR_OTHERS_S
-            while time.monotonic() < deadline:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(0.02)
+            while try_lock(descriptor) is False and time.monotonic() < deadline:
+                time.sleep(0.02)
     except OSError:
-        # Some network file systems have no locks, and not every folder may be opened.
+        # Not every folder may be opened.
         pass
     try:
         yield
@@ -380,6 +413,7 @@ def _new_session(number: int, now: float) -> Session:
         started=now,
         pid=pid,
         pid_started=process_started(pid),
+        pid_namespace=pid_namespace(),
         host=host_name(),
         boot_id=boot_id(),
     )

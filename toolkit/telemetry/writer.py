@@ -10,6 +10,7 @@ from collections.abc import Callable
 from toolkit.telemetry.guard import Guard, describe_error
 from toolkit.telemetry.intake import Intake
 from toolkit.telemetry.record_file import RecordFile
+from toolkit.telemetry.writer_lock import WriterLock
 
 _RETRY_S = 0.2
 """How soon a disk that took nothing is tried again: space that comes back should be used at once."""
@@ -50,28 +51,34 @@ class _Bell:
 class Writer:
     """Moves batches from the intake to the record file, about every `flush_interval` seconds.
 
-    `on_gone` is given the last line of a file that was removed or replaced under us, once writing goes on in another.
+    `on_gone` is given the last line of a file that was removed or replaced under us, once writing goes on in another;
+    `on_spoilt` a line that another process made unreadable by appending half a line of its own.
     """
 
     def __init__(
         self,
         intake: Intake,
         file: RecordFile,
+        lock: WriterLock,
         *,
         guard: Guard,
         flush_interval: float,
         elapsed: Callable[[], float],
         on_gone: Callable[[bytes], None],
+        on_spoilt: Callable[[bytes], None],
     ) -> None:
         self.trouble: str | None = None
         """Why the disk takes no records now, or None while it does."""
         self.sync_failures = 0
         self._intake = intake
         self._file = file
+        self._lock = lock
         self._guard = guard
         self._flush_interval = flush_interval
         self._elapsed = elapsed
         self._on_gone = on_gone
+        self._on_spoilt = on_spoilt
+        self._others_told = False
         self._bell = _Bell()
         self._closing = False
         self._deadline = 0.0
@@ -163,6 +170,7 @@ class Writer:
                 if self._file.has_rest:
                     self._file.write()
                     self._intake.batch_written()
+                    self._look_for_others()
                 batch = self._intake.take_batch()
                 if batch is None:
                     break
@@ -197,11 +205,22 @@ class Writer:
                 return
             self._looked_at = now
             if self._file.is_in_place():
+                self._lock.keep()
                 return
         # Writing to a removed file goes on without an error for ever, and into nothing.
         self._file.make_folder_again()
         if self._file.open():
             self._on_gone(self._file.last_line_written())
+        self._lock.keep()
+
+    def _look_for_others(self) -> None:
+        """Say what another process that writes to the record file has done to it."""
+        if self._file.bytes_of_others and not self._others_told:
+            self._others_told = True
+            message = f"another process appended to {self._file.path.name} while this run was writing it"
+            self._guard.report("writing records", OSError(message))
+        while self._file.spoilt:
+            self._on_spoilt(self._file.spoilt.popleft())
 
     def _write_unsynced_again(self) -> None:
         self._sync_failed = False

@@ -274,7 +274,7 @@ class RunBundle:
             }
         )
         sessions = tuple(
-            replace(session, journal=None, pid_started=None, **changes)
+            replace(session, journal=None, lock=None, pid_started=None, pid_namespace=None, **changes)
             for session, changes in zip(manifest.sessions, redacted.pop("sessions"), strict=True)
         )
         tags = tuple(redacted.pop("tags"))

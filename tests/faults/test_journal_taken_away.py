@@ -1,0 +1,66 @@
+"""The journal is removed while its run lives, as by whoever cleans up shared memory when a user logs out."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults.aftermath import events, whole_run
+from tests.faults.children import repair
+from toolkit.runfolder.journal import pending_lines, shared_memory_folders
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.repair import journals_of
+
+LOGS_FOR_EVER = """
+acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
+log = TelemetryLogger(
+    "run", log_dir=sys.argv[1], log_every=1, system=False, flush_interval=60, journal=sys.argv[2]
+)
+step = 0
+while True:
+    log.log_step(step, train_loss=1.0)
+    acknowledged.set(step)
+    step += 1
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.skipif(not shared_memory_folders(), reason="there is no shared memory")
+@pytest.mark.parametrize("journal", ["shm", "folder"])
+def test_a_journal_that_is_removed_while_the_run_lives_is_noticed_and_made_again(
+    tmp_path, start, journal, record_property
+):
+    run = tmp_path / "run"
+    child = start(LOGS_FOR_EVER, tmp_path, journal)
+    child.wait_for_step(200)
+    for _ in range(2):
+        ((path, _),) = journals_of(run)
+        assert (path.parent == run) == (journal == "folder")
+        path.unlink()
+        _wait_until(lambda: journals_of(run))
+        child.wait_for_step(child.acknowledged + 100)
+    ((path, _),) = journals_of(run)
+    held = pending_lines(path)
+    in_file = (run / "metrics.jsonl").read_bytes().count(b"\n")
+    _wait_until(lambda: read_manifest(run).latest.journal == str(path))
+    child.kill()
+    said = child.process.communicate()[1]
+    repair(run)
+
+    assert held[0][0] <= in_file, "what was in the old one is in the new one"
+    assert said.count("keeping the journal failed") == 1, "said once"
+    assert "was removed; the run goes on in" in said
+    records = whole_run(run, steps=range(child.acknowledged + 1))
+    assert not events(records, "lost")
+    assert any(error["doing"] == "keeping the journal" for error in events(records, "error"))
+    record_property(
+        "measured", f"removed twice, then killed: {child.acknowledged + 1:,} records acknowledged, 0 lost"
+    )
+
+
+def _wait_until(holds):
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

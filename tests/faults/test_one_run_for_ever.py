@@ -1,0 +1,224 @@
+"""What a killed run left in its journal stays its own: a run that takes its name or its place gets nothing of it."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import time
+
+import pytest
+
+from dashboard.data.trash import empty_trash, move_to_trash
+from tests.faults.aftermath import assert_steps, events, records_of, whole_run
+from tests.faults.children import repair
+from toolkit.runfolder.journal import head_of, pending_lines, shared_memory_folders
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.repair import journals_of
+
+SHM = shared_memory_folders()
+pytestmark = pytest.mark.skipif(not SHM, reason="there is no shared memory that a journal could lie in")
+
+IN_ITS_JOURNAL = """
+options = {"run_id": sys.argv[3]} if len(sys.argv) > 3 else {}
+log = TelemetryLogger(
+    "run", log_dir=sys.argv[1], log_every=1, system=False, flush_interval=60, journal="shm", **options
+)
+log.log_start()
+log.flush(60)
+for step in range(300):
+    log.log_step(step, train_loss=1.0, of="the first")
+open(sys.argv[2], "w").close()
+signal.pause()
+"""
+
+AGAIN = """
+options = {"run_id": sys.argv[3]} if len(sys.argv) > 3 else {}
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, journal="shm", **options)
+for step in range(200):
+    log.log_step(step, train_loss=2.0, of="the second")
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+log.close()
+"""
+
+
+@pytest.fixture
+def killed(tmp_path, nursery):
+    """Start a run, kill it while most of its records are in its journal alone, and return its folder and journal."""
+
+    def kill_one(*run_id):
+        writer = nursery.start(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged", *run_id)
+        wait_until((tmp_path / "logged").exists, writer)
+        run = tmp_path / "logs" / "run"
+        # Before the kill: any run that starts on this machine recovers the killed ones whose folders it finds.
+        ((journal, _),) = journals_of(run)
+        writer.kill()
+        return run, journal
+
+    return kill_one
+
+
+@pytest.fixture
+def begin_again(tmp_path, nursery):
+    """Start a run under the same name, have it look for what killed ones left, and return what it said."""
+
+    def begin(*run_id, until):
+        again = nursery.start(AGAIN, tmp_path / "logs", tmp_path / "enough", *run_id)
+        wait_until(lambda: until(again), again)
+        (tmp_path / "enough").touch()
+        again.wait()
+        return again.err
+
+    return begin
+
+
+def wait_until(holds, process):
+    deadline = time.monotonic() + 120
+    while not holds():
+        assert process.is_there, process.err
+        assert time.monotonic() < deadline, process.err
+        time.sleep(0.01)
+
+
+def says_what_it_keeps(process):
+    return "delete the file if you deleted the run" in process.err
+
+
+@pytest.mark.parametrize("what", ["moved away", "deleted", "deleted, and begun again under the same id"])
+def test_a_run_that_takes_the_name_of_a_killed_one_gets_nothing_of_it(
+    tmp_path, killed, begin_again, what, record_property
+):
+    run_id = ["mine"] if "same id" in what else []
+    run, journal = killed(*run_id)
+    first_id = read_manifest(run).run_id
+    left = len(pending_lines(journal))
+    if what == "moved away":
+        run.rename(tmp_path / "elsewhere")
+    else:
+        shutil.rmtree(run)
+    said = begin_again(*run_id, until=says_what_it_keeps)
+
+    records = whole_run(run, steps=range(200))
+    assert {step["of"] for step in events(records, "step")} == {"the second"}
+    assert said.count(str(journal)) == 1, "once"
+    assert f"{left} records of run {first_id}" in said
+    assert head_of(journal) is not None, "it is kept"
+    report = repair(run)
+    assert ": 0 records recovered, " in report
+    assert f"{journal} keeps {left} records of run {first_id}" in report
+    whole_run(run, steps=range(200))
+
+    if what == "moved away":
+        assert f"elsewhere: {left} records recovered" in repair(tmp_path / "elsewhere")
+        recovered = whole_run(tmp_path / "elsewhere", steps=range(300))
+        assert {step["of"] for step in events(recovered, "step")} == {"the first"}
+        assert not journal.exists()
+        assert "keeps" not in repair(run)
+    record_property("measured", f"{left} records of a killed run, 0 in the next one of its name, 0 lost")
+
+
+def test_a_killed_run_that_was_renamed_beside_is_found_by_the_next_one(tmp_path, killed, begin_again):
+    run, journal = killed()
+    run.rename(tmp_path / "logs" / "kept-for-later")
+    said = begin_again(until=lambda _: not journal.exists())
+
+    recovered = records_of(tmp_path / "logs" / "kept-for-later" / "metrics.jsonl")
+    assert_steps(recovered, range(300))
+    assert str(journal) not in said
+    assert {step["of"] for step in events(whole_run(run, steps=range(200)), "step")} == {"the second"}
+
+
+def test_a_copy_that_was_made_before_the_kill_gets_nothing_though_the_original_is_gone(tmp_path, nursery):
+    writer = nursery.start(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged")
+    wait_until((tmp_path / "logged").exists, writer)
+    run = tmp_path / "logs" / "run"
+    shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns(".*"))
+    # As if the writer had come to its file since: what is between lies in the original alone.
+    (tmp_path / "copy" / "metrics.jsonl").write_bytes(b"")
+    ((journal, _),) = journals_of(run)
+    writer.kill()
+    run.rename(tmp_path / "unmounted")
+
+    assert ": 0 records recovered" in repair(tmp_path / "copy")
+    assert journal.exists()
+    repair(tmp_path / "unmounted")
+    whole_run(tmp_path / "unmounted", steps=range(300))
+
+
+def test_a_deleted_run_comes_back_whole_from_the_trash_and_leaves_nothing_behind_for_good(tmp_path, killed):
+    run, journal = killed()
+    left = len(pending_lines(journal))
+    token = move_to_trash(run.parent, "run")
+    trashed = run.parent / ".trash" / token / "run"
+
+    assert [path for path, _ in journals_of(trashed)] == [journal]
+    assert left > 200
+    assert empty_trash(run.parent) == 1
+    assert not journal.exists(), "whoever deletes a run for good deletes what it left in shared memory too"
+
+
+def make_old(journal):
+    """Give a journal the head of an earlier version, which had no run id."""
+    head = head_of(journal)
+    with journal.open("r+b") as file:
+        file.write(struct.pack("=Q", 0x324C4E524A4B5441))
+        file.seek(6144)
+        file.write(bytes(2048))
+    return head
+
+
+def test_a_journal_of_an_earlier_version_goes_to_the_session_of_its_process_alone(
+    tmp_path, killed, begin_again
+):
+    run, journal = killed()
+    make_old(journal)
+    run.rename(tmp_path / "elsewhere")
+    begin_again(until=says_what_it_keeps)
+    whole_run(run, steps=range(200))
+
+    # Its own place is another run's, so that by its path alone nothing is known.
+    assert ": 0 records recovered" in repair(run)
+    shutil.rmtree(run)
+    repair(tmp_path / "elsewhere")
+    whole_run(tmp_path / "elsewhere", steps=range(300))
+
+
+def test_a_run_without_run_json_is_known_by_its_start_record(killed):
+    run, _ = killed()
+    (run / "run.json").unlink()
+
+    repair(run)
+
+    whole_run(run, steps=range(300))
+
+
+def test_what_was_logged_before_anything_could_be_written_is_recovered_where_it_was_meant_for(
+    tmp_path, nursery
+):
+    writer = nursery.start(
+        """
+import toolkit.telemetry.record_file as r
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+import toolkit.runfolder.safefile as safefile
+r.RecordFile.open = full
+safefile._write_all = full
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, csv=False, journal="shm")
+for step in range(300):
+    log.log_step(step, train_loss=1.0)
+open(sys.argv[2], "w").close()
+signal.pause()
+""",
+        tmp_path / "logs",
+        tmp_path / "logged",
+    )
+    wait_until((tmp_path / "logged").exists, writer)
+    writer.kill()
+    run = tmp_path / "logs" / "run"
+    assert not list(run.iterdir())
+
+    repair(run)
+
+    whole_run(run, steps=range(300))

@@ -1,0 +1,128 @@
+"""Another process that appends to the record file spoils no record, or the run says which one."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.faults.aftermath import assert_nothing_is_missing, events, records_of
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.record_file import RecordFile
+
+FIRST, SECOND, THIRD = (b'{"seq":%d}\n' % seq for seq in range(3))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+@pytest.fixture
+def file(path):
+    file = RecordFile(path, file_mode=0o600, folder_mode=0o700)
+    file.open()
+    yield file
+    file.close()
+
+
+def append(path, data):
+    with path.open("ab") as theirs:
+        theirs.write(data)
+
+
+def write(file, batch):
+    file.take(batch)
+    file.write()
+
+
+@pytest.mark.parametrize("theirs", [b"half a line", b'{"seq":7}\n', b"\n", b'{"seq":7}\nand half'])
+def test_what_another_process_appends_between_two_batches_spoils_nothing(file, path, theirs):
+    write(file, FIRST)
+    append(path, theirs)
+    write(file, SECOND + THIRD)
+
+    ended = theirs if theirs.endswith(b"\n") else theirs + b"\n"
+    assert path.read_bytes() == FIRST + ended + SECOND + THIRD
+    assert file.bytes_of_others == len(theirs)
+    assert not file.spoilt
+    assert not file.is_cut()
+
+
+def test_a_line_that_was_written_in_part_is_begun_again_behind_what_another_process_appended(
+    file, path, monkeypatch
+):
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", _takes(5))
+        file.take(FIRST + SECOND)
+        with pytest.raises(OSError, match="No space"):
+            file.write()
+    append(path, b"theirs\n")
+    file.write()
+
+    assert path.read_bytes() == FIRST[:5] + b"theirs\n" + FIRST + SECOND
+    assert not file.spoilt
+
+
+def _takes(count):
+    """Return a write that takes so many bytes, and nothing behind them."""
+    write, left = os.write, [count]
+
+    def take(descriptor, data):
+        if not left:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[: left.pop()])
+
+    return take
+
+
+@pytest.mark.parametrize(
+    ("theirs", "spoilt"),
+    [(b"half a line", [SECOND[:-1]]), (b"a line\n", []), (b"a line\nand half", [SECOND[:-1]])],
+)
+def test_a_line_that_another_process_spoils_at_the_very_moment_is_known(
+    file, path, monkeypatch, theirs, spoilt
+):
+    write(file, FIRST)
+    plain = os.write
+
+    def come_first(descriptor, data):
+        append(path, theirs)
+        return plain(descriptor, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", come_first)
+        write(file, SECOND + THIRD)
+
+    assert list(file.spoilt) == spoilt
+    assert file.bytes_of_others == len(theirs)
+    assert path.read_bytes() == FIRST + theirs + SECOND + THIRD
+
+
+def test_a_run_that_another_process_writes_into_says_so_and_what_it_cost(tmp_path, caplog, monkeypatch):
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, csv=False) as log:
+        records = log.run_folder / "metrics.jsonl"
+        log.log_step(0, train_loss=1.0)
+        assert log.flush(60)
+        append(records, b"half a line")
+        log.log_step(1, train_loss=1.0)
+        assert log.flush(60)
+        plain, once = os.write, [b"and another half"]
+
+        def come_first(descriptor, data):
+            if once and os.path.samestat(os.fstat(descriptor), os.stat(records)):
+                append(records, once.pop())
+            return plain(descriptor, data)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", come_first)
+            log.log_step(2, train_loss=1.0)
+            assert log.flush(60)
+        log.log_step(3, train_loss=1.0)
+
+    found = records_of(records, torn_lines=2)
+    assert_nothing_is_missing(found)
+    assert [step["global_step"] for step in events(found, "step")] == [0, 1, 3]
+    (lost,) = events(found, "lost")
+    assert (lost["records"], lost["reason"]) == (1, "another process appended half a line to the record file")
+    assert caplog.text.count("another process appended to metrics.jsonl") == 1

@@ -1,0 +1,203 @@
+"""The record file is locked for as long as a session writes it, wherever that can be, and nothing waits for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from tests.faults.aftermath import whole_run
+from toolkit.runfolder import portable
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.repair import is_being_written, repair_run
+from toolkit.telemetry import TelemetryLogger, run_home, writer_lock
+from toolkit.telemetry.writer_lock import WriterLock
+
+pytestmark = pytest.mark.skipif(not portable._HAS_LOCKS, reason="this system has no such locks")
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def conflicts():
+    return []
+
+
+@pytest.fixture
+def lock(path, conflicts):
+    lock = WriterLock(path, on_conflict=lambda: conflicts.append(path))
+    yield lock
+    lock.close()
+
+
+def keep(lock):
+    """Look after the lock as a writer does, and wait until that is done."""
+    lock.keep()
+    if lock._asking is not None:
+        lock._asking.join(60)
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_file_is_locked_until_the_lock_is_closed(lock, path):
+    keep(lock)
+    status = path.stat()
+
+    assert is_being_written(path)
+    assert lock.held == f"{status.st_dev}:{status.st_ino}"
+
+    lock.close()
+    keep(lock)
+
+    assert not is_being_written(path)
+    assert lock.held is None
+
+
+@pytest.mark.parametrize(
+    "harm", ["the file is replaced", "a script closes the descriptor", "the folder comes back"]
+)
+def test_a_lock_that_was_lost_is_taken_again(lock, path, harm):
+    keep(lock)
+    if harm == "a script closes the descriptor":
+        os.close(lock._open[0][0])
+    else:
+        path.unlink()
+    if harm == "the folder comes back":
+        keep(lock)
+    path.touch()
+    assert not is_being_written(path)
+    keep(lock)
+
+    assert is_being_written(path)
+
+
+def test_a_file_that_another_process_has_locked_is_asked_for_again_and_that_is_said_once(
+    lock, path, conflicts
+):
+    theirs = os.open(path, os.O_RDWR)
+    assert portable.try_lock(theirs)
+    for _ in range(2 * writer_lock._REFUSED_TIMES):
+        keep(lock)
+
+    assert conflicts == [path]
+    assert lock.held is None
+
+    os.close(theirs)
+    keep(lock)
+
+    assert lock.held
+
+
+def test_a_server_that_does_not_answer_holds_up_nothing(lock, path, monkeypatch):
+    answers = threading.Event()
+    monkeypatch.setattr(writer_lock, "try_lock", lambda _: answers.wait(60))
+    began = [thread.name for thread in threading.enumerate()].count("telemetry-lock")
+    for _ in range(5):
+        lock.keep()
+    asking = [thread.name for thread in threading.enumerate()].count("telemetry-lock")
+    answers.set()
+    lock._asking.join(60)
+
+    assert asking - began == 1, "it is asked once, however often one looks"
+
+
+def test_a_file_system_without_locks_is_asked_once(lock, path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(writer_lock, "try_lock", lambda descriptor: asked.append(descriptor))
+    for _ in range(3):
+        keep(lock)
+
+    assert len(asked) == 1
+    assert lock.held is None
+    assert not lock._open
+
+
+def test_a_lock_that_comes_after_the_end_is_let_go_of(lock, path, monkeypatch):
+    plain = portable.try_lock
+
+    def come_late(descriptor):
+        lock._is_closed = True
+        return plain(descriptor)
+
+    monkeypatch.setattr(writer_lock, "try_lock", come_late)
+    keep(lock)
+
+    assert not is_being_written(path)
+
+
+def test_a_run_on_a_file_system_without_locks_is_written_resumed_and_repaired(tmp_path, monkeypatch):
+    monkeypatch.setattr(portable.fcntl, "flock", _no_locks)
+    for step in range(2):
+        with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, resume=True) as log:
+            log.log_step(step, train_loss=1.0)
+
+    assert log.run_folder.name == "run"
+    assert repair_run(log.run_folder).recovered == 0
+    whole_run(log.run_folder, steps=range(2))
+
+
+def _no_locks(*_):
+    raise OSError(37, "No locks available")
+
+
+def test_a_server_that_answers_no_request_for_a_lock_keeps_no_run_from_being_resumed(tmp_path, monkeypatch):
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
+        log.log_step(0, train_loss=1.0)
+    answers = threading.Event()
+    plain = portable.fcntl.flock
+
+    def on_files(descriptor, how):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".jsonl"):
+            answers.wait(60)
+        return plain(descriptor, how)
+
+    monkeypatch.setattr(portable.fcntl, "flock", on_files)
+    monkeypatch.setattr("toolkit.runfolder.repair._LOCK_PATIENCE_S", 0.2)
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, resume=True) as log:
+        log.log_step(1, train_loss=1.0)
+        assert log.flush(60)
+    answers.set()
+
+    assert log.run_folder.name == "run"
+    whole_run(log.run_folder, steps=range(2))
+
+
+def test_a_run_says_which_file_it_has_locked_as_long_as_it_lives(tmp_path):
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
+        records = log.run_folder / "metrics.jsonl"
+        wait_until(lambda: is_being_written(records))
+        log._run._beat()
+        wait_until(lambda: read_manifest(log.run_folder).latest.lock)
+        while_it_lives = read_manifest(log.run_folder).latest.lock
+        status = records.stat()
+
+    assert while_it_lives == f"{status.st_dev}:{status.st_ino}"
+    assert read_manifest(log.run_folder).latest.lock is None
+    assert not is_being_written(records)
+
+
+def test_a_lock_that_a_reader_has_for_a_moment_does_not_keep_a_run_from_being_resumed(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_home, "_WAIT_FOR_OTHERS_S", 60.0)
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
+        log.log_step(0, train_loss=1.0)
+    theirs = os.open(log.run_folder / "metrics.jsonl", os.O_RDWR)
+    assert portable.try_lock(theirs)
+    letting_go = threading.Timer(0.3, os.close, [theirs])
+    letting_go.start()
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, resume=True) as again:
+        again.log_step(1, train_loss=1.0)
+    letting_go.join()
+
+    assert again.run_folder == log.run_folder
