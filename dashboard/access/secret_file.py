@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from toolkit.runfolder.portable import this_user
+
 _MOST_BYTES = 64 * 1024
 
 
@@ -39,9 +41,10 @@ def _check(about: os.stat_result, path: Path, option: str) -> None:
     # A pipe is what `--token-file <(pass show dashboard)` gives.
     if not (stat.S_ISREG(about.st_mode) or stat.S_ISFIFO(about.st_mode)):
         raise SecretFileError(f"{option} {str(path)!r} is no file")
-    if os.name != "posix":
+    user = this_user()
+    if user is None:
         return
-    if about.st_uid not in (os.geteuid(), 0):
+    if about.st_uid not in (user, 0):
         raise SecretFileError(f"{option} {str(path)!r} belongs to another user")
     if about.st_mode & 0o077:
         raise SecretFileError(

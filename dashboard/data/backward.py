@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+from toolkit.runfolder.portable import pread
 from toolkit.runfolder.records import MAX_LINE_BYTES
 
 _BLOCK_BYTES: Final = MAX_LINE_BYTES + 64 * 1024
@@ -28,7 +29,7 @@ def end_of_lines(descriptor: int, size: int) -> int:
     end = size
     while end > 0:
         start = max(0, end - _BLOCK_BYTES)
-        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        newline = pread(descriptor, end - start, start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
         end = _before_hole(descriptor, start)
@@ -66,7 +67,7 @@ def lines_before(descriptor: int, end: int) -> Backward:
     A line that is longer than any of ours is passed over.
     """
     start = max(0, end - _BLOCK_BYTES)
-    data = os.pread(descriptor, end - start, start)
+    data = pread(descriptor, end - start, start)
     if start == 0:
         return Backward(data, 0, 0)
     # From the middle of a line on nothing can be read: what comes before the first newline is left for the next block.

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dashboard.data.growing import Growing
 from dashboard.data.run_columns import Metric, RunColumns, Segment
+from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, Identity
 from toolkit.runfolder.safefile import open_regular
 
@@ -239,7 +240,7 @@ def _still_begins_with(log: Path, cursor: Cursor, tail_crc: int) -> bool:
             identity.inode,
         ) or status.st_size < cursor.offset:
             return False
-        head = os.pread(descriptor, identity.head_length, 0)
+        head = pread(descriptor, identity.head_length, 0)
     finally:
         os.close(descriptor)
     return zlib.crc32(head) == identity.head_crc and _tail_crc(log, cursor.offset) == tail_crc
@@ -250,7 +251,7 @@ def _tail_crc(log: Path, offset: int) -> int:
     descriptor = open_regular(log)
     try:
         start = max(0, offset - _TAIL_BYTES)
-        return zlib.crc32(os.pread(descriptor, offset - start, start))
+        return zlib.crc32(pread(descriptor, offset - start, start))
     finally:
         os.close(descriptor)
 

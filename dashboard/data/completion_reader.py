@@ -27,6 +27,7 @@ from dashboard.data.completions import (
 )
 from dashboard.data.growing import Growing
 from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
 from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED, MAX_LINE_BYTES, Record
 from toolkit.runfolder.safefile import open_regular
@@ -117,7 +118,7 @@ class CompletionReader:
             return None
         try:
             # From the byte before it, which ends a line: elsewhere in the file somebody's text may look like a record.
-            data = os.pread(descriptor, MAX_LINE_BYTES + 2, max(0, place - 1))
+            data = pread(descriptor, MAX_LINE_BYTES + 2, max(0, place - 1))
         finally:
             os.close(descriptor)
         if place:
@@ -334,7 +335,7 @@ class _Search:
         return looked_at / len(place)
 
     def _look_at(self, descriptor: int, place: int, length: int) -> None:
-        found = parse_line(place, os.pread(descriptor, length, place))
+        found = parse_line(place, pread(descriptor, length, place))
         if isinstance(found, BadLine):
             return
         if any(self._text in text_in(found.get(name)).casefold() for name in ("prompt", *ANSWERS, "text")):
@@ -358,7 +359,7 @@ def _completions_in(data: bytes, start: int) -> Iterator[_Row]:
 
 
 def _read(descriptor: int, place: int, length: int) -> Completion | None:
-    return _completion_in(os.pread(descriptor, length, place), place)
+    return _completion_in(pread(descriptor, length, place), place)
 
 
 def _completion_in(line: bytes, place: int) -> Completion | None:

@@ -6,9 +6,10 @@ import os
 from pathlib import Path, PurePosixPath
 
 from dashboard.data.run_store import Refused
+from toolkit.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd
 from toolkit.runfolder.safefile import UnsafeFile, open_regular
 
-_DIRECTORY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_DIRECTORY = DIRECTORY | SAFELY
 
 
 def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
@@ -51,7 +52,7 @@ _NOT_FOLLOWED = {20, 40}
 
 
 def _open_by_steps(folder: Path, parts: tuple[str, ...]) -> int:
-    if os.open not in os.supports_dir_fd:
+    if not has_dir_fd():
         path = folder.joinpath(*parts)
         if not path.resolve().is_relative_to(folder.resolve()):
             raise UnsafeFile(f"{parts[-1]} lies outside the run's folder")

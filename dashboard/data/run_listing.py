@@ -15,6 +15,7 @@ from dashboard.data.words import clean
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import STEP
 from toolkit.runfolder.safefile import open_regular
@@ -213,10 +214,10 @@ def trend_of(log: Path, points: int) -> list[float]:
     try:
         size = os.fstat(descriptor).st_size
         blocks = (
-            [os.pread(descriptor, size, 0)]
+            [pread(descriptor, size, 0)]
             if size <= points * _SAMPLE_BYTES
             else [
-                os.pread(descriptor, _SAMPLE_BYTES, place * (size - _SAMPLE_BYTES) // max(1, points - 1))
+                pread(descriptor, _SAMPLE_BYTES, place * (size - _SAMPLE_BYTES) // max(1, points - 1))
                 for place in range(points)
             ]
         )
@@ -252,7 +253,7 @@ def read_start(log: Path) -> dict[str, Any]:
     except OSError:
         return {}
     try:
-        line = os.pread(descriptor, 128 * 1024, 0).split(b"\n", 1)[0]
+        line = pread(descriptor, 128 * 1024, 0).split(b"\n", 1)[0]
     finally:
         os.close(descriptor)
     record = parse_line(0, line)

@@ -19,6 +19,7 @@ from dashboard.data.run_store import Floats, Health, MetricInfo, Series, Session
 from dashboard.data.series import SeriesBuilder
 from dashboard.data.span_reader import SpanReader
 from dashboard.data.spans import SpanTable
+from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import Cursor, read_block
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.safefile import open_regular
@@ -344,7 +345,7 @@ class RunLog:
         except OSError:
             return [None] * len(places)
         try:
-            return [parse_event(os.pread(descriptor, length, start)) for start, length in places]
+            return [parse_event(pread(descriptor, length, start)) for start, length in places]
         finally:
             os.close(descriptor)
 

@@ -23,6 +23,7 @@ from dashboard.data.spans import (
     SpanName,
     SpanTable,
 )
+from toolkit.runfolder.portable import pread
 from toolkit.runfolder.records import SPAN, SPAN_START, SPAN_SUMMARY
 from toolkit.runfolder.safefile import open_regular
 from toolkit.timing.names import HOST_CLOCK
@@ -121,7 +122,7 @@ class SpanReader:
             while at < len(places):
                 stop = max(at + 1, int(np.searchsorted(starts, starts[at] + _READ_BYTES)))
                 first = int(starts[at])
-                data = os.pread(descriptor, int(starts[stop - 1] + lengths[stop - 1]) - first, first)
+                data = pread(descriptor, int(starts[stop - 1] + lengths[stop - 1]) - first, first)
                 self._add(data, first, starts[at:stop].tolist(), lengths[at:stop].tolist())
                 at = stop
                 if time.perf_counter() > until and at < len(places):

@@ -9,6 +9,7 @@ from typing import Final
 
 import orjson
 
+from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Block, Cursor, lines_of, parse_line, read_block
 from toolkit.runfolder.records import MAX_LINE_BYTES, Record
 from toolkit.runfolder.safefile import open_regular
@@ -70,7 +71,7 @@ def unended_line(path: Path, block: Block) -> bytes:
         return b""
     descriptor = open_regular(path)
     try:
-        rest = os.pread(descriptor, MAX_LINE_BYTES + 1, block.cursor.offset)
+        rest = pread(descriptor, MAX_LINE_BYTES + 1, block.cursor.offset)
     finally:
         os.close(descriptor)
     # Where a newline is in it now, the file grew since, and the line is one that came later.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from toolkit.runfolder.layout import CONTROL
+from toolkit.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd, is_ours, this_user
 from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file
 
 KnobValue: TypeAlias = bool | int | float | str
@@ -178,10 +179,10 @@ def is_name(text: str) -> bool:
 
 def _read_trusted(run_folder: Path) -> tuple[bytes, float]:
     """Return the bytes of the control file and when it was changed, having checked that they can only be ours."""
-    if os.open not in os.supports_dir_fd:  # Windows: no owners and modes to check, either
+    if not has_dir_fd():  # Windows: no owners and modes to check, either
         return _read_bounded(open_regular(run_folder / CONTROL))
     try:
-        folder = os.open(run_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = os.open(run_folder, os.O_RDONLY | DIRECTORY | SAFELY)
     except OSError as error:
         if error.errno in (
             errno.ENOTDIR,
@@ -200,7 +201,7 @@ def _read_trusted(run_folder: Path) -> tuple[bytes, float]:
 def _read_bounded(fd: int) -> tuple[bytes, float]:
     try:
         status = os.fstat(fd)
-        if hasattr(os, "geteuid"):
+        if this_user() is not None:
             _require_ours(status, CONTROL)
         if status.st_nlink > 1:  # 0 when it was replaced a moment ago: still whole, and still ours
             raise ControlRefused(f"{CONTROL} has {status.st_nlink} names (hard links), where one is allowed")
@@ -217,7 +218,7 @@ def _read_bounded(fd: int) -> tuple[bytes, float]:
 
 
 def _require_ours(status: os.stat_result, what: str) -> None:
-    if status.st_uid != os.geteuid():
+    if not is_ours(status):
         raise ControlRefused(f"{what} belongs to another user (uid {status.st_uid})")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.S_IMODE(status.st_mode)

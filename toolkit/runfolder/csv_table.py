@@ -21,10 +21,17 @@ from pathlib import Path
 
 from toolkit.runfolder.columns import FIRST_COLUMNS, Columns
 from toolkit.runfolder.layout import PRIVATE
+from toolkit.runfolder.portable import SAFELY, pread
 from toolkit.runfolder.records import Record
-from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file, open_regular
+from toolkit.runfolder.safefile import (
+    NO_FILE,
+    identity_of,
+    is_file,
+    is_sharing_violation,
+    open_regular,
+    rename_over,
+)
 
-_SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _PAGE = 4096
 _ROOM = 512
 """A row of another kind may be longer than the last one; with this much left of a page the next one mostly fits."""
@@ -90,7 +97,7 @@ class CsvTable:
         self._reset()
         try:
             os.close(open_regular(self.path))
-            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | _SAFELY)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | SAFELY)
         except OSError:
             return None
         ends = _read_ends(descriptor)
@@ -201,16 +208,26 @@ class CsvTable:
         temporary = self.path.with_name(f".{self.path.name}.{os.urandom(6).hex()}")
         descriptor: int | None = None
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | _SAFELY
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | SAFELY
             descriptor = os.open(temporary, flags, self._mode)
             rows = itertools.chain(self._old_rows(), (self._columns.parts(record) for record in batch))
             size = write_rows(descriptor, self._columns, rows)
-            os.replace(temporary, self.path)
+            try:
+                os.replace(temporary, self.path)
+            except PermissionError as error:
+                if not is_sharing_violation(error):
+                    raise
+                # Windows: neither of the two may be open.
+                self.close()
+                open_now, descriptor = descriptor, None
+                os.close(open_now)
+                rename_over(temporary, self.path)
+                descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | SAFELY)
         except BaseException:
             if descriptor is not None:
                 os.close(descriptor)
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
             raise
         self.close()
         self._take(descriptor)
@@ -331,12 +348,12 @@ class _Ends:
 def _read_ends(descriptor: int) -> _Ends | None:
     """Return what the header and the last whole row say; None where there is no table."""
     size = os.fstat(descriptor).st_size
-    head = os.pread(descriptor, min(size, 4 * _WRITE_BYTES), 0)
+    head = pread(descriptor, min(size, 4 * _WRITE_BYTES), 0)
     header, newline, _ = head.partition(b"\n")
     if not newline:
         return None
     start = max(0, size - _WRITE_BYTES)
-    tail = os.pread(descriptor, size - start, start)
+    tail = pread(descriptor, size - start, start)
     end = tail.rfind(b"\n") + 1
     try:
         names = _parse_header(header.decode("utf-8"))
@@ -355,7 +372,7 @@ def _count_rows(descriptor: int, *, size: int, columns: int) -> int | None:
     at = 0
     rows = -1  # the header
     while at < size:
-        block = os.pread(descriptor, min(_COUNTED_BYTES, size - at), at)
+        block = pread(descriptor, min(_COUNTED_BYTES, size - at), at)
         block = block[: block.rfind(b"\n") + 1]
         at += len(block)
         if not block or b"\0" in block or b"\r" in block:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.runfolder.codec import RecordError, decode
+from toolkit.runfolder.portable import pread
 from toolkit.runfolder.records import MAX_LINE_BYTES, Record
 from toolkit.runfolder.safefile import open_regular
 
@@ -231,7 +232,7 @@ def _behind_hole(descriptor: int, offset: int, end: int) -> int:
 def _pread(descriptor: int, length: int, offset: int) -> bytes:
     parts = []
     while length > 0:
-        part = os.pread(descriptor, length, offset)
+        part = pread(descriptor, length, offset)
         if not part:
             break
         parts.append(part)
