@@ -21,7 +21,7 @@ from toolkit.runfolder.journal import PREFIX, SUFFIX, Journal, shared_memory_fol
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import read_from
-from toolkit.runfolder.repair import repair_run
+from toolkit.runfolder.repair import recover_killed, repair_run
 from toolkit.telemetry import TelemetryLogger
 
 SHM = shared_memory_folders()
@@ -178,6 +178,37 @@ def test_a_stranger_s_journal_is_neither_obeyed_nor_in_the_way(place, journals, 
         "a journal of ours is none either, and the test proves nothing"
     )
     record_property("measured", f"{len(planted)} planted journals, 0 records taken from them, {took_s:.1f} s")
+
+
+@as_root
+@pytest.mark.parametrize("where", ["in the run's place", "beside it"])
+def test_the_records_of_a_killed_run_do_not_go_to_a_folder_that_a_stranger_made_with_its_run_json(
+    place, journals, where
+):
+    with TelemetryLogger("r", log_dir=place, system=False, csv=False) as log:
+        log.log_step(1, train_loss=1.0)
+    records = log.run_folder / "metrics.jsonl"
+    journal = journals(SHM[0], records, [forged(1_000)])
+    stolen = log.run_folder if where == "in the run's place" else place / "beside"
+    shutil.copytree(log.run_folder, place / "copy")
+    shutil.rmtree(log.run_folder)
+    (place / "copy").rename(stolen)
+    # Its records come right before those of the journal.
+    (stolen / "metrics.jsonl").write_bytes(forged(999))
+    for path in (stolen, *stolen.iterdir()):
+        os.chown(path, NOBODY, NOBODY)
+    with TelemetryLogger("next", log_dir=place, system=False, csv=False) as after:
+        left = after._run.recorder.recover_abandoned()
+
+    assert (stolen / "metrics.jsonl").read_bytes() == forged(999)
+    assert [one.path for one in left] == [journal]
+    assert journal.exists()
+    for path in (stolen, *stolen.iterdir()):
+        os.chown(path, 0, 0)
+    recover_killed(journal, after.run_folder)
+    assert (stolen / "metrics.jsonl").read_bytes() == forged(999) + forged(1_000), (
+        "or the test proves nothing"
+    )
 
 
 def test_things_in_shared_memory_that_are_called_like_a_journal_are_left_alone(tmp_path):

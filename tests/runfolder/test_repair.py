@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import stat
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from toolkit.runfolder.journal import Journal, journals_in
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.runfolder.portable import try_lock
-from toolkit.runfolder.repair import build_table, drain_journal, journals_of, repair_run
+from toolkit.runfolder.repair import build_table, drain_journal, journals_of, recover_killed, repair_run
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
 
@@ -183,6 +184,29 @@ def test_of_two_sessions_the_earlier_one_is_written_first_wherever_its_journal_i
 
     assert repair_run(run).recovered == 2
     assert seqs(run) == [0, 1, 2]
+
+
+def test_many_threads_that_recover_the_same_runs_write_each_record_once(tmp_path, shared):
+    runs = [make_run(tmp_path / f"run{number}", replace(OWNER, run_id=f"r{number}")) for number in range(6)]
+    for number, run in enumerate(runs):
+        leave_journal(
+            run, *[line(seq) for seq in range(1, 50)], owner=replace(OWNER, run_id=f"r{number}"), place=shared
+        )
+    begin = threading.Barrier(6)
+
+    def recover(near):
+        begin.wait()
+        while paths := list(journals_in(shared)):
+            for path in paths:
+                recover_killed(path, near)
+
+    threads = [threading.Thread(target=recover, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [seqs(run) for run in runs] == [list(range(50))] * 6
 
 
 def test_a_run_that_is_being_written_is_left_alone_though_no_journal_of_it_is_found(tmp_path, shared):

@@ -179,7 +179,7 @@ def recover_killed(path: Path, near: Path) -> Homeless | None:
         return None
     is_done = not journal.lines
     try:
-        record_file = None if is_done else _find_home(journal)
+        record_file = None if is_done else _find_home(journal, near)
         if record_file is not None:
             is_done = _append_missing(journal.lines, record_file) is not None
             return None
@@ -292,14 +292,21 @@ def _is_here(path: Path, head: Head, home: Path, record_file: Path) -> bool:
     return not _RunAt(made_for).may_own(path, head) and _continues(pending_lines(path), record_file)
 
 
-def _find_home(journal: AbandonedJournal) -> Path | None:
-    """Return the record file that a journal belongs to: where it was made, or in a folder beside it, or None."""
+def _find_home(journal: AbandonedJournal, near: Path) -> Path | None:
+    """Return the record file that a journal belongs to: where it was made, or in a folder beside it, or None.
+
+    In a log directory of several users another one may have put a folder there with the same run.json: it has to belong
+    to this user, or to whom the folder `near`, a run of this user's, belongs.
+    """
+    trusted = {this_user(), _owner_of(near)}
     head = journal.head
     made_for = Path(os.path.realpath(_folder_of(head.record_file)))
     folders = [made_for] if head.is_old else [made_for, *_siblings_of(made_for)]
     for folder in folders:
         record_file = _record_file_in(folder, head)
-        if not _is_inside(record_file, folder) or not _RunAt(folder).may_own(journal.path, head):
+        if _owner_of(folder) not in trusted or not _is_inside(record_file, folder):
+            continue
+        if not _RunAt(folder).may_own(journal.path, head):
             continue
         if folder == made_for or _continues(journal.lines, record_file):
             return record_file
@@ -373,7 +380,7 @@ def _homeless_beside(folder: Path) -> Iterator[Homeless]:
             is_beside = head is not None and _folder_of(head.record_file).parent == beside
             journal = hold_abandoned(path) if is_beside else None
             if journal is not None:
-                if journal.lines and _find_home(journal) is None:
+                if journal.lines and _find_home(journal, folder) is None:
                     yield _homeless(journal)
                 journal.close(remove=False)
 
