@@ -92,8 +92,8 @@ sys.exit(7)
 class Child:
     """A Python process that runs `source` behind `PREAMBLE`, with `arguments` in `sys.argv[1:]`.
 
-    `launcher` is what stands between the interpreter and the script, such as `-m torch.distributed.run`; `container`
-    what stands before the interpreter, such as `unshare --pid`.
+    `launcher` comes between the interpreter and the script, such as `-m torch.distributed.run`; `container` before the
+    interpreter, such as `unshare --pid`.
     """
 
     def __init__(

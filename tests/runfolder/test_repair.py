@@ -93,7 +93,7 @@ def test_a_journal_that_is_being_written_is_left_alone(tmp_path):
 
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
-    """A folder that stands for shared memory."""
+    """A folder in the place of shared memory."""
     shared = tmp_path / "shared"
     shared.mkdir()
     for module in (repair, journal):

@@ -215,8 +215,9 @@ class Journal:
         end = start + len(line)
         if end > self._limit:
             return self.append(line) if len(line) <= self._segment_bytes and self._begin_segment() else 0
-        if self._written_to is not None:
-            self._write_out(line, start)
+        written_to = self._written_to
+        if written_to is not None:
+            self._write_out(written_to, line, start)
         self._end = end
         self._memory[start:end] = line
         # One aligned eight-byte store: a kill sees either the old length or the new one, never half a line.
@@ -251,9 +252,10 @@ class Journal:
         if segment is None:
             return
         with self._moving:
-            if self._written_to is not None:
+            written_to = self._written_to
+            if written_to is not None:
                 # No line that comes here later may be followed by the rest of one that was here before.
-                self._write_out(bytes(self._words[COMMITTED + segment]), self._start_of(segment))
+                self._write_out(written_to, bytes(self._words[COMMITTED + segment]), self._start_of(segment))
             self._words[COMMITTED + segment] = 0
             is_given_back = segment >= _ALWAYS and self._give_back(segment)
             (self._unbacked if is_given_back else self._free).append(segment)
@@ -342,7 +344,7 @@ class Journal:
         if segment >= _ALWAYS and not spare._back(segment):
             return False
         if spare._written_to is not None:
-            spare._write_out(lines, start)
+            spare._write_out(spare._written_to, lines, start)
         spare._memory[start : start + committed] = lines
         spare._words[COMMITTED + segment] = committed
         return spare.trouble is None
@@ -374,12 +376,11 @@ class Journal:
         self._words = memoryview(self._memory)[: WORDS * 8].cast("Q")
         _let_go(memory, words, descriptor, self._identity)
 
-    def _write_out(self, data: bytes, at: int) -> None:
-        assert self._written_to is not None
+    def _write_out(self, descriptor: int, data: bytes, at: int) -> None:
         try:
-            written = pwrite(self._written_to, data, at)
+            written = pwrite(descriptor, data, at)
             if written != len(data):
-                _write_all(self._written_to, data[written:], at + written)
+                _write_all(descriptor, data[written:], at + written)
         except OSError as error:
             # The record goes its way through memory. A disk that fails may take long over it, so it is asked once.
             self.trouble = f"{type(error).__name__}: {error}"

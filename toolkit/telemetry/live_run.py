@@ -162,7 +162,8 @@ class LiveRun:
         self.keeper = Keeper(self._chores(), clock=clock, guard=guard)
         # By itself: a disk that does not answer holds up the keeper, and is a reason to hang.
         watching = [Chore(*chore) for chore in self.errors.chores]
-        watching.append(Chore("keeping the journal", _JOURNAL_EVERY_S, self.recorder.keep_journal))
+        if self.recorder.waits_for_no_disk:
+            watching.append(Chore(*self._keeping_the_journal))
         self._watchman = Keeper(watching, clock=clock, guard=guard, name="telemetry-watch")
 
     def start(self) -> None:
@@ -339,7 +340,13 @@ class LiveRun:
             )
             chores.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
             chores.append(("recovering killed runs", 3600.0, self._recover_killed_runs))
+        if not self.recorder.waits_for_no_disk:
+            chores.append(self._keeping_the_journal)
         return [Chore(*chore) for chore in chores]
+
+    @property
+    def _keeping_the_journal(self) -> tuple[str, float, Callable[[], None]]:
+        return "keeping the journal", _JOURNAL_EVERY_S, self.recorder.keep_journal
 
     def _recover_killed_runs(self) -> None:
         for left in self.recorder.recover_abandoned():

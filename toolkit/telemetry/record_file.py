@@ -33,7 +33,7 @@ class RecordFile:
         self.bytes_of_others = 0
         """Bytes that another process put into the file while we were writing it."""
         self.spoilt: deque[bytes] = deque()
-        """Lines of ours that nobody can read any more: another process put half a line before or into them."""
+        """Lines of ours that cannot be read any more: another process put half a line before or into them."""
         # What `sync` looks at too. Never held while the disk is waited for.
         self._lock = threading.Lock()
         self._descriptor: int | None = None

@@ -184,6 +184,11 @@ class Recorder:
                         homeless.append(found)
         return homeless
 
+    @property
+    def waits_for_no_disk(self) -> bool:
+        """Whether the journal is in shared memory, so that `keep_journal` waits for no disk."""
+        return self._journal.path is not None and self._journal.path.parent in shared_memory_folders()
+
     def keep_journal(self) -> None:
         """Look whether the journal is still there, and go on in another one where it is not.
 
@@ -312,7 +317,7 @@ class Recorder:
         if self.home.rank == 0 and not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
             left_undone.append("run.json could not be written in time")
         if not self._writer.is_stuck:
-            # Else the locks stay until the process ends: nobody may write what this disk may still be writing.
+            # Else the locks stay until the process ends: no other may write what this disk may still be writing.
             self._journal.close(remove=written)
             self._lock.close()
         if self._interrupt is not None:
