@@ -13,6 +13,9 @@ from dashboard.network_guard import LOOPBACK_NAMES, Doors, PublicUrl
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 8501
 
+QUEUE_LENGTH = 128
+"""How many connections may wait for the server to take them."""
+
 _PORTS_TRIED = 21
 _LOOPBACK_ADDRESS = "127.0.0.1"
 
@@ -95,7 +98,7 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
             # Without it a port stays taken for a minute after a server with open connections ended.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((address, port))
-        bound.listen(128)
+        bound.listen(QUEUE_LENGTH)
         bound.setblocking(False)
     except BaseException:
         bound.close()

@@ -24,14 +24,17 @@ from streamlit import config
 from streamlit.web import bootstrap
 from uvicorn.config import WS_PROTOCOLS
 
+from dashboard import terminal_log
 from dashboard.access.choice import Access
 from dashboard.access.login_file import CALLBACK_PATH, Login
 from dashboard.access.login_gate import LoginGate
 from dashboard.access.token_gate import RIGHTS_HEADER, TokenGate
 from dashboard.access.tokens import Keys
 from dashboard.assets import SCRIPTS, plotly_js_file, plotly_js_url, script_code, script_url
-from dashboard.listening import Listener
+from dashboard.connections import ConnectionLimits, taken_at_once
+from dashboard.listening import QUEUE_LENGTH, Listener
 from dashboard.network_guard import NetworkGuard
+from dashboard.page_messages import PageMessages
 from dashboard.preload import with_preloads
 from dashboard.theme import THEME_OPTIONS
 
@@ -54,7 +57,6 @@ class DashboardServer(uvicorn.Server):
     ) -> None:
         # A login with many groups fills several cookies; beyond 8 KiB of them the library would never answer.
         os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_LONGEST_HEADER))
-        logging.setLogRecordFactory(_with_plain_words(logging.getLogRecordFactory()))
         # Streamlit reads options while the application is built, so they come first.
         bootstrap.load_config_options(_known_here(streamlit_options(listener, access)))
         scripts, modules = (
@@ -70,7 +72,7 @@ class DashboardServer(uvicorn.Server):
             # Streamlit gets this section alone: from a file it would put other values into the environment.
             secrets={"auth": dict(access.auth)} if isinstance(access, Login) else None,
         )
-        pages = with_preloads(application, scripts, modules)
+        pages = with_preloads(PageMessages(application), scripts, modules)
         if isinstance(access, Keys):
             pages = TokenGate(pages, access, port=listener.port)
         elif isinstance(access, Login):
@@ -78,10 +80,14 @@ class DashboardServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 NetworkGuard(pages, listener.doors),
+                # The same for everyone, whatever else is installed: httptools takes headers of any length.
+                loop="asyncio",
+                http="h11",
                 ws="websockets-sansio" if "websockets-sansio" in WS_PROTOCOLS else "auto",
                 # Compressing what stays on this machine costs more than it saves; Streamlit leaves it off as well.
                 ws_per_message_deflate=False,
                 h11_max_incomplete_event_size=_LONGEST_HEADER,
+                backlog=taken_at_once(),
                 lifespan="on",
                 log_config=None,
                 access_log=False,
@@ -91,6 +97,7 @@ class DashboardServer(uvicorn.Server):
             )
         )
         self._listener = listener
+        self._limits = ConnectionLimits(self.server_state.connections)
         self._on_ready: Callable[[], None] = _nothing
         self._on_signal: Callable[[signal.Signals], None] = self._stop_on_signal
 
@@ -107,7 +114,8 @@ class DashboardServer(uvicorn.Server):
         """
         self._on_ready = on_ready or self._on_ready
         self._on_signal = on_signal or self._on_signal
-        self.run(sockets=[self._listener.socket])
+        with terminal_log.short_and_plain():
+            self.run(sockets=[self._listener.socket])
 
     def stop(self) -> None:
         """End `serve_until_stopped` soon; may be called from a signal handler and from any thread."""
@@ -115,7 +123,10 @@ class DashboardServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and tell the one who waits for it."""
+        self.config.http_protocol_class = self._limits.watched(self.config.http_protocol_class)
         await super().startup(sockets)
+        # `backlog` was both the length of the queue and how many are taken from it at once; the queue may be longer.
+        self._listener.socket.listen(QUEUE_LENGTH)
         # Nobody at the terminal can do anything about a stranger's odd request, which is a warning to uvicorn.
         # Said here, because Streamlit sets the levels of its own liking while it starts.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
@@ -123,6 +134,12 @@ class DashboardServer(uvicorn.Server):
             # Begun before the first browser asks: it needs a second to start itself.
             threading.Thread(target=_get_ready, name="getting ready", daemon=True).start()
             self._on_ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look once a second for connections that wait in vain; uvicorn calls this ten times as often."""
+        if counter % 10 == 0:
+            self._limits.close_stalled()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close what is open; a browser that does not hang up is no news."""
@@ -220,21 +237,6 @@ async def _not_here(_request: Request) -> Response:
 
 # Streamlit has these pages in any case, and complains in the terminal about settings that nobody made.
 _NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logout", CALLBACK_PATH))
-
-
-def _with_plain_words(make: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
-    """Return `make` with what strangers sent spelled out: a terminal obeys some characters."""
-
-    def make_plain(*args: object, **kwargs: object) -> logging.LogRecord:
-        record = make(*args, **kwargs)
-        if isinstance(record.args, tuple):
-            record.args = tuple(
-                ascii(word[:200]) if isinstance(word, str) and not word.isprintable() else word
-                for word in record.args
-            )
-        return record
-
-    return make_plain
 
 
 def _get_ready() -> None:

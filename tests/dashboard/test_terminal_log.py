@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from dashboard.terminal_log import MOST_OF_A_KIND, SPAN_S, short_and_plain
+from toolkit.telemetry.clock import ManualClock
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def printed(clock):
+    """What a library's own handler prints."""
+    text = io.StringIO()
+    logger = logging.getLogger("tests.some_library")
+    handler = logging.StreamHandler(text)
+    logger.addHandler(handler)
+    logger.propagate = False
+    with short_and_plain(clock.monotonic):
+        yield text
+    logger.removeHandler(handler)
+
+
+def complain(number=1, error=None):
+    for _ in range(number):
+        logging.getLogger("tests.some_library").error("%s is out of reach", "it", exc_info=error)
+
+
+def test_a_message_without_end_is_printed_a_few_times(printed):
+    complain(100_000)
+
+    lines = printed.getvalue().splitlines()
+    assert len(lines) == MOST_OF_A_KIND
+    assert lines[0] == "it is out of reach"
+    assert lines[-1] == "it is out of reach (no more of this kind for 10 minutes)"
+
+
+def test_later_it_is_printed_again_with_how_many_there_were(printed, clock):
+    complain(1_000)
+    clock.advance(SPAN_S)
+    complain()
+
+    assert printed.getvalue().endswith(
+        f"reach ({1_000 - MOST_OF_A_KIND} more of this kind were not printed)\n"
+    )
+
+
+def test_other_errors_are_printed_beside_it(printed):
+    complain(1_000)
+    complain(error=ValueError("another one"))
+    logging.getLogger("tests.some_library").warning("something else")
+
+    assert "ValueError: another one" in printed.getvalue()
+    assert printed.getvalue().endswith("something else\n")
+
+
+def test_what_a_stranger_sent_commands_no_terminal(printed):
+    logging.getLogger("tests.some_library").error("who is %s", "\x1b]0;owned\x07")
+
+    assert printed.getvalue() == "who is '\\x1b]0;owned\\x07'\n"
+
+
+def test_afterwards_everything_is_as_before(printed, clock):
+    before = logging.getLogRecordFactory()
+    with short_and_plain(clock.monotonic):
+        pass
+
+    assert logging.getLogRecordFactory() is before
