@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
+import stat
 import time
 import zlib
 from collections.abc import Callable
@@ -41,7 +43,11 @@ class Cached:
 
 
 class ColumnCache:
-    """A folder of files that may be deleted at any time. Nothing in it is believed that the log contradicts."""
+    """A folder of files that may be deleted at any time. Nothing in it is believed that the log contradicts.
+
+    The log cannot contradict every number, so folder and files must be this user's, and no other user's to write;
+    otherwise nothing is kept. The folder may lie where everybody can write, such as below /tmp.
+    """
 
     def __init__(self, folder: Path, *, max_bytes: int = 4_000_000_000) -> None:
         self._folder = folder
@@ -50,7 +56,9 @@ class ColumnCache:
     def load(self, log: Path) -> Cached | None:
         """Return what was saved for `log`, if it still is the beginning of that file; None otherwise."""
         try:
-            batch = pa.ipc.open_file(pa.memory_map(str(self._path(log)))).get_batch(0)
+            if self.distrusted() is not None:
+                return None
+            batch = pa.ipc.open_file(pa.BufferReader(_mapped(self._path(log)))).get_batch(0)
             # Lengths that a flipped bit has changed would be read beyond the end of the file, which ends the process.
             batch.validate(full=True)
             about = orjson.loads(batch.schema.metadata[b"about"])
@@ -80,6 +88,8 @@ class ColumnCache:
         temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self.distrusted() is not None:
+                return
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
                 writer.write_batch(batch)
@@ -108,11 +118,25 @@ class ColumnCache:
         """Where it is."""
         return self._folder
 
+    def distrusted(self) -> str | None:
+        """Return why nothing is kept in the folder, as the end of a sentence about it; None where it is, or can be."""
+        try:
+            link, folder = os.lstat(self._folder), os.stat(self._folder)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"cannot be used: {error.strerror}"
+        if not stat.S_ISDIR(folder.st_mode):
+            return "is no folder"
+        return _why_not_ours(link) or _why_not_ours(folder)
+
     def _path(self, log: Path) -> Path:
         return self._folder / f"{hashlib.sha256(os.fsencode(log)).hexdigest()[:32]}.arrow"
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
-        found = []
+        found: list[tuple[Path, os.stat_result]] = []
+        if self.distrusted() is not None:
+            return found
         with suppress(OSError):
             for entry in os.scandir(self._folder):
                 if entry.name.endswith(".arrow") and entry.is_file(follow_symlinks=False):
@@ -140,6 +164,30 @@ class ColumnCache:
                     with suppress(OSError):
                         if time.time() - entry.stat(follow_symlinks=False).st_mtime > _HALF_DONE_S:
                             os.unlink(entry.path)
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    """Return the bytes of `path` without reading them yet; a file that others could change, or shorten, is refused."""
+    descriptor = open_regular(path)
+    try:
+        # What was opened is asked, not the name: that may lead elsewhere a moment later.
+        trouble = _why_not_ours(os.fstat(descriptor))
+        if trouble is not None:
+            raise PermissionError(f"{path.name} {trouble}")
+        return pa.py_buffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    finally:
+        os.close(descriptor)
+
+
+def _why_not_ours(status: os.stat_result) -> str | None:
+    if not hasattr(os, "geteuid"):
+        return None
+    if status.st_uid != os.geteuid():
+        return f"belongs to another user (uid {status.st_uid})"
+    # A link can be written by anybody, says its mode, and by nobody, says the kernel.
+    if not stat.S_ISLNK(status.st_mode) and status.st_mode & 0o022:
+        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
 
 
 def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:

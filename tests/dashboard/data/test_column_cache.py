@@ -299,6 +299,96 @@ def test_a_spoiled_cache_is_not_believed(path, cache, spoil):
     assert everything(log) == everything(first)
 
 
+# ---------------------------------------------------------------- what others could have written
+
+
+def _forged(file):
+    """Change a number that the log cannot contradict: it would have to be read for that."""
+    batch = pa.ipc.open_file(file).get_batch(0)
+    names = batch.schema.names
+    about = orjson.loads(batch.schema.metadata[b"about"])
+    number = next(place for place, metric in enumerate(about["metrics"]) if metric[0] == "train_loss")
+    place = names.index(f"values{number}")
+    lists = [batch.column(name) for name in names]
+    values = np.full(len(lists[place].values), 66.0)
+    lists[place] = pa.LargeListArray.from_arrays(lists[place].offsets, pa.array(values))
+    forged = pa.RecordBatch.from_arrays(lists, names=names).replace_schema_metadata(batch.schema.metadata)
+    file.unlink()
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, forged.schema) as writer:
+        writer.write_batch(forged)
+    file.chmod(0o600)
+
+
+def _anothers_file(file):
+    os.chown(file, 12345, 12345)
+
+
+def _anothers_folder(file):
+    os.chown(file.parent, 12345, 12345)
+
+
+def _anothers_link(file):
+    real = file.parent.rename(file.parent.with_name("real"))
+    file.parent.symlink_to(real, target_is_directory=True)
+    os.lchown(file.parent, 12345, 12345)
+
+
+def _file_for_the_group(file):
+    file.chmod(0o660)
+
+
+def _folder_for_all(file):
+    file.parent.chmod(0o777)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="there are no owners and modes here")
+@pytest.mark.parametrize(
+    "give_away", [_anothers_file, _anothers_folder, _anothers_link, _file_for_the_group, _folder_for_all]
+)
+def test_what_another_user_could_have_written_is_not_believed(path, cache, give_away):
+    if os.geteuid() != 0 and give_away.__name__.startswith("_anothers"):
+        pytest.skip("only root can give a file to another user")
+    first, _ = opened(path, cache)
+    _forged(file_in(cache))
+    believed, health = opened(path, cache)
+    give_away(file_in(cache))
+
+    log, health_again = opened(path, cache)
+
+    assert health.from_cache
+    assert believed.recent("train_loss", 1).tolist() == [66.0], "the forgery would have been seen"
+    assert not health_again.from_cache
+    assert everything(log) == everything(first)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="there are no owners and modes here")
+def test_nothing_is_kept_in_a_folder_that_others_can_write(path, tmp_path):
+    folder = tmp_path / "waiting"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "somebody's.arrow").write_bytes(b"theirs")
+    cache = ColumnCache(folder)
+    opened(path, cache)
+
+    assert [file.name for file in folder.iterdir()] == ["somebody's.arrow"]
+    assert (cache.size(), cache.clear()) == (0, 0)
+    assert (folder / "somebody's.arrow").exists()
+    assert cache.distrusted() == "can be written by others (mode 0777)"
+
+
+def test_a_folder_that_is_a_link_of_ours_is_used(path, tmp_path):
+    (tmp_path / "large disk").mkdir(mode=0o700)
+    (tmp_path / "cache").symlink_to(tmp_path / "large disk", target_is_directory=True)
+    cache = ColumnCache(tmp_path / "cache")
+    opened(path, cache)
+
+    assert cache.distrusted() is None
+    assert opened(path, cache)[1].from_cache
+
+
+# ---------------------------------------------------------------- what may happen to it
+
+
 def test_a_deleted_cache_is_made_again(path, cache):
     first, _ = opened(path, cache)
     freed = cache.clear()
