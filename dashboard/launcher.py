@@ -33,6 +33,7 @@ _WRONG_OPTION = 2
 
 _PACKAGE = Path(__file__).resolve().parent
 _SECONDS_FOR_PAGES_TO_END = 0.5
+_NO_HOME = os.path.abspath("/nonexistent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +222,7 @@ def prepare(options: LaunchOptions) -> Prepared:
     settings = replace(options.settings, admission=_admission(access))
     os.environ.update(settings.to_environment())
     _leave_current_folder()
+    _have_a_home()
     # Imported here: it takes a second, and a wrong option is answered without it.
     from dashboard.server import DashboardServer
 
@@ -340,6 +342,19 @@ def _leave_current_folder() -> None:
     os.chdir(_PACKAGE)
 
 
+def _have_a_home() -> None:
+    """Name a home folder that does not exist where none is known: Streamlit does not start without one.
+
+    A container that runs as a user without a name (`docker run --user 12345`) may have none.
+    """
+    try:
+        if Path.home().is_absolute():
+            return
+    except RuntimeError:
+        pass
+    os.environ["USERPROFILE" if os.name == "nt" else "HOME"] = _NO_HOME
+
+
 def _is_well_kept(listener: Listener, access: Access) -> bool:
     """Say whether others come in by https alone, and only those who are asked for something."""
     public = listener.doors.public
@@ -384,9 +399,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _log_dir(text: str) -> Path:
-    path = Path(text).expanduser()
     if not text:
         raise argparse.ArgumentTypeError("'' is no folder; a folder with run folders is allowed")
+    path = _with_home(text)
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a file; a folder with run folders is allowed")
     return path.absolute()
@@ -404,7 +419,16 @@ def _file(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("'' is no file")
     # The process leaves the folder that this name is seen from.
-    return Path(text).expanduser().absolute()
+    return _with_home(text).absolute()
+
+
+def _with_home(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} begins with a home folder that is not known here; a path from / on is allowed"
+        ) from error
 
 
 def _public_url(text: str) -> PublicUrl:

@@ -31,13 +31,13 @@ _DELETED = "_deleted"
 
 
 @st.cache_resource(show_spinner=False)
-def _store(log_dirs: tuple[str, ...], cache_dir: str, read_only: bool) -> LocalStore:
+def _store(log_dirs: tuple[str, ...], cache_dir: str | None, read_only: bool) -> LocalStore:
     # Streamlit collects garbage after every region it draws, and would look at all of pandas and pyarrow each time.
     gc.collect()
     gc.freeze()
     return LocalStore(
         [Path(path) for path in log_dirs],
-        cache_dir=Path(cache_dir),
+        cache_dir=None if cache_dir is None else Path(cache_dir),
         read_only=read_only,
         # Asked at each change, in the tab that wants it: one store serves people with different rights.
         why_only_look=_why_only_look,
@@ -88,7 +88,7 @@ def local_store() -> LocalStore:
     started_with = settings()
     return _store(
         tuple(str(path) for path in started_with.log_dirs),
-        str(started_with.cache_dir),
+        None if started_with.cache_dir is None else str(started_with.cache_dir),
         started_with.read_only,
     )
 

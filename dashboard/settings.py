@@ -31,19 +31,24 @@ def default_log_dirs() -> tuple[Path, ...]:
     return (Path("logs").absolute(),)
 
 
-def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder this system keeps for what can be computed again; it may not exist yet."""
+def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the folder this system keeps for what can be computed again; it may not exist yet.
+
+    None where nothing says where that is: a container may run as a user without a home and without a name.
+    """
     environ = os.environ if environ is None else environ
-    if sys.platform == "win32":
-        local = environ.get("LOCALAPPDATA", "")
-        base = Path(local) if local else Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        chosen = environ.get("XDG_CACHE_HOME", "")
-        # The XDG specification tells to ignore a relative path here.
-        base = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
-    return base / _CACHE_NAME
+    named = environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
+    # The XDG specification says to ignore a relative path. On macOS the variable is not in use.
+    if sys.platform != "darwin" and os.path.isabs(named):
+        return Path(named) / _CACHE_NAME
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}
+    base = usual.get(sys.platform, home / ".cache")
+    # An empty or relative HOME would put the folder wherever the dashboard was started.
+    return base / _CACHE_NAME if base.is_absolute() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +77,15 @@ class DashboardSettings:
     read_only: bool = False
     """No control of running trainings, no labels, no deleting."""
 
-    cache_dir: Path = field(default_factory=default_cache_dir)
-    """Where the pages keep what they can compute again."""
+    cache_dir: Path | None = field(default_factory=default_cache_dir)
+    """Where the pages keep what they can compute again; None for nowhere."""
 
     admission: Admission = field(default_factory=Admission)
 
     def __post_init__(self) -> None:
         if not self.log_dirs:
             raise SettingsError("log_dirs must name at least one folder, got none")
-        for path in (*self.log_dirs, self.cache_dir):
+        for path in (*self.log_dirs, *([] if self.cache_dir is None else [self.cache_dir])):
             if not path.is_absolute():
                 raise SettingsError(f"log_dirs and cache_dir must be absolute paths, got {str(path)!r}")
 
@@ -92,11 +97,10 @@ class DashboardSettings:
             SettingsError: a variable is set to something that `to_environment` never writes.
         """
         environ = os.environ if environ is None else environ
-        cache_dir = environ.get(CACHE_DIR_VARIABLE, "")
         return cls(
             log_dirs=_parse_log_dirs(environ.get(LOG_DIRS_VARIABLE, "")) or default_log_dirs(),
             read_only=_parse_read_only(environ.get(READ_ONLY_VARIABLE, "")),
-            cache_dir=Path(cache_dir) if cache_dir else default_cache_dir(environ),
+            cache_dir=_parse_cache_dir(environ),
             admission=_parse_admission(environ.get(ADMISSION_VARIABLE, "")),
         )
 
@@ -106,9 +110,16 @@ class DashboardSettings:
             # JSON, because a path may contain whatever would separate it from the next one.
             LOG_DIRS_VARIABLE: json.dumps([str(path) for path in self.log_dirs]),
             READ_ONLY_VARIABLE: "1" if self.read_only else "0",
-            CACHE_DIR_VARIABLE: str(self.cache_dir),
+            CACHE_DIR_VARIABLE: "" if self.cache_dir is None else str(self.cache_dir),
             ADMISSION_VARIABLE: json.dumps(asdict(self.admission)),
         }
+
+
+def _parse_cache_dir(environ: Mapping[str, str]) -> Path | None:
+    text = environ.get(CACHE_DIR_VARIABLE)
+    if text is None:
+        return default_cache_dir(environ)
+    return Path(text) if text else None
 
 
 def _parse_log_dirs(text: str) -> tuple[Path, ...]:

@@ -47,9 +47,20 @@ def _started_with() -> None:
 def _cache() -> None:
     store = session.local_store()
     cache = store.cache
-    if cache is None:
-        return
     st.markdown("**Cache**")
+    if cache is None:
+        st.caption(
+            "None: this user has no home folder, and `XDG_CACHE_HOME` names no other. "
+            "Large logs are read again after each start."
+        )
+        return
+    trouble = cache.distrusted()
+    if trouble is not None:
+        st.warning(
+            f"{md(str(cache.folder), 200)} {trouble}, so nothing is kept there and nothing in it is believed. "
+            "Large logs are read again after each start."
+        )
+        return
     st.caption(
         f"Columns of large logs, {size(cache.size())}, in {md(str(cache.folder), 200)}. "
         "It may be deleted at any time: the logs themselves are elsewhere, and are read again."

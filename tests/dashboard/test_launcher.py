@@ -28,7 +28,8 @@ from dashboard.access.tokens import Keys, new_token
 from dashboard.network_guard import PublicUrl
 from dashboard.server import streamlit_options
 from dashboard.settings import DashboardSettings
-from tests.dashboard.serving import PATIENCE_S, RUN_DASHBOARD, dashboard, get, handshake
+from tests.attacks.visiting import Visitor
+from tests.dashboard.serving import PATIENCE_S, RUN_DASHBOARD, Started, dashboard, get, handshake
 from tests.project.markdown import ROOT
 
 
@@ -163,6 +164,51 @@ def test_it_calls_nobody_and_leaves_nothing_in_the_home_folder(tmp_path):
     assert made_in_home <= {".cache"}
     assert list(started.cwd.iterdir()) == []
     assert not (tmp_path / "no_such_folder").exists()
+
+
+WITHOUT_A_NAME = """
+import os, pwd, runpy, sys
+os.environ.clear()
+if sys.argv.pop(1) == "forget":
+    # User namespaces are not allowed here, so the list of users is taken away instead.
+    def getpwuid(uid):
+        raise KeyError(uid)
+    pwd.getpwuid = getpwuid
+else:
+    assert os.geteuid() == 12345, os.geteuid()
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_it_starts_and_shows_runs_for_a_user_without_a_home_and_a_name(tmp_path):
+    pytest.importorskip("pwd")
+    (tmp_path / "logs").mkdir()
+    as_user = ["unshare", "--user", "--map-user=12345", "--map-group=12345"]
+    try:
+        allowed = subprocess.run([*as_user, sys.executable, "-c", ""], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    command = [sys.executable, "-c", WITHOUT_A_NAME, "real" if allowed else "forget", str(RUN_DASHBOARD)]
+    options = ["--port", "0", "--no-browser", "--log-dir", str(tmp_path / "logs")]
+    with Started([*(as_user if allowed else ()), *command, *options], tmp_path) as started:
+        started.wait_until_ready()
+        with Visitor(started.port).tab() as tab:
+            runs = tab.open().text
+            about = tab.open("settings").text
+        code, _ = started.end()
+
+    assert (code, started.err) == (0, "")
+    assert str(tmp_path / "logs") in runs
+    assert "this user has no home folder" in about
+
+
+@pytest.mark.parametrize("option", ["--log-dir", "--token-file"])
+def test_a_home_that_is_not_known_is_named(option):
+    finished = run(option, "~no-such-user-5d1f/place")
+
+    assert finished.returncode == 2
+    assert "'~no-such-user-5d1f/place' begins with a home folder that is not known here" in finished.stderr
 
 
 def test_nothing_in_the_folder_it_is_started_in_is_believed(tmp_path):

@@ -81,6 +81,26 @@ def test_what_can_be_computed_again_goes_where_each_system_keeps_it(monkeypatch,
     assert default_cache_dir(environ) == Path(folder).expanduser() / "ai-toolkit-telemetry"
 
 
+@pytest.mark.parametrize("home", [None, "relative"])
+def test_a_user_without_a_home_has_no_cache(monkeypatch, tmp_path, home):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dashboard.settings.sys.platform", "linux")
+    if home is None:
+        monkeypatch.delenv("HOME", raising=False)
+        monkeypatch.setattr("pathlib.Path.home", _no_home)
+    else:
+        monkeypatch.setenv("HOME", home)
+    settings = DashboardSettings.from_environment({})
+
+    assert settings.cache_dir is None
+    assert DashboardSettings.from_environment(settings.to_environment()) == settings
+    assert default_cache_dir({"XDG_CACHE_HOME": "/elsewhere"}) == Path("/elsewhere/ai-toolkit-telemetry")
+
+
+def _no_home():
+    raise RuntimeError("Could not determine home directory.")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
