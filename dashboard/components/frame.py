@@ -89,6 +89,9 @@ def open_run(*, with_worst: bool = True) -> RunPage | None:
     except UnknownRun as error:
         faces.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
         return None
+    if runs.find(key) is None:
+        # One of very many, which is listed from now on.
+        runs = store.list_runs()
     session.show_run(key)
     session.set_live(key, card.live)
     page = RunPage(key, store)

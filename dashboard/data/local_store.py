@@ -48,6 +48,8 @@ from toolkit.runfolder.records import START, Record
 from toolkit.timing.chrome_trace import trace_of_run
 
 _SCAN_EVERY_S: Final = 0.5
+_MOST_LOOKED_FOR: Final = 100
+"""Runs that are not there, and are looked for between two scans; each of them costs a look at every name."""
 _TREND_BUDGET_S: Final = 0.2
 _IN_USE_S: Final = 60.0
 """What somebody looked at within this time is not let go, whatever it takes."""
@@ -79,6 +81,7 @@ class LocalStore:
         self._listings = [RootListing(root, number) for number, root in enumerate(self.roots)]
         self._runs: dict[str, Found] = {}
         self._problems: tuple[str, ...] = ()
+        self._not_found: set[str] = set()
         self._scanned_at = -1.0
         self._scan_ms = 0.0
         self._logs: dict[tuple[str, int], RunLog] = {}
@@ -97,7 +100,11 @@ class LocalStore:
             cards = [card_of(found, moment) for found in self._runs.values()]
             cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
             return RunList(
-                cards=tuple(cards), roots=self.roots, problems=self._problems, read_ms=self._scan_ms
+                cards=tuple(cards),
+                roots=self.roots,
+                problems=self._problems,
+                roots_cut=tuple(listing.root for listing in self._listings if listing.is_cut),
+                read_ms=self._scan_ms,
             )
 
     def _scan(self, *, again: bool = False) -> None:
@@ -115,6 +122,7 @@ class LocalStore:
                 if runs.setdefault(run.key, run) is not run:
                     problems.append(f"two folders go by the name {run.key}, and only one of them is shown")
         self._runs, self._problems = runs, tuple(problems)
+        self._not_found.clear()
         self._scanned_at = time.monotonic()
         self._scan_ms = (time.perf_counter() - began) * 1000
 
@@ -128,8 +136,22 @@ class LocalStore:
                 self._scan(again=True)
                 found = self._runs.get(key)
             if found is None:
+                found = self._find_unlisted(key)
+            if found is None:
                 raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
             return found
+
+    def _find_unlisted(self, key: str) -> Found | None:
+        """Return a run that is there and not listed, because there are too many; None where it is not there."""
+        if key in self._not_found or len(self._not_found) >= _MOST_LOOKED_FOR:
+            return None
+        for listing in self._listings:
+            found = listing.find(key) if listing.is_cut else None
+            if found is not None:
+                self._runs[key] = found
+                return found
+        self._not_found.add(key)
+        return None
 
     def card(self, key: str) -> RunCard:
         """Return one run as a list shows it, as far as its records have been read."""

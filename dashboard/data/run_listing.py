@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,11 @@ from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import LOST, RUNNING, Status, work_out_status
 
 _MAX_SESSIONS = 1_000_000
-_MAX_FOLDERS = 20_000
+_MAX_RUNS = 20_000
+_MAX_NAMED = 100
+"""Runs that somebody opened by their address, although the list leaves them out."""
+_SETTLED_NS = 10_000_000_000
+"""A folder that is still being filled may get its first file within the same tick of its clock."""
 _MAX_LINKS_NAMED = 20
 _SAMPLE_BYTES = 8 * 1024
 _LOSSES = ("train_loss_mean", "train_loss", "loss")
@@ -51,16 +56,31 @@ class RootListing:
         self.root = root
         self._number = number
         self._found: dict[str, Found] = {}
+        self._named: dict[str, None] = {}
+        self._without_run: dict[str, int] = {}
+        self.is_cut = False
+        """Whether there are more runs than are listed."""
 
     def scan(self) -> tuple[list[Found], list[str]]:
-        """Return the run folders there are now, and in words what was passed over."""
+        """Return the run folders there are now, and in words what was passed over.
+
+        Of very many only the newest are returned, and those that `find` was asked for.
+        """
         problems: list[str] = []
         found: dict[str, Found] = {}
+        self.is_cut = False
         try:
-            for name in self._folders(problems):
+            names = self._folders(problems)
+            changed = self._changed(names) if len(names) > _MAX_RUNS else {}
+            for name in self._newest_first(changed) if changed else names:
                 run = self._look_at(name)
-                if run is not None:
+                if run is None:
+                    self._remember_without_run(name, changed)
+                elif len(found) < _MAX_RUNS + len(self._named):
                     found[name] = run
+                else:
+                    self.is_cut = True
+                    break
         except FileNotFoundError:
             problems.append(f"{clean(str(self.root))} does not exist yet")
         except OSError as error:
@@ -68,8 +88,30 @@ class RootListing:
         self._found = found
         return list(found.values()), problems
 
-    def _folders(self, problems: list[str]) -> Iterator[str]:
-        seen = links = 0
+    def find(self, key: str) -> Found | None:
+        """Return the run with this key, listed or not; from now on the list has it."""
+        # By what the folder itself says: nothing that a stranger put into an address is joined to a path.
+        try:
+            with os.scandir(self.root) as entries:
+                name = next((entry.name for entry in entries if self._is_called(entry, key)), None)
+        except OSError:
+            return None
+        run = self._look_at(name) if name is not None else None
+        if name is None or run is None:
+            return None
+        self._named.pop(name, None)
+        self._named[name] = None
+        if len(self._named) > _MAX_NAMED:
+            del self._named[next(iter(self._named))]
+        self._found[name] = run
+        return run
+
+    def _is_called(self, entry: os.DirEntry[str], key: str) -> bool:
+        is_hidden = entry.name.startswith(".")
+        return not is_hidden and self.key_of(entry.name) == key and entry.is_dir(follow_symlinks=False)
+
+    def _folders(self, problems: list[str]) -> list[str]:
+        names, links = [], 0
         with os.scandir(self.root) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
@@ -79,13 +121,30 @@ class RootListing:
                     if links <= _MAX_LINKS_NAMED:
                         problems.append(f"{clean(entry.name)} is a link and is not followed")
                 elif entry.is_dir(follow_symlinks=False):
-                    seen += 1
-                    if seen > _MAX_FOLDERS:
-                        problems.append(f"only the first {_MAX_FOLDERS:,} folders are shown")
-                        return
-                    yield entry.name
+                    names.append(entry.name)
         if links > _MAX_LINKS_NAMED:
             problems.append(f"{links - _MAX_LINKS_NAMED:,} more links are not followed")
+        return names
+
+    def _changed(self, names: Iterable[str]) -> dict[str, int]:
+        """Return when each folder was last changed: a run replaces files in its own for as long as it lives."""
+        changed: dict[str, int] = {}
+        for name in names:
+            with suppress(OSError):
+                changed[name] = os.lstat(os.path.join(self.root, name)).st_mtime_ns
+        return changed
+
+    def _newest_first(self, changed: Mapping[str, int]) -> list[str]:
+        """Return the folders that were opened by name, then the others; without those that held no run before."""
+        still = {name: at for name, at in self._without_run.items() if changed.get(name) == at}
+        self._without_run = still
+        named = [name for name in self._named if name in changed]
+        others = changed.keys() - still.keys() - set(named)
+        return [*named, *sorted(others, key=lambda name: (-changed[name], name))]
+
+    def _remember_without_run(self, name: str, changed: Mapping[str, int]) -> None:
+        if name in changed and time.time_ns() - changed[name] > _SETTLED_NS:
+            self._without_run[name] = changed[name]
 
     def _look_at(self, name: str) -> Found | None:
         known = self._found.get(name)
@@ -93,12 +152,12 @@ class RootListing:
         place = os.path.join(self.root, name)
         try:
             manifest_at = _stat(f"{place}/{MANIFEST}")
-            labels_at = _stat(f"{place}/{LABELS}")
             log_at = _stat(f"{place}/{METRICS_JSONL}") if manifest_at is None else None
+            if manifest_at is None and log_at is None:
+                return None
+            labels_at = _stat(f"{place}/{LABELS}")
         except OSError as error:
             return self._unreadable(name, self.root / name, f"{clean(name)}: {error.strerror}")
-        if manifest_at is None and log_at is None:
-            return None
         signature = (*_signature(manifest_at), *_signature(labels_at), *_signature(log_at))
         if known is not None and known.signature == signature:
             return known

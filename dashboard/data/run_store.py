@@ -99,6 +99,8 @@ class RunList:
     roots: tuple[Path, ...]
     problems: tuple[str, ...] = ()
     """Folders that could not be listed or were refused, in words."""
+    roots_cut: tuple[Path, ...] = ()
+    """Those of `roots` of whose runs only the newest are here; any other can still be asked for by its key."""
     read_ms: float = 0.0
 
     def find(self, key: str) -> RunCard | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -21,7 +22,7 @@ from dashboard.components.frame import GLYPHS
 from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.group import Group, mean_and_spread
-from dashboard.data.run_store import RunCard, RunStore, Series, XAxis
+from dashboard.data.run_store import RunCard, RunStore, Series, UnknownRun, XAxis
 from dashboard.data.words import clean, count, md, short_number
 
 _MOST: Final = 8
@@ -40,6 +41,8 @@ def main() -> None:
         faces.no_runs(runs.roots)
         return
     cards = {card.key: card for card in runs.cards}
+    if runs.roots_cut:
+        cards.update(_named_and_not_listed(store, cards))
     keys = _pick_runs(cards)
     tag = _pick_tag(runs.cards)
     if len(keys) < 2 and not tag:
@@ -136,6 +139,15 @@ def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
     elif not keys and "runs" in st.query_params:
         del st.query_params["runs"]
     return keys
+
+
+def _named_and_not_listed(store: RunStore, cards: Mapping[str, RunCard]) -> dict[str, RunCard]:
+    words = [part for word in st.query_params.get_all("runs") for part in (word, *word.split(","))]
+    found = {}
+    for key in [word for word in dict.fromkeys(words) if word not in cards][: 2 * _MOST]:
+        with suppress(UnknownRun):
+            found[key] = store.card(key)
+    return found
 
 
 def _named_in_url(cards: Mapping[str, RunCard]) -> list[str]:

@@ -111,6 +111,11 @@ def _list(store: RunStore, text: str, statuses: Sequence[str], archived: bool, o
         + (f" · {count(hidden)} archived hidden" if hidden else "")
         + f" · watching {', '.join(md(str(root), 80) for root in runs.roots)} · listed in {runs.read_ms:.0f} ms"
     )
+    for root in runs.roots_cut:
+        st.caption(
+            f"{md(str(root), 80)} holds more runs than are listed here. These are the newest; "
+            "any other opens by its address: `/overview?run=NAME`."
+        )
     _problems(runs)
 
 

@@ -22,6 +22,7 @@ def test_whoever_puts_a_million_files_beside_the_runs_hides_none_and_costs_a_bou
     tmp_path, record_property
 ):
     runs, files, links = longer(1_500, 100_000), longer(3_000, 1_000_000), longer(500, 50_000)
+    empty = longer(500, 100_000)
     root = tmp_path / "logs"
     an_ordinary_run(root, "good")
     for number in range(runs):
@@ -30,6 +31,8 @@ def test_whoever_puts_a_million_files_beside_the_runs_hides_none_and_costs_a_bou
         (folder / METRICS_JSONL).touch()
     for number in range(files):
         (root / f"f{number}").touch()
+    for number in range(empty):
+        (root / f"e{number}").mkdir()
     for number in range(links):
         (root / f"l{number}").symlink_to("good")
     script = """
@@ -43,6 +46,7 @@ def test_whoever_puts_a_million_files_beside_the_runs_hides_none_and_costs_a_bou
         found = store.list_runs()
         took = time.perf_counter() - began
         store.list_runs()
+        assert store.card("r0").key == "r0"
         assert len(found.problems) <= 30, len(found.problems)
         assert all(len(problem) < 500 for problem in found.problems)
         main(["show", sys.argv[1]])
@@ -64,7 +68,9 @@ def test_whoever_puts_a_million_files_beside_the_runs_hides_none_and_costs_a_bou
     assert int(shown) == min(runs + 1, 20_000)
     assert float(peak) < 1500
     record_property(
-        "measured", f"{runs:,} runs, {files:,} files, {links:,} links: {shown} listed in {took} s, {peak} MB"
+        "measured",
+        f"{runs:,} runs, {empty:,} empty folders, {files:,} files, {links:,} links: "
+        f"{shown} listed in {took} s, {peak} MB",
     )
 
 

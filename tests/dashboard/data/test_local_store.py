@@ -12,6 +12,7 @@ import pytest
 
 from dashboard.data import local_store, run_listing
 from dashboard.data.local_store import LocalStore
+from dashboard.data.run_listing import RootListing
 from dashboard.data.run_store import Refused, RunStore, UnknownRun
 from tests.dashboard.run_folders import BEGAN, append, dead_pid, step_record, write_run
 from toolkit.runfolder.labels import Labels
@@ -269,6 +270,115 @@ def test_the_newest_sign_of_life_comes_first_and_folders_that_are_no_runs_do_not
 
     assert keys(store) == ["live", "new", "old"]
     assert store.list_runs().problems == ()
+
+
+# ---------------------------------------------------------------- more than are listed
+
+
+def age(folder, seconds):
+    os.utime(folder, (time.time() - seconds,) * 2)
+
+
+@pytest.fixture
+def at_most_five(monkeypatch):
+    monkeypatch.setattr(run_listing, "_MAX_RUNS", 5)
+
+
+def many(root, number):
+    """Runs of which the first one is the oldest, among as many folders without a run that are all newer."""
+    for place in range(number):
+        age(write_run(root, f"r{place}", [], sessions=[range(3)]), 1000 - place)
+        (root / f"a{place}").mkdir()
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_folders_without_a_run_take_no_place_in_the_list(root, store):
+    many(root, 5)
+
+    assert sorted(keys(store)) == ["r0", "r1", "r2", "r3", "r4"]
+    assert store.list_runs().roots_cut == ()
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_of_too_many_runs_the_newest_are_listed(root, store):
+    many(root, 9)
+
+    assert sorted(keys(store)) == ["r4", "r5", "r6", "r7", "r8"]
+    assert store.list_runs().roots_cut == (root,)
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_a_run_that_is_not_listed_opens_by_its_name_and_is_listed_from_then_on(root, store):
+    many(root, 9)
+    keys(store)
+
+    assert store.card("r0").name == "r0"
+    assert store.metrics("r0") is not None
+    assert sorted(keys(store)) == ["r0", "r4", "r5", "r6", "r7", "r8"]
+    for nobody in ("a0", "nope", "..", ".", "", "../logs/r0", str(root / "r0"), "r0/", "r0\0"):
+        with pytest.raises(UnknownRun):
+            store.card(nobody)
+
+
+@posix
+@pytest.mark.usefixtures("at_most_five")
+def test_a_link_or_a_hidden_folder_does_not_open_by_its_name_either(root, store, tmp_path):
+    many(root, 9)
+    write_run(tmp_path, "outside")
+    (root / "link").symlink_to(tmp_path / "outside")
+    write_run(root, ".hidden")
+
+    for nobody in ("link", ".hidden"):
+        with pytest.raises(UnknownRun):
+            store.card(nobody)
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_runs_that_are_opened_by_name_do_not_push_out_the_newest_and_are_forgotten_at_last(
+    root, store, monkeypatch
+):
+    monkeypatch.setattr(run_listing, "_MAX_NAMED", 2)
+    many(root, 9)
+    for name in ("r0", "r1", "r2"):
+        store.card(name)
+
+    assert sorted(keys(store)) == ["r1", "r2", "r4", "r5", "r6", "r7", "r8"]
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_a_folder_that_held_no_run_is_looked_at_again_when_something_was_put_into_it(
+    root, store, monkeypatch
+):
+    many(root, 5)
+    for place in range(5):
+        age(root / f"a{place}", 5000)
+    keys(store)
+    looked = []
+    look_at = RootListing._look_at
+    monkeypatch.setattr(
+        RootListing, "_look_at", lambda self, name: looked.append(name) or look_at(self, name)
+    )
+    keys(store)
+    before = sorted(looked)
+    (root / "a3" / "metrics.jsonl").touch()
+
+    assert before == ["r0", "r1", "r2", "r3", "r4"]
+    assert "a3" in keys(store)
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_whoever_asks_for_runs_that_are_not_there_costs_a_bounded_look(root, store, monkeypatch):
+    many(root, 9)
+    monkeypatch.setattr(LocalStore, "_scan", lambda store, *, again=False: None)
+    asked = []
+    monkeypatch.setattr(RootListing, "find", lambda self, key: asked.append(key))
+    for listing in store._listings:
+        listing.is_cut = True
+    for number in range(1000):
+        with pytest.raises(UnknownRun):
+            store.card(f"nope{number % 500}")
+
+    assert len(asked) == 100
 
 
 def test_a_log_directory_that_is_not_there_yet_is_said(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 pytest.importorskip("streamlit")
@@ -212,3 +214,21 @@ def test_a_picked_run_that_vanishes_is_not_replaced_by_another(logs):
     tab.run()
 
     assert list(tab.session_state[table_key(tab)]["selection"]["rows"]) == []
+
+
+def test_a_run_beyond_those_that_are_listed_opens_by_its_address(logs, monkeypatch):
+    monkeypatch.setattr("dashboard.data.run_listing._MAX_RUNS", 2)
+    for number in range(4):
+        folder = write_run(logs, f"r{number}")
+        os.utime(folder, (number, number))
+    listed = open_page("runs")
+    overview = open_page("overview", "r0")
+    compared = open_page("compare", runs="r1,r3")
+
+    assert is_well(listed)
+    assert sorted(names(listed)) == ["r2", "r3"]
+    assert "holds more runs than are listed here" in said(listed)
+    assert is_well(overview)
+    assert "r0" in next(box for box in overview.sidebar.selectbox if box.label == "Run").value
+    assert is_well(compared)
+    assert compared.multiselect(key="_compared").value == ["r1", "r3"]
