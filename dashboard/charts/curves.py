@@ -20,6 +20,8 @@ _MAX_MARKS: Final = 60
 _MAX_LABELS: Final = 10
 _LABEL_SHARE: Final = 0.1
 """Words nearer to each other than this share of the width would stand on each other."""
+_NOISE: Final = 1e-9
+_ROOM_AROUND: Final = 0.1
 _TONES_WORST_FIRST: Final = {"critical": 0, "warning": 1}
 _AXIS_TITLES: Final = {"step": "step", "time": "", "elapsed": "time", "epoch": "epoch"}
 
@@ -342,19 +344,51 @@ def _y_range(curves: Sequence[Curve], look: Look) -> tuple[float | None, float |
         if not edges:
             return None, None
         low, high = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
-        room = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-        return low - room, high + room
+        return _with_room(low, high, 0.05)
     if look.window is None:
-        return None, None
+        return _around_a_constant(curves, look)
     # Zoomed in along the axis, the height fits what is inside the window: spikes, and what was begun again.
     values = [value for curve in curves for value in _heights(curve, look.window)]
     values += [level.y for level in look.levels if values]
     lows, highs = values, values
     if not lows or not highs:
         return None, None
-    low, high = min(lows), max(highs)
-    room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
-    return low - room, high + room
+    return _with_room(min(lows), max(highs), 0.06)
+
+
+def _with_room(low: float, high: float, share: float) -> tuple[float, float]:
+    bottom, top = frame_around(low, high)
+    room = (high - low) * share
+    return (low - room, high + room) if bottom is None or top is None else (bottom, top)
+
+
+def _around_a_constant(curves: Sequence[Curve], look: Look) -> tuple[float | None, float | None]:
+    """Return a frame around what never changes, such as a learning rate; two Nones for what does.
+
+    Left to itself the chart goes 1 above and below, whatever the value: 0.0001 would be drawn as 0.
+    """
+    if look.log_y:
+        # A decade above and below, which is fine.
+        return None, None
+    values = [value for curve in curves for value in _heights(curve, (-math.inf, math.inf))]
+    values += [level.y for level in look.levels] + [limit for limit, _ in look.limits]
+    return frame_around(min(values), max(values), from_zero=look.from_zero) if values else (None, None)
+
+
+def frame_around(
+    low: float, high: float, *, from_zero: bool = False
+) -> tuple[float, float] | tuple[None, None]:
+    """Return where the axis of a constant begins and ends; two Nones where `low` and `high` differ by more than noise.
+
+    The average of equal numbers differs from them in its last digit, and a chart would show nothing but that.
+    """
+    size = max(abs(low), abs(high))
+    room = size * _ROOM_AROUND or 1.0
+    if high - low > size * _NOISE or not math.isfinite(size + room):
+        return None, None
+    if not from_zero:
+        return low - room, high + room
+    return (low - room, 0.0) if high < 0 else (0.0, high + room)
 
 
 def _heights(curve: Curve, window: Window) -> list[float]:

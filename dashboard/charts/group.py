@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dashboard.charts.curves import Figure
+import numpy as np
+
+from dashboard.charts.curves import Figure, frame_around
 from dashboard.charts.packing import packed
 from dashboard.charts.palette import series_color
 from dashboard.data.group import Group
@@ -20,11 +22,18 @@ def group_figure(group: Group, *, log_y: bool = False) -> Figure:
         ),
         _line(group.x, group.mean, "mean", 2.0, series_color(0)),
     ]
+    yaxis: dict[str, Any] = {"type": "log" if log_y else "linear", "fixedrange": True, "zeroline": False}
+    values = np.concatenate([group.low, group.high])
+    values = values[np.isfinite(values)]
+    if len(values) and not log_y:
+        bottom, top = frame_around(float(values.min()), float(values.max()))
+        if bottom is not None:
+            yaxis["range"] = [bottom, top]
     return {
         "data": data,
         "layout": {
             "xaxis": {"title": {"text": "step"}, "zeroline": False},
-            "yaxis": {"type": "log" if log_y else "linear", "fixedrange": True, "zeroline": False},
+            "yaxis": yaxis,
             "hovermode": "x unified",
             "showlegend": False,
             "margin": {"l": 8, "r": 10, "t": 10, "b": 8},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dashboard.charts.curves import Figure
+from dashboard.charts.curves import Figure, frame_around
 from dashboard.charts.palette import series_color
 from dashboard.data.speed import Group, Job, step_time
 from dashboard.data.words import html_text
@@ -18,10 +18,15 @@ def speed_figure(groups: Sequence[Group]) -> Figure:
     """Return the rows of `groups` from top to bottom; each group has a colour and a symbol of its own."""
     jobs = [(number, group, job) for number, group in enumerate(groups) for job in group.jobs]
     row_of = {(job.run, job.session): -row for row, (_, _, job) in enumerate(jobs)}
+    xaxis: dict[str, Any] = {"title": {"text": "seconds a step"}, "zeroline": False, "fixedrange": True}
+    times = [edge for _, _, job in jobs for edge in (job.p10, job.p90)]
+    left, right = frame_around(min(times), max(times)) if times else (None, None)
+    if left is not None:
+        xaxis["range"] = [left, right]
     return {
         "data": [_trace(number, group, row_of) for number, group in enumerate(groups)],
         "layout": {
-            "xaxis": {"title": {"text": "seconds a step"}, "zeroline": False, "fixedrange": True},
+            "xaxis": xaxis,
             # The labels stand above their rows: beside them they would leave a phone no room for the chart.
             "yaxis": {
                 "showticklabels": False,

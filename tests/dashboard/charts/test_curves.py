@@ -50,6 +50,75 @@ def is_json(figure):
     return True
 
 
+# ---------------------------------------------------------------- what never changes
+
+
+CONSTANTS = (1e-4, 0.0, 1e8, -3.5, 1e-12, 2.0**-149, 1e300)
+
+
+def is_inside(value, frame):
+    """Whether a line at `value` stands in the middle of `frame`, and its distance from the edges fits its size."""
+    low, high = frame
+    return low < value < high and (high - low) <= max(0.5 * abs(value), 2.0 if value == 0 else 0.0)
+
+
+@pytest.mark.parametrize(
+    "look", [Look(), Look(window=(2, 30)), Look(clip=True)], ids=["whole", "window", "clip"]
+)
+@pytest.mark.parametrize("smoothing", [0.0, 0.9])
+@pytest.mark.parametrize("value", CONSTANTS)
+def test_a_constant_has_an_axis_around_itself(value, smoothing, look):
+    drawn = figure([value] * 40, look, smoothing=smoothing, window=look.window)
+
+    assert is_json(drawn)
+    assert is_inside(value, drawn["layout"]["yaxis"]["range"])
+
+
+def test_noise_in_the_last_digit_is_not_all_there_is_to_see():
+    drawn = figure([1e-4 * (1 + step % 2 * 1e-12) for step in range(40)])
+
+    assert drawn["layout"]["yaxis"]["range"] == pytest.approx([0.9e-4, 1.1e-4])
+
+
+@pytest.mark.parametrize(
+    ("value", "frame"), [(5.0, [0.0, 5.5]), (0.0, [0.0, 1.0]), (1e-6, [0.0, 1.1e-6]), (-2.0, [-2.2, 0.0])]
+)
+def test_a_constant_that_is_drawn_from_zero_on_has_zero_at_one_edge(value, frame):
+    drawn = figure([value] * 40, Look(from_zero=True))
+
+    assert drawn["layout"]["yaxis"]["range"] == pytest.approx(frame)
+
+
+def test_a_curve_that_changes_is_left_to_the_chart():
+    assert "range" not in figure([1.0, 1.001, 1.0])["layout"]["yaxis"]
+    assert "range" not in figure([1.0, math.nan, 2.0])["layout"]["yaxis"]
+    assert "range" not in figure([math.nan, math.nan])["layout"]["yaxis"]
+    assert "range" not in figure([1.7e308] * 3)["layout"]["yaxis"], "there is no number above it"
+
+
+def test_a_limit_far_from_a_constant_stays_in_sight():
+    assert "range" not in figure([5.0] * 40, Look(limits=((80.0, "80 GB"),)))["layout"]["yaxis"]
+
+
+def test_on_a_logarithmic_axis_the_chart_does_it_well():
+    assert "range" not in figure([1e-4] * 40, Look(log_y=True))["layout"]["yaxis"]
+
+
+def test_two_constants_share_one_frame():
+    curves = [Curve(series=series_of([value] * 40), label="lr") for value in (1e-4, 1e-4)]
+    apart = [Curve(series=series_of([value] * 40), label="lr") for value in (1e-4, 2e-4)]
+
+    assert curve_figure(curves, Look())["layout"]["yaxis"]["range"] == pytest.approx([0.9e-4, 1.1e-4])
+    assert "range" not in curve_figure(apart, Look())["layout"]["yaxis"]
+
+
+def test_a_group_of_runs_with_one_learning_rate_has_an_axis_around_it():
+    group = mean_and_spread([series_of([1e-4] * 10), series_of([1e-4] * 10)])
+
+    assert group_figure(group)["layout"]["yaxis"]["range"] == pytest.approx([0.9e-4, 1.1e-4])
+    assert "range" not in group_figure(group, log_y=True)["layout"]["yaxis"]
+
+
 # ---------------------------------------------------------------- numbers
 
 

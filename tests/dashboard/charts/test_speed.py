@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from dashboard.charts.speed import speed_figure, speed_height
 from tests.dashboard.step_times import group, step_times
 
@@ -32,6 +36,16 @@ def test_a_job_that_was_too_short_is_an_empty_point():
     figure = speed_figure([group("a", [step_times(1), step_times(2, 15)])])
 
     assert figure["data"][0]["marker"]["symbol"] == ["circle", "circle-open"]
+
+
+def test_jobs_that_all_took_the_same_have_an_axis_around_it():
+    equal = group("a", [step_times(1), step_times(2)])
+    jobs = [replace(job, p10=0.002, median=0.002, p90=0.002) for job in equal.jobs]
+
+    assert speed_figure([replace(equal, jobs=jobs)])["layout"]["xaxis"]["range"] == pytest.approx(
+        [0.0018, 0.0022]
+    )
+    assert "range" not in speed_figure([equal])["layout"]["xaxis"]
 
 
 def test_more_jobs_get_more_room():
