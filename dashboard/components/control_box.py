@@ -84,8 +84,6 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
     # Whichever of the two is used, the other begins anew under a new name. Set by hand instead, it would still
     # stand at its old value in the browser, and a click on Apply at that moment would send that as a change.
     slider_key, number_key = f"{kept_key} slider {kept['typed']}", f"{kept_key} number {kept['dragged']}"
-    st.session_state.setdefault(slider_key, _nearest(kept["value"]))
-    st.session_state.setdefault(number_key, kept["value"])
 
     def keep(widget: str, how: str) -> None:
         before = st.session_state[kept_key]
@@ -95,13 +93,15 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
         if before[other] == kept[other]:
             st.session_state[kept_key] = {
                 **before,
-                "value": int(st.session_state[widget]),
+                "value": _as_shown(st.session_state[widget]),
                 how: before[how] + 1,
             }
 
     st.select_slider(
         "Log every … steps",
         _NOTCHES,
+        # Not by way of the session: a browser that misses the first of two quick drawings would begin at 5.
+        value=_nearest(kept["value"]),
         key=slider_key,
         on_change=keep,
         args=(slider_key, "dragged"),
@@ -109,20 +109,24 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
         help=f"The run takes {LOG_EVERY_LOW} to {LOG_EVERY_HIGH}, and changes at most every 30 s.",
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
+        # A browser keeps a number outside of a box's limits to itself, and the old one would be sent.
+        # So there are none, not even those that a box for whole numbers has by itself.
         shown = st.number_input(
             "steps",
-            min_value=LOG_EVERY_LOW,
-            max_value=LOG_EVERY_HIGH,
-            step=5,
+            value=float(kept["value"]),
+            step=5.0,
+            format="%.0f",
             key=number_key,
             on_change=keep,
             args=(number_key, "typed"),
             disabled=off,
             label_visibility="collapsed",
         )
-        if st.button("Apply", key=f"_apply {key}", disabled=off, type="primary"):
-            # What the box shows, and not what was kept of it: that a change was told of first is nobody's promise.
-            ask(store, key, {"log_every": int(shown)}, f"log every {int(shown)}")
+        applied = st.button("Apply", key=f"_apply {key}", disabled=off, type="primary")
+    # What the box shows, and not what was kept of it: that a change was told of first is nobody's promise.
+    steps = _as_shown(shown)
+    if _is_within("log every", steps, LOG_EVERY_LOW, LOG_EVERY_HIGH, is_asked=applied) and applied:
+        ask(store, key, {"log_every": steps}, f"log every {steps}")
 
 
 def _buttons(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
@@ -184,19 +188,46 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: b
             whole = kind == "int"
             new = st.number_input(
                 label,
-                low,
-                high,
-                _start(_number(value, kind), low, high, kind),
-                1 if whole else None,
-                format=None if whole else "%.6g",
+                value=float(_start(_number(value, kind), low, high, kind)),
+                step=1.0 if whole else None,
+                format="%.0f" if whole else "%.15g",
                 key=widget,
                 disabled=off,
                 help=bounds,
             )
+            new = _as_shown(new) if whole else new
         else:
             new = st.text_input(label, clean(str(value or ""))[:MAX_TEXT], key=widget, disabled=off)
-        if st.button("Set", key=f"{widget} set", disabled=off):
-            ask(store, key, {"knobs": {name: new}}, f"{name} = {new}")
+        is_set = st.button("Set", key=f"{widget} set", disabled=off)
+    if _is_within(name, new, low, high, is_asked=is_set) and is_set:
+        ask(store, key, {"knobs": {name: new}}, f"{name} = {new}")
+
+
+def _is_within(name: str, value: object, low: float | None, high: float | None, *, is_asked: bool) -> bool:
+    """Say whether the run takes `value`; where it does not, say so on the page, and that nothing was sent."""
+    if not isinstance(value, (int, float)):
+        return True
+    if (low is None or low <= value) and (high is None or value <= high):
+        return True
+    if low is None or high is None:
+        takes = f"at most {_exact(high)}" if high is not None else f"at least {_exact(low or 0)}"
+    else:
+        takes = f"{_exact(low)} to {_exact(high)}"
+    wrong = f"{md(name, 60)} {_exact(value)}: the run takes {takes}."
+    if is_asked:
+        st.error(f"{wrong} Nothing was sent.")
+    else:
+        st.caption(f":red[{wrong}]")
+    return False
+
+
+def _as_shown(value: float) -> int:
+    """Return the whole number that a box without digits behind the point shows for `value`."""
+    return math.floor(value + 0.5)
+
+
+def _exact(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.12g}"
 
 
 def _bounds(about: Mapping[str, Any], kind: object) -> tuple[float | None, float | None]:

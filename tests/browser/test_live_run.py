@@ -20,6 +20,7 @@ from tests.browser.looking import (
     wait_for_query,
 )
 from tests.lengths import is_long
+from toolkit.runfolder.control import read_request
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +124,17 @@ def test_apply_sends_the_number_that_was_just_typed_however_soon_it_is_clicked(s
         expect(side.get_by_text(f"log every {typed}:").first).to_be_visible()
         expect(side.get_by_role("spinbutton")).to_have_value(str(typed))
         settle(page)
+    # What the run does not take is refused: neither it nor the number before it is sent.
+    sent = read_request(training.folder)
+    for typed in ("5000", "4", "100000000000000000000"):
+        side.get_by_role("spinbutton").fill(typed)
+        page.keyboard.press("Tab")
+        side.get_by_role("button", name="Apply").click()
+        refusal = f"log every {typed}: the run takes 5 to 2000. Nothing was sent."
+        expect(side.get_by_text(refusal)).to_be_visible()
+        expect(side.get_by_role("spinbutton")).to_have_value(typed)
+        settle(page)
+    assert read_request(training.folder) == sent
 
 
 @pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
@@ -141,6 +153,10 @@ def test_apply_sends_what_the_slider_was_dragged_to(shown, training, page):
 
 def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growing, page):
     shown.open(page, "/overview", run="growing")
+    # The box begins at what the run does, and a rate that never changes is drawn where it is.
+    expect(sidebar(page).get_by_role("spinbutton")).to_have_value("10")
+    frame = chart(page, "Learning rate").evaluate("div => div._fullLayout.yaxis.range")
+    assert frame == pytest.approx([0.9e-4, 1.1e-4])
     refresh_every(page, "2 s")
     drag(page, "Loss", 0.2, 0.5)
     wait_for_query(page, "q.has('from') && q.has('to')")

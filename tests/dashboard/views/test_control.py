@@ -162,6 +162,52 @@ def test_the_slider_and_the_number_follow_each_other(run):
 
 
 @pytest.mark.parametrize(
+    ("typed", "limit"),
+    [(5000, "at most 2000"), (4, "at least 5"), (-1, "at least 5"), (2**52, "at most 2000")],
+)
+def test_a_log_interval_outside_the_limits_is_refused_and_not_the_old_one_sent(run, typed, limit):
+    tab = open_page("overview", "r")
+    tab.sidebar.number_input[0].set_value(typed).run()
+
+    assert f"log every {typed}: the run takes 5 to 2000." in said(tab), "before anything is asked"
+
+    button(tab, "Apply").click().run()
+
+    assert tab.sidebar.number_input[0].value == typed
+    assert f"log every {typed}: the run takes 5 to 2000. Nothing was sent." in said(tab)
+    assert "pending" not in said(tab)
+    assert not (run / CONTROL).exists()
+
+    tab.sidebar.number_input[0].set_value(30)
+    button(tab, "Apply").click().run()
+
+    assert "Nothing was sent" not in said(tab)
+    assert read_request(run).log_every == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "limit"),
+    [("depth", 10, "1 to 9"), ("depth", 0, "1 to 9"), ("lr_scale", 10.0000001, "0.1 to 10")],
+)
+def test_a_knob_outside_its_limits_is_refused_and_not_the_old_value_sent(run, name, typed, limit):
+    tab = open_page("overview", "r")
+    tab.sidebar.number_input(key=f"_knob r {name}").set_value(typed)
+
+    tab.sidebar.button(key=f"_knob r {name} set").click().run()
+
+    assert f"{name} {typed}: the run takes {limit}. Nothing was sent." in said(tab)
+    assert not (run / CONTROL).exists()
+
+
+def test_no_box_that_sends_something_keeps_a_number_to_the_browser(run):
+    boxes = open_page("overview", "r").sidebar.number_input
+
+    assert len(boxes) == 3
+    # Beyond its limits a browser shows what was typed, and says nothing of it to the server.
+    assert [(box.min, box.max) for box in boxes] == [(None, None)] * 3
+
+
+@pytest.mark.parametrize(
     ("status", "more", "words"),
     [
         (
