@@ -12,7 +12,7 @@ from dashboard.asgi import AsgiApp, Message, Receive, Send
 _PASSED_ON: Final = frozenset(("rerun_script", "stop_script", "app_heartbeat"))
 """Draw the page, stop drawing it, stay connected.
 
-Streamlit knows more of them, and asks nobody whether the sender may: `clear_cache` throws away what every tab of
+Streamlit knows more of them, and takes them from any viewer: `clear_cache` throws away what every tab of
 every viewer has read, `load_git_info` returns names of files, others upload, watch and write files or stop the server.
 No page of ours sends one of those.
 """
@@ -59,7 +59,7 @@ class PageMessages:
 
 
 def _is_passed_on(content: bytes | None) -> bool | None:
-    """Say whether Streamlit gets this message; None where it is none."""
+    """Say whether Streamlit gets this message; None where it is not a message."""
     if content is None:
         # A text, where every message is binary.
         return None

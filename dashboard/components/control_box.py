@@ -123,7 +123,7 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
             label_visibility="collapsed",
         )
         applied = st.button("Apply", key=f"_apply {key}", disabled=off, type="primary")
-    # What the box shows, and not what was kept of it: that a change was told of first is nobody's promise.
+    # What the box shows, and not what was kept of it: its change may be reported after the click.
     steps = _as_shown(shown)
     if _is_within("log every", steps, LOG_EVERY_LOW, LOG_EVERY_HIGH, is_asked=applied) and applied:
         ask(store, key, {"log_every": steps}, f"log every {steps}")

@@ -184,7 +184,7 @@ def _why_not_ours(status: os.stat_result) -> str | None:
         return None
     if status.st_uid != os.geteuid():
         return f"belongs to another user (uid {status.st_uid})"
-    # A link can be written by anybody, says its mode, and by nobody, says the kernel.
+    # The mode of a link means nothing.
     if not stat.S_ISLNK(status.st_mode) and status.st_mode & 0o022:
         return f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
     return None

@@ -25,7 +25,7 @@ from toolkit.runfolder.status import LOST, RUNNING, Status, work_out_status
 _MAX_SESSIONS = 1_000_000
 _MAX_RUNS = 20_000
 _MAX_NAMED = 100
-"""Runs that somebody opened by their address, although the list leaves them out."""
+"""Runs that were opened by their address, although the list leaves them out."""
 _SETTLED_NS = 10_000_000_000
 """A folder that is still being filled may get its first file within the same tick of its clock."""
 _MAX_LINKS_NAMED = 20

@@ -99,7 +99,7 @@ def test_without_a_descriptor_left_it_says_so_a_few_times_and_lives_on(small, re
     try:
         # Nothing below the highest number in use can be opened from now on, as if they were all taken.
         resource.prlimit(small.process.pid, resource.RLIMIT_NOFILE, (1, allowed[1]))
-        # accept() fails once a second for as long as somebody waits. This is time for it to print, not to succeed.
+        # accept() fails once a second for as long as a connection waits. This is time for it to print, not to succeed.
         end = time.monotonic() + longer(3, 40)
         while time.monotonic() < end:
             with socket.socket() as connection:
@@ -151,7 +151,7 @@ def test_who_begins_a_request_and_does_not_finish_it_is_hung_up_on(small):
         assert small.slow.recv(1) == b""
 
 
-def test_half_open_connections_keep_nobody_out_and_print_nothing(small, record_property):
+def test_half_open_connections_keep_no_one_out_and_print_nothing(small, record_property):
     before = printed(small)
     process = psutil.Process(small.process.pid)
     with half_open(small.port, longer(DESCRIPTORS + 50, 2 * DESCRIPTORS)) as held:

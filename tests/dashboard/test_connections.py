@@ -40,7 +40,7 @@ class WebSocket:
 
 
 class Door:
-    """The connections of a server, with a clock that stands still until it is moved."""
+    """The connections of a server, with a clock that only the test moves."""
 
     def __init__(self, most=3):
         self.connections = set()

@@ -70,7 +70,7 @@ def test_only_what_pages_send_reaches_streamlit(name):
     assert received == ([content] if name in PASSED_ON else [])
 
 
-def test_a_viewer_clears_nobodys_cache_and_stays_connected():
+def test_a_viewer_clears_no_cache_and_stays_connected():
     heartbeat = BackMsg(app_heartbeat=True).SerializeToString()
 
     received, code, _ = deliver(
@@ -133,7 +133,7 @@ st.text(f"what was read: {read()}")
 
 
 @pytest.mark.timeout(300)
-def test_what_was_read_stays_read_when_somebody_who_may_only_look_asks_to_forget_it(tmp_path):
+def test_a_viewer_that_asks_to_clear_the_cache_clears_it_for_no_one(tmp_path):
     (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / "page.py").write_text(PAGE)
     steer, look = "steer-" + "0123456789" * 3, "look-" + "0123456789" * 3

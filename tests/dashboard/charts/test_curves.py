@@ -57,7 +57,7 @@ CONSTANTS = (1e-4, 0.0, 1e8, -3.5, 1e-12, 2.0**-149, 1e300)
 
 
 def is_inside(value, frame):
-    """Whether a line at `value` stands in the middle of `frame`, and its distance from the edges fits its size."""
+    """Whether a line at `value` is inside `frame`, and its distance from the edges fits its size."""
     low, high = frame
     return low < value < high and (high - low) <= max(0.5 * abs(value), 2.0 if value == 0 else 0.0)
 

@@ -366,13 +366,13 @@ def test_nothing_is_kept_in_a_folder_that_others_can_write(path, tmp_path):
     folder = tmp_path / "waiting"
     folder.mkdir()
     folder.chmod(0o777)
-    (folder / "somebody's.arrow").write_bytes(b"theirs")
+    (folder / "theirs.arrow").write_bytes(b"theirs")
     cache = ColumnCache(folder)
     opened(path, cache)
 
-    assert [file.name for file in folder.iterdir()] == ["somebody's.arrow"]
+    assert [file.name for file in folder.iterdir()] == ["theirs.arrow"]
     assert (cache.size(), cache.clear()) == (0, 0)
-    assert (folder / "somebody's.arrow").exists()
+    assert (folder / "theirs.arrow").exists()
     assert cache.distrusted() == "can be written by others (mode 0777)"
 
 

@@ -315,9 +315,9 @@ def test_a_run_that_is_not_listed_opens_by_its_name_and_is_listed_from_then_on(r
     assert store.card("r0").name == "r0"
     assert store.metrics("r0") is not None
     assert sorted(keys(store)) == ["r0", "r4", "r5", "r6", "r7", "r8"]
-    for nobody in ("a0", "nope", "..", ".", "", "../logs/r0", str(root / "r0"), "r0/", "r0\0"):
+    for key in ("a0", "nope", "..", ".", "", "../logs/r0", str(root / "r0"), "r0/", "r0\0"):
         with pytest.raises(UnknownRun):
-            store.card(nobody)
+            store.card(key)
 
 
 @posix
@@ -328,9 +328,9 @@ def test_a_link_or_a_hidden_folder_does_not_open_by_its_name_either(root, store,
     (root / "link").symlink_to(tmp_path / "outside")
     write_run(root, ".hidden")
 
-    for nobody in ("link", ".hidden"):
+    for key in ("link", ".hidden"):
         with pytest.raises(UnknownRun):
-            store.card(nobody)
+            store.card(key)
 
 
 @pytest.mark.usefixtures("at_most_five")
