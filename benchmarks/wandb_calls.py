@@ -179,8 +179,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--all", action="store_true", help="list the names that are answered, too")
     options = parser.parse_args(argv)
-    # What is left out is listed; the warnings that its names give would be the same list once more.
-    logging.getLogger("toolkit.telemetry").setLevel(logging.ERROR)
     together = Found()
     scripts = whole = unread = 0
     for path in _scripts(options.folder):
@@ -210,4 +208,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # What is left out is listed; the warnings that its names give would be the same list once more.
+    logging.getLogger("toolkit.telemetry").setLevel(logging.ERROR)
     sys.exit(main())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import sys
+import threading
 
 import pytest
 
@@ -34,6 +37,31 @@ def _a_machine_without_jobs_or_accounts(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+
+
+@pytest.fixture(autouse=True)
+def _state_of_the_process_is_restored():
+    """Undo what a library or a script does to its whole process: the next test of this worker expects a new one."""
+    loggers = [logging.getLogger(name) for name in ("toolkit", "toolkit.telemetry")]
+    before = [(log, log.level, log.disabled, log.propagate) for log in loggers]
+    disabled = logging.root.manager.disable
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    hooks = sys.excepthook, threading.excepthook
+    yield
+    for log, level, is_disabled, propagate in before:
+        log.setLevel(level)
+        log.disabled, log.propagate = is_disabled, propagate
+    logging.disable(disabled)
+    for number, handler in handlers.items():
+        # None stands for a handler that was not set from Python.
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+    sys.excepthook, threading.excepthook = hooks
+
+
+_SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
+]
 
 
 @pytest.fixture(scope="session", autouse=True)

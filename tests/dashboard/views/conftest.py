@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 
 import pytest
 
@@ -10,12 +12,24 @@ pytest.importorskip("streamlit")
 
 import streamlit as st
 
+from dashboard import charts, components, data
 from dashboard.data.completion_reader import CompletionReader
 from dashboard.data.local_store import LocalStore
 from dashboard.settings import DashboardSettings
 from toolkit.runfolder import status
 
 _PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_module_is_imported():
+    """Import what pages import before any test replaces a name.
+
+    A module that is first imported while a name is replaced would keep the replacement for every later test.
+    """
+    for package in (data, charts, components):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
 
 
 @pytest.fixture(autouse=True)
