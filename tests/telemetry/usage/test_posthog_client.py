@@ -22,6 +22,11 @@ pytest.importorskip("posthog")
 EVENT = UsageEvent(name="run-start", time=1_700_000_000.25, properties={"os": "linux", "$ip": "0.0.0.0"})
 
 
+@pytest.fixture(autouse=True)
+def _time_for_a_slow_machine_to_answer(monkeypatch):
+    monkeypatch.setattr(posthog_client, "REQUEST_TIMEOUT_S", 60.0)
+
+
 def test_what_arrives_is_the_event_and_nothing_else(monkeypatch):
     monkeypatch.setenv("POSTHOG_RELEASE_ID", "orchid-release")
     with receiving() as server:
