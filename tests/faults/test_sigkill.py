@@ -49,7 +49,7 @@ for name in sys.argv[2:]:
     TelemetryLogger(name, log_dir=sys.argv[1], log_every=1, resume=True).close()
 """
 
-KILLS = longer(200, 1_000)
+KILLS = longer(60, 1_000)
 
 WAYS_TO_LOG = """
 # Logs in the way that is asked for until it is killed. `done[n]` is how many records of series n were acknowledged.

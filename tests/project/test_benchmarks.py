@@ -26,24 +26,16 @@ from tests.lengths import is_long
 QUICK = Options(quick=True, only=(NOTHING.name, BARE.name, OURS.name))
 
 
-SHORT = [
-    log_cost,
-    large_values,
-    span_cost,
-    cpu_per_record,
-    import_cost,
-    memory,
-    kill_loss,
-    diagnose_cost,
-    gpu_loop,
-]
-"""A short look at a loop that keeps a pace takes half a minute all the same."""
+SHORT = [log_cost, import_cost, gpu_loop]
+"""Those that take seconds."""
+
+OTHERS = [large_values, span_cost, cpu_per_record, memory, kill_loss, diagnose_cost, paced]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "benchmark",
-    [*SHORT, *([paced] if is_long() else [])],
+    [*SHORT, *(OTHERS if is_long() else [])],
     ids=lambda module: module.__name__.split(".")[-1],
 )
 def test_a_short_look_comes_to_figures(benchmark, capsys):
