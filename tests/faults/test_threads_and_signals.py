@@ -159,6 +159,60 @@ print(f"returned={returned}")
     assert len(steps) >= ended.number("returned"), "each call that returned has its record"
 
 
+def test_each_ordinary_exception_of_the_scripts_signal_handler_arrives(tmp_path, start, record_property):
+    ended = start(
+        """
+        # A time limit as people write it, in a loop that does nothing but log.
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
+        log.log_start()
+        raised = arrived = returned = 0
+        is_open = False
+
+        def handle(signal_number, frame):
+            global raised
+            if is_open:
+                raised += 1
+                raise TimeoutError("too slow")
+
+        signal.signal(signal.SIGALRM, handle)
+        step = 0
+        while raised < 400:
+            step += 1
+            try:
+                is_open = True
+                signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.000003 * (step % 50))
+                for turn in range(20):
+                    log.log_step(20 * step + turn, train_loss=1.0, text="a")
+                    with log.span("forward"), log.span("mine"):
+                        pass
+                    log.log_event("mine", value=turn)
+                    returned += 1
+                is_open = False
+            except TimeoutError:
+                is_open = False
+                arrived += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        log.log_event("behind")
+        assert log.flush(60), "a lock was left held"
+        log.close()
+        print(f"raised={raised}")
+        print(f"arrived={arrived}")
+        print(f"returned={returned}")
+        print(f"swallowed={log.guard.total}")
+        sys.exit(7)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 7, ended.err
+    assert ended.number("arrived") == ended.number("raised")
+    assert not ended.number("swallowed"), ended.err
+    records = whole_run(tmp_path / "run")
+    assert events(records, "behind")
+    assert len(events(records, "mine")) >= ended.number("returned"), "each call that returned has its record"
+    record_property("measured", f"{ended.number('raised'):.0f} raised in calls of ours, all of them arrived")
+
+
 def test_an_object_that_logs_while_it_is_destroyed_is_no_trouble(tmp_path, start):
     ended = start(
         """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.script_interrupts import pass_on_interrupt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +34,9 @@ def look_at(path: Any, timeout_s: float, guard: Guard) -> CheckpointFiles:
     looking = threading.Thread(target=look, name="telemetry-size", daemon=True)
     try:
         looking.start()
-    except RuntimeError:
-        # No more threads: the checkpoint is told of without its size.
+    except RuntimeError as error:
+        pass_on_interrupt(error)
+        # No more threads: the checkpoint is recorded without its size.
         return CheckpointFiles()
     looking.join(timeout_s)
     return found[0] if found else CheckpointFiles()

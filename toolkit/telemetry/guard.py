@@ -9,6 +9,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from toolkit.telemetry.script_interrupts import interrupt_behind, pass_on_interrupt
+
 _log = logging.getLogger("toolkit.telemetry")
 
 _P = ParamSpec("_P")
@@ -39,6 +41,8 @@ _S = TypeVar("_S", bound=HasGuard)
 
 class Guard:
     """Counts the failures of telemetry, says the first of each kind once, and lets training go on.
+
+    An exception that a signal handler of the script raises in the middle of a call is the script's, and passes through.
 
     A kind is what was being done plus the exception's type. `on_first` is told of each new kind, so that the
     run folder itself says what went wrong; it must not raise, and is never called from within itself.
@@ -75,6 +79,7 @@ class Guard:
             except MisuseError:
                 raise
             except Exception as error:
+                pass_on_interrupt(error)
                 self.report(doing, error)
 
         return call
@@ -121,7 +126,9 @@ class Guard:
                     self.on_first(doing, error)
             finally:
                 self._reporting.busy = False
-        except Exception:  # a broken logging handler or __str__ of the user's must not reach the loop either
+        except Exception as failure:
+            # A broken logging handler or __str__ of the user's must not reach the loop either.
+            pass_on_interrupt(failure)
             self.counts["reporting a failure"] = self.counts.get("reporting a failure", 0) + 1
 
 
@@ -133,7 +140,7 @@ def _speakable(text: str) -> str:
 def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T | None]:
     """Make a method swallow and count whatever goes wrong in it, and do nothing where its object is not live.
 
-    `KeyboardInterrupt` and `SystemExit` belong to the user and pass through.
+    `KeyboardInterrupt`, `SystemExit` and what a signal handler of the script raises are the user's, and pass through.
     """
 
     @wraps(method)
@@ -145,6 +152,7 @@ def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_
         except MisuseError:
             raise
         except Exception as error:
+            pass_on_interrupt(error)
             self.guard.report(method.__name__, error)
             return None
 
@@ -155,7 +163,8 @@ def describe_error(error: BaseException, longest: int = 500) -> str:
     """Return the type and message of `error`, at most `longest` characters of it, whatever its `__str__` does."""
     try:
         text = str(error)
-    except Exception:
+    except Exception as failure:
+        pass_on_interrupt(failure)
         text = "its message could not be read"
     return f"{type(error).__name__}: {text[:longest]}" if text else type(error).__name__
 
@@ -177,6 +186,11 @@ class _Watch:
     ) -> bool:
         if error is None or not isinstance(error, Exception) or isinstance(error, MisuseError):
             return False
+        interrupt = interrupt_behind(error)
+        if interrupt is error:
+            return False
+        if interrupt is not None:
+            raise interrupt
         self._guard.report(self._doing, error)
         return True
 

@@ -105,12 +105,15 @@ class TelemetryLogger:
         self.guard.strict = options.strict
         self._clock = clock or SystemClock()
         is_set_up = False
-        with self.guard.watch_but_for(OptionsError, "setting up the run"):
-            self._set_up(run_name, config, sinks)
-            is_set_up = True
-        if not is_set_up:
-            # A bug of ours, or a machine at its limits: the training goes on, and nothing is logged of it.
-            self._give_up()
+        try:
+            with self.guard.watch_but_for(OptionsError, "setting up the run"):
+                self._set_up(run_name, config, sinks)
+                is_set_up = True
+        finally:
+            if not is_set_up:
+                # A bug of ours, or a machine at its limits: the training continues, and nothing is logged of it. Or the
+                # script was interrupted: it has no logger, so no thread of one may stay.
+                self._give_up()
 
     def _set_up(self, run_name: str, config: Mapping[str, Any] | None, sinks: Sequence[Sink]) -> None:
         self._gate, self._ends = StepGate(), OneEnd()

@@ -12,6 +12,7 @@ import orjson
 from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.intake import MUCH, Intake
+from toolkit.telemetry.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.span_times import AllTimes
 from toolkit.telemetry.steps import BLOCK, MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.values import Values, is_finite_number
@@ -175,9 +176,9 @@ class StepRecords:
             finally:
                 try:
                     lock.release()
-                except RuntimeError:
+                except RuntimeError as error:
                     # Interrupted while another thread had it: there is nothing to let go of.
-                    pass
+                    pass_on_interrupt(error)
             take_any(step, True, record, scalars)
 
         def adjust(step: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from toolkit.telemetry.guard import Guard, describe_error
 from toolkit.telemetry.intake import Intake
 from toolkit.telemetry.record_file import RecordFile
+from toolkit.telemetry.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.writer_lock import WriterLock
 
 _RETRY_S = 0.2
@@ -39,9 +40,9 @@ class _Bell:
         """Wake whoever waits, or will wait next."""
         try:
             self._silence.release()
-        except RuntimeError:
+        except RuntimeError as error:
             # It rings already.
-            pass
+            pass_on_interrupt(error)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it rings, at most `timeout_s`."""

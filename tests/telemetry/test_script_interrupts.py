@@ -1,0 +1,227 @@
+"""What the script's own signal handler raises in the middle of a call of ours reaches the script; the rest does not."""
+
+import functools
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+import toolkit
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.script_interrupts import interrupt_behind
+from toolkit.telemetry.start_record import EnvironmentProbe
+
+RAISED = TimeoutError("the script's own limit")
+
+
+def by_function(signum, frame):
+    raise RAISED
+
+
+def by_any_arguments(*given):
+    raise RAISED
+
+
+def with_other_names(number, _, more=None):
+    number, _ = signal.Signals(number), None
+    raise RAISED
+
+
+def once(signum, frame):
+    signal.signal(signum, signal.SIG_DFL)
+    raise RAISED
+
+
+def calling_others(signum, frame):
+    [by_function_of_its_own(number) for number in range(1)]
+
+
+def by_function_of_its_own(_):
+    raise RAISED
+
+
+def wrapped(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return call
+
+
+class Handler:
+    def method(self, signum, frame):
+        raise RAISED
+
+    def __call__(self, signum, frame):
+        raise RAISED
+
+
+HANDLERS = {
+    "a function": by_function,
+    "any arguments": by_any_arguments,
+    "arguments that are replaced": with_other_names,
+    "one that removes itself": once,
+    "one that calls others": calling_others,
+    "a lambda": lambda signum, frame: by_function_of_its_own(signum),
+    "a method": Handler().method,
+    "an object": Handler(),
+    "a partial": functools.partial(by_any_arguments, "more"),
+    "a partial of a method": functools.partial(Handler().method),
+    "a decorated function": wrapped(by_function),
+}
+
+
+@contextmanager
+def handled_by(handler):
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+class Interrupted:
+    """A value in whose reading a signal comes: its handler then runs within a call of ours."""
+
+    def __float__(self):
+        signal.raise_signal(signal.SIGUSR1)
+        return 1.0
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    with TelemetryLogger("run", log_dir=tmp_path_factory.mktemp("logs"), log_every=1, system=False) as log:
+        yield log
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS.keys())
+def test_what_a_handler_raises_in_a_call_arrives(handler):
+    guard = Guard()
+    with handled_by(handler), pytest.raises(TimeoutError) as caught, guard.watch("reading"):
+        float(Interrupted())
+
+    assert caught.value is RAISED
+    assert not guard.total
+
+
+def in_an_iteration(log):
+    log.training.configure(flops_per_sample=lambda: float(Interrupted()))
+    with log.training.training_loop(), log.training.training_iteration():
+        pass
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log.log_eval(1, val_loss=Interrupted()),
+        lambda log: log.log_epoch(Interrupted()),
+        lambda log: log.log_event("mine", value=Interrupted()),
+        lambda log: log.log_start(config={"value": Interrupted()}),
+        lambda log: log.log_completion(1, prompt="p", completion="c", reward=Interrupted()),
+        lambda log: log.log_step(Interrupted(), train_loss=1.0),
+        lambda log: log.start_span("mine", attributes={"value": Interrupted()}).stop(),
+        in_an_iteration,
+    ],
+)
+def test_it_arrives_out_of_every_call_that_reads_a_value(log, call):
+    before = log.guard.total
+    with handled_by(by_function), pytest.raises(TimeoutError) as caught:
+        call(log)
+
+    assert caught.value is RAISED
+    assert log.guard.total == before
+    log.log_step(2, train_loss=1.0)
+    assert log.flush(60), "a lock was left held"
+
+
+def test_it_arrives_where_ours_has_made_another_exception_of_it():
+    guard = Guard()
+
+    with handled_by(by_function), pytest.raises(TimeoutError) as caught, guard.watch("reading"):
+        ours("""
+try:
+    signal.raise_signal(signal.SIGUSR1)
+except OSError as error:
+    raise ValueError("unreadable") from error
+""")
+
+    assert caught.value is RAISED
+    assert not guard.total
+
+
+def ours(source):
+    """Run `source` as if it stood in this package."""
+    exec(compile(source, f"{toolkit.__path__[0]}/telemetry/made_up.py", "exec"), {"signal": signal})
+
+
+class Failing:
+    def __float__(self):
+        raise TimeoutError("a failure of the value itself")
+
+
+class Handling:
+    """A value that catches what a handler raises, and fails by itself."""
+
+    def __float__(self):
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except TimeoutError as error:
+            raise ValueError("given up") from error
+
+
+def test_a_value_that_fails_is_no_interrupt(log):
+    before = log.guard.total
+    with handled_by(by_function):
+        log.log_step(1, train_loss=Failing())
+        log.log_step(2, train_loss=Handling())
+        log.log_eval(3, val_loss=Failing())
+
+    assert log.guard.total == before + 3
+
+
+def test_what_the_script_has_already_handled_is_not_raised_again(log):
+    before = log.guard.total
+    with handled_by(by_function):
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except TimeoutError:
+            # What fails now has that as its context.
+            log.log_step(1, train_loss=Failing())
+            log.log_event(1, 2, 3)
+
+    assert log.guard.total == before + 2
+
+
+def test_a_function_that_is_given_the_frame_of_its_caller_is_no_handler():
+    guard = Guard()
+
+    def look_at(number, frame):
+        raise ValueError("no source")
+
+    with guard.watch("looking"):
+        look_at(-1, sys._getframe())
+    with guard.watch("looking"):
+        look_at("a", sys._getframe())
+
+    assert guard.total == 2
+
+
+def test_an_exception_without_a_traceback_is_ours():
+    assert interrupt_behind(ValueError("never raised")) is None
+
+
+def test_a_logger_that_is_interrupted_while_it_is_made_leaves_no_thread_behind(tmp_path, monkeypatch):
+    before = set(threading.enumerate())
+    # Its writer has begun by then.
+    monkeypatch.setattr(EnvironmentProbe, "start", lambda probe: signal.raise_signal(signal.SIGUSR1))
+    with handled_by(by_function), pytest.raises(TimeoutError):
+        TelemetryLogger("run", log_dir=tmp_path, system=False)
+
+    deadline = time.monotonic() + 60
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left

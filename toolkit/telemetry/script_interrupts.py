@@ -1,0 +1,124 @@
+"""Tells an exception of the script's own signal handler from a failure of ours.
+
+Python runs a signal handler in the middle of whatever the main thread is doing, which may be a call of ours. What the
+handler raises there (the `TimeoutError` of a time limit, say) is the script's, and must reach the script.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import signal
+import threading
+
+# The public one makes an enumeration's member of each answer, which takes 10 µs.
+from _signal import getsignal  # type: ignore[import-not-found]  # it has no types
+from collections.abc import Iterator
+from functools import partial
+from types import CodeType, FrameType, FunctionType, MethodType, TracebackType
+from typing import Any, Final
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_DEEPEST: Final = 1_000
+_LONGEST_CHAIN: Final = 20
+_SIGNALS: Final = range(1, signal.NSIG)
+
+
+def interrupt_behind(error: BaseException) -> BaseException | None:
+    """Return the exception that a signal handler of the script raised, if `error` is it or came of it; else None.
+
+    A frame of a handler is known by its arguments, which are a signal's number and the frame that it interrupted, or by
+    its code, where the handler is still registered. A handler that is not written in Python leaves no frame, and is
+    not recognised.
+    """
+    if threading.get_ident() != threading.main_thread().ident:
+        # Python runs signal handlers on the main thread alone.
+        return None
+    try:
+        return _find_interrupt(error)
+    except (RecursionError, MemoryError):
+        return None
+
+
+def pass_on_interrupt(error: BaseException) -> None:
+    """Raise again what a signal handler of the script raised; do nothing where `error` is a failure of ours.
+
+    Raises:
+        BaseException: what the handler raised.
+    """
+    interrupt = interrupt_behind(error)
+    if interrupt is not None:
+        raise interrupt
+
+
+def _find_interrupt(error: BaseException) -> BaseException | None:
+    found: BaseException | None = error
+    registered: set[int] | None = None
+    for _ in range(_LONGEST_CHAIN):
+        if found is None:
+            return None
+        trace = found.__traceback__
+        if found is not error and (trace is None or not _is_ours(trace.tb_frame)):
+            # The script itself has caught it.
+            return None
+        frames = list(_frames(trace))
+        if not all(map(_is_ours, frames)):
+            if registered is None:
+                registered = _codes_of_handlers()
+            for frame in frames:
+                if id(frame.f_code) in registered or _has_arguments_of_a_handler(frame):
+                    # A handler of ours calls the script's; where it fails itself, that is ours.
+                    return None if _is_ours(frame) and _is_ours(frames[-1]) else found
+        # Ours may have caught it and raised something else.
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
+    for _ in range(_DEEPEST):
+        if trace is None:
+            return
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
+def _has_arguments_of_a_handler(frame: FrameType) -> bool:
+    code, interrupted = frame.f_code, frame.f_back
+    has_more = bool(code.co_flags & inspect.CO_VARARGS)
+    if interrupted is None or not (code.co_argcount > 1 or has_more):
+        return False
+    given = frame.f_locals
+    names = code.co_varnames
+    values: list[Any] = [given.get(name) for name in names[: code.co_argcount]]
+    if has_more:
+        more = given.get(names[code.co_argcount + code.co_kwonlyargcount])
+        values += more if isinstance(more, tuple) else ()
+    # By its type: what an argument says of itself may be code of the script's.
+    return any(
+        second is interrupted and issubclass(type(first), int) and int.__index__(first) in _SIGNALS
+        for first, second in itertools.pairwise(values)
+    )
+
+
+def _codes_of_handlers() -> set[int]:
+    """Return what the codes of the registered handlers are known by."""
+    handlers = [handler for handler in map(getsignal, _SIGNALS) if handler is not None]
+    codes = (_code_of(handler) for handler in handlers if type(handler) is not int)
+    return {id(code) for code in codes if code is not None}
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    while type(handler) is partial:
+        handler = handler.func
+    if type(handler) is MethodType:
+        handler = handler.__func__
+    if type(handler) is not FunctionType:
+        # Looked up without a call of the handler's own code.
+        called = (vars(kind).get("__call__") for kind in type(handler).__mro__)
+        handler = next((found for found in called if found is not None), None)
+    return handler.__code__ if type(handler) is FunctionType else None
