@@ -13,6 +13,7 @@ from typing import Any
 
 from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
 from dashboard.data.words import clean
+from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
@@ -20,7 +21,7 @@ from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import STEP
 from toolkit.runfolder.safefile import open_regular
-from toolkit.runfolder.status import LOST, RUNNING, Status, work_out_status
+from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
 
 _MAX_SESSIONS = 1_000_000
 _MAX_RUNS = 20_000
@@ -207,7 +208,10 @@ def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None
             last_sign=found.log_time,
             problem=found.problem,
         )
-    status = work_out_status(manifest, now, last_sign=newest[0] if newest else None)
+    last_sign = newest[0] if newest else None
+    status = work_out_status(manifest, now, last_sign=last_sign)
+    if status.name in (LOST, STALLED) and (ended := _ended(found, manifest)) is not manifest:
+        manifest, status = ended, work_out_status(ended, now, last_sign=last_sign)
     beat = manifest.heartbeat
     step = beat.global_step if beat is not None else None
     if newest is not None and newest[1] is not None and (step is None or newest[1] > step):
@@ -246,6 +250,27 @@ def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None
         summary=summary,
         problem=found.problem,
     )
+
+
+_without_end: dict[Path, Signature] = {}
+"""Record files that were looked at and hold no end: those of killed runs are not read at every look."""
+
+
+def _ended(found: Found, manifest: Manifest) -> Manifest:
+    """Return the manifest with the end that the records tell of, where run.json was not written any more."""
+    log = found.folder / METRICS_JSONL
+    try:
+        signature = _signature(_stat(str(log)))
+    except OSError:
+        return manifest
+    if _without_end.get(log) == signature:
+        return manifest
+    ended = with_end_record(manifest, found.folder)
+    if ended is manifest:
+        if len(_without_end) >= _MAX_FOLDERS:
+            _without_end.clear()
+        _without_end[log] = signature
+    return ended
 
 
 def _status_without_manifest(found: Found) -> Status:

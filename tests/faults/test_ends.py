@@ -262,6 +262,101 @@ def test_a_script_that_is_over_waits_for_a_thread_that_is_ending_its_run(tmp_pat
     assert read_manifest(tmp_path / "run").latest.status == "finished"
 
 
+SLOW_TO_CLOSE = """
+class Slow:
+    name = "slow"
+
+    def write(self, batch):
+        pass
+
+    def close(self):
+        print("the slow mirror is being closed", flush=True)
+        time.sleep(200)
+
+class Limit(Exception):
+    pass
+
+def raise_limit(number, frame):
+    raise Limit
+
+signal.signal(signal.SIGUSR1, raise_limit)
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, sinks=[Slow()], close_timeout=100)
+for step in range(500):
+    log.log_step(step, train_loss=1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "number", "status"),
+    [
+        pytest.param("raise KeyboardInterrupt", signal.SIGINT, "stopped", id="a second Ctrl-C at the exit"),
+        pytest.param("log.close()", signal.SIGINT, "finished", id="Ctrl-C in close"),
+        pytest.param("log.close()", signal.SIGUSR1, "finished", id="a handler that raises in close"),
+        pytest.param("with log: sys.exit(3)", signal.SIGINT, "failed", id="Ctrl-C in a block's end"),
+    ],
+)
+def test_who_interrupts_the_end_of_a_run_waits_no_longer_and_finds_it_ended(
+    tmp_path, start, ends, number, status
+):
+    child = start(SLOW_TO_CLOSE + ends, tmp_path)
+    child.wait_for_line("is being closed")
+    child.process.send_signal(number)
+    child.end(60)
+
+    records = whole_run(tmp_path / "run", steps=range(500))
+    (end,) = events(records, "end")
+    assert end["status"] == status
+    assert read_manifest(tmp_path / "run").latest.status == status
+
+
+def test_an_end_that_is_interrupted_early_is_written_all_the_same(tmp_path, start):
+    ended = start(
+        """
+        from toolkit.telemetry.recorder import Recorder
+
+        def interrupted(*_, **__):
+            raise KeyboardInterrupt
+
+        for part in ("wait_for_devices", "conclude_findings", "conclude_messages", "close"):
+            log = TelemetryLogger(f"run-{part}", log_dir=sys.argv[1], log_every=5, system=False)
+            for step in range(9):
+                log.log_step(step, train_loss=1.0)
+            whole, calls = getattr(Recorder, part), []
+
+            def once(*args, whole=whole, calls=calls, **named):
+                calls.append(1)
+                if len(calls) == 1:
+                    raise KeyboardInterrupt
+                return whole(*args, **named)
+
+            setattr(Recorder, part, once)
+            try:
+                log.close()
+            except KeyboardInterrupt:
+                print("interrupted", part)
+            setattr(Recorder, part, whole)
+            log.close()  # it is ended, and nothing is written twice
+        deadline = time.monotonic() + 60
+        while any(thread.name.startswith("telemetry") for thread in threading.enumerate()):
+            assert time.monotonic() < deadline, threading.enumerate()
+            time.sleep(0.01)
+        """,
+        tmp_path,
+    ).end()
+
+    assert ended.code == 0, ended.err
+    assert ended.out.count("interrupted ") == 4
+    runs = [path for path in tmp_path.iterdir() if path.name.startswith("run-")]
+    assert len(runs) == 4
+    for run in runs:
+        records = whole_run(run)
+        (end,) = events(records, "end")
+        assert [record["global_step"] for record in events(records, "step")] == [0, 5, 8], (
+            "the last ones, too"
+        )
+        assert (end["status"], read_manifest(run).latest.status) == ("finished", "finished")
+
+
 @pytest.mark.parametrize("stdout", ["full", "closed", "a pipe nobody reads"])
 def test_a_standard_output_that_takes_nothing_does_not_stop_a_training(tmp_path, stdout):
     source = PREAMBLE + LOGS_500_STEPS + "log.close(); open(sys.argv[1] + '/result', 'w').write('trained')"

@@ -13,6 +13,7 @@ from typing import Final
 
 from toolkit.cli.chosen_run import printable, refuse
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
+from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, safe_run_name
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
@@ -121,7 +122,7 @@ def _what_is_meant(path: Path) -> tuple[TelemetryOptions, Standing, str]:
 
 def _status_of(folder: Path) -> str:
     try:
-        return work_out_status(read_manifest(folder), time.time()).name
+        return work_out_status(with_end_record(read_manifest(folder), folder), time.time()).name
     except (OSError, ManifestError):
         return f"no readable {MANIFEST}"
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from toolkit.cli.chosen_run import printable
+from toolkit.runfolder.end_record import settle_manifest
 from toolkit.runfolder.repair import repair_run
 
 
@@ -28,6 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
             print(printable(f"{folder}: a living process writes this run; nothing was touched"))
             failed = True
             continue
+        try:
+            ended = settle_manifest(folder)
+        except OSError as error:
+            print(printable(f"{folder}: {error}"))
+            failed = True
+            continue
+        if ended is not None:
+            print(printable(f"{folder}: run.json now says {ended}, as its end record does"))
         undeclared = (
             f", {repair.undeclared} records missing and not declared lost" if repair.undeclared else ""
         )

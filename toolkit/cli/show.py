@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.safefile import open_regular
@@ -91,7 +92,7 @@ def last_steps(table: pd.DataFrame, rows: int) -> pd.DataFrame:
 
 def _status_of(folder: Path) -> str:
     try:
-        return work_out_status(read_manifest(folder), time.time()).name
+        return work_out_status(with_end_record(read_manifest(folder), folder), time.time()).name
     except (OSError, ManifestError):
         return f"no readable {MANIFEST}"
 

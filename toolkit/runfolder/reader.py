@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.portable import pread
-from toolkit.runfolder.records import MAX_LINE_BYTES, Record
+from toolkit.runfolder.records import END, MAX_LINE_BYTES, STEP, Record
 from toolkit.runfolder.safefile import open_regular
 
 _HEAD_BYTES = 256
@@ -261,6 +261,25 @@ def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | 
             within = min(within * 8, within_bytes)
     finally:
         os.close(descriptor)
+
+
+def end_of_session(path: Path, session: int, *, within_bytes: int = 256 * 1024) -> Record | None:
+    """Return the end record of `session` at the end of `path`; None where the session has not ended.
+
+    Behind it come at most a few records, of what went wrong while the run was closed, and no step.
+    """
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        start = max(0, size - within_bytes)
+        lines = _pread(descriptor, size - start, start).split(b"\n")[0 if start == 0 else 1 :]
+    finally:
+        os.close(descriptor)
+    for line in reversed(lines):
+        record = _record_with_seq(line)
+        if record is not None and record.get("event") in (END, STEP):
+            return record if record["event"] == END and record.get("session") == session else None
+    return None
 
 
 def offset_behind(path: Path, value: int, *, field: str = "seq") -> int:

@@ -48,6 +48,8 @@ _NO_WORD_OF_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE}
 """Records that come whether or not the training goes on."""
 _TRACKERS_EVERY_S: Final = 5.0
 _JOURNAL_EVERY_S: Final = 1.0
+_ONCE_INTERRUPTED_S: Final = 2.0
+"""What is left of the time for an end that somebody interrupts: enough for a disk that answers."""
 
 
 class LiveRun:
@@ -79,6 +81,8 @@ class LiveRun:
         self._homeless: set[Path] = set()
         """Journals without a run that were spoken of."""
         self._has_started = False
+        self._rest_is_put = False
+        self._has_ended = False
         self._environment_is_told = False
         self._training: dict[str, Any] = {}
         self._probe = EnvironmentProbe(guard)
@@ -268,10 +272,35 @@ class LiveRun:
     def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
         """Write the last records, stop the threads, and return what could not be done, in words.
 
-        All of it takes no longer than `close_timeout`, whatever hangs: who comes first leaves time for the rest.
+        All of it takes no longer than `close_timeout`, whatever hangs: who comes first leaves time for the rest. Who
+        interrupts it, with Ctrl-C or a time limit of their own, waits a moment longer: the end is written first.
+
+        Raises:
+            BaseException: what interrupted it.
         """
+        deadline = time.monotonic() + self._options.close_timeout
+        interrupt: BaseException | None = None
+        try:
+            self._conclude(status, reason, error, deadline)
+        except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
+            interrupt = caught
+            deadline = min(deadline, time.monotonic() + _ONCE_INTERRUPTED_S)
+            if not self._rest_is_put:
+                self._put_rest()
+            with self._guard.watch("giving up the last messages"):
+                self.recorder.give_up_messages()
+        try:
+            left_undone = self._let_go(status, reason, deadline)
+        except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
+            interrupt = interrupt or caught
+            left_undone = self._let_go(status, reason, time.monotonic() + _ONCE_INTERRUPTED_S)
+        if interrupt is not None:
+            raise interrupt
+        return left_undone
+
+    def _conclude(self, status: str, reason: str, error: BaseException | None, deadline: float) -> None:
+        """Write all that is to be known before the end record, and have the last messages sent."""
         timeout_s = self._options.close_timeout
-        deadline = time.monotonic() + timeout_s
 
         def at_most(share: float, of_what_is_left: float) -> float:
             return max(0.0, min(share * timeout_s, of_what_is_left * (deadline - time.monotonic())))
@@ -286,12 +315,7 @@ class LiveRun:
         with self._guard.watch("closing"):
             # Less than half of the time that close may take: the disk needs the rest, should the device be gone.
             self.recorder.wait_for_devices(at_most(0.4, 1.0))
-            self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
-        with self._guard.watch("closing"):
-            self.steps.put_rest()
-        with self._guard.watch("closing"):
-            self.completions.close()
-        self.spans.close()
+        self._put_rest()
         with self._guard.watch("examining the last records"):
             self.recorder.conclude_findings(at_most(0.2, 0.5))
         if self.steering is not None:
@@ -303,17 +327,39 @@ class LiveRun:
             self.recorder.conclude_messages(
                 status=status, reason=reason, failure=failure, timeout_s=at_most(0.6, 0.75)
             )
-        errors: dict[str, Any] = {}
-        with self._guard.watch("counting the errors"):
-            errors = self.errors.book.totals()
+
+    def _put_rest(self) -> None:
+        """Write what is still held back: steps that were folded or wait for a device, completions, open spans."""
         with self._guard.watch("closing"):
-            self.put(records.END, {"status": status, "reason": reason, **self._totals(), **errors})
+            self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
+        with self._guard.watch("closing"):
+            self.steps.put_rest()
+        with self._guard.watch("closing"):
+            self.completions.close()
+        self.spans.close()
+        self._rest_is_put = True
+
+    def _let_go(self, status: str, reason: str, deadline: float) -> list[str]:
+        """Write the end record, close the files and stop the threads; where that was interrupted, do the rest of it."""
+        timeout_s = self._options.close_timeout
+
+        def at_most(share: float) -> float:
+            return max(0.0, min(share * timeout_s, share * (deadline - time.monotonic())))
+
+        if not self._has_ended:
+            errors: dict[str, Any] = {}
+            with self._guard.watch("counting the errors"):
+                errors = self.errors.book.totals()
+            with self._guard.watch("closing"):
+                self.put(records.END, {"status": status, "reason": reason, **self._totals(), **errors})
+            self._has_ended = True
         self.errors.watch.end()
         with self._guard.watch("closing"):
-            self.keeper.close(at_most(0.2, 0.2))
+            self._watchman.close(at_most(0.1))
+            self.keeper.close(at_most(0.2))
         if self._sampling is not None:
             with self._guard.watch("closing"):
-                self._sampling.stop(at_most(0.1, 0.2))
+                self._sampling.stop(at_most(0.1))
         if self.home.rank == 0:
             with self._guard.watch("writing run.json"):
                 self._beat()

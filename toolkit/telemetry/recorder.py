@@ -114,7 +114,6 @@ class Recorder:
         """What the start record says of usage reports; None where none are asked for."""
         self._findings: tuple[FindingsSink, Mirror] | None = None
         self._messages: tuple[MessageSink, Mirror] | None = None
-        self._interrupt: KeyboardInterrupt | None = None
         self._mirrors = self._make_mirrors(sinks)
 
     def start(self) -> None:
@@ -257,18 +256,18 @@ class Recorder:
             return
         sink, mirror = self._messages
         deadline = time.monotonic() + timeout_s
-        try:
-            # The last steps and findings come through the file; a disk that hangs leaves time for the message.
-            self._writer.flush(timeout_s / 4)
-            mirror.flush(timeout_s / 4)
-            left_s = max(0.0, deadline - time.monotonic())
-            sink.conclude(
-                status=status, reason=reason, failure=failure, elapsed_s=self.elapsed(), timeout_s=left_s
-            )
-        except KeyboardInterrupt as interrupt:
-            # Somebody does not want to wait for a chat: the run's end is written first, and then they are heard.
-            self._interrupt = interrupt
-            sink.close()
+        # The last steps and findings come through the file; a disk that hangs leaves time for the message.
+        self._writer.flush(timeout_s / 4)
+        mirror.flush(timeout_s / 4)
+        left_s = max(0.0, deadline - time.monotonic())
+        sink.conclude(
+            status=status, reason=reason, failure=failure, elapsed_s=self.elapsed(), timeout_s=left_s
+        )
+
+    def give_up_messages(self) -> None:
+        """Wait for no message any more: somebody does not want to wait for a chat."""
+        if self._messages is not None:
+            self._messages[0].close()
 
     def wait_for_devices(self, timeout_s: float) -> None:
         """Wait until values that were still being computed have arrived, at most `timeout_s`.
@@ -311,17 +310,16 @@ class Recorder:
                 lock=None,
             )
             self._manifest_writer.put(self.manifest)
+            # Before the mirrors: one that is slow may have somebody lose their patience.
+            if not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
+                left_undone.append("run.json could not be written in time")
         for mirror in self._all_mirrors():
             if not mirror.close(max(0.1, deadline - time.monotonic())):
                 left_undone.append(f"{mirror.sink.name} did not take everything in time")
-        if self.home.rank == 0 and not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
-            left_undone.append("run.json could not be written in time")
         if not self._writer.is_stuck:
             # Else the locks stay until the process ends: no other may write what this disk may still be writing.
             self._journal.close(remove=written)
             self._lock.close()
-        if self._interrupt is not None:
-            raise self._interrupt
         return left_undone
 
     def _journal_name(self) -> str | None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import (
     METRICS_JSONL,
     PRIVATE,
@@ -241,7 +242,7 @@ def _folders_in(log_dir: Path) -> list[Path]:
 
 def _manifest_of(folder: Path) -> Manifest | None:
     try:
-        return read_manifest(folder)
+        return with_end_record(read_manifest(folder), folder)
     except (OSError, ManifestError):
         return None
 
@@ -265,6 +266,8 @@ def _go_on(
         recovered = _recover(folder, guard)
         if recovered is None:
             return f"another process still holds records of {folder.name}; {_A_FOLDER_OF_ITS_OWN}"
+        # The end may have been in the journal.
+        earlier = with_end_record(earlier, folder)
         home = _new_session_of(folder, earlier, recovered, options, modes, now)
         with guard.watch("writing run.json"):
             write_manifest(folder, home.manifest, mode=modes.file)

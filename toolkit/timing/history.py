@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.runfolder.blocks import blocks_of, records_in
+from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
@@ -51,7 +52,7 @@ def read_run_time(
         if on_records is not None:
             on_records(count)
     try:
-        manifest = read_manifest(folder)
+        manifest = with_end_record(read_manifest(folder), folder)
     except (OSError, ManifestError):
         ledger, status = book.ledger(), None
     else:

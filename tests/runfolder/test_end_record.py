@@ -1,0 +1,116 @@
+"""A run whose records have its end has ended, whatever its run.json still says."""
+
+import os
+import time
+
+import pytest
+
+from dashboard.data.local_store import LocalStore
+from toolkit.cli.main import main as telemetry
+from toolkit.runfolder.end_record import settle_manifest, with_end_record
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.runfolder.manifest import read_manifest, write_manifest
+from toolkit.runfolder.reader import end_of_session
+from toolkit.runfolder.status import work_out_status
+from toolkit.telemetry import TelemetryLogger
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A stopped run of a process that is gone, whose run.json says `running`: its end was cut short."""
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
+        for step in range(20):
+            log.log_step(step, train_loss=1.0)
+        log.close("stopped")
+    folder = tmp_path / "run"
+    manifest = read_manifest(folder)
+    unended = {"status": "running", "reason": None, "ended": None}
+    write_manifest(folder, manifest.with_latest(**unended, pid=2**22 + 1, pid_started=1))
+    return folder
+
+
+def append(run, line):
+    with (run / METRICS_JSONL).open("ab") as file:
+        file.write(line + b"\n")
+
+
+def test_the_end_is_taken_from_the_records(run):
+    manifest = with_end_record(read_manifest(run), run)
+
+    assert (manifest.latest.status, manifest.latest.reason) == ("stopped", "stopped")
+    assert manifest.latest.ended == pytest.approx(time.time(), abs=100)
+    assert work_out_status(manifest, time.time()).name == "stopped"
+
+
+def test_records_of_what_went_wrong_at_the_end_may_follow_it(run):
+    append(run, b'{"event":"error","seq":900,"session":1,"time":1.0,"source":"telemetry"}')
+    append(run, b"half a li")
+
+    assert with_end_record(read_manifest(run), run).latest.status == "stopped"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"event":"step","seq":900,"session":2,"time":1.0,"global_step":1}',
+        b'{"event":"end","seq":900,"session":2,"time":1.0,"status":"failed"}',
+        b'{"event":"end","seq":900,"session":1,"time":1.0,"status":"<b>odd</b>"}',
+        b'{"event":"end","seq":900,"session":1,"time":1.0}',
+    ],
+)
+def test_an_end_of_another_session_and_one_without_a_status_are_not_believed(run, line):
+    append(run, line)
+
+    assert with_end_record(read_manifest(run), run).latest.status == "running"
+
+
+def test_a_run_that_said_how_it_ended_is_not_read(run):
+    manifest = read_manifest(run).with_latest(status="failed")
+    (run / METRICS_JSONL).unlink()
+
+    assert with_end_record(manifest, run) is manifest
+    assert with_end_record(read_manifest(run), run).latest.status == "running", (
+        "nor is a missing file an error"
+    )
+
+
+def test_only_the_end_of_a_file_is_read(tmp_path):
+    path = tmp_path / METRICS_JSONL
+    path.write_bytes(
+        b'{"event":"end","seq":1,"session":1,"status":"finished"}\n'
+        + b'{"event":"error","seq":2,"session":1,"text":"%s"}\n' % (b"x" * 5000) * 100
+    )
+
+    assert end_of_session(path, 1) is None
+    assert end_of_session(path, 1, within_bytes=1_000_000)["status"] == "finished"
+
+
+def test_every_reader_and_repair_believe_it(run, capsys):
+    (card,) = LocalStore([run.parent], cache_dir=None).list_runs().cards
+    assert (card.status.name, card.status.sure) == ("stopped", True)
+
+    assert telemetry(["show", str(run)]) == 0
+    assert "stopped" in capsys.readouterr().out
+
+    os.chmod(run / MANIFEST, 0o640)
+    assert telemetry(["repair", str(run)]) == 0
+    assert "run.json now says stopped" in capsys.readouterr().out
+    assert read_manifest(run).latest.status == "stopped"
+    assert (run / MANIFEST).stat().st_mode & 0o777 == 0o640
+    assert settle_manifest(run) is None, "it says so already"
+
+
+def test_a_run_that_is_resumed_keeps_how_it_ended_before(run):
+    with TelemetryLogger("run", log_dir=run.parent, resume=True, system=False) as log:
+        log.log_step(21, train_loss=1.0)
+
+    assert [session.status for session in read_manifest(run).sessions] == ["stopped", "finished"]
+
+
+def test_a_killed_run_without_an_end_is_lost_and_read_once(run, monkeypatch):
+    append(run, b'{"event":"step","seq":900,"session":1,"time":1.0,"global_step":1}')
+    runs = LocalStore([run.parent], cache_dir=None)
+    assert [card.status.name for card in runs.list_runs().cards] == ["lost"]
+
+    monkeypatch.setattr("dashboard.data.run_listing.with_end_record", lambda *_: pytest.fail("read again"))
+    assert [card.status.name for card in runs.list_runs().cards] == ["lost"]

@@ -1,0 +1,64 @@
+"""The end that a run's records tell of, where run.json was not written any more.
+
+The records are the truth. A close that was cut short, by a second Ctrl-C or a disk that answered too late, may leave
+an end record behind a run.json that still says `running`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest, write_manifest
+from toolkit.runfolder.reader import end_of_session
+
+_UNENDED: Final = "running"
+_STATUSES: Final = frozenset({"finished", "failed", "stopped"})
+
+
+def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
+    """Return `manifest` with the end of its newest session, where only the records of `folder` have it.
+
+    Reads nothing for a run whose manifest says how it ended, and the end of a file for any other.
+    """
+    session = manifest.latest
+    if session is None or session.status != _UNENDED:
+        return manifest
+    try:
+        end = end_of_session(folder / METRICS_JSONL, session.session)
+    except OSError:
+        return manifest
+    status, reason, when = ((end or {}).get(name) for name in ("status", "reason", "time"))
+    if status not in _STATUSES:
+        return manifest
+    return manifest.with_latest(
+        status=status,
+        reason=reason if isinstance(reason, str) else None,
+        ended=float(when) if isinstance(when, (int, float)) else None,
+        lock=None,
+    )
+
+
+def settle_manifest(folder: Path) -> str | None:
+    """Write the end that the records of `folder` tell of into its run.json; return the status, None where it had it.
+
+    Raises:
+        OSError: run.json cannot be written.
+    """
+    try:
+        manifest = read_manifest(folder)
+        mode = stat.S_IMODE((folder / MANIFEST).lstat().st_mode) & 0o666
+    except (FileNotFoundError, ManifestError):
+        return None
+    settled = with_end_record(manifest, folder)
+    if settled is manifest or settled.latest is None:
+        return None
+    journal = settled.latest.journal
+    if journal is not None and not os.path.lexists(journal):
+        # Else it holds what this user could not recover.
+        settled = settled.with_latest(journal=None)
+    write_manifest(folder, settled, mode=mode, durable=True)
+    return settled.latest.status
