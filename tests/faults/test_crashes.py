@@ -277,9 +277,12 @@ def test_a_signal_that_the_script_handles_itself(tmp_path):
     assert_same_end(logged, plain)
     assert logged.code == 4
     assert logged.out.endswith("stopping\n")
-    (error,), end = told(twice)
+    (error, left), end = told(twice)
     assert (error["type"], error["severity"]) == ("SIGTERM", "info")
+    assert left["type"] == "SystemExit"
+    assert "stop" in left["stack"][-1]
     assert "signal" not in end
+    assert (end["status"], end["exit_code"]) == ("failed", 4)
 
 
 def test_a_signal_for_a_forked_child_is_the_child_s(tmp_path):
@@ -343,32 +346,43 @@ def test_an_end_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ends", "status", "errors"),
+    ("ends", "status", "errors", "code"),
     [
-        pytest.param("sys.exit(3)", "finished", 0, id="outside of every block"),
-        pytest.param("with log.capture_errors():\n    sys.exit(3)", "failed", 1, id="inside of a block"),
+        pytest.param("sys.exit(3)", "failed", 1, 3, id="outside of every block"),
+        pytest.param("exit(3)", "failed", 1, 3, id="as at a prompt"),
+        pytest.param("sys.exit('no data')", "failed", 1, 1, id="with a text"),
+        pytest.param("with log.capture_errors():\n    sys.exit(3)", "failed", 1, 3, id="inside of a block"),
+        pytest.param(
+            "try:\n    sys.exit(3)\nfinally:\n    log.close()", "failed", 1, 3, id="closed by a finally"
+        ),
         pytest.param(
             "try:\n    with log.capture_errors():\n        sys.exit(3)\nfinally:\n    log.close()",
-            *("failed", 1),
+            *("failed", 1, 3),
             id="closed on the way out",
         ),
         pytest.param(
             "try:\n    with log.capture_errors():\n        sys.exit(9)\nexcept SystemExit:\n    pass\n"
             "log.log_step(99)\nlog.close()\nsys.exit(3)",
-            *("finished", 1),
+            *("finished", 1, None),
             id="caught, and it went on",
         ),
+        pytest.param(
+            "try:\n    sys.exit(9)\nexcept SystemExit:\n    pass",
+            *("finished", 0, None),
+            id="caught, and it was over then",
+        ),
+        pytest.param("raise SystemExit(3)", "finished", 0, None, id="raised, which cannot be seen"),
     ],
 )
-def test_sys_exit(tmp_path, ends, status, errors):
-    twice = Twice(tmp_path, "log = begin(errors={'excepthook': True})" + TRAINS + ends)
+def test_sys_exit(tmp_path, ends, status, errors, code):
+    twice = Twice(tmp_path, "log = begin()" + TRAINS + ends)
     logged, plain = twice.run()
 
     assert_same_end(logged, plain)
-    assert logged.code == 3
     found, end = told(twice)
     assert [error["type"] for error in found] == ["SystemExit"] * errors
-    assert end["status"] == status
+    assert (end["status"], end.get("exit_code")) == (status, code)
+    assert all(error["stack"][-1].endswith(" in <module>") for error in found), "where it was called"
 
 
 def test_an_interruption_is_no_error(tmp_path):

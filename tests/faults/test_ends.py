@@ -39,7 +39,8 @@ with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False) as l
         pytest.param(
             LOGS_500_STEPS + "del log", 0, "finished", "exit", id="nobody holds the logger any more"
         ),
-        pytest.param(LOGS_500_STEPS + "sys.exit(3)", 3, "finished", "exit", id="sys.exit"),
+        pytest.param(LOGS_500_STEPS + "sys.exit(0)", 0, "finished", "exit", id="sys.exit(0)"),
+        pytest.param(LOGS_500_STEPS + "sys.exit(3)", 3, "failed", "failed", id="sys.exit(3)"),
         pytest.param(LOGS_500_STEPS + "1 / 0", 1, "failed", "failed", id="an exception nobody catches"),
         pytest.param(LOGS_500_STEPS + "raise KeyboardInterrupt", -2, "stopped", "interrupted", id="Ctrl-C"),
         pytest.param(LOGS_500_STEPS + "log.close()", 0, "finished", "finished", id="close"),

@@ -142,6 +142,7 @@ SNAPSHOTS = """
             "wake-up descriptor": signal.set_wakeup_fd(-1),
             "timers": [signal.getitimer(which)[0] for which in (0, 1, 2)],
             "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, sys.displayhook, sys.breakpointhook),
+            "exits": (sys.exit, type(exit).__call__),
             "tracing": (sys.gettrace(), sys.getprofile(), threading._trace_hook, threading._profile_hook),
             "functions": (os.fork, os._exit, os.write, os.open, open, print, time.time, time.sleep, fork, start),
             "subprocess": (subprocess.Popen, socket.socket, pickle.dumps, ssl.create_default_context),
@@ -226,7 +227,7 @@ SNAPSHOTS = """
     print("AFTER", different(before, after), {name: (before[name], after[name]) for name in different(before, after)})
 """
 
-OURS_WHILE_IT_RUNS = {"threads", "descriptors"}
+OURS_WHILE_IT_RUNS = {"threads", "descriptors", "exits"}
 ASKED_FOR = {"hooks", "signal handlers", "streams", "wake-up descriptor"}
 
 

@@ -210,6 +210,32 @@ def test_a_function_that_is_given_the_frame_of_its_caller_is_no_handler():
     assert guard.total == 2
 
 
+class Odd(Exception):
+    __traceback__ = __cause__ = __context__ = property(lambda self: 1 / 0)
+
+    def __bool__(self):
+        raise RuntimeError("no")
+
+
+def test_an_exception_whose_class_stands_in_the_way_is_looked_at_all_the_same():
+    guard = Guard()
+
+    def raise_odd(signum, frame):
+        raise Odd
+
+    with guard.watch("reading"):
+        raise Odd from Odd()
+    with handled_by(raise_odd):
+        try:
+            with guard.watch("reading"):
+                float(Interrupted())
+        except Odd:
+            guard.report("arrived", OSError())
+
+    assert guard.counts["reading: Odd"] == 1
+    assert guard.counts["arrived: OSError"] == 1
+
+
 def test_an_exception_without_a_traceback_is_ours():
     assert interrupt_behind(ValueError("never raised")) is None
 

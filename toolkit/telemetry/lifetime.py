@@ -8,6 +8,8 @@ import sys
 import threading
 from typing import Final, Protocol
 
+from toolkit.telemetry.exit_codes import code_of
+
 
 class Mortal(Protocol):
     """Something that ends with its process."""
@@ -98,8 +100,8 @@ def _close_all() -> None:
     # The interpreter keeps the exception that ended the script, if one did, once it has printed it; multiprocessing
     # calls this while the exception that ended its process is still on its way.
     error = sys.exc_info()[1] or _last_printed()
-    if isinstance(error, SystemExit):
-        error = None if error.code in (None, 0) else error
+    if code_of(error) == 0:
+        error = None
     for logger in list(_living.values()):
         if error is None or id(logger) in vars(error).get(_EARLIER, ()):
             logger.close("exit")

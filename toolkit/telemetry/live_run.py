@@ -21,6 +21,7 @@ from toolkit.telemetry.device_scalars import DeviceScalars
 from toolkit.telemetry.errors.book import AT_THE_END
 from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.errors.run_errors import RunErrors
+from toolkit.telemetry.exit_codes import code_of
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.keeper import Chore, Keeper
 from toolkit.telemetry.options import TelemetryOptions
@@ -290,10 +291,10 @@ class LiveRun:
             with self._guard.watch("giving up the last messages"):
                 self.recorder.give_up_messages()
         try:
-            left_undone = self._let_go(status, reason, deadline)
+            left_undone = self._let_go(status, reason, error, deadline)
         except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
             interrupt = interrupt or caught
-            left_undone = self._let_go(status, reason, time.monotonic() + _ONCE_INTERRUPTED_S)
+            left_undone = self._let_go(status, reason, error, time.monotonic() + _ONCE_INTERRUPTED_S)
         if interrupt is not None:
             raise interrupt
         return left_undone
@@ -339,7 +340,7 @@ class LiveRun:
         self.spans.close()
         self._rest_is_put = True
 
-    def _let_go(self, status: str, reason: str, deadline: float) -> list[str]:
+    def _let_go(self, status: str, reason: str, error: BaseException | None, deadline: float) -> list[str]:
         """Write the end record, close the files and stop the threads; where that was interrupted, do the rest of it."""
         timeout_s = self._options.close_timeout
 
@@ -350,8 +351,12 @@ class LiveRun:
             errors: dict[str, Any] = {}
             with self._guard.watch("counting the errors"):
                 errors = self.errors.book.totals()
+            code = code_of(error)
+            left = {} if code is None else {"exit_code": code}
             with self._guard.watch("closing"):
-                self.put(records.END, {"status": status, "reason": reason, **self._totals(), **errors})
+                self.put(
+                    records.END, {"status": status, "reason": reason, **left, **self._totals(), **errors}
+                )
             self._has_ended = True
         self.errors.watch.end()
         with self._guard.watch("closing"):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, overload
 from toolkit.runfolder import records
 from toolkit.telemetry.checkpoint_files import look_at
 from toolkit.telemetry.clock import Clock, SystemClock
+from toolkit.telemetry.exit_codes import code_of
 from toolkit.telemetry.guard import Guard, guarded
 from toolkit.telemetry.lifetime import OneEnd, forget_at_exit, remember_until_exit
 from toolkit.telemetry.options import (
@@ -696,7 +697,7 @@ class TelemetryLogger:
             self.close()
         elif isinstance(error, KeyboardInterrupt):
             self.close("interrupted")
-        elif isinstance(error, SystemExit) and error.code in (None, 0):
+        elif code_of(error) == 0:
             self.close("finished")
         else:
             self.close("failed", error=error)

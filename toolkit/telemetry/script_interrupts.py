@@ -14,7 +14,7 @@ import threading
 
 # The public one makes an enumeration's member of each answer, which takes 10 µs.
 from _signal import getsignal  # type: ignore[import-not-found]  # it has no types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType, TracebackType
 from typing import Any, Final
@@ -23,6 +23,12 @@ _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 _DEEPEST: Final = 1_000
 _LONGEST_CHAIN: Final = 20
 _SIGNALS: Final = range(1, signal.NSIG)
+
+# The exception's own class may have put something else in their place.
+_own = vars(BaseException)
+_trace_of: Callable[[BaseException], Any] = _own["__traceback__"].__get__
+_cause_of: Callable[[BaseException], Any] = _own["__cause__"].__get__
+_context_of: Callable[[BaseException], Any] = _own["__context__"].__get__
 
 
 def interrupt_behind(error: BaseException) -> BaseException | None:
@@ -58,7 +64,7 @@ def _find_interrupt(error: BaseException) -> BaseException | None:
     for _ in range(_LONGEST_CHAIN):
         if found is None:
             return None
-        trace = found.__traceback__
+        trace = _trace_of(found)
         if found is not error and (trace is None or not _is_ours(trace.tb_frame)):
             # The script itself has caught it.
             return None
@@ -71,7 +77,8 @@ def _find_interrupt(error: BaseException) -> BaseException | None:
                     # A handler of ours calls the script's; where it fails itself, that is ours.
                     return None if _is_ours(frame) and _is_ours(frames[-1]) else found
         # Ours may have caught it and raised something else.
-        found = found.__cause__ or found.__context__
+        cause = _cause_of(found)
+        found = cause if cause is not None else _context_of(found)
     return None
 
 

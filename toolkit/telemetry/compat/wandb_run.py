@@ -28,6 +28,7 @@ from toolkit.telemetry.compat.wandb_identity import About, Identity
 from toolkit.telemetry.compat.wandb_rows import Rows
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
 from toolkit.telemetry.compat.wandb_watch import Watch
+from toolkit.telemetry.exit_codes import code_of
 from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.metadata import training_metadata
@@ -264,7 +265,7 @@ class Run(Identity, KeepsArtifacts):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+        if error is None or code_of(error) == 0:
             self._finish(None, None)
         elif isinstance(error, KeyboardInterrupt):
             self._finish("interrupted", None)

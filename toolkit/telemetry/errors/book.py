@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
 
-from toolkit.telemetry.errors.failure import describe_in_full, fingerprint_of
+from toolkit.telemetry.errors.exits import EXITS
+from toolkit.telemetry.errors.failure import STACK, describe_in_full, fingerprint_of
 from toolkit.telemetry.errors.memory import is_out_of_memory, memory_state
 from toolkit.telemetry.errors.stack import Stack, fingerprint, path_shower, walk_frame
+from toolkit.telemetry.exit_codes import code_of, exit_code
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.option_blocks.errors import ErrorOptions
 from toolkit.telemetry.privacy.masking import mask_secrets
@@ -43,6 +45,18 @@ class Surroundings:
     output: Callable[[], list[str]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    """A `sys.exit` that was seen."""
+
+    status: Any
+    at: Mapping[str, Any]
+    """Step and epoch, by which it is seen whether the training continued."""
+    stack: list[str] = field(default_factory=list)
+    is_told: bool = False
+    """Whether there is an error record of it."""
+
+
 class _Kind:
     """One distinct error."""
 
@@ -67,7 +81,7 @@ class ErrorBook:
         self._kinds: dict[str, _Kind] = {}
         self._others = 0
         self._signal: str | None = None
-        self._exit_at: Mapping[str, Any] | None = None
+        self._exit: _Exit | None = None
         # A signal handler may come in the middle of it, on the same thread.
         self._counting = threading.RLock()
         # Let go where memory has run out: one to tell of it with, one for whoever comes next, if only to print it.
@@ -91,7 +105,7 @@ class ErrorBook:
         if not is_failure(error):
             return
         if isinstance(error, SystemExit):
-            self._exit_at = self._around.where()
+            self._exit = _Exit(error.code, self._around.where(), is_told=True)
         if isinstance(error, MemoryError):
             self._reserves = self._reserves[:1]
         kind, is_told = self._count(error)
@@ -162,15 +176,40 @@ class ErrorBook:
         if error is not None or reason not in (None, "exit"):
             return reason, error
         on_its_way = sys.exc_info()[1]
-        if on_its_way is not None and self.has_seen(on_its_way):
-            if isinstance(on_its_way, KeyboardInterrupt):
-                return "interrupted", None
-            if is_failure(on_its_way):
+        if on_its_way is not None:
+            if self.has_seen(on_its_way):
+                if isinstance(on_its_way, KeyboardInterrupt):
+                    return "interrupted", None
+                if is_failure(on_its_way):
+                    return "failed", on_its_way
+            if isinstance(on_its_way, SystemExit) and is_failure(on_its_way):
+                # Nobody closes a run in the middle of it but in a `finally`.
                 return "failed", on_its_way
-        if reason == "exit" and self._exit_at is not None and self._exit_at == self._around.where():
-            # The interpreter does not say how it was left; sys.exit(3) was seen, and no step came after it.
-            return "failed", None
+        left = self._exit
+        # sys.exit(3) was seen, and no step came after it.
+        is_left = reason == "exit" and left is not None and left.at == self._around.where()
+        if left is not None and is_left and EXITS.is_left() is not False:
+            return "failed", self._as_exception(left)
         return reason, None
+
+    def note_exit(self, status: Any, frame: FrameType | None) -> None:
+        """Remember that the script called `sys.exit`; whether it leaves by that is seen when the run ends."""
+        if exit_code(status) == 0:
+            self._exit = None
+            return
+        stack: list[str] = []
+        with self._guard.watch("reading where the script exits"):
+            stack = mask_secrets(Stack(walk_frame(frame)).lines(path_shower()))
+        self._exit = _Exit(status, self._around.where(), stack=stack)
+
+    def _as_exception(self, left: _Exit) -> SystemExit:
+        """Return an exception that tells what the one told that the interpreter has dropped."""
+        error = SystemExit(left.status)
+        about = vars(error)
+        about[STACK] = left.stack
+        if left.is_told:
+            about[_TAKEN] = {self._mark: None}
+        return error
 
     def totals(self) -> dict[str, Any]:
         """Return what the end record says: how many errors, of which kinds, how often each."""
@@ -250,7 +289,7 @@ def is_failure(error: BaseException) -> bool:
     """Say whether an exception means that something failed."""
     if isinstance(error, (KeyboardInterrupt, *_NO_FAILURES)) or type(error).__name__ in _CALLED_OFF:
         return False
-    return not (isinstance(error, SystemExit) and error.code in (None, 0))
+    return code_of(error) != 0
 
 
 def _is_power_of_ten(count: int) -> bool:

@@ -9,6 +9,8 @@ from toolkit.telemetry.errors.stack import Stack, fingerprint, path_shower, walk
 from toolkit.telemetry.guard import Guard, describe_error
 from toolkit.telemetry.privacy.masking import Masker
 
+STACK: Final = "_telemetry_stack"
+"""On an exception that stands for one that is gone: where that one was raised, as a record tells it."""
 _LONGEST: Final = 500
 """Characters of a message that are told of a span."""
 _LONGEST_IN_FULL: Final = 4_000
@@ -89,7 +91,7 @@ class _Description:
             fields["link"] = link
         with self._guard.watch("reading a traceback"):
             stack = Stack(walk_trace(_trace_of(error)))
-            lines = self._masker.mask(stack.lines(self._shown))
+            lines = vars(error).get(STACK) or self._masker.mask(stack.lines(self._shown))
             fields["stack"] = lines if is_main else lines[-_LINES_BESIDE:]
             if is_main and (self._source or self._local_values):
                 fields["frames"] = stack.frames(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from toolkit.telemetry.errors.book import ErrorBook
+from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.hooks import SCRIPT, THREADS
 from toolkit.telemetry.errors.output import SharedTail
 from toolkit.telemetry.guard import Guard
@@ -32,6 +33,8 @@ class ErrorWatch:
         options = self._options
         if not options.enabled:
             return
+        if options.exit_code:
+            EXITS.join(self, self._note_exit)
         if options.excepthook:
             SCRIPT.join(self, lambda error, _: self._take(error, None, "excepthook"))
         if options.threads:
@@ -61,6 +64,7 @@ class ErrorWatch:
     def end(self) -> None:
         """Give everything back, as far as it is still ours."""
         with self._guard.watch("giving back the hooks"):
+            EXITS.leave(self)
             SCRIPT.leave(self)
             THREADS.leave(self)
             _OUTPUT.leave(self)
@@ -72,6 +76,7 @@ class ErrorWatch:
 
     def after_fork_in_child(self) -> None:
         """Give everything back: whatever fails in a forked child is the child's."""
+        EXITS.leave(self)
         SCRIPT.leave(self)
         THREADS.leave(self)
         _OUTPUT.leave(self)
@@ -84,6 +89,11 @@ class ErrorWatch:
         with self._guard.watch("recording an error"):
             if self._book is not None:
                 self._book.take(error, caught_by=caught_by, thread=thread)
+
+    def _note_exit(self, status: Any, frame: FrameType | None) -> None:
+        with self._guard.watch("noting an exit"):
+            if self._book is not None:
+                self._book.note_exit(status, frame)
 
     def _take_signal(self, name: str, frame: FrameType | None, is_end: bool) -> None:
         if self._book is not None:

@@ -16,6 +16,7 @@ from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel, Field, field_validator
 from transformers import TrainerCallback
 
+from toolkit.telemetry.exit_codes import code_of
 from toolkit.telemetry.guard import Guard, guarded
 from toolkit.telemetry.integrations.opening import options_of, run_id_in
 from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
@@ -233,7 +234,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         if log is None:
             return
         with self.guard.watch("closing the run"):
-            if isinstance(error, SystemExit) and error.code in (None, 0):
+            if code_of(error) == 0:
                 # What Axolotl makes of Ctrl-C, once it has saved the weights.
                 log.close("interrupted")
             elif error is None:

@@ -21,6 +21,8 @@ class ErrorOptions(SwitchedBlock):
     """Whether an exception that ends a thread is recorded."""
     signals: bool = False
     """Whether a signal that ends the process (SIGTERM, SIGHUP, …) is recorded before it does."""
+    exit_code: bool = True
+    """Whether a script that is left by `sys.exit` with a code other than 0 has failed: its calls are noted for that."""
     source: bool = False
     """Whether the stack shows source lines."""
     locals: bool = False
@@ -36,6 +38,7 @@ class ErrorOptions(SwitchedBlock):
         "excepthook": checks.boolean,
         "threads": checks.boolean,
         "signals": checks.boolean,
+        "exit_code": checks.boolean,
         "source": checks.boolean,
         "locals": checks.boolean,
         "output_lines": checks.whole(0, 1000),

@@ -1,0 +1,131 @@
+"""A script that is left with a code other than 0 has failed; one that catches its exit has not."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import threading
+
+import pytest
+
+from tests.telemetry.logged import make_logger, records_of
+from toolkit.telemetry.errors.exits import EXITS
+from toolkit.telemetry.exit_codes import code_of, exit_code
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(None, 0), (0, 0), (False, 0), (3, 3), (True, 1), (-1, -1), ("no", 1), ("", 1), (0.0, 1)],
+)
+def test_the_code_is_the_interpreters(status, code):
+    assert exit_code(status) == code
+    assert code_of(SystemExit(status)) == code
+    assert code_of(ValueError(status)) is None
+    assert code_of(None) is None
+
+
+def call(function, *given):
+    with pytest.raises(SystemExit) as caught:
+        function(*given)
+    return caught.value
+
+
+def how_it_ends(log):
+    reason, error = log._run.errors.book.how_it_ends("exit", None)
+    return reason, code_of(error)
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """Have it look as if the interpreter was ending by an exception, which the script has not caught."""
+    monkeypatch.setattr(EXITS, "is_left", lambda: True)
+
+
+def test_the_last_exit_counts(tmp_path, left, capsys):
+    with make_logger(tmp_path) as log:
+        assert how_it_ends(log) == ("exit", None)
+        assert call(sys.exit, 3).code == 3
+        assert how_it_ends(log) == ("failed", 3)
+        call(sys.exit, "no data")
+        assert how_it_ends(log) == ("failed", 1)
+        call(sys.exit, 0)
+        assert how_it_ends(log) == ("exit", None)
+        call(sys.exit)
+        assert how_it_ends(log) == ("exit", None)
+
+
+def test_an_exit_that_the_training_survived_does_not_count(tmp_path, left):
+    with make_logger(tmp_path, log_every=1) as log:
+        call(sys.exit, 3)
+        log.log_step(1, train_loss=1.0)
+
+        assert how_it_ends(log) == ("exit", None)
+
+
+def test_a_script_that_ends_with_its_last_line_was_not_left(tmp_path, monkeypatch):
+    with make_logger(tmp_path) as log:
+        call(sys.exit, 3)
+        monkeypatch.setattr(EXITS, "is_left", lambda: False)
+
+        assert how_it_ends(log) == ("exit", None)
+
+
+def test_an_exit_of_a_thread_ends_that_thread_alone(tmp_path, left):
+    with make_logger(tmp_path) as log:
+        thread = threading.Thread(target=lambda: call(sys.exit, 3))
+        thread.start()
+        thread.join()
+
+        assert how_it_ends(log) == ("exit", None)
+
+
+def test_everything_is_given_back(tmp_path):
+    quitter = type(builtins.exit)
+    before = (sys.exit, quitter.__call__)
+    with make_logger(tmp_path / "a"), make_logger(tmp_path / "b"):
+        during = (sys.exit, quitter.__call__)
+    with make_logger(tmp_path / "c", errors={"exit_code": False}):
+        assert (sys.exit, quitter.__call__) == before
+
+    assert (sys.exit, quitter.__call__) == before
+    assert all(one is not other for one, other in zip(before, during, strict=True))
+
+
+def test_one_that_somebody_has_put_on_top_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "exit", sys.exit)
+    with make_logger(tmp_path / "a"):
+        ours = sys.exit
+        sys.exit = theirs = lambda *given: ours(*given)
+
+    assert sys.exit is theirs
+    assert call(sys.exit, 3).code == 3
+    with make_logger(tmp_path / "b") as log:
+        call(sys.exit, 4)
+        assert log._run.errors.book._exit.status == 4
+    assert sys.exit is theirs
+
+
+def test_a_forked_child_has_the_interpreters_own(tmp_path):
+    before = sys.exit
+    with make_logger(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if sys.exit is before else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_run_that_is_closed_on_the_way_out_has_failed_with_the_code(tmp_path):
+    log = make_logger(tmp_path)
+
+    def leave():
+        try:
+            sys.exit(3)
+        finally:
+            log.close()
+
+    call(leave)
+
+    (end,), (error,) = records_of(log, "end"), records_of(log, "error")
+    assert (end["status"], end["exit_code"]) == ("failed", 3)
+    assert error["message"] == "SystemExit: 3"
