@@ -168,10 +168,13 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_a_signal(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "errors"),
+    [("SIGTERM", True), ("SIGHUP", True), ("SIGXCPU", {"signals": True}), ("SIGTERM", {"signals": True})],
+)
+def test_a_signal(tmp_path, name, errors):
     number = getattr(signal, name)
-    twice = Twice(tmp_path, "log = begin(errors={'signals': True})" + TRAINS + WAITS)
+    twice = Twice(tmp_path, f"log = begin(errors={errors})" + TRAINS + WAITS)
     logged, plain = twice.run(kill_when_it_says("waiting", number, after_s=0.2))
 
     assert_same_end(logged, plain)
@@ -180,28 +183,30 @@ def test_a_signal(tmp_path, name):
     assert (error["type"], error["caught_by"], error["severity"]) == (name, "signal", "warning")
     assert error["stack"][0].startswith("train.py:"), "where the main thread was"
     assert error["stack"][0].endswith(" in <module>")
-    assert error["output"][-1] == "waiting"
+    if errors is not True:
+        assert error["output"][-1] == "waiting"
     assert (end["status"], end["reason"], end["signal"]) == ("stopped", "signal", name)
     assert (status_of(twice).name, status_of(twice).sure) == ("stopped", True)
 
 
 def test_a_signal_in_the_middle_of_telemetry_s_own_work(tmp_path):
-    twice = Twice(
-        tmp_path,
-        """
-        log = begin(errors={"signals": True})
-        say("waiting")
-        step = 0
-        while True:
-            step += 1
-            log.log_step(step, train_loss=1.0, mine={"a": 1})
-        """,
-    )
     kill = kill_when_it_says("waiting", signal.SIGTERM, after_s=0.3)
-    plain = twice.run_plain(kill)
-    for attempt in range(3):
-        twice.folder = tmp_path / str(attempt)
-        twice.folder.mkdir()
+    plain = None
+    for attempt, errors in enumerate([True, {"signals": True}] * 2):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        twice = Twice(
+            folder,
+            f"""
+            log = begin(errors={errors})
+            say("waiting")
+            step = 0
+            while True:
+                step += 1
+                log.log_step(step, train_loss=1.0, mine={{"a": 1}})
+            """,
+        )
+        plain = plain or twice.run_plain(kill)
         logged = twice.run_logged(kill)
 
         assert_same_end(logged, plain)
@@ -211,10 +216,11 @@ def test_a_signal_in_the_middle_of_telemetry_s_own_work(tmp_path):
         assert end["reason"] == "signal"
 
 
-def test_a_signal_while_the_main_thread_is_in_a_call_that_does_not_come_back(tmp_path):
+@pytest.mark.parametrize("errors", [True, {"signals": True}])
+def test_a_signal_while_the_main_thread_is_in_a_call_that_does_not_come_back(tmp_path, errors):
     twice = Twice(
         tmp_path,
-        "log = begin(errors={'signals': True})"
+        f"log = begin(errors={errors})"
         + TRAINS
         + "import hashlib\nsay('waiting')\n"
         + "hashlib.pbkdf2_hmac('sha256', b'a', b'b', 2_000_000_000)  # minutes, without the interpreter",
@@ -228,10 +234,11 @@ def test_a_signal_while_the_main_thread_is_in_a_call_that_does_not_come_back(tmp
     assert end["signal"] == "SIGTERM"
 
 
-def test_a_second_signal_does_not_wait(tmp_path):
+@pytest.mark.parametrize("errors", [True, {"signals": True}])
+def test_a_second_signal_does_not_wait(tmp_path, errors):
     twice = Twice(
         tmp_path,
-        """
+        f"""
         class Slow:
             name = "slow"
             def write(self, batch):
@@ -239,7 +246,7 @@ def test_a_second_signal_does_not_wait(tmp_path):
             def close(self):
                 pass
 
-        log = begin(errors={"signals": True}, sinks=[Slow()], close_timeout=600)
+        log = begin(errors={errors}, sinks=[Slow()], close_timeout=600)
         """
         + (TRAINS + WAITS).replace("\n", "\n        "),
     )
@@ -285,30 +292,31 @@ def test_a_signal_that_the_script_handles_itself(tmp_path):
     assert (end["status"], end["exit_code"]) == ("failed", 4)
 
 
-def test_a_signal_for_a_forked_child_is_the_child_s(tmp_path):
+FORKS_AND_ENDS = """
+context = multiprocessing.get_context("fork")
+def work(is_working):
+    is_working.set()
+    time.sleep(60)
+def fork_and_end():
+    is_working = context.Event()
+    child = context.Process(target=work, args=(is_working,))
+    child.start()
+    is_working.wait(30)
+    child.terminate()
+    child.join()
+    say(f"the child ended with {child.exitcode}")
+fork_and_end()
+thread = threading.Thread(target=fork_and_end)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("errors", [True, {"signals": True, "excepthook": True, "threads": True}])
+def test_a_signal_for_a_forked_child_is_the_child_s(tmp_path, errors):
     twice = Twice(
         tmp_path,
-        """
-        import multiprocessing
-        log = begin(errors={"signals": True, "excepthook": True, "threads": True})
-        context = multiprocessing.get_context("fork")
-        def work(is_working):
-            is_working.set()
-            time.sleep(60)
-        def fork_and_end():
-            is_working = context.Event()
-            child = context.Process(target=work, args=(is_working,))
-            child.start()
-            is_working.wait(30)
-            child.terminate()
-            child.join()
-            say(f"the child ended with {child.exitcode}")
-        fork_and_end()
-        thread = threading.Thread(target=fork_and_end)
-        thread.start()
-        thread.join()
-        """
-        + TRAINS.replace("\n", "\n        "),
+        f"import multiprocessing\nlog = begin(errors={errors})\n" + FORKS_AND_ENDS + TRAINS,
     )
     logged, plain = twice.run()
 

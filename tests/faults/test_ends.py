@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from tests.faults.aftermath import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
@@ -60,6 +61,11 @@ with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False) as l
             *(-2, "stopped", "interrupted"),
             id="Ctrl-C in a block",
         ),
+        pytest.param(
+            LOGS_500_STEPS + "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+            *(-15, "stopped", "signal"),
+            id="SIGTERM",
+        ),
     ],
 )
 def test_an_end_of_its_own_is_told_and_the_exit_code_stays(tmp_path, start, source, code, status, reason):
@@ -73,7 +79,7 @@ def test_an_end_of_its_own_is_told_and_the_exit_code_stays(tmp_path, start, sour
     assert end["global_step"] == 499
     assert end["records"] == len(records)
     errors = events(records, "error")
-    assert len(errors) == (status == "failed")
+    assert len(errors) == (status == "failed" or reason == "signal")
     if code == 1:
         assert errors[0]["type"] == "ZeroDivisionError"
         assert "ZeroDivisionError: division by zero" in ended.err, "the traceback is printed as ever"
@@ -85,8 +91,12 @@ def test_an_end_of_its_own_is_told_and_the_exit_code_stays(tmp_path, start, sour
 @pytest.mark.parametrize(
     ("last_words", "code"),
     [
-        pytest.param("os.kill(os.getpid(), signal.SIGTERM)", -15, id="SIGTERM"),
-        pytest.param("os.kill(os.getpid(), signal.SIGHUP)", -1, id="SIGHUP"),
+        pytest.param("os.kill(os.getpid(), signal.SIGQUIT)", -3, id="SIGQUIT"),
+        pytest.param(
+            "signal.signal(signal.SIGTERM, lambda *_: os._exit(9)); os.kill(os.getpid(), signal.SIGTERM)",
+            9,
+            id="a handler of the script that ends the process",
+        ),
         pytest.param("os._exit(5)", 5, id="os._exit"),
         pytest.param("os.abort()", -6, id="abort"),
         pytest.param("import ctypes; ctypes.string_at(0)", -11, id="a segmentation fault"),
@@ -104,6 +114,40 @@ def test_an_end_without_warning_loses_nothing_after_repair_and_counts_as_lost(
     records = whole_run(tmp_path / "run", steps=range(500))
     assert not events(records, "end")
     assert (status.name, status.sure) == ("lost", True)
+
+
+def test_the_first_process_of_a_container_writes_its_end_before_it_is_killed(tmp_path):
+    # What `docker stop` does: SIGTERM, which such a process does not die of by itself, and after a while SIGKILL.
+    if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode:
+        pytest.skip("no process namespace can be made here")
+    script = tmp_path / "train.py"
+    wait = "print('waiting', os.getpid(), flush=True)\nwhile True: time.sleep(0.1)"
+    script.write_text(PREAMBLE + LOGS_500_STEPS + wait)
+    unshare = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-u", script, tmp_path],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
+    try:
+        while (line := unshare.stdout.readline()) and not line.startswith("waiting"):
+            pass
+        assert line == "waiting 1\n"
+        (container,) = psutil.Process(unshare.pid).children()
+        container.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 60
+        while read_manifest(tmp_path / "run").latest.status == "running":
+            assert time.monotonic() < deadline, "nothing was written"
+            time.sleep(0.05)
+        assert container.is_running(), "as without us"
+        container.kill()
+        unshare.wait(60)
+    finally:
+        unshare.kill()
+        unshare.communicate()
+
+    (end,) = events(whole_run(tmp_path / "run", steps=range(500)), "end")
+    assert (end["status"], end["signal"]) == ("stopped", "SIGTERM")
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), MemoryError()])

@@ -290,6 +290,29 @@ def test_a_script_that_is_left_with_a_code_has_failed(tmp_path, start):
     assert "SystemExit: 3" in receiver.got[0].json["text"]
 
 
+def test_a_script_that_is_terminated_says_so_by_default(tmp_path, start):
+    with receiving() as receiver:
+        child = start(
+            """
+            to = {"to": "webhook", "url": sys.argv[2], "when": ["finish", "failure"]}
+            log = TelemetryLogger("run", log_dir=sys.argv[1], messages=[to])
+            log.log_step(1, train_loss=1.0)
+            print("waiting", flush=True)
+            time.sleep(100)
+            """,
+            tmp_path,
+            receiver.url,
+        )
+        child.wait_for_line("waiting")
+        child.process.send_signal(signal.SIGTERM)
+        ended = child.end()
+
+    assert ended.code == -signal.SIGTERM, ended.err
+    assert occasions(receiver) == ["failure"]
+    assert receiver.got[0].json["title"] == "run: ended by a signal"
+    assert "SIGTERM" in receiver.got[0].json["text"]
+
+
 def test_without_receivers_nothing_of_it_is_imported(tmp_path, start):
     ended = start(
         """
@@ -581,8 +604,8 @@ def test_what_there_was_no_time_to_tell_is_told_with_the_end(tmp_path):
             wait_until(lambda: receiver.got)
 
     assert told_of(deliveries(log)) == {"delivered": 5}
-    last = receiver.got[-1].json
-    assert last["title"] == "greyjacket: finished"
+    # It does not wait for the first one, which the receiver has asked to wait.
+    (last,) = (got.json for got in receiver.got if got.json["title"] == "greyjacket: finished")
     assert "Before that:" in last["text"]
     assert "- step 6 reached" in last["text"]
 

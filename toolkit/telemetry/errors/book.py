@@ -148,7 +148,7 @@ class ErrorBook:
         kind, is_told = self._count_kind(fingerprint(name, str(is_end)), name)
         if not is_told:
             return
-        message = f"{name}: the process was told to end"
+        message = f"{name} ends the process"
         if not is_end:
             message = f"{name} came, and the script's own handler took it"
         fields = {

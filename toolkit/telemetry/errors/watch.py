@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
@@ -13,6 +14,7 @@ from toolkit.telemetry.errors.output import SharedTail
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.option_blocks.errors import ErrorOptions
 
+_log = logging.getLogger("toolkit.telemetry")
 _OUTPUT: Final = SharedTail()
 
 
@@ -39,14 +41,28 @@ class ErrorWatch:
             SCRIPT.join(self, lambda error, _: self._take(error, None, "excepthook"))
         if options.threads:
             THREADS.join(self, lambda error, thread: self._take(error, thread, "thread"))
-        if options.signals:
+        if options.signals is True:
             # Brought in for those who ask for it: the rest do without its sockets and queues.
             from toolkit.telemetry.errors.signals import SIGNALS
 
             limit_s = 1.0 + 2.5 * self._close_timeout_s
             SIGNALS.join(self, self._take_signal, timeout_s=limit_s, guard=self._guard)
-        if options.excepthook or options.threads or options.signals:
+        elif options.signals:
+            self._listen_for_termination()
+        if options.excepthook or options.threads or options.signals is True:
             self.listen()
+
+    def _listen_for_termination(self) -> None:
+        from toolkit.telemetry.errors.termination import TERMINATION
+
+        limit_s = 1.0 + self._close_timeout_s
+        left_out = TERMINATION.join(self, self._take_signal, timeout_s=limit_s, guard=self._guard)
+        if "SIGTERM" in left_out:
+            _log.info(
+                "[telemetry] SIGTERM is handled by the script, or not to be seen here: a run that it ends without an "
+                "exception and without sys.exit has no end record. telemetry.errors.signals: true records it first; "
+                "or call log.close('signal') in the handler"
+            )
 
     def listen(self) -> None:
         """Keep the last lines of output from now on."""
@@ -68,11 +84,15 @@ class ErrorWatch:
             SCRIPT.leave(self)
             THREADS.leave(self)
             _OUTPUT.leave(self)
-        if self._options.signals:
-            from toolkit.telemetry.errors.signals import SIGNALS
+        with self._guard.watch("giving back the signals"):
+            if self._options.signals is True:
+                from toolkit.telemetry.errors.signals import SIGNALS
 
-            with self._guard.watch("giving back the signals"):
                 SIGNALS.leave(self)
+            elif self._options.signals:
+                from toolkit.telemetry.errors.termination import TERMINATION
+
+                TERMINATION.leave(self)
 
     def after_fork_in_child(self) -> None:
         """Give everything back: whatever fails in a forked child is the child's."""
@@ -80,10 +100,14 @@ class ErrorWatch:
         SCRIPT.leave(self)
         THREADS.leave(self)
         _OUTPUT.leave(self)
-        if self._options.signals:
+        if self._options.signals is True:
             from toolkit.telemetry.errors.signals import SIGNALS
 
             SIGNALS.after_fork_in_child()
+        elif self._options.signals:
+            from toolkit.telemetry.errors.termination import TERMINATION
+
+            TERMINATION.after_fork_in_child()
 
     def _take(self, error: BaseException, thread: str | None, caught_by: str) -> None:
         with self._guard.watch("recording an error"):

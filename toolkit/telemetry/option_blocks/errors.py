@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from toolkit.telemetry import option_checks as checks
 from toolkit.telemetry.option_blocks.switched import SwitchedBlock
+
+
+def _flag_or_auto(name: str, value: Any) -> None:
+    if not isinstance(value, bool) and not (isinstance(value, str) and value == "auto"):
+        raise checks.wrong(name, value, "true, false or auto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +24,9 @@ class ErrorOptions(SwitchedBlock):
     """Whether an exception that ends the script is recorded from `sys.excepthook`."""
     threads: bool = False
     """Whether an exception that ends a thread is recorded."""
-    signals: bool = False
-    """Whether a signal that ends the process (SIGTERM, SIGHUP, …) is recorded before it does."""
+    signals: bool | str = "auto"
+    """Whether a signal that ends the process is recorded before it does: `auto` for SIGTERM and SIGHUP where the script
+    has no handler of its own, true for SIGXCPU too, and for signals that a handler of the script takes."""
     exit_code: bool = True
     """Whether a script that is left by `sys.exit` with a code other than 0 has failed: its calls are noted for that."""
     source: bool = False
@@ -37,7 +43,7 @@ class ErrorOptions(SwitchedBlock):
     CHECKS: ClassVar[Mapping[str, checks.Check]] = {
         "excepthook": checks.boolean,
         "threads": checks.boolean,
-        "signals": checks.boolean,
+        "signals": _flag_or_auto,
         "exit_code": checks.boolean,
         "source": checks.boolean,
         "locals": checks.boolean,
