@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from toolkit.telemetry.guard import Guard
@@ -21,11 +22,22 @@ from toolkit.telemetry.notify.receiver import Receiver
 _MOST_WAITING: Final = 200
 
 
+class _InFlight:
+    """A message that is being sent."""
+
+    __slots__ = ("attempts", "message", "since")
+
+    def __init__(self, message: Message, since: float) -> None:
+        self.message = message
+        self.since = since
+        self.attempts = 0
+
+
 class Sender:
     """Sends messages to `receiver` one after the other, and tells `report` what came of each.
 
     More messages than the receiver may be sent are told as one, and none is dropped without being counted. Whoever
-    puts a message never waits.
+    puts a message never waits. The last one does not wait for another that is in flight: it has a thread of its own.
     """
 
     def __init__(self, receiver: Receiver, *, report: Callable[[Delivery], None], guard: Guard) -> None:
@@ -35,8 +47,9 @@ class Sender:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Message, float]] = deque()
         self._uncounted: Counter[str] = Counter()
-        self._sending: tuple[Message, float] | None = None
-        self._attempts = 0
+        self._last: tuple[Message, float] | None = None
+        """The last message, where another one was in flight when it came."""
+        self._in_flight: list[_InFlight] = []
         self._deadline: float | None = None
         """When the run is over for good; None while it goes on."""
         self._is_over = False
@@ -44,10 +57,15 @@ class Sender:
         self._thread = threading.Thread(
             target=self._run, name=f"telemetry-messages-{receiver.name}", daemon=True
         )
+        # Begun with the run: an interpreter that is ending may start no more threads.
+        self._thread_of_the_last = threading.Thread(
+            target=self._run_last, name=f"telemetry-last-message-{receiver.name}", daemon=True
+        )
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+        self._thread_of_the_last.start()
 
     def put(self, message: Message) -> None:
         """Have `message` sent."""
@@ -64,7 +82,10 @@ class Sender:
             messages = [message for message, _ in self._waiting]
             since = self._waiting[0][1] if self._waiting else time.monotonic()
             if last is not None:
-                self._waiting = deque([(self._told_with(last, messages), since)])
+                told = (self._told_with(last, messages), since)
+                is_busy = bool(self._in_flight) and self._thread_of_the_last.is_alive()
+                self._waiting = deque([] if is_busy else [told])
+                self._last = told if is_busy else None
             elif len(messages) > 1:
                 self._waiting = deque([(self._folded(messages), since)])
             self._deadline = deadline
@@ -79,18 +100,22 @@ class Sender:
                 for delivery in self._what_is_left():
                     self._report(delivery)
             self._waiting.clear()
+            self._last = None
             self._changed.notify_all()
 
     def _is_idle(self) -> bool:
-        return (not self._waiting and self._sending is None) or not self._thread.is_alive()
+        is_done = not self._waiting and self._last is None and not self._in_flight
+        return is_done or not self._thread.is_alive()
 
     def _what_is_left(self) -> list[Delivery]:
         """Return what is not delivered, and what is known of it."""
         left = []
-        if self._sending is not None:
-            message, since = self._sending
+        for sending in self._in_flight:
             why = "no answer yet; it may have arrived when the run closed"
-            left.append(self._undelivered(message, since, self._attempts, why))
+            left.append(self._undelivered(sending.message, sending.since, sending.attempts, why))
+        if self._last is not None:
+            why = "not sent any more when the run closed"
+            left.append(self._undelivered(*self._last, 0, why))
         if self._waiting:
             messages = [message for message, _ in self._waiting]
             message = messages[0] if len(messages) == 1 else self._folded(messages)
@@ -112,16 +137,30 @@ class Sender:
     def _run(self) -> None:
         allowance = Allowance(self.receiver.per_minute, time.monotonic())
         while (taken := self._take(allowance)) is not None:
-            with self._guard.watch(f"sending messages to {self.receiver.name}"):
-                self._send(*taken)
-            with self._changed:
-                if self._sending is not None and not self._is_over:
-                    why = "not sent, for a fault of our own"
-                    self._report(self._undelivered(*taken, self._attempts, why))
-                self._sending = None
-                self._changed.notify_all()
+            self._send(taken)
 
-    def _take(self, allowance: Allowance) -> tuple[Message, float] | None:
+    def _run_last(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._last is not None or self._is_over)
+            if self._last is None or self._is_over:
+                return
+            taken = _InFlight(*self._last)
+            self._last = None
+            self._in_flight.append(taken)
+        self._send(taken)
+
+    def _send(self, taken: _InFlight) -> None:
+        with self._guard.watch(f"sending messages to {self.receiver.name}"):
+            self._deliver(taken)
+        with self._changed:
+            if taken in self._in_flight:
+                self._in_flight.remove(taken)
+                if not self._is_over:
+                    why = "not sent, for a fault of our own"
+                    self._report(self._undelivered(taken.message, taken.since, taken.attempts, why))
+            self._changed.notify_all()
+
+    def _take(self, allowance: Allowance) -> _InFlight | None:
         """Wait for the next message, folding those that are too many; None when it is over."""
         with self._changed:
             while True:
@@ -136,14 +175,14 @@ class Sender:
                 self._changed.wait(wait_s)
             allowed = allowance.left(now)
             allowance.use(now)
-            self._attempts = 0
             if len(self._waiting) == 1 or len(self._waiting) <= allowed:
-                self._sending = self._waiting.popleft()
+                taken = _InFlight(*self._waiting.popleft())
             else:
                 messages = [message for message, _ in self._waiting]
-                self._sending = self._folded(messages), self._waiting[0][1]
+                taken = _InFlight(self._folded(messages), self._waiting[0][1])
                 self._waiting.clear()
-            return self._sending
+            self._in_flight.append(taken)
+            return taken
 
     def _told_with(self, last: Message, messages: list[Message]) -> Message:
         told = fold_into(last, messages, more=self._uncounted)
@@ -155,7 +194,7 @@ class Sender:
         self._uncounted = Counter()
         return folded
 
-    def _send(self, message: Message, since: float) -> None:
+    def _deliver(self, taken: _InFlight) -> None:
         if self.receiver.address.is_encrypted and self._tls is None:
             # Reading the machine's certificates takes a while, and nobody else waits for it here.
             with suppress(OSError):
@@ -163,20 +202,17 @@ class Sender:
                 self._tls = ssl.create_default_context()
         delivery = deliver(
             self.receiver,
-            message,
+            taken.message,
             pause=self._pause,
             time_left=self._time_left,
-            on_attempt=self._note_attempt,
+            on_attempt=partial(setattr, taken, "attempts"),
             tls=self._tls,
         )
         with self._changed:
             # Where it was given up, that was reported.
             if not self._is_over:
-                self._sending = None
-                self._report(replace(delivery, seconds=time.monotonic() - since))
-
-    def _note_attempt(self, attempt: int) -> None:
-        self._attempts = attempt
+                self._in_flight.remove(taken)
+                self._report(replace(delivery, seconds=time.monotonic() - taken.since))
 
     def _time_left(self) -> float:
         deadline = self._deadline
