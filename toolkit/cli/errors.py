@@ -18,6 +18,7 @@ _MAX_RANKS: Final = 128
 _MAX_KEPT: Final = 2_000
 _LONGEST: Final = 500
 _MOST_LINES: Final = 40
+_FIRST_LINES: Final = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,10 +154,12 @@ def _print_block(title: str, lines: list[str]) -> None:
 
 
 def _print_lines(indent: str, lines: list[str]) -> None:
-    for line in lines[:_MOST_LINES]:
+    left_out = len(lines) - _MOST_LINES
+    if left_out > 0:
+        # The innermost call, and the cause of a worker's exception, come last.
+        lines = [*lines[:_FIRST_LINES], f"… {left_out} lines …", *lines[_FIRST_LINES + left_out :]]
+    for line in lines:
         print(f"{indent}{printable(line[:_LONGEST])}")
-    if len(lines) > _MOST_LINES:
-        print(f"{indent}… {len(lines) - _MOST_LINES} more lines")
 
 
 def _count(record: Record) -> int:

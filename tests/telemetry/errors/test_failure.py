@@ -7,9 +7,11 @@ import weakref
 
 import pytest
 
+import toolkit.telemetry
 from toolkit.telemetry.errors.failure import describe_failure, describe_in_full, fingerprint_of
 from toolkit.telemetry.guard import Guard
 
+OURS = toolkit.telemetry.__path__[0]
 TOKEN = "hf_" + "a1B2" * 9
 
 
@@ -238,6 +240,89 @@ def test_a_long_message_is_told_at_more_length_than_that_of_a_span():
 
     assert len(describe_failure(ValueError(text))["message"]) <= 520
     assert 3_900 < len(in_full(ValueError(text))[0]["message"]) <= 4_020
+
+
+def test_a_long_message_keeps_both_ends():
+    text = (
+        "Caught ValueError in DataLoader worker process 3.\n" + "frame " * 2_000 + "\nValueError: the cause"
+    )
+
+    for message in (describe_failure(ValueError(text))["message"], in_full(ValueError(text))[0]["message"]):
+        assert message.startswith("ValueError: Caught ValueError in DataLoader worker process 3.")
+        assert message.endswith("ValueError: the cause")
+        assert " characters … " in message
+
+
+def test_the_error_of_a_real_worker_says_what_failed_in_it(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    def load(index, depth=0):
+        if depth < 60:
+            return load(index, depth + 1)
+        raise OSError(f"no such file: {'x' * 80}/{index}.png")
+
+    class Images(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return load(index)
+
+    with pytest.raises(OSError, match="worker process") as raised:
+        list(torch.utils.data.DataLoader(Images(), num_workers=1))
+    found, _ = in_full(raised.value)
+
+    assert len(found["message"]) <= 4_000
+    assert found["message"].rstrip().endswith("/0.png"), "torch puts the cause last"
+
+
+@pytest.mark.parametrize("place", [0, 700, 1_900, 2_100, 2_600, 4_000, 7_000])
+def test_no_secret_is_shown_because_its_name_was_cut_off(place):
+    secret = "correct-horse-battery"
+    text = "word " * (place // 5) + f"password = {secret} " + "word " * (2_000 - place // 5)
+
+    assert secret not in in_full(ValueError(text))[0]["message"]
+    assert secret not in describe_failure(ValueError(text))["message"]
+
+
+def test_frames_of_ours_are_left_out_and_those_of_the_script_are_there(tmp_path):
+    seen = []
+
+    def script():
+        ours(fail)
+
+    def fail():
+        raise ValueError("bad")
+
+    def ours(function):
+        # As an integration does it: it stands in for a method, and records what goes wrong while it is on its way.
+        namespace = {"function": function, "seen": seen, "in_full": in_full}
+        source = "try:\n    function()\nexcept ValueError as error:\n    seen.append(in_full(error)[0])"
+        exec(compile(source, os.path.join(OURS, "integrations", "made_up.py"), "exec"), namespace)
+
+    script()
+    functions = [line.rpartition(" in ")[2] for line in seen[0]["stack"]]
+
+    assert functions[-3:] == ["script", "ours", "fail"]
+    assert not [line for line in seen[0]["stack"] if "made_up" in line]
+    # Which error it is does not depend on where it was recorded.
+    assert in_full(caught_here(fail))[0]["stack"][-1] == seen[0]["stack"][-1]
+
+
+def caught_here(function):
+    with pytest.raises(ValueError) as raised:
+        function()
+    return raised.value
+
+
+def test_an_error_that_is_told_of_later_has_no_frames_of_whoever_tells_it():
+    def fail():
+        raise ValueError("bad")
+
+    error = caught_here(fail)
+    functions = [line.rpartition(" in ")[2] for line in in_full(error)[0]["stack"]]
+
+    assert functions == ["caught_here", "fail"]
 
 
 def test_source_and_local_values_are_shown_where_asked_for():

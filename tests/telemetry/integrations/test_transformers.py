@@ -522,6 +522,11 @@ def test_a_failure_is_recorded_and_goes_on_as_it_is(tmp_path):
     assert status(tmp_path) == "failed"
     (told,) = records(tmp_path, "error")
     assert told["message"] == "RuntimeError: the disk of the data is gone"
+    stack = "\n".join(told["stack"])
+    assert f"in {test_a_failure_is_recorded_and_goes_on_as_it_is.__name__}\n" in stack, (
+        "who began the training"
+    )
+    assert "telemetry/integrations/transformers/" not in stack.replace("tests/telemetry/integrations", "")
     (loop,) = [span for span in records(tmp_path, "span") if span["name"] == "training_loop"]
     assert loop["error"]["type"] == "RuntimeError"
     assert not {"training_step", "_run_epoch"} & set(vars(trainer))

@@ -172,6 +172,20 @@ def test_a_failure_says_what_went_wrong():
     ]
 
 
+def test_of_a_long_error_both_ends_are_told():
+    run = story()
+    text = "ValueError: Caught ValueError in worker 3.\n" + "frame " * 900 + "ValueError: the cause"
+    told(run, record("error", type="ValueError", message=text))
+    (line,) = (
+        run.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0)
+        .told(lambda values: values, link=None)
+        .lines
+    )
+
+    assert line.startswith("ValueError: Caught ValueError in worker 3.")
+    assert line.endswith("ValueError: the cause")
+
+
 def test_an_error_of_telemetry_itself_is_no_failure_of_the_run():
     run = story()
     told(run, record("error", source="telemetry", type="OSError", message="disk"))

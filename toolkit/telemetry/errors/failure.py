@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from toolkit.telemetry.errors.stack import Stack, fingerprint, path_shower, walk_trace
+from toolkit.telemetry.errors.stack import (
+    exception_stack,
+    fingerprint,
+    path_shower,
+    walk_around,
+    walk_trace,
+)
 from toolkit.telemetry.guard import Guard, describe_error
+from toolkit.telemetry.long_texts import both_ends
 from toolkit.telemetry.privacy.masking import Masker
 
 STACK: Final = "_telemetry_stack"
@@ -15,6 +22,8 @@ _LONGEST: Final = 500
 """Characters of a message that are told of a span."""
 _LONGEST_IN_FULL: Final = 4_000
 """The same for an error record: what a worker process sends along holds its whole traceback."""
+_LOOKED_AT: Final = 10_000_000
+"""Nobody needs more of a text to find its end."""
 _LONGEST_BESIDE: Final = 1_000
 _LINES_BESIDE: Final = 12
 """What causes and groups may take of a record, each of them: the error itself comes first."""
@@ -37,7 +46,7 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     return {
         "type": type(error).__name__,
         "message": _message(error, masker, _LONGEST),
-        "stack": masker.mask(Stack(walk_trace(_trace_of(error))).lines(path_shower())),
+        "stack": masker.mask(exception_stack(walk_trace(_trace_of(error))).lines(path_shower())),
     }
 
 
@@ -90,7 +99,8 @@ class _Description:
         if link is not None:
             fields["link"] = link
         with self._guard.watch("reading a traceback"):
-            stack = Stack(walk_trace(_trace_of(error)))
+            trace = _trace_of(error)
+            stack = exception_stack([*(walk_around(trace) if is_main else ()), *walk_trace(trace)])
             lines = vars(error).get(STACK) or self._masker.mask(stack.lines(self._shown))
             fields["stack"] = lines if is_main else lines[-_LINES_BESIDE:]
             if is_main and (self._source or self._local_values):
@@ -106,16 +116,17 @@ class _Description:
         return fields
 
     def _text(self, text: str) -> str:
-        return str(self._masker.mask(_whole_words(text, _LONGEST)))
+        return _cut(text, self._masker, _LONGEST)
 
 
 def _message(error: BaseException, masker: Masker, longest: int) -> str:
-    return str(masker.mask(_whole_words(describe_error(error, longest), longest)))
+    return _cut(describe_error(error, _LOOKED_AT), masker, longest)
 
 
-def _whole_words(text: str, longest: int) -> str:
-    """Return a text that was cut at its end without its last word: half a secret does not look like one."""
-    return text if len(text) < longest else f"{text[:longest].rpartition(' ')[0]} …"
+def _cut(text: str, masker: Masker, longest: int) -> str:
+    """Return both ends of a text, with its secrets masked."""
+    # Once before and once after: what is looked through is bounded, and no secret is cut off from its name.
+    return both_ends(str(masker.mask(both_ends(text, 4 * longest))), longest)
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
@@ -144,7 +155,7 @@ def _within(error: BaseException) -> tuple[BaseException, ...]:
 def _identity(error: BaseException, depth: int) -> Iterator[str]:
     kind = type(error)
     yield f"{kind.__module__}.{kind.__qualname__}"
-    yield Stack(walk_trace(_trace_of(error))).positions()
+    yield exception_stack(walk_trace(_trace_of(error))).positions()
     if depth:
         for each in _within(error)[:_MAX_IN_GROUP]:
             yield from _identity(each, depth - 1)

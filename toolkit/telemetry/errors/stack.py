@@ -7,6 +7,7 @@ import itertools
 import linecache
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
@@ -22,6 +23,7 @@ _FRAMES_WITH_LOCALS: Final = 10
 _DEEPEST: Final = 100_000
 _LONGEST_LINE: Final = 200
 _OWN_FOLDER: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_TELEMETRY: Final = os.path.dirname(os.path.dirname(_OWN_FOLDER)) + os.sep
 _INSTALLED: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 Walked = tuple[FrameType, int]
@@ -77,6 +79,33 @@ class Stack:
 
     def _kept(self) -> list[Walked]:
         return self.outermost + self.innermost
+
+
+def exception_stack(walked: Iterable[Walked]) -> Stack:
+    """Return the stack of an exception without telemetry's own frames, which stand around the script's calls.
+
+    An exception that went through nothing else is told with them.
+    """
+    walked = list(walked)
+    others = [step for step in walked if not step[0].f_code.co_filename.startswith(_TELEMETRY)]
+    return Stack(others or walked)
+
+
+def walk_around(trace: TracebackType | None) -> list[Walked]:
+    """Return the frames around those of a traceback, outermost first: who called what is still being left.
+
+    Nothing where the exception was caught by something that is over: where its callers were then, nobody knows now.
+    """
+    if trace is None:
+        return []
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way
+    for _ in range(_DEEPEST):
+        if frame is None or frame is trace.tb_frame:
+            break
+        frame = frame.f_back
+    around = walk_frame(frame.f_back) if frame is not None else []
+    # What runs a script or a module for Python itself is not the script's.
+    return [step for step in around if not step[0].f_code.co_filename.startswith("<frozen ")]
 
 
 def walk_trace(trace: TracebackType | None) -> Iterator[Walked]:

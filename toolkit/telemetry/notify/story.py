@@ -11,6 +11,7 @@ from typing import Any, Final
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN
 from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record
+from toolkit.telemetry.long_texts import both_ends
 from toolkit.telemetry.notify.message import Message, Standing
 from toolkit.telemetry.notify.milestone_watch import MilestoneWatch
 from toolkit.telemetry.notify.words import cut, one_line, short_number
@@ -30,6 +31,7 @@ _STEPS_FOR_ETA: Final = 50
 _LONGEST_NAME: Final = 120
 _LONGEST_TITLE: Final = 200
 _LONGEST_LINE: Final = 600
+_LONGEST_ERROR: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +240,7 @@ def _line(text: str) -> str:
 
 
 def _error_line(kind: Any, text: Any) -> str:
-    text = "" if text is None else str(text)
+    text = "" if text is None else both_ends(str(text), _LONGEST_ERROR)
     return text if text.startswith(str(kind)) else f"{kind}: {text}"
 
 
