@@ -174,13 +174,15 @@ time.sleep(60)
 )
 def test_a_signal(tmp_path, name, errors):
     number = getattr(signal, name)
-    twice = Twice(tmp_path, f"log = begin(errors={errors})" + TRAINS + WAITS)
+    waits = f"with log.span('training_loop'), log.span('backward'):{WAITS}".replace("\n", "\n    ")
+    twice = Twice(tmp_path, f"log = begin(errors={errors})" + TRAINS + waits)
     logged, plain = twice.run(kill_when_it_says("waiting", number, after_s=0.2))
 
     assert_same_end(logged, plain)
     assert logged.code == -number
     (error,), end = told(twice)
     assert (error["type"], error["caught_by"], error["severity"]) == (name, "signal", "warning")
+    assert error["spans"] == ["training_loop", "backward"]
     assert error["stack"][0].startswith("train.py:"), "where the main thread was"
     assert error["stack"][0].endswith(" in <module>")
     if errors is not True:

@@ -146,7 +146,10 @@ def test_the_first_process_of_a_container_writes_its_end_before_it_is_killed(tmp
         unshare.kill()
         unshare.communicate()
 
-    (end,) = events(whole_run(tmp_path / "run", steps=range(500)), "end")
+    records = records_of(tmp_path / "run" / "metrics.jsonl")
+    assert_nothing_is_missing(records)
+    assert_steps(records, range(500))
+    (end,) = events(records, "end")
     assert (end["status"], end["signal"]) == ("stopped", "SIGTERM")
 
 

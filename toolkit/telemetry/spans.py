@@ -179,6 +179,10 @@ class FoldedSpan:
         """Seconds since the epoch; None before it begins."""
         return self.began + self._book.wall_offset if self._has_begun else None
 
+    def is_of(self, book: SpanBook) -> bool:
+        """Say whether `book` keeps it."""
+        return self._book is book
+
     @property
     def _has_begun(self) -> bool:
         return not self.closed or self.duration is not None

@@ -43,6 +43,8 @@ class Surroundings:
     spans: Callable[[], list[str]]
     """Names of the spans that are open on this thread, innermost last."""
     output: Callable[[], list[str]]
+    open_spans: Callable[[], list[str]] = list
+    """Names of the spans that are open on the training's thread, the short ones, too, innermost last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,10 @@ class ErrorBook:
             "severity": "warning" if is_end else "info",
             "stack": mask_secrets(stack.lines(path_shower())),
         }
-        self._put(fields, kind, caught_by="signal", spans=[], thread=threading.main_thread().name)
+        spans: list[str] = []
+        with self._guard.watch("reading the spans of a signal"):
+            spans = self._around.open_spans()
+        self._put(fields, kind, caught_by="signal", spans=spans, thread=threading.main_thread().name)
 
     def has_seen(self, error: BaseException) -> bool:
         """Say whether this very exception was taken already."""

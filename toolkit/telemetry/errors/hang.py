@@ -59,6 +59,7 @@ class HangWatch:
         now: Callable[[], float],
         progress: Callable[[], Progress],
         open_spans: Callable[[], list[dict[str, Any]]],
+        all_open_spans: Callable[[], list[dict[str, Any]]] | None = None,
         about_gpu: Callable[[], dict[str, Any]],
         tell: Tell,
     ) -> None:
@@ -68,6 +69,7 @@ class HangWatch:
         self._now = now
         self._progress = progress
         self._open_spans = open_spans
+        self._all_open_spans = all_open_spans or open_spans
         self._about_gpu = about_gpu
         self._tell = tell
         self._seen = progress()
@@ -101,7 +103,7 @@ class HangWatch:
         if self._incident is not None:
             self._grow(self._incident, seconds)
         elif seconds >= self._limit(is_explained) and not progress.is_done:
-            self._begin(progress, seconds, spans)
+            self._begin(progress, seconds)
 
     def _learn(self, seconds: float, before: int | None, step: int | None) -> None:
         if before is None or step is None:
@@ -119,7 +121,7 @@ class HangWatch:
         limit = max(self._after_s, _TIMES * median(self._intervals))
         return max(limit, patience, _TIMES * self._longest_explained_s) if is_explained else limit
 
-    def _begin(self, progress: Progress, seconds: float, spans: list[dict[str, Any]]) -> None:
+    def _begin(self, progress: Progress, seconds: float) -> None:
         step = progress.step if progress.step is not None else 0
         of_rank = f"-rank-{self._rank}" if self._rank else ""
         incident = self._incident = Incident(
@@ -141,7 +143,7 @@ class HangWatch:
         incident.severity = INFO if seconds < STALL_LOUD_S or incident.variant else None
         incident.repeats = self._repeats.get(incident.id, 0)
         self._repeats[incident.id] = incident.repeats + 1
-        self._put(incident, {**thread_stacks(), "spans": spans, **self._about_gpu()})
+        self._put(incident, {**thread_stacks(), "spans": self._all_open_spans(), **self._about_gpu()})
 
     def _grow(self, incident: Incident, seconds: float) -> None:
         incident.evidence["seconds"] = float(round(seconds))

@@ -24,8 +24,8 @@ class OpenSpans(Protocol):
         """Return the names of those that are open here, innermost last."""
         ...
 
-    def open_now(self) -> list[dict[str, Any]]:
-        """Return those that are open anywhere."""
+    def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]:
+        """Return those that are open anywhere; the short ones, too, where that is worth a long look."""
         ...
 
     def ended(self) -> int:
@@ -67,6 +67,7 @@ class RunErrors:
             where=self._where,
             spans=spans.path,
             output=self.watch.last_lines,
+            open_spans=self._open_spans,
         )
         self.book = ErrorBook(chosen, around, session=session, run_id=run_id, guard=guard)
         self.chores: list[tuple[str, float, Callable[[], None]]]
@@ -80,10 +81,15 @@ class RunErrors:
                 now=clock.monotonic,
                 progress=self._progress,
                 open_spans=spans.open_now,
+                all_open_spans=lambda: spans.open_now(short_ones=True),
                 about_gpu=self._about_gpu,
                 tell=tell,
             )
             self.chores.append(("watching for a hang", LOOK_EVERY_S, hang.look))
+
+    def _open_spans(self) -> list[str]:
+        found = self._spans.open_now(short_ones=True)
+        return [str(span["name"]) for span in found if "thread" not in span]
 
     def _where(self) -> dict[str, Any]:
         step, epoch = self._gate.last_step, self._latest().get("epoch")
