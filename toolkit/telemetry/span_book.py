@@ -19,7 +19,7 @@ from toolkit.telemetry.intake import Intake
 from toolkit.telemetry.options import SpanOptions
 from toolkit.telemetry.span_times import THE_REST, AllTimes, SpanTimes
 from toolkit.telemetry.span_writer import LONGEST_NAME, SpanWriter, name_of_thread
-from toolkit.telemetry.spans import NO_FAILURES, NO_SPAN, AnySpan, FoldedSpan, Span
+from toolkit.telemetry.spans import NO_FAILURES, NO_SPAN, AnySpan, DroppedSpan, FoldedSpan, Span
 from toolkit.telemetry.steps import StepGate
 from toolkit.telemetry.time_meter import TimeMeter
 from toolkit.telemetry.values import Values
@@ -28,11 +28,18 @@ from toolkit.timing.names import (
     ENTRY_OF,
     FOLDED,
     OF_A_STEP,
+    ONE_LOGGER_NAMES,
+    TESTING_ITERATION,
     TRAINING_ITERATION,
     TRAINING_LOOP,
+    VALIDATION_ITERATION,
 )
 
 _LONG_LIVED: Final = frozenset({APPLICATION, TRAINING_LOOP, *ENTRY_OF}) - FOLDED
+_KEPT_COUNTING: Final = (_LONG_LIVED | {TRAINING_ITERATION, VALIDATION_ITERATION, TESTING_ITERATION}) & {
+    *ONE_LOGGER_NAMES
+}
+"""Parts of a job whose figures need their time even where they are not to be written."""
 _KEPT_OF_A_NAME: Final = 200
 """Spans of a caller's own name that are written one by one; a name that comes more often is only added up.
 Of a name that is added up anyway, as many are written because they failed."""
@@ -110,7 +117,9 @@ class SpanBook:
         if type(name) is not str or not 0 < len(name) <= LONGEST_NAME:
             name = self.writer.as_name(name)
         if name in self.options.drop:
-            return NO_SPAN
+            if name not in _KEPT_COUNTING:
+                return NO_SPAN
+            return DroppedSpan(self, self.times.of(name, on_steps=False), attributes)
         look = self._look
         look.count()
         times = look.foldable.get(name)
@@ -223,7 +232,7 @@ class SpanBook:
         around: Any = self.meter.top if thread == self.meter.owner else None
         if around is not None and around.times.name in OF_A_STEP:
             # Its step is the one of the iteration, whether the loop tells of that inside or behind it.
-            span.step = around.step + 1 if type(around) is FoldedSpan else around.step
+            span.step = around.step + 1 if isinstance(around, FoldedSpan) else around.step
         else:
             span.step = self.gate.last_step + (name in OF_A_STEP)
         current.set(span)
@@ -352,7 +361,8 @@ class SpanBook:
         found: list[Span | FoldedSpan] = []
         span: Any = self.meter.top
         while span is not None and len(found) < _DEEPEST:
-            if isinstance(span, (Span, FoldedSpan)) and not span.closed:
+            is_told = isinstance(span, (Span, FoldedSpan)) and not isinstance(span, DroppedSpan)
+            if is_told and not span.closed:
                 found.append(span)
             span = span.below
         return found

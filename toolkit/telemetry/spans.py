@@ -216,6 +216,33 @@ class FoldedSpan:
         self.error = error
 
 
+class DroppedSpan(FoldedSpan):
+    """A part of the job that is not to be written (`spans: {drop: [training_loop]}`).
+
+    Its time counts for the ledger and for the figures of the job, and an event in it belongs to the span around it.
+    """
+
+    __slots__ = ()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        book, times = self._book, self.times
+        with book.guard.watch("ending a span"):
+            if self.closed:
+                book.say_stopped_twice(times.name)
+                return
+            now = book.monotonic()
+            self.duration = now - self.began
+            self.closed = True
+            book.meter.leave(self, now)
+            if self.thread == book.meter.owner:
+                times.seconds += self.duration
+                times.count += 1
+                if error is not None:
+                    book.meter.unwind(self, now)
+
+
 class Span:
     """A span with an id, a parent and a record of its own. Ends when its block does, or when it is stopped."""
 
