@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 import numpy as np
 import pytest
+from nv_one_logger.api.config import OneLoggerConfig, OneLoggerErrorHandlingStrategy
+from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
 
 from tests.telemetry.logged import records_of
 from tests.telemetry.training.told import events, train
@@ -35,6 +38,7 @@ GOOD = {
     "is_validation_iterations_enabled": False,
     "is_test_iterations_enabled": False,
     "is_save_checkpoint_enabled": False,
+    "summary_data_schema_version": "2.1.0",
 }
 
 
@@ -54,6 +58,64 @@ def test_every_field_can_be_given_as_a_value_a_function_or_by_one_loggers_spelli
     assert as_values == as_functions == by_their_spelling
     assert as_values.perf_tag == ("a100", "bf16")
     assert as_values != TrainingConfig()
+
+
+def test_the_whole_configuration_of_one_logger_is_taken():
+    training = TrainingTelemetryConfig(
+        perf_tag_or_fn="a100", global_batch_size_or_fn=lambda: 64, custom_metadata={"branch": "main"}
+    )
+    theirs = OneLoggerConfig(
+        application_name="greyjacket",
+        world_size_or_fn=8,
+        session_tag_or_fn="night",
+        custom_metadata={"team": "vision"},
+        summary_data_schema_version="3.0.0",
+        error_handling_strategy="disable_quietly_and_report_metric_error",
+        telemetry_config=training,
+    )
+    given = {name: getattr(theirs, name) for name in type(theirs).model_fields if name != "logger_config"}
+
+    found = source(**given).now()
+
+    assert (found.application_name, found.world_size, found.session_tag) == ("greyjacket", 8, "night")
+    assert (found.perf_tag, found.global_batch_size) == ("a100", 64)
+    assert found.custom_metadata == {"team": "vision", "branch": "main"}
+    assert found.summary_data_schema_version == "3.0.0"
+    assert source(telemetry_config={"perf_tag": "b"}).now().perf_tag == "b"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"enable_for_current_rank": False}, "`telemetry.ranks` says which ranks write"),
+        ({"error_handling_strategy": "propagate_exceptions"}, "`telemetry.strict: true`"),
+        ({"logger_config": {"log_level": "INFO"}}, "Python's logger 'toolkit.telemetry'"),
+        ({"telemetry_config": 7}, "telemetry_config is 7; it must be OneLogger's TrainingTelemetryConfig"),
+        ({"telemetry_config": {"perf_tag": "a"}, "perf_tag": "b"}, "given twice"),
+        ({"telemetry_config": {"perf_tags": "a"}}, "did you mean 'perf_tag'"),
+        ({"telemetry_config": {"custom_metadata": {"a": 1}}, "custom_metadata": 7}, "custom_metadata is 7"),
+    ],
+)
+def test_a_key_of_one_loggers_that_is_none_of_ours_is_answered_with_what_takes_its_place(given, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        source(**given)
+
+
+def test_every_key_of_one_loggers_is_known():
+    for config in (OneLoggerConfig, TrainingTelemetryConfig):
+        for name in config.model_fields:
+            with pytest.raises(ConfigError) as refused:
+                source(**{name: object()})
+            assert "is not part of a training configuration" not in str(refused.value), name
+
+
+def test_a_run_that_is_strict_takes_their_strategy_of_raising():
+    guard = Guard()
+    guard.strict = True
+    made = ConfigSource(guard)
+
+    made.take({"error_handling_strategy": OneLoggerErrorHandlingStrategy.PROPAGATE_EXCEPTIONS})
+    assert made.now() == TrainingConfig()
 
 
 @pytest.mark.parametrize(

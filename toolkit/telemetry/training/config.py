@@ -56,6 +56,8 @@ class TrainingConfig:
     is_validation_iterations_enabled: bool = True
     is_test_iterations_enabled: bool = True
     is_save_checkpoint_enabled: bool = True
+    summary_data_schema_version: str = "1.0.0"
+    """Which version of the data's schema a run was summed up by."""
 
     @property
     def logs_throughput(self) -> bool:
@@ -91,7 +93,7 @@ class ConfigSource:
         """
         values: dict[str, Any] = {}
         functions: dict[str, Callable[[], Any]] = {}
-        for spelling, value in given.items():
+        for spelling, value in self._of_ours(given).items():
             name = _known(spelling, value)
             if name in values or name in functions:
                 raise ConfigError(
@@ -107,6 +109,30 @@ class ConfigSource:
         self._values.update(values)
         self._functions.update(functions)
         self.sizes_change = not _OF_AN_ITERATION.isdisjoint(self._functions)
+
+    def _of_ours(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was given without those keys of OneLogger's that something else takes the place of here.
+
+        Raises:
+            ConfigError: one of them asks for what is asked for elsewhere; the message says where.
+        """
+        found = dict(given)
+        nested = found.pop("telemetry_config", None)
+        if nested is not None:
+            within = _fields_of("telemetry_config", nested)
+            metadata = (found.pop("custom_metadata", None), within.pop("custom_metadata", None))
+            if any(metadata):
+                found["custom_metadata"] = _merged(*metadata)
+            for name, value in within.items():
+                if name in found:
+                    raise ConfigError(
+                        f"{name} is given twice, by itself and in telemetry_config; once is enough"
+                    )
+                found[name] = value
+        for name, (is_so_anyway, instead) in _INSTEAD.items():
+            if name in found and not is_so_anyway(found.pop(name), self._guard):
+                raise ConfigError(f"{name} is {_shown(given.get(name))}: {instead}")
+        return found
 
     def now(self) -> TrainingConfig:
         """Return what is known now. A function that fails, or returns nonsense, is said once and its field left out."""
@@ -245,4 +271,44 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "is_validation_iterations_enabled": _boolean,
     "is_test_iterations_enabled": _boolean,
     "is_save_checkpoint_enabled": _boolean,
+    "summary_data_schema_version": _text,
 }
+
+
+def _fields_of(name: str, config: Any) -> dict[str, Any]:
+    """Return the fields of a configuration object of OneLogger's, or of a mapping of its keys."""
+    if isinstance(config, Mapping):
+        return dict(config)
+    # One of pydantic's, as OneLogger's are.
+    fields = getattr(type(config), "model_fields", None)
+    if not isinstance(fields, Mapping):
+        raise _wrong(name, config, "OneLogger's TrainingTelemetryConfig, or a mapping of its keys")
+    return {field: getattr(config, field) for field in fields}
+
+
+def _merged(*parts: Any) -> Any:
+    """Return the metadata of the application and of its training as one; what is no mapping is left to the check."""
+    odd = [part for part in parts if part is not None and not isinstance(part, Mapping)]
+    return odd[0] if odd else {key: value for part in parts if part for key, value in part.items()}
+
+
+def _is_quiet(value: Any, guard: Guard) -> bool:
+    strategy = getattr(value, "value", value)
+    return strategy == "disable_quietly_and_report_metric_error" or guard.strict
+
+
+_INSTEAD: Final[Mapping[str, tuple[Callable[[Any, Guard], bool], str]]] = {
+    "enable_for_current_rank": (
+        lambda value, _: value is True,
+        "here `telemetry.enabled: false` switches a process off, and `telemetry.ranks` says which ranks write",
+    ),
+    "error_handling_strategy": (
+        _is_quiet,
+        "here nothing raises into the training; `telemetry.strict: true` has calls that make no sense raise",
+    ),
+    "logger_config": (
+        lambda value, _: value is None,
+        "here messages go to Python's logger 'toolkit.telemetry', whose level and handlers are set as any other's",
+    ),
+}
+"""Keys of OneLogger's that are none of ours: whether a value asks for what is so anyway, and what to use instead."""

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from toolkit.telemetry.logger import TelemetryLogger
 
 _PACKAGE: Final = "ai-toolkit-telemetry"
-_SCHEMA: Final = "1.0.0"
 """Of OneLogger's summary data, whose fields these events have."""
 _BESIDE_TRAINING: Final = frozenset({VALIDATION_LOOP, TESTING_LOOP, SAMPLING})
 
@@ -181,7 +180,7 @@ class Job:
                 enable_for_current_rank=True,
                 session_tag=config.session_tag or self._tags[1] or self._log.run_id,
                 is_baseline_run=config.is_baseline_run,
-                summary_data_schema_version=_SCHEMA,
+                summary_data_schema_version=config.summary_data_schema_version,
                 node_name=socket.gethostname(),
                 rank=rank.rank,
                 custom_metadata=_as_lines(config.custom_metadata),

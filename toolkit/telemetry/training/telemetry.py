@@ -59,7 +59,8 @@ class TrainingTelemetry(Callbacks):
         """Say what is known of the job, before it begins or at any time later, as often as there is news.
 
         Each value may be a function, which is asked when its value is needed; OneLogger's spelling of the keys, such
-        as `global_batch_size_or_fn`, will do too. `TrainingConfig` has all keys.
+        as `global_batch_size_or_fn`, will do too, and so will its `telemetry_config`. `TrainingConfig` has all keys; of
+        those of OneLogger's that are none, the message says what takes their place.
 
         Raises:
             ConfigError: a key or a value is wrong; the message names it and what is allowed.
