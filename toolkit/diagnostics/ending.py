@@ -100,6 +100,12 @@ class _Rank:
         self.step = step if type(step) is int else self.step
         self.error = None
 
+    def take_end(self, record: Record) -> None:
+        self.end = record
+        step = record.get("global_step")
+        # Steps without a record of their own count here.
+        self.step = step if type(step) is int else self.step
+
     def take_hang(self, record: Record) -> None:
         if record.get("kind") != HANG:
             return
@@ -157,7 +163,7 @@ class Endings:
             lost = record.get("records")
             self.lost_records += lost if type(lost) is int and lost > 0 else 0
         else:
-            mine.end = record
+            mine.take_end(record)
             self._take_counts(record, rank)
 
     def errors(self) -> list[RunError]:
@@ -280,4 +286,4 @@ def _severity(record: Record) -> str:
 def _reason(end: Record) -> str:
     signal = end.get("signal")
     reason = str(end.get("reason") or "the run said so itself")[:_LONGEST]
-    return f"{reason} ({str(signal)[:40]})" if signal else reason
+    return f"{reason} {str(signal)[:40]}" if signal else reason

@@ -54,11 +54,12 @@ def settle_manifest(folder: Path) -> str | None:
     except (FileNotFoundError, ManifestError):
         return None
     settled = with_end_record(manifest, folder)
-    if settled is manifest or settled.latest is None:
+    ended = settled.latest
+    if settled is manifest or ended is None:
         return None
-    journal = settled.latest.journal
+    journal = ended.journal
     if journal is not None and not os.path.lexists(journal):
         # Else it holds what this user could not recover.
         settled = settled.with_latest(journal=None)
     write_manifest(folder, settled, mode=mode, durable=True)
-    return settled.latest.status
+    return ended.status
