@@ -12,6 +12,7 @@ from pathlib import Path
 
 from toolkit.runfolder.reader import Chunk, Cursor, read_from
 from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.joining import join_thread
 from toolkit.telemetry.sink import Sink
 
 _READ_BYTES = 256 * 1024
@@ -81,7 +82,7 @@ class Mirror:
         if self._thread.ident is None:
             # The system refused the thread; what follows the records on nobody's thread is left to `repair`.
             return False
-        self._thread.join(timeout_s)
+        join_thread(self._thread, timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -34,6 +34,7 @@ from toolkit.telemetry.device_scalars import PendingScalar
 from toolkit.telemetry.findings import FindingsSink, fields_of
 from toolkit.telemetry.guard import Guard, describe_error
 from toolkit.telemetry.intake import Intake
+from toolkit.telemetry.joining import join_thread
 from toolkit.telemetry.mirror import Mirror
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.privacy.masking import mask_secrets
@@ -505,7 +506,7 @@ class _ManifestWriter:
         if self._thread.ident is None:
             self._run()
             return True
-        self._thread.join(timeout_s)
+        join_thread(self._thread, timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from toolkit.telemetry.guard import Guard, describe_error
 from toolkit.telemetry.intake import Intake
+from toolkit.telemetry.joining import join_thread
 from toolkit.telemetry.record_file import RecordFile
 from toolkit.telemetry.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.writer_lock import WriterLock
@@ -120,7 +121,7 @@ class Writer:
             except RuntimeError:
                 self._run()
                 return self._drained()
-        self._thread.join(timeout_s)
+        join_thread(self._thread, timeout_s)
         return not self._thread.is_alive() and self._drained()
 
     @property
