@@ -267,7 +267,7 @@ def _ended(found: Found, manifest: Manifest) -> Manifest:
         return manifest
     ended = with_end_record(manifest, found.folder)
     if ended is manifest:
-        if len(_without_end) >= _MAX_FOLDERS:
+        if len(_without_end) >= _MAX_RUNS:
             _without_end.clear()
         _without_end[log] = signature
     return ended
