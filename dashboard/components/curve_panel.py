@@ -84,7 +84,6 @@ def curve_panel(
     unit: str = "",
     buckets: int = 250,
     smooth: bool = False,
-    band: tuple[str, str] | None = None,
     digits: str = ".4~g",
     from_zero: bool = False,
     limits: tuple[tuple[float, str], ...] = (),
@@ -109,10 +108,12 @@ def curve_panel(
             continue
         tally.add(series)
         edges = None
-        if band is not None and number == 0:
+        if number == 0:
             low, high = (
-                page.store.series(page.key, name, axis=options.axis, window=window, buckets=buckets // 2)
-                for name in band
+                page.store.series(
+                    page.key, f"{metric}_{end}", axis=options.axis, window=window, buckets=buckets // 2
+                )
+                for end in ("min", "max")
             )
             if not low.empty and not high.empty:
                 edges = (low, high)

@@ -24,6 +24,7 @@ from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.group import Group, mean_and_spread
 from dashboard.data.run_store import RunCard, RunStore, Series, UnknownRun, XAxis
 from dashboard.data.words import clean, count, md, short_number
+from toolkit.runfolder.records import is_spread
 
 _MOST: Final = 8
 _MOST_IN_GROUP: Final = 50
@@ -183,6 +184,7 @@ def _pick_metrics(store: RunStore, keys: Sequence[str], tag: str | None, cards: 
         key=lambda name: (
             name not in _LIKELY,
             _LIKELY.index(name) if name in _LIKELY else 0,
+            is_spread(name, names),
             -names[name],
             name,
         ),

@@ -15,6 +15,7 @@ from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.data.export import download_name, to_csv
 from dashboard.data.run_store import MetricInfo
 from dashboard.data.words import count, md
+from toolkit.runfolder.records import is_spread
 
 _PER_PAGE = 24
 _MOST_REPEATS, _MOST_GROUPS = 2, 3
@@ -81,6 +82,10 @@ def _page_number(page: RunPage, pattern: re.Pattern[str]) -> int:
 
 def _shown(page: RunPage, pattern: re.Pattern[str]) -> list[MetricInfo]:
     found = [info for info in page.store.metrics(page.key) if pattern.search(info.name[:_SEARCHED])]
+    if not pattern.pattern:
+        # How far a metric varied between records is drawn around its own curve; by itself for those who ask for it.
+        names = {info.name for info in found}
+        found = [info for info in found if not is_spread(info.name, names)]
     return sorted(found, key=lambda info: (_rank(_group(info)), _group(info), info.name))
 
 

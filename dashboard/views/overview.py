@@ -29,16 +29,14 @@ from toolkit.runfolder.records import (
     SPAN_START,
     SPAN_SUMMARY,
     Record,
+    is_spread,
 )
 from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, TIME_PREFIX
 
 _SPARK_POINTS = 40
 _VAL = ("val_loss", "eval_loss", "epoch/val_loss")
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")
-_KNOWN = frozenset(
-    {"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded", "train_loss_mean"}
-    | {"train_loss_min", "train_loss_max"}
-)
+_KNOWN = frozenset({"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded"})
 _NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX)
 _MAX_CUSTOM = 6
 
@@ -240,7 +238,7 @@ def _charts(page: RunPage, options: Options) -> None:
         return
     tally = Tally()
     options = replace(options, marks=marks_of(page, options.axis))
-    own = [name for name, info in metrics.items() if _is_custom(name, info)]
+    own = [name for name, info in metrics.items() if _is_custom(name, info) and not is_spread(name, metrics)]
     beside, below = (
         [panel for group in groups if (panel := _first_logged(group, metrics)) is not None]
         for groups in (_BESIDE, _BELOW)
@@ -293,8 +291,7 @@ def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
 def _main_chart(
     page: RunPage, title: str, curves: Sequence[tuple[str, str]], options: Options, tally: Tally
 ) -> None:
-    band = ("train_loss_min", "train_loss_max") if curves[0][0] == "train_loss" else None
-    curve_panel(page, title, curves, options, tally, height=430, buckets=600, smooth=True, band=band)
+    curve_panel(page, title, curves, options, tally, height=430, buckets=600, smooth=True)
 
 
 def _first_logged(group: Sequence[Panel], metrics: dict[str, MetricInfo]) -> Panel | None:

@@ -50,6 +50,15 @@ def test_of_two_names_the_first_that_carries_a_number_counts():
     assert name_of(signals.LOSS, row.record) == "train_loss"
 
 
+@pytest.mark.parametrize("name", ["grad_norm", "train/grad_norm"])
+def test_of_a_norm_that_varied_between_two_records_the_largest_counts(name):
+    row = _row(**{"event": "step", name: 2.0, f"{name}_min": 1.0, f"{name}_max": 1e9, f"{name}_mean": 5.0})
+
+    assert row.values == {signals.GRAD_NORM: 1e9}
+    assert name_of(signals.GRAD_NORM, row.record) == name
+    assert len(row.values) == len(row.shape.fields)
+
+
 def test_a_signal_that_the_record_does_not_have_goes_by_its_own_name():
     assert name_of(signals.LOSS, {"loss": "high"}) == "loss"
     assert name_of(signals.GPU_UTIL, {}) == "gpu_util_pct"

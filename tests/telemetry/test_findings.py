@@ -62,6 +62,23 @@ def test_a_spike_is_in_the_records_once_it_is_flushed(tmp_path):
     assert found[0]["advice"]
 
 
+def test_what_happens_between_two_records_is_found(tmp_path):
+    """Gradients are accumulated over four steps and a record comes every ten: the explosion is at none of them."""
+    log = make_logger(tmp_path, log_every=10)
+    dice = random.Random(0)
+    for step in range(1, 2_001):
+        norm = {"grad_norm": 1e9 if step == 1_412 else dice.uniform(0.9, 1.1)} if step % 4 == 0 else {}
+        reward = {"reward": math.nan if step == 1_703 else 0.5}
+        log.log_step(step, train_loss=loss_at(step, dice), **norm, **reward)
+    log.flush(PATIENCE_S)
+    found = {record["kind"]: record for record in records_of(log, "finding")}
+    log.close()
+
+    assert (found["exploding_grad"]["metric"], found["exploding_grad"]["start_step"]) == ("grad_norm", 1_420)
+    assert found["exploding_grad"]["evidence"]["peak"] == 1e9
+    assert (found["nan"]["metric"], found["nan"]["start_step"]) == ("reward", 1_710)
+
+
 def test_what_was_written_live_is_what_history_says(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(400), broken=spike_at(150, 160))

@@ -499,3 +499,145 @@ def test_the_sign_of_life_is_given_whatever_was_logged(make, value):
     assert manifest["status"] == "finished"
     assert manifest["summary"]["train_loss"] == 0.5
     assert "<" not in str(manifest["summary"])
+
+
+# ---------------------------------------------------------------- metrics of steps without a record
+
+
+def test_a_metric_that_only_some_steps_carry_is_on_the_next_record_with_its_extremes(make):
+    log = make(log_every=10)
+    norms = {}
+    for step in range(1, 202):
+        given = {}
+        if step % 4 == 0:
+            norms[step] = given["grad_norm"] = 1e9 if step == 88 else 1.0 + step % 3
+        log.log_step(step, train_loss=0.5, lr=1e-4, **given)
+    found = records_of(log, "step")
+    since = 1
+
+    assert len(found) == 21
+    for record in found[1:]:
+        own = record["global_step"]
+        seen = [norm for step, norm in norms.items() if since < step <= own]
+        assert record["grad_norm"] == seen[-1]
+        assert (record["grad_norm_min"], record["grad_norm_max"]) == (min(seen), max(seen))
+        assert record["grad_norm_mean"] == pytest.approx(sum(seen) / len(seen))
+        assert record["lr"] == 1e-4
+        assert "lr_min" not in record, "it did not vary"
+        since = own
+    assert found[9]["grad_norm_max"] == 1e9
+
+
+@pytest.mark.parametrize(
+    "make_value",
+    [float, np.float32, torch.tensor, lambda value: torch.tensor(value, requires_grad=True) * 1],
+)
+@pytest.mark.parametrize("name", ["grad_norm", "accuracy", "loss/l1", "sec_per_step"])
+def test_metrics_of_any_make_and_name_are_folded(make, make_value, name):
+    log = make(log_every=10)
+    for step in range(11):
+        given = {name: make_value(float(step))} if step in (3, 4, 7) else {}
+        log.log_step(step, train_loss=0.5, **given)
+    last = records_of(log, "step")[-1]
+
+    assert (last[name], last[f"{name}_min"], last[f"{name}_max"]) == (7.0, 3.0, 7.0)
+    assert last[f"{name}_mean"] == pytest.approx(14 / 3)
+    assert not any(isinstance(value, torch.Tensor) for value in vars_of(log._gate.metrics))
+
+
+def vars_of(metrics):
+    for row in metrics.rows:
+        yield from row[:-1]
+        yield from row[-1].values()
+    for folded in metrics.sums.values():
+        yield from (folded.last, folded.low, folded.high, folded.total)
+
+
+def test_a_whole_number_beyond_all_floats_is_folded_too(make):
+    log = make(log_every=10)
+    for step in range(11):
+        log.log_step(step, train_loss=0.5, own=10**400 if step == 5 else step)
+    last = records_of(log, "step")[-1]
+
+    assert (last["own"], last["own_min"], last["own_max"]) == (10, 1.0, None)
+    assert last["non_finite"] == {"own_max": "Infinity"}
+    assert log.guard.counts == {}
+
+
+def test_a_folded_value_that_is_not_finite_is_the_greatest(make):
+    log = make(log_every=10)
+    for step, norm in enumerate([1.0, 2.0, math.nan, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]):
+        log.log_step(step, train_loss=0.5, grad_norm=norm)
+    last = records_of(log, "step")[-1]
+
+    assert (last["grad_norm"], last["grad_norm_min"], last["grad_norm_max"]) == (1.0, 1.0, None)
+    assert last["non_finite"] == {"grad_norm_max": "NaN"}
+    assert last["nan_inf_detected"] is True
+    assert last["grad_norm_mean"] == pytest.approx(12 / 9)
+
+
+def test_a_callers_own_metric_is_not_replaced_by_one_of_ours(make):
+    log = make(log_every=10)
+    for step in range(11):
+        log.log_step(step, train_loss=0.5, reward=float(step), reward_mean=-1.0 - step)
+    last = records_of(log, "step")[-1]
+
+    assert (last["reward"], last["reward_mean"], last["reward_max"]) == (10.0, -11.0, 10.0)
+
+
+def test_the_rest_at_the_end_has_what_its_steps_were_given(make):
+    log = make(log_every=10)
+    for step in range(1, 17):
+        log.log_step(step, train_loss=0.5, lr=step / 1000, grad_norm=float(step), epoch=step / 8, own=step)
+    log.close()
+    last = records_of(log, "step")[-1]
+
+    assert (last["global_step"], last["lr"], last["grad_norm"]) == (16, 0.016, 16.0)
+    assert (last["epoch"], last["own"], last["grad_norm_min"]) == (2.0, 16, 11.0)
+    assert "epoch_min" not in last
+
+
+def test_steps_without_a_loss_are_not_left_out_at_the_end(make):
+    log = make(log_every=10)
+    for step in range(1, 5):
+        log.log_step(step, grad_norm=float(step))
+    log.close()
+
+    assert [record["grad_norm"] for record in records_of(log, "step")] == [1.0, 4.0]
+
+
+def test_a_flag_of_a_folded_step_is_not_lost(make):
+    log = make(log_every=10)
+    for step in range(11):
+        log.log_step(step, train_loss=0.5, nan_inf_detected=step == 5, skipped=step == 6)
+    last = records_of(log, "step")[-1]
+
+    assert last["nan_inf_detected"] is True
+    assert (last["skipped"], last["skipped_max"], last["skipped_mean"]) == (False, 1, pytest.approx(0.1))
+
+
+def test_what_is_folded_is_bounded_however_far_apart_the_records_are(make):
+    log = make(log_every=1_000_000)
+    for step in range(3_000):
+        log.log_step(step, train_loss=0.5, lr=step * 1e-6, **{f"of_step_{step}": 1.0})
+        many = {f"m{place}": float(step) for place in range(40)} if step % 100 == 0 else {}
+        log.log_step(step, **many)
+
+    assert len(log._gate.metrics.rows) <= 256
+    assert len(log._gate.metrics.sums) <= 1_000
+
+    log.close()
+    last = records_of(log, "step")[-1]
+    assert last["lr"] == pytest.approx(2_999 * 1e-6)
+    assert last["m39_max"] == 2_900.0
+    assert log.guard.counts == {}
+
+
+def test_more_tensors_than_a_few_are_fetched_only_where_they_are_written(make):
+    log = make(log_every=10)
+    for step in range(11):
+        log.log_step(step, train_loss=0.5, **{f"t{place}": torch.tensor(float(step)) for place in range(20)})
+    last = records_of(log, "step")[-1]
+
+    assert (last["t0_min"], last["t0"]) == (1.0, 10.0)
+    assert ("t19_min" in last, last["t19"]) == (False, 10.0)

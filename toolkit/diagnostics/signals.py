@@ -61,6 +61,12 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "grad_scale": LOSS_SCALE,
 }
 
+_EXTREME_OF: Final[dict[str, str]] = {
+    f"{name}_max": signal for name, signal in _SIGNAL_OF.items() if signal == GRAD_NORM
+}
+"""The largest of the steps that were folded into a record: where a record has it, it counts instead of the last one.
+A norm that explodes between two records is gone by the next, and one that vanishes has no large one."""
+
 _IN_GIB: Final = frozenset({"gpu_mem_allocated", "gpu_mem_gib"})
 _OF_SEVERAL_STEPS: Final = "ledger/data_wait"
 """A sum over the record's own step and those that were folded into it."""
@@ -81,7 +87,15 @@ class Shape:
     __slots__ = ("fields", "has_non_finite", "has_rank", "plan")
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.fields = tuple((name, signal) for name in names if (signal := _SIGNAL_OF.get(name)) is not None)
+        extremes = {signal: name for name in names if (signal := _EXTREME_OF.get(name)) is not None}
+        self.fields = (
+            *((name, signal) for signal, name in extremes.items()),
+            *(
+                (name, signal)
+                for name in names
+                if (signal := _SIGNAL_OF.get(name)) is not None and signal not in extremes
+            ),
+        )
         self.has_non_finite = NON_FINITE in names
         self.has_rank = "rank" in names
         self.plan: list[Callable[[Row], None]] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Final
 
 FORMAT: Final = 1
@@ -49,6 +50,9 @@ NAN_INF_DETECTED: Final = "nan_inf_detected"
 LOSS_JUMP: Final = "loss_jump"
 """Marks a step record that was written out of turn because its loss stood far above the ones before it."""
 
+SPREAD: Final = ("_min", "_max", "_mean")
+"""Behind a metric's name on a step record: how far it varied since the record before, where it did."""
+
 UNENCODABLE: Final = "unencodable"
 """Field that maps a name to a short note of what its value was, where the value could not be kept."""
 
@@ -58,3 +62,11 @@ CUT: Final = "cut"
 MAX_RECORD_BYTES: Final = 64 * 1024
 MAX_LINE_BYTES: Final = 1024 * 1024
 """A reader passes over a longer line: nothing of ours is longer than a record, so it is not ours."""
+
+
+def is_spread(name: str, names: Container[str]) -> bool:
+    """Say whether the field `name` says how far another one of `names` varied."""
+    metric, _, _ = name.rpartition("_")
+    return (
+        name.endswith(SPREAD) and metric in names and all(f"{metric}{ending}" in names for ending in SPREAD)
+    )

@@ -19,8 +19,10 @@ from toolkit.telemetry.values import Values, is_finite_number
 
 _ENVELOPE: Final = frozenset(ENVELOPE)
 _MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096
-_PLAIN: Final = frozenset({float, int, bool, str})
-_OF_A_FOLDED_STEP: Final = ("train_loss", "grad_norm")
+_NUMBERS: Final = frozenset({float, int, bool})
+_ALWAYS_FETCHED: Final = ("train_loss", "grad_norm")
+_MOST_FETCHED: Final = 8
+"""Other tensors of a step without a record that are fetched; each of them takes some microseconds."""
 
 
 _Take = Callable[[Any, Any, dict[str, Any], dict[str, Any]], None]
@@ -48,6 +50,30 @@ class FixedInterval:
 
     def apply(self, global_step: int | None) -> None:
         """Nothing is ever asked."""
+
+
+def _are_numbers(record: Mapping[str, Any], scalars: Mapping[str, Any]) -> bool:
+    return _NUMBERS.issuperset(map(type, record.values())) and _NUMBERS.issuperset(
+        map(type, scalars.values())
+    )
+
+
+def _foldable(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is fetched of a step that is only folded: numbers, and the first few that are on a device.
+
+    What else a caller gives is asked for its value where it is written, and not on every step.
+    """
+    kept = {}
+    left = _MOST_FETCHED
+    for name, value in given.items():
+        kind = type(value)
+        if kind in _NUMBERS or kind.__module__ == "numpy" or name in _ALWAYS_FETCHED:
+            kept[name] = value
+        elif kind is dict or kind.__module__.partition(".")[0] == "torch":
+            left -= len(value) if kind is dict else 1
+            if left >= 0:
+                kept[name] = value
+    return kept
 
 
 class StepRecords:
@@ -92,6 +118,7 @@ class StepRecords:
         because on this path every look-up of an attribute and every call can be measured.
         """
         gate, intake, interval, dumps = self._gate, self._intake, self._interval, orjson.dumps
+        metrics = gate.metrics
         lock, journal, take_any = intake.lock, intake.journal, self._take_any
         timed, take_times = self._times.active, self._times.take
         append = journal.append
@@ -120,6 +147,8 @@ class StepRecords:
                 type(loss) is not float
                 or not gate.low < loss < gate.high
                 or (scalars and not _ENVELOPE.isdisjoint(scalars))
+                # What was folded is put together with this step's own numbers, which may have to be fetched first.
+                or ((metrics.rows or metrics.sums) and not _are_numbers(record, scalars))
             ):
                 take_any(step, True, record, scalars)
                 return
@@ -134,7 +163,7 @@ class StepRecords:
                             record.update(scalars)
                         if timed:
                             record.update(take_times(record["elapsed"]))
-                        if gate.losses or gate.summed or self.system:
+                        if gate.losses or gate.summed or metrics.sums or self.system:
                             complete(record, step, loss)
                         else:
                             # What `complete` does where nothing was folded or sampled since the last record.
@@ -154,7 +183,7 @@ class StepRecords:
                             total = sum(record.values())
                         except TypeError:
                             total = math.nan
-                        if total - total == 0.0 and (not scalars or len(body) < _MAX_PLAIN):
+                        if total - total == 0.0 and len(body) < _MAX_PLAIN:
                             seq = intake.next_seq
                             line = usual_line % (seq, body[1:])
                             fill = append(line)
@@ -197,6 +226,7 @@ class StepRecords:
             """Add to a record that is written what the caller did not say."""
             nonlocal last_recorded, last_elapsed
             record.update(gate.take(loss))
+            metrics.take_into(record)
             elapsed = record["elapsed"]
             if "sec_per_step" not in record and step > last_recorded >= 0:
                 add_speed(record, (elapsed - last_elapsed) / (step - last_recorded))
@@ -218,12 +248,12 @@ class StepRecords:
     def put_rest(self) -> None:
         """Write a record for the steps that were folded and whose record never came due."""
         gate = self._gate
-        if not gate.losses:
+        if not gate.losses and not gate.metrics.rows and not gate.metrics.sums:
             return
-        loss = gate.losses.pop()
+        given = {"train_loss": gate.losses.pop()} if gate.losses else {}
         wall, elapsed = self._clock.wall(), self._clock.monotonic() - self._began
         finish = partial(self._finish_rest, gate.last_step, elapsed)
-        fields = {"train_loss": loss, **(self._times.take(elapsed) if self._times.active else {})}
+        fields = {**given, **(self._times.take(elapsed) if self._times.active else {})}
         self._intake.put(STEP, wall, elapsed, fields, finish=finish)
 
     def _finish_rest(self, step: int, elapsed: float, fields: dict[str, Any]) -> dict[str, Any] | None:
@@ -239,14 +269,7 @@ class StepRecords:
         wall, elapsed = record.pop("time"), record.pop("elapsed")
         record.pop("global_step", None)
         if not due:
-            # A step that is folded needs its loss; fetching all the rest from a device would be for nothing.
-            given = {**record, **scalars}
-            record = {
-                name: value
-                for name, value in given.items()
-                if type(value) in _PLAIN or name in _OF_A_FOLDED_STEP
-            }
-            scalars = {}
+            record, scalars = _foldable({**record, **scalars}), {}
         plain, pending = self._values.fields({**record, **scalars} if scalars else record)
         if due and self._times.active:
             # Taken now, though the record may have to wait for its device: these are the times up to this step.
@@ -282,6 +305,7 @@ class StepRecords:
         if not due and ordinary:
             if type(loss) is float:
                 self._gate.add(loss)
+            self._gate.metrics.add(fields)
             return None
         record = {"elapsed": elapsed, "global_step": step, NAN_INF_DETECTED: False, **fields}
         is_finite = type(loss) is float and loss - loss == 0.0

@@ -6,6 +6,8 @@ import math
 import sys
 from typing import Any, Final
 
+from toolkit.telemetry.folded_metrics import FoldedMetrics
+
 _FLOAT_MAX: Final = sys.float_info.max
 
 NEVER: Final = 2**63
@@ -34,12 +36,14 @@ class StepGate:
     """
 
     __slots__ = (
-        *("block", "due_at", "high", "last_step", "losses", "low", "summed"),
+        *("block", "due_at", "high", "last_step", "losses", "low", "metrics", "summed"),
         *("_deviation", "_max", "_mean", "_min", "_sum"),
     )
 
     def __init__(self) -> None:
         self.losses: list[float] = []
+        self.metrics = FoldedMetrics()
+        """What else was given with these steps."""
         self.last_step: int = -NEVER
         self.due_at: int = -NEVER
         """The next step that gets a record; far in the past to have the next call looked at closely."""

@@ -19,7 +19,7 @@ _MAX_NODES = 20_000
 """Values in one structure: lists of the same list of lists are small in memory and endless on paper."""
 _MAX_ARRAY_ITEMS = 64
 _PLAIN = frozenset({int, float, bool, str})
-_RESERVED = frozenset({*ENVELOPE, NON_FINITE, UNENCODABLE, CUT})
+RESERVED = frozenset({*ENVELOPE, NON_FINITE, UNENCODABLE, CUT})
 """Names that have a meaning of ours on every record; a caller's field of such a name is kept as `x_<name>`."""
 _NAMES_OF_TORCH = frozenset({"dtype", "device", "layout", "memory_format"})
 """Types of torch's whose values are names: `torch.bfloat16` says what it is."""
@@ -44,9 +44,9 @@ class Values:
         odd: dict[str, Any] = {}
         for name, value in given.items():
             kind = type(value)
-            if kind in _PLAIN and type(name) is str and name not in _RESERVED:
+            if kind in _PLAIN and type(name) is str and name not in RESERVED:
                 plain[name] = value
-            elif kind.__name__ == "Tensor" and kind.__module__ == "torch" and name not in _RESERVED:
+            elif kind.__name__ == "Tensor" and kind.__module__ == "torch" and name not in RESERVED:
                 self._keep(name, self.one(value), plain, pending, notes)
             elif value is not None:
                 odd[name] = value
@@ -158,7 +158,7 @@ class Values:
                 notes[f"{prefix}…"] = "more fields than a record has room for"
                 return
             name = prefix + (key if type(key) is str else _name(key))
-            if name in _RESERVED:
+            if name in RESERVED:
                 name = f"x_{name}"
             is_read = False
             # The value's own code runs in here too: a mapping may be a class of the caller's.

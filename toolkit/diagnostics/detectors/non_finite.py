@@ -8,7 +8,7 @@ from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING
 from toolkit.diagnostics.incident import Incident, IncidentBook
 from toolkit.diagnostics.signals import GRAD_NORM, LOSS, LR, VAL_LOSS, Row, name_of, signal_of
-from toolkit.runfolder.records import EPOCH, NON_FINITE
+from toolkit.runfolder.records import EPOCH, NON_FINITE, Record
 
 _KIND = "nan"
 _WATCHED = (LOSS, VAL_LOSS, GRAD_NORM)
@@ -99,13 +99,12 @@ class NonFinite:
             self._infinite_norms = 0
 
     def _look_at_others(self, row: Row) -> None:
-        named = row.record[NON_FINITE]
-        for name in named if isinstance(named, dict) else ():
+        named = row.record[NON_FINITE] if isinstance(row.record[NON_FINITE], dict) else {}
+        fields = (field for field in named if _is_no_number(row.record.get(field)))
+        for name in {_metric_of(field, row.record): None for field in fields}:
             # Speed and machine are other detectors', and an epoch's mean repeats what its steps have told.
             signal = signal_of(name)
-            is_told = signal is not None and signal != LR and (signal in row.values or row.event == EPOCH)
-            value = row.record.get(name)
-            if is_told or type(value) is not float or value - value == 0.0:
+            if signal is not None and signal != LR and (signal in row.values or row.event == EPOCH):
                 continue
             other = self._others.get(name)
             if other is None:
@@ -128,6 +127,16 @@ class NonFinite:
                 if other.finite >= at.FINITE_AGAIN:
                     incident = other.incident
                     self._book.close(incident, resolved_step=row.step)
+
+
+def _is_no_number(value: object) -> bool:
+    return type(value) is float and value - value != 0.0
+
+
+def _metric_of(field: str, record: Record) -> str:
+    """Return the metric that a field is of, where it is one that says how far a metric varied."""
+    metric, _, ending = field.rpartition("_")
+    return metric if ending in ("min", "max") and metric in record else field
 
 
 class _Other:
