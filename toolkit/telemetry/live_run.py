@@ -51,6 +51,8 @@ _TRACKERS_EVERY_S: Final = 5.0
 _JOURNAL_EVERY_S: Final = 1.0
 _ONCE_INTERRUPTED_S: Final = 2.0
 """What is left of the time for an end that somebody interrupts: enough for a disk that answers."""
+_BETWEEN_STEPS: Final = frozenset({records.EVAL, records.CHECKPOINT, records.SAMPLE, records.EPOCH})
+"""What is told of at the end of something that is done between two steps."""
 
 
 class LiveRun:
@@ -200,6 +202,9 @@ class LiveRun:
         """Write a record of the caller's values, a start record before the first."""
         self._put_start_if_none()
         fields, pending = self._values.fields(given)
+        if event in _BETWEEN_STEPS:
+            seconds = fields.get("seconds") if event == records.CHECKPOINT else None
+            self.steps.leave(self.recorder.elapsed(), seconds if type(seconds) is float else None)
         self.recorder.put(event, fields, pending)
         if event not in _NO_WORD_OF_THE_LOOP:
             self.errors.words += 1

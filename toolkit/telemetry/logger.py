@@ -304,6 +304,13 @@ class TelemetryLogger:
             scalars,
         )
 
+    def write_step(self, global_step: int, **fields: Any) -> None:
+        """Tell of a training step as `log_step` does, and write its record, whatever `log_every` says."""
+        self._gate.write_next = True
+        # So that the step is looked at closely.
+        self._gate.due_at = -NEVER
+        self.log_step(global_step, **fields)
+
     def _look_at_step(
         self,
         global_step: Any,
@@ -373,6 +380,14 @@ class TelemetryLogger:
         given = {**epoch, **scalars, **metrics}
         known = {name: given[name] for name in given if type(name) is str and name not in _NOT_METRICS}
         TelemetryLogger.log_step(self, global_step, **known)
+
+    @guarded
+    def count_samples(self, share: float) -> None:
+        """Say which share of the usual samples the step that goes on has: for a last batch that is short.
+
+        `samples_per_sec` is worked out with as many samples a step as the start record says, where this is not called.
+        """
+        self._live().steps.count_samples(share)
 
     @guarded
     def log_start(

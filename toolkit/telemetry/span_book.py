@@ -25,6 +25,7 @@ from toolkit.telemetry.time_meter import TimeMeter
 from toolkit.telemetry.values import Values
 from toolkit.timing.names import (
     APPLICATION,
+    BESIDE_TRAINING,
     ENTRY_OF,
     FOLDED,
     OF_A_STEP,
@@ -93,6 +94,8 @@ class SpanBook:
         self._prefix, self._ids, self._write = self.writer.prefix, self.writer.ids, self.writer.write
         self._look = CloseLook(gate, self.folding, steps=options.around)
         self._root: Span | None = None
+        self._beside: Span | None = None
+        """What goes on beside the training, the outermost of it."""
         self._wall = clock.wall
         self._open: dict[str, Span] = {}
         self._to_fold = frozenset() if options.all else (FOLDED | set(options.fold)) - set(options.keep)
@@ -246,6 +249,9 @@ class SpanBook:
             self.meter.move_to(thread)
         if span.times.bucket is not None and thread == self.meter.owner:
             self.meter.enter(span, now)
+            if name in BESIDE_TRAINING and self._beside is None:
+                self._beside = span
+                self.times.leave_training(ENTRY_OF[name])
 
     def unwind(self, span: Span) -> None:
         """Take note that an exception leaves the block of `span`, and with it all that began in there."""
@@ -281,6 +287,9 @@ class SpanBook:
         times, meter = span.times, self.meter
         if times.bucket is not None and meter.top is span:
             meter.leave(span, now)
+        if span is self._beside:
+            self._beside = None
+            self.times.return_to_training()
         outer = span.outer
         if outer is not None and outer.closed:
             while outer is not None and outer.closed:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol
 
 from toolkit.telemetry.time_meter import Metered, TimeMeter
-from toolkit.timing.names import DEVICE_TIME_PREFIX, ENTRY_OF, ONE_LOGGER_NAMES, PAUSED, TIME_PREFIX
+from toolkit.timing.names import (
+    AT_TRAINING,
+    DATA_LOADING,
+    DEVICE_TIME_PREFIX,
+    ENTRY_OF,
+    IN_CHECKPOINT,
+    OF_A_STEP,
+    ONE_LOGGER_NAMES,
+    PAUSED,
+    TIME_PREFIX,
+)
 
 _FINEST_S: Final = 1e-9
 _WIDTH: Final = math.log(1.04)
@@ -121,6 +131,10 @@ class AllTimes:
         """What else step records tell of."""
         self.incident: Callable[[], None] = _nothing
         """Called where a step is out of the ordinary."""
+        self.away = 0.0
+        """Seconds of this session in which the training was not at its steps, as of the last `take`."""
+        self._before: dict[str, tuple[float, float]] | None = None
+        """What parts of a step had taken when something beside the training began, as long as that goes on."""
         self._began = began
         # A signal handler may make a span in the middle of one that is being made.
         self._making = threading.RLock()
@@ -150,6 +164,9 @@ class AllTimes:
     def take(self, elapsed: float) -> dict[str, Any]:
         """Return what has been added up since the last call: the fields of a step record stamped `elapsed`."""
         fields: dict[str, Any] = {}
+        if self._before is not None:
+            # A step is told of, so the training goes on, though nobody has said so.
+            self.return_to_training()
         for times in self.active:
             total = times.seconds if not times.others else times.total
             if total > times.told:
@@ -160,8 +177,50 @@ class AllTimes:
                 times.told_on_device = times.device_seconds
         for profile in self.profiled:
             profile.put_on(fields)
-        fields.update(self.meter.take(self._began + elapsed))
+        now = self._began + elapsed
+        totals = self.meter.totals_at(now)
+        self.away = _away(totals) if totals else self.away
+        fields.update(self.meter.take(now, totals))
         return fields
+
+    def away_at(self, elapsed: float) -> float:
+        """Return for how many seconds of the session up to `elapsed` the training was not at its steps."""
+        return _away(self.meter.totals_at(self._began + elapsed))
+
+    @property
+    def times_checkpoints(self) -> bool:
+        """Whether checkpoints of this session are in spans, so that their seconds are known."""
+        return IN_CHECKPOINT in self.meter.buckets
+
+    def is_of_training_thread(self) -> bool:
+        """Say whether the caller is on the thread that trains."""
+        return threading.get_ident() == self.meter.owner
+
+    def leave_training(self, entry: str) -> None:
+        """Take note that something beside the training begins, whose time belongs to `entry` of the ledger.
+
+        What is a part of a step while that goes on is none of the training's: its time is on no step record, and
+        waiting for a batch counts as `entry`.
+        """
+        if self._before is None:
+            self._before = {
+                times.name: (times.total, times.device_seconds)
+                for times in list(self.by_name.values())
+                if times.name in OF_A_STEP
+            }
+            self._made(DATA_LOADING).bucket = self.meter.bucket(entry)
+
+    def return_to_training(self) -> None:
+        """Take note that it is over."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        self._made(DATA_LOADING).bucket = self.meter.bucket(ENTRY_OF[DATA_LOADING])
+        for times in list(self.by_name.values()):
+            if times.name in OF_A_STEP:
+                seconds, on_device = before.get(times.name, (0.0, 0.0))
+                times.told += times.total - max(seconds, times.told)
+                times.told_on_device += times.device_seconds - max(on_device, times.told_on_device)
 
     def add_profile(self, profile: OnStepRecords) -> None:
         """Have step records tell of a profiled name as well."""
@@ -177,6 +236,10 @@ class AllTimes:
     def summary(self) -> dict[str, dict[str, float]]:
         """Return the summary of every name that was used."""
         return {times.name: times.summary() for times in list(self.by_name.values()) if times.is_used}
+
+
+def _away(totals: Sequence[tuple[str, float]]) -> float:
+    return sum([seconds for entry, seconds in totals if entry not in AT_TRAINING])
 
 
 class _Block:

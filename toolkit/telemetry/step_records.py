@@ -26,7 +26,8 @@ _MOST_FETCHED: Final = 8
 
 
 _Take = Callable[[Any, Any, dict[str, Any], dict[str, Any]], None]
-_Complete = Callable[[dict[str, Any], int, "float | None"], None]
+_Complete = Callable[[dict[str, Any], int, "float | None", float], None]
+_Leave = Callable[[float, "float | None"], None]
 
 
 class Interval(Protocol):
@@ -97,6 +98,10 @@ class StepRecords:
     ) -> None:
         self.samples_per_step: float | None = None
         """Samples that one step trains on, where the start record says so."""
+        self.samples_fewer = 0.0
+        """How many samples fewer than that the steps since the last record have had together."""
+        self.left_s = 0.0
+        """Seconds of this session that were spent between steps, and in no span."""
         self.system: dict[str, Any] = {}
         """System metrics to be put on the next step record."""
         self.latest: Mapping[str, Any] = {}
@@ -109,10 +114,10 @@ class StepRecords:
         self._before_first = before_first
         self._clock = clock
         self._began = began
-        self.take, self._complete = self._make_hot_path()
+        self.take, self._complete, self.leave = self._make_hot_path()
 
-    def _make_hot_path(self) -> tuple[_Take, _Complete]:
-        """Return `take` and `complete`.
+    def _make_hot_path(self) -> tuple[_Take, _Complete, _Leave]:
+        """Return `take`, `complete` and `leave`.
 
         They are functions with all they need in their own variables, and `take` does the usual case in one piece,
         because on this path every look-up of an attribute and every call can be measured.
@@ -120,26 +125,30 @@ class StepRecords:
         gate, intake, interval, dumps = self._gate, self._intake, self._interval, orjson.dumps
         metrics = gate.metrics
         lock, journal, take_any = intake.lock, intake.journal, self._take_any
-        timed, take_times = self._times.active, self._times.take
+        times = self._times
+        timed, take_times = times.active, times.take
         append = journal.append
         usual_line = b'{"event":"step","seq":%%d,"session":%d,%%b\n' % intake.session
         log_every = 0
         next_due = last_due = last_recorded = asked = -NEVER
-        last_elapsed = 0.0
+        last_elapsed = last_away = 0.0
+        due_elapsed = left_at = left_away = 0.0
 
         def take(step: Any, loss: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
-            nonlocal last_due, next_due, last_recorded, last_elapsed
+            nonlocal last_due, next_due, last_recorded, last_elapsed, last_away, due_elapsed
             if type(step) is not int:
                 step = self._as_step(record)
             if gate.due_at == asked:
                 adjust(step)
             # A loop that went back, after a reload, say, is seen at once; a step told of in two calls is one step.
-            if step < next_due and step >= gate.last_step and step != last_due:
+            if step < next_due and step >= gate.last_step and step != last_due and not gate.write_next:
                 gate.last_step = step
                 gate.due_at = min(next_due, step + MAX_FOLDED)
                 take_any(step, False, record, scalars)
                 return
+            gate.write_next = False
             last_due = gate.last_step = step
+            due_elapsed = record["elapsed"]
             next_due = step + log_every if step == next_due else step - step % log_every + log_every
             # Looked at again after a while even where no record is due, so that folded losses do not pile up.
             gate.due_at = next_due if log_every < MAX_FOLDED else min(next_due, step + MAX_FOLDED)
@@ -164,17 +173,17 @@ class StepRecords:
                         if timed:
                             record.update(take_times(record["elapsed"]))
                         if gate.losses or gate.summed or metrics.sums or self.system:
-                            complete(record, step, loss)
+                            complete(record, step, loss, times.away + self.left_s)
                         else:
                             # What `complete` does where nothing was folded or sampled since the last record.
                             gate.block.append(loss)
                             if len(gate.block) >= BLOCK:
                                 gate.learn()
-                            elapsed = record["elapsed"]
-                            if "sec_per_step" not in record and step > last_recorded >= 0:
-                                add_speed(record, (elapsed - last_elapsed) / (step - last_recorded))
                             if step != last_recorded:
-                                last_recorded, last_elapsed = step, elapsed
+                                elapsed, away = due_elapsed, times.away + self.left_s
+                                if step > last_recorded >= 0:
+                                    add_speed(record, elapsed, away, step - last_recorded)
+                                last_recorded, last_elapsed, last_away = step, elapsed, away
                             self.latest = record
                         try:
                             # orjson refuses tensors and arrays, so that what comes through is added up without asking a
@@ -222,28 +231,54 @@ class StepRecords:
                 log_every = interval.log_every
                 next_due = gate.last_step - gate.last_step % log_every + log_every
 
-        def complete(record: dict[str, Any], step: int, loss: float | None) -> None:
+        def complete(record: dict[str, Any], step: int, loss: float | None, away: float) -> None:
             """Add to a record that is written what the caller did not say."""
-            nonlocal last_recorded, last_elapsed
+            nonlocal last_recorded, last_elapsed, last_away
             record.update(gate.take(loss))
             metrics.take_into(record)
             elapsed = record["elapsed"]
-            if "sec_per_step" not in record and step > last_recorded >= 0:
-                add_speed(record, (elapsed - last_elapsed) / (step - last_recorded))
             if step != last_recorded:
-                last_recorded, last_elapsed = step, elapsed
+                if step > last_recorded >= 0:
+                    add_speed(record, elapsed, away, step - last_recorded)
+                last_recorded, last_elapsed, last_away = step, elapsed, away
             if self.system:
                 # Each sample stands on one record, the next one: none is shown older than it is.
                 record.update({name: value for name, value in self.system.items() if name not in record})
                 self.system = {}
             self.latest = record
 
-        def add_speed(record: dict[str, Any], seconds: float) -> None:
-            record["sec_per_step"] = seconds
-            if self.samples_per_step is not None and seconds > 0 and "samples_per_sec" not in record:
-                record["samples_per_sec"] = self.samples_per_step / seconds
+        def add_speed(record: dict[str, Any], elapsed: float, away: float, steps: int) -> None:
+            """Say how fast the steps since the last record were: what else was done meanwhile is the ledger's."""
+            passed = elapsed - last_elapsed
+            seconds = passed - (away - last_away)
+            if seconds <= 0.0:
+                # Steps within something that is not training, which nobody has ended perhaps.
+                seconds = passed
+            fewer, self.samples_fewer = self.samples_fewer, 0.0
+            if "sec_per_step" not in record:
+                record["sec_per_step"] = seconds = seconds / steps
+                if self.samples_per_step is not None and seconds > 0 and "samples_per_sec" not in record:
+                    record["samples_per_sec"] = (self.samples_per_step - fewer / steps) / seconds
 
-        return take, complete
+        def leave(elapsed: float, seconds: float | None) -> None:
+            """Have what was done since the last step not count as a step's: all of it, or `seconds` of it."""
+            nonlocal left_at, left_away
+            if not times.is_of_training_thread():
+                return
+            if gate.last_step == last_due:
+                # No step has come since. What spans have counted already is not counted again.
+                since, away = (left_at, left_away) if left_at > due_elapsed else (due_elapsed, times.away)
+                left_at, left_away = elapsed, times.away_at(elapsed)
+                self.left_s += max(0.0, elapsed - since - (left_away - away))
+            elif seconds is not None and not times.times_checkpoints:
+                self.left_s += seconds
+
+        return take, complete, leave
+
+    def count_samples(self, share: Any) -> None:
+        """Say which share of its usual samples the step that goes on has."""
+        if self.samples_per_step is not None and is_finite_number(share) and share >= 0:
+            self.samples_fewer += self.samples_per_step * (1.0 - share)
 
     def put_rest(self) -> None:
         """Write a record for the steps that were folded and whose record never came due."""
@@ -257,7 +292,7 @@ class StepRecords:
         self._intake.put(STEP, wall, elapsed, fields, finish=finish)
 
     def _finish_rest(self, step: int, elapsed: float, fields: dict[str, Any]) -> dict[str, Any] | None:
-        record = self._finish(step, True, elapsed, fields)
+        record = self._finish(step, True, elapsed, 0.0, fields)
         if record is not None:
             # The time since the last step was not spent on steps.
             record.pop("sec_per_step", None)
@@ -274,9 +309,8 @@ class StepRecords:
         if due and self._times.active:
             # Taken now, though the record may have to wait for its device: these are the times up to this step.
             plain.update(self._times.take(elapsed))
-        self._intake.put(
-            STEP, wall, elapsed, plain, pending, finish=partial(self._finish, step, due, elapsed)
-        )
+        finish = partial(self._finish, step, due, elapsed, self._times.away + self.left_s)
+        self._intake.put(STEP, wall, elapsed, plain, pending, finish=finish)
 
     def _put_completed(self, record: dict[str, Any]) -> None:
         """Write a record that was completed before one of its values turned out to need a closer look."""
@@ -296,7 +330,9 @@ class StepRecords:
         record["global_step"] = step
         return step
 
-    def _finish(self, step: int, due: bool, elapsed: float, fields: dict[str, Any]) -> dict[str, Any] | None:
+    def _finish(
+        self, step: int, due: bool, elapsed: float, away: float, fields: dict[str, Any]
+    ) -> dict[str, Any] | None:
         """Return the whole record, or None for a step that was folded; called in the order of the steps."""
         loss = fields.get("train_loss")
         if type(loss) is int or type(loss) is bool:
@@ -309,7 +345,7 @@ class StepRecords:
             return None
         record = {"elapsed": elapsed, "global_step": step, NAN_INF_DETECTED: False, **fields}
         is_finite = type(loss) is float and loss - loss == 0.0
-        self._complete(record, step, loss if is_finite else None)
+        self._complete(record, step, loss if is_finite else None, away)
         if not ordinary:
             record[LOSS_JUMP if is_finite else NAN_INF_DETECTED] = True
             self._times.incident()

@@ -36,7 +36,7 @@ class StepGate:
     """
 
     __slots__ = (
-        *("block", "due_at", "high", "last_step", "losses", "low", "metrics", "summed"),
+        *("block", "due_at", "high", "last_step", "losses", "low", "metrics", "summed", "write_next"),
         *("_deviation", "_max", "_mean", "_min", "_sum"),
     )
 
@@ -47,6 +47,8 @@ class StepGate:
         self.last_step: int = -NEVER
         self.due_at: int = -NEVER
         """The next step that gets a record; far in the past to have the next call looked at closely."""
+        self.write_next = False
+        """Whether the next step gets a record, whatever the interval."""
         self.low = -_FLOAT_MAX
         self.high = _FLOAT_MAX
         self.summed = 0

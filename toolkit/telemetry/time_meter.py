@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from toolkit.timing.names import LEDGER_PREFIX
@@ -105,14 +105,17 @@ class TimeMeter:
             span = span.below
         return None
 
-    def take(self, now: float) -> dict[str, float]:
-        """Return the seconds of each entry since the last call, as the fields of a record."""
+    def take(self, now: float, totals: Sequence[tuple[str, float]] | None = None) -> dict[str, float]:
+        """Return the seconds of each entry since the last call, as the fields of a record.
+
+        `totals` are those of `now`, where the caller has asked for them.
+        """
         # Another thread that is taking right now leaves nothing for this one; the next record will have it.
         if not self._taking.acquire(blocking=False):
             return {}
         try:
             fields = {}
-            for entry, seconds in self._totals_at(now):
+            for entry, seconds in self.totals_at(now) if totals is None else totals:
                 fresh = seconds - self._taken[entry]
                 if fresh > 0.0:
                     self._taken[entry] = seconds
@@ -122,7 +125,7 @@ class TimeMeter:
         finally:
             self._taking.release()
 
-    def _totals_at(self, now: float) -> list[tuple[str, float]]:
+    def totals_at(self, now: float) -> list[tuple[str, float]]:
         """Return the seconds of each entry up to `now`, with those of the span that is open."""
         for _ in range(_TRIES):
             top, since = self.top, self.since

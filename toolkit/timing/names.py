@@ -89,6 +89,12 @@ ENTRY_OF: Final = {
 }
 """What the time directly within a span counts as; a span that is not here counts as what is around it."""
 
+BESIDE_TRAINING: Final = frozenset({VALIDATION_LOOP, TESTING_LOOP, SAMPLING})
+"""In these a forward pass, a batch that is waited for and the like are not the training's."""
+
+AT_TRAINING: Final = frozenset({IN_TRAINING, IN_DATA_WAIT})
+"""Entries whose seconds are part of how long a step takes; the others are told of by the ledger alone."""
+
 LEDGER_PREFIX: Final = "ledger/"
 """Before an entry's name: seconds that fell to it since the last record that carries such fields."""
 TIME_PREFIX: Final = "time/"

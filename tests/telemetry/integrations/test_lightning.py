@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 from pathlib import Path
 
@@ -1129,3 +1130,54 @@ def raising(error):
         raise error
 
     return fail
+
+
+def fit(folder, module, *, log_every=1, max_epochs=EPOCHS):
+    """Train with steps of two batches, the last of an epoch with one."""
+    callback = callback_of(folder, log_every=log_every)
+    trainer = trainer_of(folder, [callback], accumulate_grad_batches=ACCUMULATED, max_epochs=max_epochs)
+    trainer.fit(module, loader(), loader(10))
+
+
+class LogsANorm(Regression):
+    """Logs a gradient norm of its own, with some steps only; one of them is huge."""
+
+    def on_before_optimizer_step(self, optimizer):
+        if self.global_step % 2 == 1:
+            self.log("grad_norm", 1e9 if self.global_step == 3 else 1.0)
+
+
+def test_metrics_of_steps_without_a_record_are_on_the_next_one(tmp_path):
+    fit(tmp_path, LogsANorm(), log_every=100, max_epochs=4)
+    first, last = records(tmp_path, "step")
+
+    assert (first["global_step"], last["global_step"]) == (1, 12)
+    assert (last["grad_norm"], last["grad_norm_min"], last["grad_norm_max"]) == (1.0, 1.0, 1e9)
+    assert last["epoch"] == 3
+    assert last["lr_min"] == last["lr"] < last["lr_max"]
+
+
+def test_a_step_of_fewer_batches_has_fewer_samples(tmp_path):
+    fit(tmp_path, Regression())
+    found = records(tmp_path, "step")
+
+    samples = [step["samples_per_sec"] * step["sec_per_step"] for step in found if "sec_per_step" in step]
+    assert samples == pytest.approx([8.0, 4.0, 8.0, 8.0, 4.0])
+
+
+class SlowValidation(Regression):
+    """Takes its time with the validation."""
+
+    SLOW_S = 0.2
+
+    def validation_step(self, batch, batch_idx):
+        time.sleep(self.SLOW_S)
+        super().validation_step(batch, batch_idx)
+
+
+def test_a_validation_is_no_part_of_a_steps_time(tmp_path):
+    fit(tmp_path, SlowValidation())
+    found = records(tmp_path, "step")
+
+    # Between the last step of the first epoch and the first of the second.
+    assert found[3]["sec_per_step"] <= found[3]["elapsed"] - found[2]["elapsed"] - SlowValidation.SLOW_S

@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -351,7 +352,7 @@ def test_a_loss_that_the_trainers_filter_hides_is_seen_and_said(tmp_path):
     # The gradients are no numbers either, so that every loss after it is none.
     steps = steps_of(records(tmp_path, "step"))
     assert steps[3]["nan_inf_detected"] is True
-    assert steps[3]["non_finite"] == {"train_loss": "NaN", "grad_norm": "NaN"}
+    assert steps[3]["non_finite"] == {"train_loss": "NaN", "grad_norm": "NaN", "grad_norm_max": "NaN"}
     assert math.isfinite(trainer.state.log_history[0]["loss"])
     (said,) = records(tmp_path, "nan_inf_filter")
     assert said["global_step"] == 3
@@ -840,3 +841,60 @@ def test_two_ranks_write_one_run_and_stop_at_the_same_step(tmp_path):
     # Nothing is written there, so that nothing is timed: only a failure must be seen.
     assert (tmp_path / "put-on-the-other").read_text() == "_evaluate _finalize_training _run_epoch"
     assert status(tmp_path) == "stopped"
+
+
+class SlowBeside(Trainer):
+    """Takes its time with what is not training."""
+
+    SLOW_S = 0.2
+
+    def compute_loss(self, model, *args, **kwargs):
+        if not model.training:
+            time.sleep(self.SLOW_S)
+        return super().compute_loss(model, *args, **kwargs)
+
+    def _save_checkpoint(self, *args, **kwargs):
+        time.sleep(self.SLOW_S)
+        return super()._save_checkpoint(*args, **kwargs)
+
+
+def test_speed_and_forward_passes_are_the_trainings_alone(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    beside = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    make_trainer(tmp_path, telemetry, trainer=SlowBeside, **beside).train()
+
+    steps = records(tmp_path, "step")
+    between = steps[2]["elapsed"] - steps[1]["elapsed"]
+    # One batch is evaluated and a checkpoint saved after the second step.
+    assert steps[2]["sec_per_step"] <= between - 2 * SlowBeside.SLOW_S
+    forward = records(tmp_path, "span_summary")[-1]["spans"]["forward"]
+    assert sum(step["time/forward"] for step in steps) <= forward["total"] - 2 * SlowBeside.SLOW_S
+    assert forward["count"] == 8 + 2
+
+
+def test_a_last_batch_that_is_short_is_no_full_one(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    trainer = make_trainer(tmp_path, telemetry, num_train_epochs=1)
+    trainer.train_dataset = make_examples(9)
+    trainer.train()
+
+    samples = [
+        step["samples_per_sec"] * step["sec_per_step"]
+        for step in records(tmp_path, "step")
+        if "sec_per_step" in step
+    ]
+    assert samples == pytest.approx([4.0, 1.0])
+
+
+def test_the_first_step_is_one_record_and_the_last_has_its_rate_norm_and_epoch(tmp_path):
+    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=10, **QUIET)
+    trainer = make_trainer(tmp_path, telemetry, logging_first_step=True, logging_steps=100)
+    trainer.train()
+
+    first, last = records(tmp_path, "step")
+    history = trainer.state.log_history[0]
+    assert (first["global_step"], last["global_step"]) == (1, 4)
+    assert (first["loss"], first["lr"]) == (history["loss"], history["learning_rate"])
+    assert (last["steps_folded"], last["epoch"]) == (2, 2.0)
+    assert 0 < last["lr"] < first["lr"]
+    assert last["grad_norm_min"] <= last["grad_norm"] <= last["grad_norm_max"]

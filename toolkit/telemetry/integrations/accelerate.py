@@ -152,6 +152,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             fields = with_known_names(of_step)
             fields.setdefault("grad_norm", self._grad_norm)
             self._grad_norm = None
+            self._count_samples(self._log)
             self._log.log_step(step, **{**fields, "epoch": epoch})
         if of_evaluation:
             self._log.log_eval(step, **of_evaluation)
@@ -284,6 +285,15 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             training["dtype"] = str(self._accelerator.mixed_precision)
             training["world_size"] = self._accelerator.num_processes
         self._log.log_start(config=config or None, training=training)
+
+    def _count_samples(self, log: TelemetryLogger) -> None:
+        """Say so where the batch that was just trained on is the last, short one of its data loader."""
+        state = getattr(self._accelerator, "gradient_state", None)
+        if state is None or not state.in_dataloader or not state.end_of_dataloader:
+            return
+        total = getattr(state.active_dataloader, "total_batch_size", None)
+        if self._accelerator.gradient_accumulation_steps == 1 and total and 0 < state.remainder < total:
+            log.count_samples(state.remainder / total)
 
     def _begin_loop(self) -> None:
         if self._log is not None and not self._parts.has(TRAINING_LOOP):

@@ -33,6 +33,7 @@ from toolkit.telemetry.training.state import State
 from toolkit.telemetry.training.teller import Teller
 from toolkit.timing.names import (
     APPLICATION,
+    BESIDE_TRAINING,
     SAMPLING,
     TESTING_ITERATION,
     TESTING_LOOP,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 _PACKAGE: Final = "ai-toolkit-telemetry"
 """Of OneLogger's summary data, whose fields these events have."""
-_BESIDE_TRAINING: Final = frozenset({VALIDATION_LOOP, TESTING_LOOP, SAMPLING})
 
 
 class Job:
@@ -152,7 +152,7 @@ class Job:
     def abandon(self, name: str, span: AnySpan) -> None:
         """End a part of any kind whose end nobody told of, without counting it as one that was done."""
         span.stop(error="its end was never told")
-        if name in _BESIDE_TRAINING:
+        if name in BESIDE_TRAINING:
             self._phases.return_to_training()
 
     # The application.

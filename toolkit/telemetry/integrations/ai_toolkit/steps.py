@@ -9,6 +9,7 @@ from toolkit.telemetry.guard import guarded
 from toolkit.telemetry.integrations.ai_toolkit.description import is_costly_rate, learning_rate
 from toolkit.telemetry.integrations.ai_toolkit.outputs import VALIDATION_LOSS
 from toolkit.telemetry.integrations.ai_toolkit.surrounded_methods import SurroundedMethods
+from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.open_parts import OpenParts
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION
@@ -39,6 +40,7 @@ class Steps:
         self._step = 0
         self._losses: Any = None
         self._norms: list[Any] = []
+        self._sizes = BatchSizes()
         self._older_logs: dict[str, Any] = {}
         """What earlier steps have left in ai-toolkit's `additional_logs`, which it empties only when it logs."""
         self._rate: Any = None
@@ -79,11 +81,17 @@ class Steps:
             "grad_norm": norm,
             "epoch": process.epoch_num,
         }
+        share = self._sizes.share()
+        if share < 1.0:
+            self._log.count_samples(share)
         self._log.log_step(**fields)
 
     @guarded
-    def _begins(self, *_: Any, **__: Any) -> None:
+    def _begins(self, batch_list: Any = (), *_: Any, **__: Any) -> None:
         self._norms.clear()
+        self._sizes.begin()
+        for batch in batch_list if isinstance(batch_list, (list, tuple)) else (batch_list,):
+            self._sizes.add(batch)
         self._step = self._process.step_num
         self._older_logs = self._additional_logs()
 

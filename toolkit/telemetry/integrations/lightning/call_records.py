@@ -8,6 +8,7 @@ from typing import Any
 from toolkit.runfolder.records import STEP
 from toolkit.telemetry.integrations.lightning.description import about_model, hyperparameters
 from toolkit.telemetry.integrations.lightning.module_metrics import (
+    fresh_metrics,
     metrics_of_batch,
     metrics_so_far,
     names_of_single_batches,
@@ -16,7 +17,7 @@ from toolkit.telemetry.integrations.lightning.module_metrics import (
 )
 from toolkit.telemetry.integrations.lightning.one_call import OneCall
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
-from toolkit.telemetry.integrations.lightning.step_so_far import learning_rates
+from toolkit.telemetry.integrations.lightning.step_so_far import as_number, learning_rates
 from toolkit.telemetry.integrations.metric_names import with_known_names
 
 
@@ -35,16 +36,20 @@ def put_start(run: SharedRun, trainer: Any, pl_module: Any, training: Mapping[st
 def put_step(run: SharedRun, call: OneCall, pl_module: Any, number: int) -> None:
     """Tell of the step that was made just now."""
     log, step, trainer = run.opened, call.step, call.trainer
-    fields: dict[str, Any] = {}
     if step.is_recorded(number, log.log_every):
-        # Read only for a step that is recorded.
+        # Lightning puts all of them together, which takes its time: only for a step that is recorded.
         metrics = {**metrics_of_batch(trainer), **run.take_metrics()}
-        fields = with_known_names(without(metrics, "global_step"))
+    else:
+        metrics = {name: as_number(value) for name, value in fresh_metrics(trainer, step.seen).items()}
+    fields: dict[str, Any] = with_known_names(without(metrics, "global_step"))
     loss = step.mean_loss(trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1)
     if loss is not None:
         fields["train_loss"] = loss
     fields |= step.rates or learning_rates(trainer.optimizers)
     fields["epoch"] = trainer.current_epoch
+    share = step.sizes.share()
+    if share < 1.0:
+        log.count_samples(share)
     log.log_step(number, **fields)
 
 

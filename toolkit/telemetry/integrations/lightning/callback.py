@@ -160,9 +160,10 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         put_epoch(self._run, self._call)
 
     @guarded
-    def on_train_batch_start(self, *_: Any) -> None:
+    def on_train_batch_start(self, _: Any, __: Any, batch: Any, *___: Any) -> None:
         """Begin an iteration, unless gradients are being accumulated for one."""
         call = self._call
+        call.step.sizes.add(batch)
         if not call.parts.has(TRAINING_ITERATION):
             call.parts.begin(TRAINING_ITERATION, self._run.training.training_iteration())
         call.batch.begin(FORWARD)

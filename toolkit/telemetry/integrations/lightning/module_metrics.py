@@ -26,6 +26,21 @@ def metrics_of_batch(trainer: Any) -> dict[str, Any]:
     return new_metrics(metrics_so_far(trainer), dict(trainer.logged_metrics))
 
 
+def fresh_metrics(trainer: Any, seen: dict[str, Any]) -> dict[str, Any]:
+    """Return what was logged of single batches since the last call, as it is: no other rank is asked, and no mean made.
+
+    `seen` remembers what was returned: a metric that was not logged again is the same object.
+    """
+    found = {}
+    for metric in (getattr(trainer, "_results", None) or {}).values():
+        about, value = metric.meta, getattr(metric, "_forward_cache", None)
+        if about.on_step and about.logger and value is not None:
+            name = about.forked_name(True)
+            if seen.get(name) is not value:
+                seen[name] = found[name] = value
+    return found
+
+
 def without(metrics: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Return the metrics but for these."""
     return {str(name): value for name, value in metrics.items() if str(name) not in names}

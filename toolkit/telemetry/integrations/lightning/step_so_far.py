@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.lightning.framework import TENSOR
 
 
@@ -15,6 +16,9 @@ class StepSoFar:
         self.number = 0
         """The latest step that was made."""
         self.rates: dict[str, Any] = {}
+        self.sizes = BatchSizes()
+        self.seen: dict[str, Any] = {}
+        """The module's metrics as they were last read for a step without a record."""
         self._loss: Any = None
         self._batches = 0
         self._is_first = True

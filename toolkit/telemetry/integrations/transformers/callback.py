@@ -187,6 +187,9 @@ class TelemetryCallback(TrainerCallback):
         }
         if self._counts_tokens:
             latest["num_input_tokens_seen"] = state.num_input_tokens_seen
+        share = watch.batches.share()
+        if share < 1.0:
+            log.count_samples(share)
         if control.should_log:
             self._waiting = step, latest
         else:
@@ -398,13 +401,11 @@ class TelemetryCallback(TrainerCallback):
         seen = {name: value for name, value in self._latest.items() if value is not None}
         fields = {"train_loss": logged["loss"], **seen, **logged}
         fields["train_loss"] = seen.get("train_loss", logged["loss"])
-        if waiting is not None:
-            log.log_step(step, **fields)
-            # Asked only now: somebody may have changed the interval at this very step.
-            if step % log.log_every == 0:
-                return
         # The Trainer decides when it logs: that is kept, though `log_every` folds the steps around it.
-        log.log_event(STEP, global_step=step, **fields)
+        if waiting is not None:
+            log.write_step(step, **fields)
+        else:
+            log.log_event(STEP, global_step=step, **fields)
 
     def _steer(self, log: TelemetryLogger, control: Any) -> Any:
         """Hand what was asked for on to the Trainer."""

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from toolkit.telemetry.guard import Guard, guarded
+from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
 from toolkit.telemetry.integrations.safe_block import SafeBlock
 from toolkit.telemetry.integrations.stand_in import stand_in_for
@@ -45,6 +46,8 @@ class TrainerWatch:
         self.loss: Any = None
         """Of the step that goes on: the sum over its micro-batches, as a tensor that nobody has waited for."""
         self.grad_norm: Any = None
+        self.batches = BatchSizes()
+        """Of the step that goes on."""
         self.saved: tuple[str, float] | None = None
         """The folder of the last checkpoint, and the seconds that it took."""
         self._replaced = ReplacedMethods()
@@ -98,6 +101,8 @@ class TrainerWatch:
             self._put_around(trainer, "_get_grad_norm", self._taking_the_norm)
         else:
             self._put_around(trainer.accelerator, "clip_grad_norm_", self._taking_the_norm)
+        self.batches = BatchSizes()
+        self._put_around(trainer, "get_batch_samples", self._counting_samples)
         self._put_around(trainer, "get_batch_samples", self._timed(job.data_loading))
         self._put_around(trainer, "compute_loss", self._timed(job.forward))
         self._put_around(trainer.accelerator, "backward", self._timed(job.backward))
@@ -153,6 +158,20 @@ class TrainerWatch:
             return norm
 
         return call
+
+    def _counting_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            self._count_samples(found)
+            return found
+
+        return call
+
+    @guarded
+    def _count_samples(self, found: Any) -> None:
+        self.batches.begin()
+        for batch in found[0]:
+            self.batches.add(batch)
 
     def _timed(self, make: Callable[[], Part]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Return what puts a part of the vocabulary around each call of a method."""

@@ -1,0 +1,229 @@
+"""How fast a run trains: its steps alone, whatever else is done between them, and as many samples as there were."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from tests.telemetry.logged import make_logger, records_of
+from toolkit.telemetry import environment
+from toolkit.telemetry.clock import ManualClock
+from toolkit.telemetry.integrations.batch_sizes import BatchSizes, size_of
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_that_is_described_at_once(monkeypatch):
+    monkeypatch.setattr(environment, "describe_environment", lambda guard: {})
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def make(tmp_path, clock):
+    made = []
+
+    def make(**options):
+        made.append(make_logger(tmp_path, clock=clock, spans={"around": 0}, **options))
+        made[-1].log_start(training={"batch_size": 8})
+        return made[-1]
+
+    yield make
+    for log in made:
+        log.close()
+
+
+def speeds_of(log):
+    """Return what each step record but the first says of the speed."""
+    return [
+        (record["sec_per_step"], record["samples_per_sec"])
+        for record in records_of(log, "step")
+        if "sec_per_step" in record
+    ]
+
+
+BESIDE = ["validation_loop", "testing_loop", "sampling", "checkpoint_save_sync", "checkpoint_load", "paused"]
+BESIDE += ["checkpoint_save_finalization"]
+
+
+@pytest.mark.parametrize(("log_every", "records"), [(1, 59), (5, 12)])
+@pytest.mark.parametrize("loss", [float, torch.tensor])
+def test_what_is_done_in_spans_between_steps_is_no_part_of_a_steps_time(
+    make, clock, log_every, records, loss
+):
+    log = make(log_every=log_every)
+    for step in range(1, 61):
+        with log.span("training_iteration"):
+            clock.advance(0.5)
+        log.log_step(step, train_loss=loss(0.5))
+        if step % 3 == 0:
+            with log.span(BESIDE[step % len(BESIDE)]):
+                clock.advance(20.0)
+
+    assert speeds_of(log) == [pytest.approx((0.5, 16.0))] * records
+
+
+def test_a_step_within_a_span_that_was_never_ended_still_has_a_speed(make, clock):
+    log = make(log_every=1)
+    log.start_span("checkpoint_load")
+    for step in (1, 2, 3):
+        clock.advance(1.0)
+        log.log_step(step, train_loss=0.5)
+
+    assert speeds_of(log) == [pytest.approx((1.0, 8.0))] * 2
+
+
+@pytest.mark.parametrize("loss", [float, torch.tensor])
+def test_what_a_script_without_spans_tells_of_right_after_a_record_is_not_a_steps(make, clock, loss):
+    log = make(log_every=5)
+    for step in range(1, 46):
+        clock.advance(0.5)
+        log.log_step(step, train_loss=loss(0.5))
+        if step % 10 == 0:
+            clock.advance(20.0)
+            log.log_eval(step, val_loss=0.5)
+            clock.advance(7.0)
+            log.log_sample(step, "picture.png")
+            clock.advance(6.0)
+            log.log_checkpoint(step, "absent.safetensors")
+            clock.advance(5.0)
+            log.log_epoch(step // 10, global_step=step)
+
+    assert speeds_of(log) == [pytest.approx((0.5, 16.0))] * 9
+
+
+def test_the_seconds_of_a_checkpoint_count_once_however_it_is_told_of(make, clock):
+    log = make(log_every=10)
+    for step in range(1, 41):
+        clock.advance(0.5)
+        log.log_step(step, train_loss=0.5)
+        if step == 13:
+            # Between two records, and in no span: nothing else says how long it took.
+            clock.advance(20.0)
+            log.log_checkpoint(step, "absent.safetensors", seconds=20.0)
+        if step == 23:
+            with log.span("checkpoint_save_sync"):
+                clock.advance(20.0)
+            log.log_checkpoint(step, "absent.safetensors", seconds=20.0)
+        if step == 30:
+            with log.span("checkpoint_save_sync"):
+                clock.advance(20.0)
+            clock.advance(1.0)
+            log.log_checkpoint(step, "absent.safetensors", seconds=21.0)
+
+    assert speeds_of(log) == [pytest.approx((0.5, 16.0))] * 4
+
+
+def test_what_another_thread_tells_of_takes_nothing_from_a_step(make, clock):
+    log = make(log_every=1)
+    for step in range(1, 5):
+        clock.advance(0.5)
+        saving = threading.Thread(target=log.log_checkpoint, args=(step, "absent.safetensors"))
+        saving.start()
+        saving.join()
+        clock.advance(0.5)
+        log.log_step(step, train_loss=0.5)
+
+    assert speeds_of(log) == [pytest.approx((1.0, 8.0))] * 3
+
+
+def test_a_short_batch_counts_as_what_it_is(make, clock):
+    log = make(log_every=2)
+    for step in range(1, 9):
+        clock.advance(0.5)
+        if step == 4:
+            log.count_samples(0.25)
+        log.log_step(step, train_loss=0.5)
+
+    assert [rate for _, rate in speeds_of(log)] == pytest.approx([16.0, 10.0, 16.0, 16.0])
+
+
+def test_parts_of_a_step_in_an_evaluation_are_not_the_trainings(make, clock):
+    log = make(log_every=2)
+
+    def one(seconds):
+        with log.span("data_loading"):
+            clock.advance(seconds)
+        with log.span("forward"):
+            clock.advance(seconds)
+
+    for step in range(1, 7):
+        with log.span("training_iteration"):
+            one(0.5)
+            log.log_step(step, train_loss=0.5)
+        if step == 3:
+            with log.span("validation_loop"):
+                for _ in range(4):
+                    with log.span("validation_iteration"):
+                        one(5.0)
+            with log.span("sampling"):
+                one(5.0)
+    found = records_of(log, "step")
+
+    assert [record["time/forward"] for record in found[1:]] == pytest.approx([0.5, 1.0, 1.0])
+    assert [record["time/data_loading"] for record in found[1:]] == pytest.approx([0.5, 1.0, 1.0])
+    assert [record["ledger/data_wait"] for record in found[1:]] == pytest.approx([0.5, 1.0, 1.0])
+    assert found[2]["ledger/validation"] == pytest.approx(40.0)
+    assert found[2]["ledger/sampling"] == pytest.approx(10.0)
+    assert [seconds for seconds, _ in speeds_of(log)] == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_an_evaluation_whose_end_is_never_told_ends_with_the_next_step(make, clock):
+    log = make(log_every=1)
+    log.log_step(1, train_loss=0.5)
+    log.start_span("validation_loop")
+    for step in (2, 3):
+        with log.span("forward"):
+            clock.advance(0.5)
+        log.log_step(step, train_loss=0.5)
+    found = records_of(log, "step")
+
+    assert "time/forward" not in found[1]
+    assert found[2]["time/forward"] == pytest.approx(0.5)
+
+
+# ---------------------------------------------------------------- how many samples a batch has
+
+
+class _Batch:
+    def __init__(self, count):
+        self.file_items = [object()] * count
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (torch.zeros(3, 5), 3),
+        ({"input_ids": torch.zeros(4, 7), "labels": torch.zeros(4)}, 4),
+        ({"name": "text", "input_ids": torch.zeros(4, 7)}, 4),
+        ([torch.zeros(2, 3), torch.zeros(2)], 2),
+        ((torch.zeros(2, 3), torch.zeros(2)), 2),
+        (["a", "b"], 2),
+        (_Batch(6), 6),
+        (torch.zeros(()), None),
+        ({}, None),
+        ([], None),
+        (None, None),
+        ("text", None),
+        ([[[[[[torch.zeros(2)]]]]]], None),
+    ],
+)
+def test_the_samples_of_a_batch_are_counted_where_they_can_be_seen(batch, size):
+    assert size_of(batch) == size
+
+
+def test_a_step_is_measured_by_the_fullest_one_so_far():
+    sizes = BatchSizes()
+    found = []
+    for step in ([4, 4], [4, 4], [4, 2], [4]):
+        sizes.begin()
+        for count in step:
+            sizes.add(torch.zeros(count))
+        found.append(sizes.share())
+
+    assert found == [1.0, 1.0, 0.75, 0.5]
+    assert sizes.share() == 1.0
