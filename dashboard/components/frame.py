@@ -221,18 +221,18 @@ def _about(card: RunCard) -> str:
 
 
 def _progress(page: RunPage, card: RunCard) -> None:
-    if card.step is None:
+    if card.step is None or card.steps_done is None:
         return
     seconds = step_seconds(page)
     words = [f"**step {count(card.step)}**"]
     if card.max_steps and card.progress is not None:
-        words[0] = f"**step {count(card.step)} / {count(card.max_steps)}**"
+        words[0] = f"**step {count(card.steps_done)} / {count(card.max_steps)}**"
         words.append(f"{card.progress:.0%}")
     if card.epoch is not None:
         words.append(f"epoch {short_number(card.epoch)}")
     if seconds:
         words.append(f"{short_number(1 / seconds)} steps/s")
-    left = (card.max_steps - card.step) if card.max_steps else 0
+    left = (card.max_steps - card.steps_done) if card.max_steps else 0
     if card.status.name == RUNNING and seconds and left > 0:
         eta = left * seconds
         words.append(f"**ETA {duration(eta)}** (about {clock(time.time() + eta, now=time.time())[:-3]})")

@@ -22,6 +22,7 @@ from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import STEP
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
+from toolkit.runfolder.step_count import FIRST_STEP
 
 _MAX_SESSIONS = 1_000_000
 _MAX_RUNS = 20_000
@@ -239,6 +240,7 @@ def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None
         duration_s=_duration(manifest, max(signs) if signs else now),
         step=step,
         max_steps=_whole(summary.get("max_steps")),
+        from_zero=summary.get(FIRST_STEP) == 0,
         epoch=_number(summary.get("epoch")),
         # JSON has no NaN: a loss that is there and is nothing was one.
         loss=math.nan if summary.get("train_loss", 0) is None else _number(summary.get("train_loss")),

@@ -18,6 +18,7 @@ from toolkit.runfolder.manifest import Manifest, Session
 from toolkit.runfolder.reader import BadLine
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.status import Status
+from toolkit.runfolder.step_count import steps_done
 from toolkit.timing.ledger import Ledger
 
 Floats = npt.NDArray[np.float64]
@@ -61,6 +62,8 @@ class RunCard:
     """From the first session's start to the last sign of life, gaps between sessions left out."""
     step: int | None = None
     max_steps: int | None = None
+    from_zero: bool = False
+    """Whether its first step is 0."""
     epoch: float | None = None
     loss: float | None = None
     lr: float | None = None
@@ -74,9 +77,14 @@ class RunCard:
     @property
     def progress(self) -> float | None:
         """The part of its steps that is done, 0 to 1, where the number of steps is known."""
-        if not self.max_steps or self.step is None:
+        if not self.max_steps or self.steps_done is None:
             return None
-        return min(1.0, max(0.0, self.step / self.max_steps))
+        return min(1.0, max(0.0, self.steps_done / self.max_steps))
+
+    @property
+    def steps_done(self) -> int | None:
+        """How many steps are done; None before the first."""
+        return None if self.step is None else steps_done(self.step, from_zero=self.from_zero)
 
     @property
     def open_findings(self) -> tuple[int, int]:

@@ -75,6 +75,21 @@ def test_what_comes_behind_the_last_step_is_no_stall():
     assert told(paused(clean_run(1), 4000, 3000.0), "stalled") == []
 
 
+@pytest.mark.parametrize("says", [{"first_step": 0}, {}])
+def test_a_long_save_after_the_last_step_of_a_loop_that_counts_from_zero_is_no_stall(says):
+    steps = [
+        {"event": "step", "global_step": step, "elapsed": 1.0 * step, "train_loss": 0.5}
+        for step in range(200)
+    ]
+    late = {"event": "system", "elapsed": 3_000.0, "global_step": 199, "cpu_percent": 5.0}
+    if says:
+        steps = steps[100:]
+    start = {"event": "start", "session": 1, "elapsed": 0.0, **says}
+
+    assert told([{**start, "max_steps": 201}, *steps, late], "stalled") != []
+    assert told([{**start, "max_steps": 200}, *steps, late], "stalled") == []
+
+
 def _time_of(records, step):
     return next(
         record["elapsed"] for record in records if record["global_step"] == step and record["event"] == "step"

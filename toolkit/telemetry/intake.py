@@ -72,6 +72,9 @@ class Intake:
 
     Callers may be on any thread, and in a signal handler that interrupts a call. Nothing here waits for a disk.
 
+    With `awaits_start` the first number is kept for the session's start record. What comes before that is in the
+    journal at once, and goes to the writer behind it.
+
     `StepRecords` does what `put` does for the usual step without a call of it, since at a few microseconds a step every
     call counts: with `lock` held, where `is_direct` and not `busy`, it takes `next_seq`, appends to `journal`, and
     leaves what is not its own to decide to `hold` and `take_interrupting`.
@@ -86,8 +89,11 @@ class Intake:
         rank: int,
         queue_max_bytes: int,
         wake: Callable[[], None],
+        awaits_start: bool = False,
     ) -> None:
-        self.next_seq = first_seq
+        self.next_seq = first_seq + awaits_start
+        self.held_since: float | None = None
+        """Since which moment of the session records wait in the journal for the start record; None where none do."""
         self.dropped_total = 0
         self.journal = journal
         self.session = session
@@ -99,14 +105,17 @@ class Intake:
         self.lock = threading.RLock()
         self.busy = False
         """Whether a call is under way: one that comes then is in a signal handler, and goes right behind it."""
-        self.is_direct = rank == 0
-        """Whether a step that comes now can go straight to the journal: none waits before it, and this is rank 0."""
+        self.is_direct = rank == 0 and not awaits_start
+        """Whether a step that comes now can go straight to the journal: the start record is there, no record waits
+        before it, and this is rank 0."""
         self.interrupting: deque[Waiting] = deque()
         self._waiting: deque[Waiting] = deque()
         self._overflow: deque[bytes] = deque()
         self._overflow_bytes = 0
         self._dropped: _Dropped | None = None
         self._masker = RecordMasker()
+        self._start_seq: int | None = first_seq if awaits_start else None
+        self._start_line = b""
         self._plain_lines = {
             event: b'{"event":"%b","seq":%%d,"session":%d,%%b\n' % (event.encode(), session)
             for event in (SPAN, SPAN_START)
@@ -217,11 +226,32 @@ class Intake:
                     self.busy = False
                     self._look_whether_direct()
 
-    def take_batch(self) -> bytes | None:
-        """Hand the writer the next whole lines; None where there are none."""
+    @property
+    def last_seq(self) -> int:
+        """The newest number that a record has."""
+        return self.next_seq - (1 if self._start_seq is None or self.held_since is not None else 2)
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether anything waits for the start record, or for a device before it."""
+        return self._start_seq is not None and not self.is_empty
+
+    def await_no_start(self) -> None:
+        """Let the writer have what waits for the start record, whether or not there is one."""
         with self.lock:
+            self._start_seq = self.held_since = None
+            self._look_whether_direct()
+
+    def take_batch(self) -> bytes | None:
+        """Hand the writer the next whole lines; None where there are none, or they wait for the start record."""
+        with self.lock:
+            if self._start_seq is not None:
+                return None
             self.has_woken = False
             batch = self.journal.flip()
+            if self._start_line and batch is not None:
+                batch = _with_first(self._start_line, batch)
+                self._start_line = b""
             if self._overflow:
                 self._refill()
                 if batch is None:
@@ -250,6 +280,10 @@ class Intake:
     def _commit(self, event: str, wall: float, elapsed: float, fields: dict[str, Any]) -> None:
         if self._dropped is not None and event != LOST:
             self._say_what_was_dropped(wall, elapsed)
+        if self._start_seq is not None:
+            if event == START and not self._overflow and self._commit_start(wall, elapsed, fields):
+                return
+            self.held_since = elapsed if self.held_since is None else self.held_since
         seq = self.next_seq
         record = self.envelope(event, wall, elapsed, seq)
         record.update(fields)
@@ -264,6 +298,16 @@ class Intake:
             self.hold(line, event, seq)
         elif fill > MUCH and not self.has_woken:
             self.wake_writer()
+
+    def _commit_start(self, wall: float, elapsed: float, fields: dict[str, Any]) -> bool:
+        """Commit the session's start record under the number that was kept for it; False where there is no room."""
+        seq = self._start_seq
+        assert seq is not None
+        line = encode({**self.envelope(START, wall, elapsed, seq), **fields})
+        # Before it is there: a signal handler may raise behind any line, and no number is given twice.
+        self._start_line = line if self.held_since is not None else b""
+        self._start_seq = self.held_since = None
+        return self.journal.append(line) > 0
 
     def hold(self, line: bytes, event: str, seq: int) -> None:
         """Keep a line in plain memory until the journal has room, if there is room here."""
@@ -286,7 +330,13 @@ class Intake:
         self._look_whether_direct()
 
     def _look_whether_direct(self) -> None:
-        self.is_direct = not self.rank and not self._waiting and not self._overflow and self._dropped is None
+        self.is_direct = (
+            not self.rank
+            and self._start_seq is None
+            and not self._waiting
+            and not self._overflow
+            and self._dropped is None
+        )
 
     def _drop(self, seq: int) -> None:
         self.dropped_total += 1
@@ -362,6 +412,12 @@ class Intake:
             waiting.fields[name] = value
             del waiting.pending[name]
         return True
+
+
+def _with_first(line: bytes, batch: bytes) -> bytes:
+    """Return `batch` with one of its lines in front of the others."""
+    at = batch.find(line)
+    return batch if at <= 0 else line + batch[:at] + batch[at + len(line) :]
 
 
 class _Dropped:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from toolkit.runfolder import records
 from toolkit.runfolder.control import ControlRequest
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.step_count import FIRST_STEP
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.completions.book import CompletionBook
 from toolkit.telemetry.control_history import was_answered
@@ -23,6 +24,7 @@ from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.errors.run_errors import RunErrors
 from toolkit.telemetry.exit_codes import code_of
 from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.intake import MUCH
 from toolkit.telemetry.keeper import Chore, Keeper
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.other_trackers import TrackerWatch
@@ -51,6 +53,8 @@ _TRACKERS_EVERY_S: Final = 5.0
 _JOURNAL_EVERY_S: Final = 1.0
 _ONCE_INTERRUPTED_S: Final = 2.0
 """What is left of the time for an end that somebody interrupts: enough for a disk that answers."""
+_LONGEST_START_S: Final = 3.0
+"""How long the spans of a start-up wait for `log_start`; then a start record of what is known by then goes before."""
 _BETWEEN_STEPS: Final = frozenset({records.EVAL, records.CHECKPOINT, records.SAMPLE, records.EPOCH})
 """What is told of at the end of something that is done between two steps."""
 
@@ -160,7 +164,7 @@ class LiveRun:
             spans=self.spans,
             sampling=self._sampling,
             latest=lambda: self.steps.latest,
-            planned_steps=lambda: self._training.get("max_steps"),
+            last_step=self._last_planned_step,
             put=self._put_error,
             tell=self.recorder.tell_finding,
             clock=clock,
@@ -221,6 +225,24 @@ class LiveRun:
     ) -> None:
         """Write a start record, with the machine's description if that is there within `wait_s`."""
         self._has_started = True
+        try:
+            self._put_start(
+                config=config, lora=lora, model=model, training=training, others=others, wait_s=wait_s
+            )
+        finally:
+            # Whatever went wrong with it: what came before it goes on to the file.
+            self.recorder.intake.await_no_start()
+
+    def _put_start(
+        self,
+        *,
+        config: Any,
+        lora: Mapping[str, Any] | None,
+        model: Mapping[str, Any] | None,
+        training: Mapping[str, Any] | None,
+        others: Mapping[str, Any] | None,
+        wait_s: float,
+    ) -> None:
         fields = start_fields(
             run_name=self.home.manifest.display_name,
             config=config if config is not None else self._config or None,
@@ -232,15 +254,17 @@ class LiveRun:
         self._environment_is_told = self._environment_is_told or environment is not None
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
         ranks = {"world_size": self._world_size} if self._world_size > 1 else {}
+        counted = {FIRST_STEP: 0} if self._counts_from_zero else {}
         # Secrets are masked where the record is taken.
-        plain = {**ranks, **fields, **tags, **self._values.tree({**(others or {}), **(environment or {})})}
+        described = self._values.tree({**(others or {}), **(environment or {})})
+        plain = {**ranks, **fields, **tags, **counted, **described}
         kept = {
             f"x_{name}" if name in records.ENVELOPE else name: value
             for name, value in plain.items()
             if value is not None
         }
         self.steps.samples_per_step = samples_per_step(kept)
-        self._training = {"max_steps": kept["max_steps"]} if "max_steps" in kept else {}
+        self._training = {name: kept[name] for name in ("max_steps", FIRST_STEP) if name in kept}
         if self.recorder.usage_reports is not None:
             kept["usage_reports"] = self.recorder.usage_reports
         self.recorder.put(records.START, {**kept, "run_id": self.home.manifest.run_id})
@@ -274,6 +298,16 @@ class LiveRun:
         self.recorder.manifest = self.recorder.manifest.with_latest(
             perf_tag=self._options.perf_tags, session_tag=self.session_tag
         )
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was logged is in the files; a start record comes before it."""
+        self._put_start_if_held_up()
+        return self.recorder.flush(timeout_s)
+
+    def sync(self, timeout_s: float) -> bool:
+        """Flush the records, and force them onto the disk."""
+        self._put_start_if_held_up()
+        return self.recorder.sync(timeout_s)
 
     def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
         """Write the last records, stop the threads, and return what could not be done, in words.
@@ -379,10 +413,25 @@ class LiveRun:
         if not self._has_started:
             self.put_start(wait_s=0.0)
 
+    def _put_start_if_held_up(self) -> None:
+        """Write a start record of what is known by now, where somebody wants to have what waits for it."""
+        if self.recorder.intake.is_held_up:
+            self._put_start_if_none()
+
+    def _put_overdue_start(self) -> None:
+        """Write a start record of what is known by now, where records have waited for it for long."""
+        intake = self.recorder.intake
+        since = intake.held_since
+        if since is not None and (
+            self.recorder.elapsed() - since >= _LONGEST_START_S or intake.journal.fill > MUCH
+        ):
+            self._put_start_if_none()
+
     def _chores(self) -> list[Chore]:
         chores: list[tuple[str, float, Callable[[], None]]] = [
             ("telling of the machine", _SAMPLE_EVERY_S, self._tell_of_the_machine),
             ("tending the spans", _TEND_EVERY_S, self.spans.tend),
+            ("waiting for the start", _TEND_EVERY_S, self._put_overdue_start),
         ]
         if self._sampling is not None:
             chores.append(("reading the system's metrics", _SAMPLE_EVERY_S, self._look_at_the_system))
@@ -460,6 +509,16 @@ class LiveRun:
     def _tell_of_trackers(self, names: list[str]) -> None:
         self.put("other_trackers", {"trackers": names})
 
+    @property
+    def _counts_from_zero(self) -> bool:
+        """Whether the loop counts its steps from 0: this session shows it, or an earlier one did."""
+        known = {**self.home.manifest.summary, **self._training}.get(FIRST_STEP)
+        return self.steps.first_step == 0 or known == 0
+
+    def _last_planned_step(self) -> int | None:
+        planned = self._training.get("max_steps")
+        return planned - self._counts_from_zero if type(planned) is int else None
+
     def _beat(self) -> None:
         latest = self.steps.latest
         summary = {name: latest[name] for name in _IN_SUMMARY if type(latest.get(name)) in (int, float)}
@@ -469,7 +528,9 @@ class LiveRun:
             control = {"log_every_now": poller.log_every, **poller.declared()}
         step = self._gate.last_step
         self.recorder.beat(
-            global_step=step if step >= 0 else None, summary={**self._training, **summary}, control=control
+            global_step=step if step >= 0 else None,
+            summary={**self._training, **({FIRST_STEP: 0} if self._counts_from_zero else {}), **summary},
+            control=control,
         )
 
     def _totals(self) -> dict[str, Any]:

@@ -752,12 +752,12 @@ class TelemetryLogger:
 
         A large table takes rows with new columns in its own time, and at the end.
         """
-        return self._live().recorder.flush(timeout_s)
+        return self._live().flush(timeout_s)
 
     @guarded
     def sync(self) -> bool:
         """Flush, and force the records onto the disk; say whether a power cut can no longer lose them."""
-        return self._live().recorder.sync(self._options.close_timeout)
+        return self._live().sync(self._options.close_timeout)
 
     def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
         """End the run: `finished`, `stopped`, `interrupted`, `signal` or `failed`. Returns within `close_timeout`."""

@@ -85,6 +85,7 @@ class Recorder:
         self.intake = Intake(
             self._journal,
             first_seq=home.first_seq,
+            awaits_start=True,
             session=home.session.session,
             rank=home.rank,
             # A journal that grows is part of the memory that records may take; as small as it always is, it is not.
@@ -162,9 +163,7 @@ class Recorder:
         """Give a sign of life in run.json; it is written soon, and nobody waits for that."""
         self.manifest = replace(
             self.manifest.with_latest(lock=self._lock.held, journal=self._journal_name()),
-            heartbeat=Heartbeat(
-                time=self._clock.wall(), seq=self.intake.next_seq - 1, global_step=global_step
-            ),
+            heartbeat=Heartbeat(time=self._clock.wall(), seq=self.intake.last_seq, global_step=global_step),
             summary={**summary, **(self._findings[0].open_by_severity() if self._findings else {})},
             control=control,
         )
@@ -289,6 +288,7 @@ class Recorder:
         """Write what is left before `deadline`, by the monotonic clock; return what could not be done, in words."""
         reason = mask_secrets(reason)
         left_undone = []
+        self.intake.await_no_start()
         self.intake.settle(self.elapsed(), give_up=True)
         self.intake.say_what_was_dropped(self._clock.wall(), self.elapsed())
         self._syncer.close()

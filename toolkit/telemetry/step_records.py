@@ -104,6 +104,8 @@ class StepRecords:
         """Seconds of this session that were spent between steps, and in no span."""
         self.system: dict[str, Any] = {}
         """System metrics to be put on the next step record."""
+        self.first_step: int | None = None
+        """Of this session."""
         self.latest: Mapping[str, Any] = {}
         """The newest step record."""
         self._gate = gate
@@ -223,6 +225,7 @@ class StepRecords:
             """Do what somebody asked for between two steps, and go over to the interval that is in force now."""
             nonlocal log_every, next_due
             if not log_every:
+                self.first_step = step
                 self._before_first()
             if interval.ready:
                 with self._times.in_control():

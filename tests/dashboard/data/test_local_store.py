@@ -186,6 +186,13 @@ def test_a_card_is_made_from_manifest_and_labels(root, store):
     assert card.duration_s == 80.0
 
 
+def test_a_run_that_counts_its_steps_from_zero_is_done_after_the_last(root, store):
+    write_run(root, "r", sessions=[range(18)], summary={"max_steps": 18, "first_step": 0})
+    card = store.card("r")
+
+    assert (card.step, card.steps_done, card.progress) == (17, 18, 1.0)
+
+
 def test_odd_values_in_a_summary_are_no_values(root, store):
     odd = {"max_steps": "many", "train_loss": None, "lr": [1], "epoch": True, "samples_per_sec": {}}
     write_run(root, "r", summary=odd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -130,6 +131,27 @@ def test_every_step_is_recorded_as_the_trainer_itself_logs_it(trained, records):
     assert not any(step["nan_inf_detected"] for step in steps)
     assert records("end")[0]["status"] == "finished"
     assert records("end")[0]["telemetry_errors"] == 0
+
+
+def test_the_start_is_the_first_line_and_the_run_ends_with_all_its_steps_done(trained, records, run_folder):
+    first = records()[0]
+    summary = json.loads((run_folder / "run.json").read_text())["summary"]
+
+    assert (first["event"], first["first_step"], first["max_steps"]) == ("start", 0, 10)
+    assert (summary["first_step"], summary["max_steps"]) == (0, 10)
+    assert records("end")[0]["global_step"] == 9
+
+
+def test_what_is_done_between_two_steps_is_no_part_of_their_time(trained, records):
+    steps, spans = records("step"), records("span")
+    for before, step in itertools.pairwise(steps):
+        beside = [
+            span["duration"]
+            for span in spans
+            if span["name"] in ("sampling", "validation_loop", "checkpoint_save_sync")
+            and before["elapsed"] <= span["elapsed"] <= step["elapsed"]
+        ]
+        assert step["sec_per_step"] <= step["elapsed"] - before["elapsed"] - sum(beside) + 1e-6
 
 
 def test_the_gradient_norm_is_that_of_all_groups_before_clipping(trained, stand_in, records):

@@ -232,6 +232,18 @@ def test_what_is_left_follows_from_the_usual_pace():
     assert run.standing.in_words() == "running · step 10 of 1,000 (1%) · loss 0.25 · LR 0.0001 · ETA 33 m"
 
 
+def test_a_loop_that_counts_from_zero_is_done_after_its_last_step():
+    run = story()
+    told(run, record("start", max_steps=18), *(step(n, sec_per_step=2.0) for n in range(17)))
+
+    assert run.standing.eta_s == 2.0
+
+    told(run, step(17, sec_per_step=2.0))
+
+    assert run.standing.eta_s is None
+    assert run.standing.in_words() == "running · step 18 of 18 (100%)"
+
+
 def test_what_is_not_known_is_not_said():
     assert story().standing.in_words() == "running"
     run = story()

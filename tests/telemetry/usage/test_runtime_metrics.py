@@ -117,7 +117,8 @@ def test_how_far_it_is_needs_a_goal():
     assert "progress" not in totals_of(*steps(5))
     assert totals_of((0.0, "start", {"max_steps": 10}), *steps(5))["progress"] == 0.5
     assert totals_of((0.0, "start", {"max_steps": 10}), *steps(50))["progress"] == 1.0
-    assert totals_of((0.0, "start", {"max_steps": 10}), *steps(0))["progress"] == 0.0
+    assert totals_of((0.0, "start", {"max_steps": 10}), *steps(0))["progress"] == 0.1
+    assert totals_of((0.0, "start", {"max_steps": 10}), *steps(0, 9))["progress"] == 1.0
 
 
 # ------------------------------------------------------------ epochs

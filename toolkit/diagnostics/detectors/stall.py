@@ -29,6 +29,7 @@ from toolkit.runfolder.records import (
     STEP,
     SYSTEM,
 )
+from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
 
 _KIND = "stalled"
 _METRIC = "global_step"
@@ -59,6 +60,7 @@ class Stall:
         """Steps between two step records."""
         self._longest_pause_s: float | None = None
         self._max_steps: int | None = None
+        self._from_zero = False
         self._begin()
 
     def _begin(self) -> None:
@@ -90,6 +92,8 @@ class Stall:
             if now is None:
                 return
         if row.event == STEP or not row.event:
+            if not row.step:
+                self._from_zero = True
             self._take_step(row.step, now)
         elif row.event == SYSTEM:
             self._take_heartbeat(row.step, now)
@@ -163,9 +167,13 @@ class Stall:
         elif row.event == START:
             max_steps = row.record.get("max_steps")
             self._max_steps = max_steps if type(max_steps) is int else None
+            self._from_zero = self._from_zero or shows_count_from_zero(row.record)
 
     def _limit(self, steps: float) -> float:
-        if self._max_steps is not None and self._furthest >= self._max_steps:
+        if (
+            self._max_steps is not None
+            and steps_done(self._furthest, from_zero=self._from_zero) >= self._max_steps
+        ):
             # The last step is done; saving and uploading take what they take.
             return float("inf")
         pauses = STALL_BEFORE_FIRST_PAUSE_S

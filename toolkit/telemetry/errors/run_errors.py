@@ -47,7 +47,7 @@ class RunErrors:
         spans: OpenSpans,
         sampling: SystemSampling | None,
         latest: Callable[[], Mapping[str, Any]],
-        planned_steps: Callable[[], Any],
+        last_step: Callable[[], int | None],
         put: Callable[[dict[str, Any]], None],
         tell: Tell,
         clock: Clock,
@@ -59,7 +59,7 @@ class RunErrors:
         self._spans = spans
         self._sampling = sampling
         self._latest = latest
-        self._planned_steps = planned_steps
+        self._last_step = last_step
         chosen = options.error_options
         self.watch = ErrorWatch(chosen, close_timeout_s=options.close_timeout, guard=guard)
         around = Surroundings(
@@ -97,13 +97,13 @@ class RunErrors:
         return {**known, "epoch": epoch} if type(epoch) in (int, float) else known
 
     def _progress(self) -> Progress:
-        gate, planned = self._gate, self._planned_steps()
+        gate, last = self._gate, self._last_step()
         return Progress(
             step=gate.last_step if gate.last_step >= 0 else None,
             steps=(gate.last_step, gate.count),
             others=(self.words, self._spans.ended()),
             # The last step is done; saving and uploading take what they take.
-            is_done=type(planned) is int and gate.last_step >= planned,
+            is_done=last is not None and gate.last_step >= last,
         )
 
     def _about_gpu(self) -> dict[str, Any]:

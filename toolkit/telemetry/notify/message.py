@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from toolkit.runfolder.step_count import steps_done
 from toolkit.telemetry.notify.words import cut, duration, short_number
 
 SUMMARY: Final = "summary"
@@ -25,6 +26,8 @@ class Standing:
     status: str = "running"
     step: int | None = None
     max_steps: int | None = None
+    from_zero: bool = False
+    """Whether its first step is 0."""
     train_loss: float | str | None = None
     """A text, such as "NaN", where it is no number."""
     lr: float | None = None
@@ -35,7 +38,7 @@ class Standing:
         """Return all of it that is known, on one line."""
         words = [self.status]
         if self.step is not None:
-            words.append(f"step {self.step:,}{self._of_how_many()}")
+            words.append(f"step {self._step_of_how_many(self.step)}")
         loss = self.train_loss if isinstance(self.train_loss, str) else short_number(self.train_loss)
         if loss is not None:
             words.append(f"loss {loss}")
@@ -47,10 +50,16 @@ class Standing:
             words.append(f"after {duration(self.elapsed_s)}")
         return " · ".join(words)
 
-    def _of_how_many(self) -> str:
-        if not self.max_steps or self.step is None:
-            return ""
-        return f" of {self.max_steps:,} ({min(1.0, self.step / self.max_steps):.0%})"
+    @property
+    def steps_done(self) -> int | None:
+        """How many steps are done; None before the first."""
+        return None if self.step is None else steps_done(self.step, from_zero=self.from_zero)
+
+    def _step_of_how_many(self, step: int) -> str:
+        if not self.max_steps:
+            return f"{step:,}"
+        done = steps_done(step, from_zero=self.from_zero)
+        return f"{done:,} of {self.max_steps:,} ({min(1.0, done / self.max_steps):.0%})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

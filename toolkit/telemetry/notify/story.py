@@ -11,6 +11,7 @@ from typing import Any, Final
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN
 from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record
+from toolkit.runfolder.step_count import shows_count_from_zero
 from toolkit.telemetry.long_texts import both_ends
 from toolkit.telemetry.notify.message import Message, Standing
 from toolkit.telemetry.notify.milestone_watch import MilestoneWatch
@@ -139,6 +140,8 @@ class RunStory:
         changes: dict[str, Any] = {}
         if isinstance(step, int):
             changes["step"] = step
+            if shows_count_from_zero(record):
+                changes["from_zero"] = True
         if isinstance(loss, (int, float, str)):
             changes["train_loss"] = loss
         if isinstance(lr, (int, float)):
@@ -151,7 +154,8 @@ class RunStory:
     def _start(self, record: Record) -> list[Happening]:
         steps = record.get("max_steps")
         if isinstance(steps, int) and steps > 0:
-            self._standing = replace(self._standing, max_steps=steps)
+            from_zero = self._standing.from_zero or shows_count_from_zero(record)
+            self._standing = replace(self._standing, max_steps=steps, from_zero=from_zero)
         if self._has_started:
             return []
         self._has_started = True
@@ -228,7 +232,7 @@ class RunStory:
 
     def _eta(self) -> float | None:
         """Return the seconds that are left at the usual pace: pauses to save or evaluate do not count."""
-        step, steps = self._standing.step, self._standing.max_steps
+        step, steps = self._standing.steps_done, self._standing.max_steps
         if step is None or steps is None or step >= steps or not self._seconds:
             return None
         return (steps - step) * statistics.median(self._seconds)

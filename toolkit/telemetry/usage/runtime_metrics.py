@@ -10,6 +10,7 @@ import re
 from typing import Any, Final
 
 from toolkit.runfolder.records import END, EPOCH, START, STEP, SYSTEM, Record
+from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
 from toolkit.telemetry.usage.allowed import MOST_EPOCHS
 
 _GPU = re.compile(r"gpu/(?P<index>[0-9]{1,5})/mem_(?:allocated|peak)_gb")
@@ -29,6 +30,7 @@ class RuntimeMetrics:
         self._last_step: int | None = None
         self._latest: Record = {}
         self._max_steps: float | None = None
+        self._from_zero = False
         self._reported = (0.0, 0)
         """Seconds and steps at the last report."""
         self._epoch_began: float | None = None
@@ -44,6 +46,7 @@ class RuntimeMetrics:
         """Look at the next record of the session."""
         self._elapsed = max(self._elapsed, _number(record.get("elapsed")) or 0.0)
         event = record.get("event")
+        self._from_zero = self._from_zero or shows_count_from_zero(record)
         if event == START:
             self._take_start(record)
         elif event == STEP:
@@ -88,10 +91,11 @@ class RuntimeMetrics:
 
     def _last_figures(self) -> dict[str, Any]:
         latest, step = self._latest, self._last_step
+        done = None if step is None else steps_done(step, from_zero=self._from_zero)
         return {
             "step": step,
             "epoch": latest.get("epoch"),
-            "progress": min(1.0, step / self._max_steps) if step is not None and self._max_steps else None,
+            "progress": min(1.0, done / self._max_steps) if done is not None and self._max_steps else None,
             "train_loss": latest.get("train_loss"),
             "learning_rate": latest.get("lr"),
             "grad_norm": latest.get("grad_norm"),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from toolkit.runfolder.step_count import FIRST_STEP
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.metadata import lora_metadata, model_metadata, training_metadata
 from toolkit.telemetry.ranks import find_rank
@@ -48,6 +49,8 @@ def describe(process: Any, guard: Guard) -> dict[str, Any]:
         )
         if process.training_seed is not None:
             training["seed"] = process.training_seed
+    # As ai-toolkit's own log and the names of its files count them.
+    training[FIRST_STEP] = 0
     if process.start_step:
         training["resumed_from_step"] = process.start_step
     network = config.get("network")

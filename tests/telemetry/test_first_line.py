@@ -1,0 +1,159 @@
+"""The start record is the first line of each session, though spans may begin before anybody calls `log_start`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
+from toolkit.runfolder.repair import repair_run
+from toolkit.telemetry import environment, live_run
+from toolkit.telemetry.clock import ManualClock
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_that_is_described_at_once(monkeypatch):
+    monkeypatch.setattr(environment, "describe_environment", lambda guard: {})
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(**options):
+        made.append(make_logger(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for log in made:
+        log.close()
+
+
+def events(log):
+    return [record["event"] for record in read_records(log.run_folder / "metrics.jsonl")]
+
+
+def numbers(log):
+    return [record["seq"] for record in read_records(log.run_folder / "metrics.jsonl")]
+
+
+def test_spans_before_the_start_stand_behind_it(make):
+    log = make()
+    with log.span("application"), log.span("model_init"):
+        pass
+    log.log_start(config={"lr": 1e-3})
+    log.log_step(1, train_loss=0.5)
+    log.close()
+    first, *others = read_records(log.run_folder / "metrics.jsonl")
+
+    assert (first["event"], first["seq"], first["config"]) == ("start", 0, {"lr": 1e-3})
+    assert [record["event"] for record in others[:4]] == ["span_start", "span_start", "span", "span"]
+    assert numbers(log) == list(range(len(others) + 1))
+    assert events(log).count("start") == 1
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda log: log.log_step(1, train_loss=0.5),
+        lambda log: log.log_eval(1, val_loss=0.5),
+        lambda log: log.log_event("mine"),
+        lambda log: log.flush(PATIENCE_S),
+        lambda log: log.sync(),
+        lambda log: None,
+    ],
+    ids=["step", "eval", "event", "flush", "sync", "close"],
+)
+def test_a_script_that_never_calls_log_start_has_a_start_all_the_same(make, tell):
+    log = make()
+    with log.span("model_init"):
+        pass
+    tell(log)
+    log.close()
+
+    assert events(log)[0] == "start"
+    assert events(log).count("start") == 1
+    assert numbers(log) == list(range(len(numbers(log))))
+
+
+def test_a_resumed_session_begins_with_its_start_too(make):
+    for _ in range(2):
+        log = make(resume=True)
+        with log.span("model_init"):
+            pass
+        log.log_start()
+        log.close()
+    found = read_records(log.run_folder / "metrics.jsonl")
+
+    assert [next(r["event"] for r in found if r["session"] == number) for number in (1, 2)] == ["start"] * 2
+    assert numbers(log) == list(range(len(found)))
+
+
+def test_spans_do_not_wait_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(live_run, "_TEND_EVERY_S", 3600.0)
+    clock = ManualClock()
+    log = make_logger(tmp_path, clock=clock, config={"name": "r"})
+    with log.span("application"):
+        log._run._put_overdue_start()
+        log._run.recorder._writer.flush(PATIENCE_S)
+        file = log.run_folder / "metrics.jsonl"
+        assert not file.exists() or read_records(file) == []
+
+        clock.advance(live_run._LONGEST_START_S)
+        log._run._put_overdue_start()
+        log._run.recorder._writer.flush(PATIENCE_S)
+        assert events(log)[:2] == ["start", "span_start"]
+
+        log.log_start(training={"max_steps": 5})
+    log.close()
+    first, second = read_records(log.run_folder / "metrics.jsonl", "start")
+
+    assert (first["config"], "max_steps" in first) == ({"name": "r"}, False)
+    assert second["max_steps"] == 5
+
+
+def test_a_start_that_cannot_be_written_does_not_hold_the_rest_back(make, monkeypatch):
+    log = make()
+    monkeypatch.setattr(live_run, "start_fields", lambda **_: 1 / 0)
+    with log.span("model_init"):
+        pass
+    log.log_start()
+    found = records_of(log)
+
+    assert "span" in [record["event"] for record in found]
+    assert log.guard.total > 0
+
+
+KILLED = """
+    import os, signal, sys
+    from toolkit.telemetry import TelemetryLogger
+
+    log = TelemetryLogger("r", log_dir=sys.argv[1], system=False, csv=False)
+    log.span("application").__enter__()
+    with log.span("model_init"):
+        pass
+    if sys.argv[2] == "started":
+        # Before the writer has had a turn.
+        log._run.recorder._writer._turn = lambda: None
+        log.log_start(config={"lr": 1e-3})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("when", ["unstarted", "started"])
+def test_a_kill_before_the_start_is_written_loses_no_span(tmp_path, when):
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), when]
+    done = subprocess.run(command, check=False, timeout=PATIENCE_S, env={**os.environ}, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+    repair_run(tmp_path / "r")
+    found = read_records(tmp_path / "r" / "metrics.jsonl")
+    spans = [record["event"] for record in found if record["event"] != "start"]
+
+    assert spans == ["span_start", "span_start", "span"]
+    assert [record["event"] for record in found][: when == "started"] == ["start"] * (when == "started")
