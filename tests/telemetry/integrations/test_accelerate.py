@@ -54,7 +54,17 @@ def records(folder, event=None, session=None):
 
 
 def train(
-    folder, tracker, *, watch=True, beside=(), accumulated=2, config=None, between=None, resume=None, start=0
+    folder,
+    tracker,
+    *,
+    watch=True,
+    beside=(),
+    accumulated=2,
+    config=None,
+    between=None,
+    resume=None,
+    start=0,
+    samples=40,
 ):
     """Train as a script with Accelerate does: ten batches, five steps. Return the losses of the steps and the norms."""
     accelerator = Accelerator(
@@ -65,7 +75,7 @@ def train(
     )
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    data = TensorDataset(torch.randn(40, 4), torch.randn(40, 1))
+    data = TensorDataset(torch.randn(samples, 4), torch.randn(samples, 1))
     model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=4))
     if watch:
         tracker.watch(accelerator, save_to=folder / "saved")
@@ -517,3 +527,18 @@ def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
         assert said == {"stopped_at": answer["global_step"], "left": []}
     assert [r["global_step"] for r in records(tmp_path, "step")] == [*range(1, answer["global_step"] + 1)]
     assert (tmp_path / f"saved/asked-step-{answer['global_step']}/model.safetensors").exists()
+
+
+def test_a_last_batch_that_is_short_is_no_full_one(tmp_path):
+    train(tmp_path, tracker_of(tmp_path), accumulated=1, config={"train_batch_size": 4}, samples=13)
+
+    samples = [
+        step["samples_per_sec"] * step["sec_per_step"]
+        for step in records(tmp_path, "step")
+        if "sec_per_step" in step
+    ]
+    assert samples == pytest.approx([4.0, 4.0, 1.0])
+
+
+def test_the_start_is_the_first_line(trained):
+    assert records(trained[0])[0]["event"] == "start"
