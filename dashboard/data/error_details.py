@@ -93,7 +93,8 @@ def _around(record: Record) -> list[str]:
     spans = record.get("spans")
     if isinstance(spans, list) and all(isinstance(span, str) for span in spans) and spans:
         lines.append(f"spans: {' > '.join(spans)}")
-    for span in _mappings(spans):
+    # Earlier versions had both under the same name.
+    for span in _mappings(record.get("open_spans", spans)):
         thread = f" on {span['thread']}" if isinstance(span.get("thread"), str) else ""
         lines.append(f"open span: {span.get('name')}, {span.get('seconds')} s{thread}")
     for name in ("thread", "caught_by"):

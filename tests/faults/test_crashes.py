@@ -518,7 +518,7 @@ def test_a_hang(tmp_path):
     assert " in wait_for_the_other_rank" in main["stack"][-1]
     assert [stack["threads"] for stack in others if " in load" in stack["stack"][-1]] == [["loader"]]
     assert not any(thread.startswith("telemetry") for stack in found["stacks"] for thread in stack["threads"])
-    assert [span["name"] for span in found["spans"]] == ["all_reduce"]
+    assert [span["name"] for span in found["open_spans"]] == ["all_reduce"]
     assert (over["id"], over["state"]) == (found["id"], "resolved")
     assert over["resolved_step"] >= 149
     assert "stacks" not in over

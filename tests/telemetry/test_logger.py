@@ -244,7 +244,7 @@ def test_any_name_may_be_used_for_a_field(make, name):
     log.log_step(1, train_loss=0.5, **{name: 7})
 
     for event in ("mine", "eval", "epoch", "checkpoint", "sample", "step"):
-        found = last(log, event)
+        found = records_of(log, event, of_any_type=True)[-1]
         assert 7 in (found.get(name), found.get(f"x_{name}")), event
     assert log.guard.counts == {}
 

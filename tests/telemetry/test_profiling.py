@@ -212,7 +212,7 @@ def test_the_summary_of_spans_has_their_spread(begin, clock):
         with log.profile_block("a"):
             clock.now += seconds
 
-    summary = events(read(log), "span_summary")[-1]["spans"]["profiling/a"]
+    summary = events(read(log), "span_summary")[-1]["span_times"]["profiling/a"]
 
     assert (summary["count"], summary["total"], summary["max"]) == (3, 6.0, 3.0)
 
@@ -284,7 +284,7 @@ def test_threads_profile_at_once_and_no_call_goes_missing(begin):
     for thread in threads:
         thread.join()
 
-    summary = events(read(log), "span_summary")[-1]["spans"]["profiling/a"]
+    summary = events(read(log), "span_summary")[-1]["span_times"]["profiling/a"]
 
     assert summary["count"] == 2000
 

@@ -353,7 +353,7 @@ def test_threads_lose_no_short_span(make):
         thread.join()
     log.close()
     (summary,) = read_records(log.run_folder / "metrics.jsonl", "span_summary")
-    assert summary["spans"]["data_loading"]["count"] == 5 * 3000 + 1
+    assert summary["span_times"]["data_loading"]["count"] == 5 * 3000 + 1
 
 
 def test_the_first_and_last_steps_are_kept_one_by_one(make, clock):
@@ -381,9 +381,9 @@ def test_a_million_steps_would_stay_small(make, clock):
     lines = read_records(log.run_folder / "metrics.jsonl")
     assert len(lines) < 51 + 150, "step records, and the spans of ten steps"
     *_, summary = [line for line in lines if line["event"] == "span_summary"]
-    assert summary["spans"]["forward"]["count"] == 5000
-    assert summary["spans"]["forward"]["p50"] == pytest.approx(0.5, rel=0.03)
-    assert summary["spans"]["forward"]["total"] == pytest.approx(2500)
+    assert summary["span_times"]["forward"]["count"] == 5000
+    assert summary["span_times"]["forward"]["p50"] == pytest.approx(0.5, rel=0.03)
+    assert summary["span_times"]["forward"]["total"] == pytest.approx(2500)
 
 
 def test_around_an_incident_short_spans_are_kept(make, clock):
@@ -858,8 +858,8 @@ def test_a_thousand_names_make_no_thousand_columns(make, clock):
     log.log_step(1, train_loss=1.0)
     log.close()
     (summary,) = read_records(log.run_folder / "metrics.jsonl", "span_summary")
-    assert len(summary["spans"]) == 201
-    assert summary["spans"]["(other spans)"]["count"] == 800
+    assert len(summary["span_times"]) == 201
+    assert summary["span_times"]["(other spans)"]["count"] == 800
     assert len(read_records(log.run_folder / "metrics.jsonl", "span")) == 1000
 
 
@@ -898,7 +898,7 @@ def test_a_summary_has_room_for_every_name(make, clock):
             clock.advance(1 / 3)
     log.close()
     *_, summary = read_records(log.run_folder / "metrics.jsonl", "span_summary")
-    assert len(summary["spans"]) == 201
+    assert len(summary["span_times"]) == 201
     assert "cut" not in summary
 
 

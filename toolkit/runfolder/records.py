@@ -59,6 +59,9 @@ UNENCODABLE: Final = "unencodable"
 CUT: Final = "cut"
 """Field that lists the names whose over-long text or list was shortened."""
 
+RESERVED: Final = frozenset({*ENVELOPE, NON_FINITE, UNENCODABLE, CUT})
+"""Names that have a meaning of ours on every record; a caller's field of such a name is kept as `x_<name>`."""
+
 MAX_RECORD_BYTES: Final = 64 * 1024
 MAX_LINE_BYTES: Final = 1024 * 1024
 """A reader passes over a longer line: nothing of ours is longer than a record, so it is not ours."""

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.runfolder.records import NAN_INF_DETECTED
-from toolkit.telemetry.values import RESERVED
+from toolkit.runfolder.records import NAN_INF_DETECTED, RESERVED
 
 COLUMNS: Final = (
     "lr",

@@ -35,7 +35,7 @@ from toolkit.telemetry.run_home import RunHome
 from toolkit.telemetry.samplers.sampling import SystemSampling, default_samplers
 from toolkit.telemetry.sink import Sink
 from toolkit.telemetry.span_book import SpanBook
-from toolkit.telemetry.start_record import EnvironmentProbe, samples_per_step, start_fields
+from toolkit.telemetry.start_record import EnvironmentProbe, of_one_type, samples_per_step, start_fields
 from toolkit.telemetry.steering import Steering
 from toolkit.telemetry.step_records import FixedInterval, StepRecords
 from toolkit.telemetry.steps import NEVER, StepGate
@@ -257,7 +257,7 @@ class LiveRun:
         counted = {FIRST_STEP: 0} if self._counts_from_zero else {}
         # Secrets are masked where the record is taken.
         described = self._values.tree({**(others or {}), **(environment or {})})
-        plain = {**ranks, **fields, **tags, **counted, **described}
+        plain = of_one_type({**ranks, **fields, **tags, **counted, **described})
         kept = {
             f"x_{name}" if name in records.ENVELOPE else name: value
             for name, value in plain.items()

@@ -437,7 +437,7 @@ class TelemetryLogger:
         """Tell of a checkpoint that was saved; its size is looked up."""
         known = {
             "global_step": global_step,
-            "checkpoint_path": path,
+            "checkpoint_path" if isinstance(path, (str, os.PathLike)) else "x_checkpoint_path": path,
             "bytes": look_at(path, 0.2, self.guard).size,
             "is_best": is_best,
         }
@@ -452,8 +452,9 @@ class TelemetryLogger:
         if self.run_folder is not None and isinstance(shown, str):
             inside = os.path.relpath(shown, self.run_folder)
             shown = shown if inside.startswith("..") else inside
+        named = "path" if isinstance(shown, str) else "x_path"
         self._live().put(
-            records.SAMPLE, {"global_step": global_step, "path": shown, "prompt": prompt, **fields}
+            records.SAMPLE, {"global_step": global_step, named: shown, "prompt": prompt, **fields}
         )
 
     @guarded

@@ -492,7 +492,7 @@ class SpanBook:
         self._summary_at = now
         if self._summarised:
             self._summarised = 0
-            fields: dict[str, Any] = {"spans": self.times.summary()}
+            fields: dict[str, Any] = {"span_times": self.times.summary()}
             if self.device.skipped:
                 fields["not_timed_on_device"] = self.device.skipped
             self.writer.write_summary(fields, now)

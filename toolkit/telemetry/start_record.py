@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.device_scalars import DeviceScalars
@@ -13,6 +14,18 @@ from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.metadata import find_process, lora_metadata, model_metadata, training_metadata
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.values import Values
+
+_NUMBERS: Final = frozenset(
+    {
+        *("lora_rank", "lora_alpha", "lora_conv_rank", "lora_conv_alpha", "lora_dropout"),
+        *("batch_size", "gradient_accumulation_steps", "effective_batch_size", "max_steps", "warmup_steps"),
+        *("learning_rate", "unet_learning_rate", "text_encoder_learning_rate", "max_grad_norm", "seed"),
+        *("first_step", "resumed_from_step", "world_size", "epochs", "max_epochs"),
+        *("model_total_params", "model_trainable_params", "total_params", "trainable_params"),
+    }
+)
+_LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
+"""A LoRA's layers are a list, or one pattern."""
 
 
 class EnvironmentProbe:
@@ -71,7 +84,7 @@ def start_fields(
     # Made plain first: what is endless, or raises when it is looked at, is neither once it is masked.
     masker = Masker()
     masked: dict[str, Any] = masker.mask(bounded(values.tree(fields), masker.cut))
-    return masked
+    return of_one_type(masked)
 
 
 def _stated_in(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +95,44 @@ def _stated_in(config: Mapping[str, Any]) -> dict[str, Any]:
         **model_metadata(process),
         **training_metadata(process),
     }
+
+
+def of_one_type(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with a number where a number belongs, however it was written: YAML takes `2e-3` for a text.
+
+    What is no number at all, such as `auto`, is kept under `x_<name>`.
+    """
+    typed: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in _NUMBERS and not _is_number(value):
+            number = _number_in(value) if isinstance(value, str) else None
+            typed[name if number is not None else f"x_{name}"] = value if number is None else number
+        elif name in _LISTS and isinstance(value, str):
+            typed[name] = [value]
+        else:
+            typed[name] = value
+    return {name: value for name, value in typed.items() if value is not None}
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return True
+    # JSON has no room for a larger integer: it would be written as text.
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64
+
+
+def _number_in(text: str) -> float | None:
+    try:
+        whole = int(text)
+        if _is_number(whole):
+            return whole
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def samples_per_step(fields: Mapping[str, Any]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -11,6 +12,7 @@ import orjson
 
 from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.clock import Clock
+from toolkit.telemetry.folded_metrics import COLUMNS
 from toolkit.telemetry.intake import MUCH, Intake
 from toolkit.telemetry.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.span_times import AllTimes
@@ -20,6 +22,8 @@ from toolkit.telemetry.values import Values, is_finite_number
 _ENVELOPE: Final = frozenset(ENVELOPE)
 _MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096
 _NUMBERS: Final = frozenset({float, int, bool})
+_WELL_KNOWN: Final = ("train_loss", *COLUMNS)
+_FLAG_FOR_NUMBER: Final = re.compile(rb'"(?:%b)":[tf]' % "|".join(_WELL_KNOWN).encode())
 _ALWAYS_FETCHED: Final = ("train_loss", "grad_norm")
 _MOST_FETCHED: Final = 8
 """Other tensors of a step without a record that are fetched; each of them takes some microseconds."""
@@ -57,6 +61,20 @@ def _are_numbers(record: Mapping[str, Any], scalars: Mapping[str, Any]) -> bool:
     return _NUMBERS.issuperset(map(type, record.values())) and _NUMBERS.issuperset(
         map(type, scalars.values())
     )
+
+
+def _is_number(value: Any) -> bool:
+    # JSON has no room for a larger integer: it would be written as text.
+    return type(value) is float or (type(value) is int and -(2**63) <= value < 2**64)
+
+
+def _of_one_type(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a step with what should be a number, and is none, under another name."""
+    odd = [name for name in _WELL_KNOWN if name in fields and not _is_number(fields[name])]
+    for name in odd:
+        value = fields.pop(name)
+        fields[name if type(value) is bool else f"x_{name}"] = int(value) if type(value) is bool else value
+    return fields
 
 
 def _foldable(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +212,15 @@ class StepRecords:
                             total = sum(record.values())
                         except TypeError:
                             total = math.nan
-                        if total - total == 0.0 and len(body) < _MAX_PLAIN:
+                        if (
+                            total - total == 0.0
+                            and len(body) < _MAX_PLAIN
+                            # A flag where a number belongs. The one flag that is ours is mostly false.
+                            and not (
+                                (b":true" in body or body.count(b":false") > 1)
+                                and _FLAG_FOR_NUMBER.search(body)
+                            )
+                        ):
                             seq = intake.next_seq
                             line = usual_line % (seq, body[1:])
                             fill = append(line)
@@ -309,6 +335,7 @@ class StepRecords:
         if not due:
             record, scalars = _foldable({**record, **scalars}), {}
         plain, pending = self._values.fields({**record, **scalars} if scalars else record)
+        plain = _of_one_type(plain)
         if due and self._times.active:
             # Taken now, though the record may have to wait for its device: these are the times up to this step.
             plain.update(self._times.take(elapsed))
@@ -319,7 +346,7 @@ class StepRecords:
         """Write a record that was completed before one of its values turned out to need a closer look."""
         wall, elapsed = record.pop("time"), record.pop("elapsed")
         plain, pending = self._values.fields(record)
-        self._intake.put(STEP, wall, elapsed, plain, pending)
+        self._intake.put(STEP, wall, elapsed, _of_one_type(plain), pending)
 
     def _as_step(self, record: dict[str, Any]) -> int:
         """Return a step that is no plain integer as one; what cannot be one is noted, and the record kept."""

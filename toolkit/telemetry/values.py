@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.runfolder.records import CUT, ENVELOPE, NON_FINITE, UNENCODABLE
+from toolkit.runfolder.records import RESERVED, UNENCODABLE
 from toolkit.telemetry.device_scalars import DeviceScalars, PendingScalar, Refusal
 from toolkit.telemetry.guard import Guard
 
@@ -19,8 +19,7 @@ _MAX_NODES = 20_000
 """Values in one structure: lists of the same list of lists are small in memory and endless on paper."""
 _MAX_ARRAY_ITEMS = 64
 _PLAIN = frozenset({int, float, bool, str})
-RESERVED = frozenset({*ENVELOPE, NON_FINITE, UNENCODABLE, CUT})
-"""Names that have a meaning of ours on every record; a caller's field of such a name is kept as `x_<name>`."""
+_PLACES = ("global_step", "epoch")
 _NAMES_OF_TORCH = frozenset({"dtype", "device", "layout", "memory_format"})
 """Types of torch's whose values are names: `torch.bfloat16` says what it is."""
 
@@ -35,7 +34,8 @@ class Values:
     def fields(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, PendingScalar]]:
         """Return the plain fields of `given`, and those that a device has yet to deliver.
 
-        Nested mappings become `outer/inner`; None is left out; what cannot be kept is named under `unencodable`.
+        Nested mappings become `outer/inner`; None is left out; what cannot be kept is named under `unencodable`. A step
+        or an epoch that is no number is kept under another name.
         """
         plain: dict[str, Any] = {}
         pending: dict[str, PendingScalar] = {}
@@ -57,6 +57,13 @@ class Values:
                 self._keep(name, self.one(value), plain, pending, notes)
         if notes:
             plain[UNENCODABLE] = notes
+        for name in _PLACES:
+            if name in plain and not is_finite_number(plain[name]):
+                # What a caller says is kept; the field itself is a number on every record.
+                value = plain.pop(name)
+                plain[name if type(value) is bool else f"x_{name}"] = (
+                    int(value) if type(value) is bool else value
+                )
         return plain, pending
 
     @staticmethod

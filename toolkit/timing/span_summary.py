@@ -30,7 +30,8 @@ def summaries_in(record: Record) -> tuple[int, dict[str, SpanSummary]] | None:
 
     Each says all over again what the one before said, so only the newest of a session counts.
     """
-    spans, session = record.get("spans"), record.get("session")
+    # Earlier versions called it `spans`, as errors call the names of theirs.
+    spans, session = record.get("span_times", record.get("spans")), record.get("session")
     if record.get("event") != SPAN_SUMMARY or not isinstance(spans, dict):
         return None
     found = {

@@ -298,14 +298,15 @@ def hang(state, **fields):
     }
 
 
-def test_a_hang_that_is_over_still_shows_where_its_threads_stood(tmp_path, store):
+@pytest.mark.parametrize("name", ["open_spans", "spans"])
+def test_a_hang_that_is_over_still_shows_where_its_threads_stood(tmp_path, store, name):
     about = {
         "stacks": [
             {"threads": ["MainThread"], "stack": ["train.py:3 in main", "dist.py:9 in all_reduce"]},
             {"threads": ["a", "b"], "more_threads": 3, "stack": ["queue.py:1 in get"]},
         ],
         "threads_left_out": 2,
-        "spans": [{"name": "all_reduce", "seconds": 61.0}],
+        name: [{"name": "all_reduce", "seconds": 61.0}],
         "gpu": {"gpu_util": 100},
         "not_answering": ["nvml"],
     }

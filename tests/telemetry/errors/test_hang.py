@@ -155,7 +155,7 @@ def test_a_pause_that_an_open_span_explains_is_waited_for(name):
     training.wait(10)
 
     assert training.findings == [("open", "warning")]
-    assert [span["name"] for span in training.told[0][1]["spans"]] == ["training_loop", name]
+    assert [span["name"] for span in training.told[0][1]["open_spans"]] == ["training_loop", name]
 
 
 def test_evaluations_that_take_long_make_longer_ones_usual():
@@ -375,7 +375,7 @@ def test_short_spans_that_are_open_are_told_too(tmp_path, clock, spans):
     log.close()
     other.close()
 
-    told = [(span["name"], span.get("thread")) for span in record["spans"]]
+    told = [(span["name"], span.get("thread")) for span in record["open_spans"]]
     assert told.count(("optimizer_update", "reducer")) == 1
     assert [name for name, thread in told if thread is None] == [
         *("training_loop", "training_iteration", "backward", "forward")
@@ -389,7 +389,7 @@ def test_a_run_writes_it_and_counts_it_among_its_findings(tmp_path, clock):
     log.close()
 
     assert (record["global_step"], record["severity"], record["state"]) == (19, "info", "open")
-    assert [span["name"] for span in record["spans"]] == ["all_reduce"]
+    assert [span["name"] for span in record["open_spans"]] == ["all_reduce"]
     assert any("test_a_run_writes_it" in line for each in record["stacks"] for line in each["stack"])
     over = [
         each for each in read_records(log.run_folder / "metrics.jsonl", "finding") if each["kind"] == "hang"

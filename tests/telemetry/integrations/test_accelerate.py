@@ -151,7 +151,7 @@ def test_an_iteration_is_a_step_of_the_optimizer_and_its_parts_have_spans(traine
     # One that takes long is told of meanwhile, too; the last one has all.
     summary = records(folder, "span_summary")[-1]
 
-    assert {name: times["count"] for name, times in summary["spans"].items()} == {
+    assert {name: times["count"] for name, times in summary["span_times"].items()} == {
         "application": 1,
         "training_loop": 1,
         "training_iteration": 5,

@@ -279,7 +279,7 @@ def test_the_trigger_word_stands_in_the_prompt_as_it_was_used(make, process_conf
 
 
 def test_the_parts_of_the_work_are_spans_and_the_ledger_adds_up(trained, records, run_folder):
-    totals = records("span_summary")[-1]["spans"]
+    totals = records("span_summary")[-1]["span_times"]
 
     assert {name: totals[name]["count"] for name in totals} == {
         "application": 1,
@@ -754,7 +754,10 @@ def test_a_resumed_training_goes_on_in_the_same_run(make, process_config, record
     assert [record["global_step"] for record in later if record["event"] == "step"] == list(range(10, 15))
     starts = [record for record in later if record["event"] == "start"]
     assert starts[-1]["resumed_from_step"] == 10
-    assert "checkpoint_load" in [record for record in later if record["event"] == "span_summary"][-1]["spans"]
+    assert (
+        "checkpoint_load"
+        in [record for record in later if record["event"] == "span_summary"][-1]["span_times"]
+    )
 
 
 def test_a_training_that_begins_anew_has_a_run_of_its_own(make, records, tmp_path):

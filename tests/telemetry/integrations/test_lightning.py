@@ -272,7 +272,9 @@ def test_every_part_of_the_training_has_its_span(trained):
     # One that takes long is told of meanwhile, too; the last one has all.
     summary = records(folder, "span_summary", session=1)[-1]
     counts = {
-        name: times["count"] for name, times in summary["spans"].items() if not name.startswith("profiling/")
+        name: times["count"]
+        for name, times in summary["span_times"].items()
+        if not name.startswith("profiling/")
     }
     batches = EPOCHS * SAMPLES // BATCH
 
@@ -529,7 +531,7 @@ def test_steps_made_by_hand_with_two_optimizers_are_counted_as_lightning_counts_
     assert {(r["lr"], r["lr_1"], r["grad_norm"]) for r in steps} == {(0.1, 0.2, 3.5)}
     assert all(r["train_loss"] == r["loss"] for r in steps)
     summary = records(tmp_path, "span_summary")[-1]
-    counts = {name: times["count"] for name, times in summary["spans"].items()}
+    counts = {name: times["count"] for name, times in summary["span_times"].items()}
     assert (counts["training_iteration"], counts["backward"], counts["optimizer_update"]) == (5, 10, 10)
     assert callback.guard.total == 0
 

@@ -322,7 +322,7 @@ def test_short_spans_are_added_up_as_ours_are(failed):
         for line in ended
         if line["name"] == "training_single_iteration"
     ]
-    summary = failed.of("span_summary")[-1]["spans"]["training_iteration"]
+    summary = failed.of("span_summary")[-1]["span_times"]["training_iteration"]
 
     assert [span["name"] for span in failed.spans] == ["training_loop", "application"]
     assert summary["count"] == len(theirs) == 3

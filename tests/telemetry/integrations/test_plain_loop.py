@@ -92,7 +92,7 @@ def test_the_ranks_trained_one_model_on_different_data(ranks):
 def test_each_rank_says_where_its_time_went(ranks):
     for records in ranks:
         (loop,) = [span for span in of(records, "span") if span["name"] == "training_loop"]
-        summary = of(records, "span_summary")[-1]["spans"]
+        summary = of(records, "span_summary")[-1]["span_times"]
         last = of(records, "step")[-1]
         book = LedgerBook()
         # A run's ledger is that of rank 0; another rank's records make one as well, as if they were a run's own.

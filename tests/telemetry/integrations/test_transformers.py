@@ -251,7 +251,7 @@ def test_the_trainers_summary_is_no_step(trained):
 
 def test_the_time_is_told_by_its_parts(trained):
     spans = records(trained.folder, "span")
-    summary = records(trained.folder, "span_summary")[-1]["spans"]
+    summary = records(trained.folder, "span_summary")[-1]["span_times"]
 
     names = [span["name"] for span in spans]
     assert names.count("validation_loop") == 2
@@ -268,7 +268,7 @@ def test_the_time_is_told_by_its_parts(trained):
 
 def test_the_trainers_own_methods_are_profiled_without_a_line(trained):
     found = [name for step in records(trained.folder, "step") for name in step]
-    summary = records(trained.folder, "span_summary")[-1]["spans"]
+    summary = records(trained.folder, "span_summary")[-1]["span_times"]
 
     for method in ("training_step", "compute_loss"):
         assert f"profiling/Trainer.{method}" in found
@@ -867,7 +867,7 @@ def test_speed_and_forward_passes_are_the_trainings_alone(tmp_path):
     between = steps[2]["elapsed"] - steps[1]["elapsed"]
     # One batch is evaluated and a checkpoint saved after the second step.
     assert steps[2]["sec_per_step"] <= between - 2 * SlowBeside.SLOW_S
-    forward = records(tmp_path, "span_summary")[-1]["spans"]["forward"]
+    forward = records(tmp_path, "span_summary")[-1]["span_times"]["forward"]
     assert sum(step["time/forward"] for step in steps) <= forward["total"] - 2 * SlowBeside.SLOW_S
     assert forward["count"] == 8 + 2
 

@@ -143,7 +143,7 @@ class HangWatch:
         incident.severity = INFO if seconds < STALL_LOUD_S or incident.variant else None
         incident.repeats = self._repeats.get(incident.id, 0)
         self._repeats[incident.id] = incident.repeats + 1
-        self._put(incident, {**thread_stacks(), "spans": self._all_open_spans(), **self._about_gpu()})
+        self._put(incident, {**thread_stacks(), "open_spans": self._all_open_spans(), **self._about_gpu()})
 
     def _grow(self, incident: Incident, seconds: float) -> None:
         incident.evidence["seconds"] = float(round(seconds))
