@@ -238,6 +238,28 @@ def test_an_old_request_does_not_come_back_with_the_next_session_or_another_fold
     assert asked.id not in [answer["id"] for answer in told]
 
 
+def test_a_plain_file_of_an_earlier_session_is_not_obeyed_by_the_next(tmp_path):
+    plain = json.dumps({"log_every": 100, "timestamp": time.time() + 1000.0}).encode()
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False) as first:
+        folder = first.run_folder
+        # As the session ends: nobody has looked at it.
+        first.close()
+        plant(folder / "control.json", plain)
+    os.utime(folder / "control.json", (1_700_000_000.0, 1_700_000_000.0))
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False, resume=True) as log:
+        look(log)
+        unmoved = log.log_every
+        (folder / "control.json").chmod(0o400)
+        look(log)
+        unmoved_still = log.log_every
+        plant(folder / "control.json", plain)
+        look(log)
+
+        assert (unmoved, unmoved_still, log.log_every) == (10, 10, 100)
+        told = answers(log)
+    assert [answer["status"] for answer in told] == ["expired", "applied"]
+
+
 def test_no_value_outside_the_declared_reaches_the_script(run, record_property):
     """Each odd value as learning rate, action, interval and id; deep, huge and repeated ones; what is no JSON."""
     control = run.run_folder / "control.json"

@@ -175,13 +175,23 @@ def test_any_object_is_a_well_typed_request_or_refused(content):
 
 
 def test_the_plain_form_is_a_request(folder):
-    put(folder, {"log_every": 100, "timestamp": 1703123456.789})
+    path = put(folder, {"log_every": 100, "timestamp": 1703123456.789})
+    os.utime(path, (5000, 5000))
     request = read_request(folder)
 
     assert request.log_every == 100
-    assert request.timestamp == 1703123456.789
-    assert request.id.startswith("plain-1703123456.789")
+    assert request.is_plain
+    assert request.timestamp == pytest.approx(5000, abs=0.1), "the file's, whatever it says itself"
+    assert request.id.startswith(f"plain-5000000000000-{path.stat().st_ino}-")
     assert request.expires is None
+
+
+@pytest.mark.parametrize("more", [{"id": "a"}, {"expires": 9e9}, {"actions": ["stop"]}, {"lr_scale": 0.5}])
+def test_what_says_more_than_an_interval_has_the_time_that_it_says(folder, more):
+    put(folder, {"log_every": 100, "timestamp": 1703123456.789, **more})
+    request = read_request(folder)
+
+    assert (request.is_plain, request.timestamp) == (False, 1703123456.789)
 
 
 def test_without_a_timestamp_the_time_of_the_file_counts(folder):
@@ -192,14 +202,19 @@ def test_without_a_timestamp_the_time_of_the_file_counts(folder):
 
 
 def test_the_same_plain_request_has_the_same_id_and_an_edited_one_another(folder):
-    put(folder, {"log_every": 100, "timestamp": 5.0})
+    path = put(folder, {"log_every": 100, "timestamp": 5.0})
     first = read_request(folder).id
-    put(folder, b'{ "timestamp": 5.0,   "log_every": 100.0}')
+    path.chmod(0o400)
     same = read_request(folder).id
-    put(folder, {"log_every": 200, "timestamp": 5.0})
+    path.chmod(0o600)
+    os.utime(path, (5000, 5000))
+    newer = read_request(folder).id
+    path.write_bytes(b'{"log_every": 200, "timestamp": 5.0}')
+    os.utime(path, (5000, 5000))
     edited = read_request(folder).id
 
-    assert first == same != edited
+    assert first == same
+    assert len({first, newer, edited}) == 3
 
 
 def test_knobs_may_stand_on_their_own(folder):

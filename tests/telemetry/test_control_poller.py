@@ -138,7 +138,7 @@ def test_an_unchanged_file_is_not_even_opened(run, monkeypatch):
 
 
 def test_the_same_request_in_a_new_file_is_not_applied_again(run):
-    run.put({"log_every": 100, "timestamp": run.clock.wall()})
+    run.ask(log_every=100)
     content = (run.folder / "control.json").read_bytes()
     run.go()
     run.go(60)
@@ -199,10 +199,61 @@ def test_a_change_that_waits_expires_in_time(run):
 # ---------------------------------------------------------------- which requests are taken
 
 
+@pytest.mark.parametrize("timestamp", [1703123456.789, 0.0, 9e9, None])
+def test_a_plain_file_that_is_new_is_taken_whatever_its_timestamp_says(run, timestamp):
+    run.put({"log_every": 100, "timestamp": timestamp})
+    run.go()
+
+    assert run.answer()["status"] == "applied"
+    assert run.poller.log_every == 100
+
+
+def test_a_plain_file_is_new_by_what_it_is_not_by_its_time(run):
+    """One that was copied with its old time, or comes from a disk whose clock is behind."""
+    path = run.put({"log_every": 100, "timestamp": 5.0})
+    os.utime(path, (1000, 1000))
+    run.go()
+
+    assert run.answer()["status"] == "applied"
+
+
+def test_a_plain_file_may_be_put_there_again_after_something_else_was_asked(run):
+    plain = {"log_every": 100, "timestamp": 5.0}
+    run.put(plain)
+    run.go()
+    run.ask(log_every=50)
+    run.go(40)
+    run.put(plain)
+    run.go(40)
+
+    assert [answer["new"] for answer in run.answers] == [100, 50, 100]
+    assert len({answer["id"] for answer in run.answers}) == 3
+
+
+@pytest.mark.parametrize("timestamp", [5.0, 9e12])
+def test_a_plain_file_that_was_there_before_this_session_is_not_applied(tmp_path, timestamp):
+    tmp_path.chmod(0o700)
+    first = Run(tmp_path)
+    path = first.put({"log_every": 100, "timestamp": timestamp})
+    os.utime(path, (first.clock.wall() - 60, first.clock.wall() - 60))
+    second = Run(tmp_path)
+    second.go()
+    path.chmod(0o400)
+    second.go()
+
+    assert second.answer()["status"] == "expired"
+    assert second.poller.log_every == 10
+
+    second.put({"log_every": 100, "timestamp": timestamp})
+    second.go()
+
+    assert second.answers[-1]["status"] == "applied"
+
+
 def test_a_request_from_before_this_session_is_expired_and_says_so_once(tmp_path):
     tmp_path.chmod(0o700)
     run = Run(tmp_path)
-    run.put({"log_every": 100, "timestamp": run.clock.wall() - 1})
+    run.put({"id": "a", "log_every": 100, "timestamp": run.clock.wall() - 1})
     run.go()
     run.go()
 
@@ -241,7 +292,7 @@ def test_an_older_request_than_the_last_one_is_expired(run):
     run.go(10)
     run.ask(log_every=100)
     run.go()
-    run.put({"log_every": 50, "timestamp": run.clock.wall() - 5})
+    run.put({"id": "a", "log_every": 50, "timestamp": run.clock.wall() - 5})
     run.go(60)
 
     assert run.answers[-1]["status"] == "expired"

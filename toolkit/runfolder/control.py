@@ -35,6 +35,7 @@ MAX_TEXT: Final = 1024
 FIELDS: Final = ("id", "timestamp", "expires", "run_id", "log_every", "actions", "knobs")
 """The keys of a control file that are not knobs."""
 
+_PLAIN_FIELDS = frozenset({"log_every", "timestamp", "run_id"})
 _MAX_ID = 128
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+@-]{0,127}\Z")
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:+@-]")
@@ -67,6 +68,8 @@ class ControlRequest:
     log_every: int | None = None
     actions: tuple[str, ...] = ()
     knobs: Mapping[str, KnobValue] = field(default_factory=dict)
+    is_plain: bool = field(default=False, compare=False)
+    """Whether it is a file with nothing but a `log_every`, as a person writes it: its timestamp is the file's own."""
 
 
 def write_request(
@@ -138,7 +141,7 @@ def read_request(run_folder: Path) -> ControlRequest | None:
         raise ControlRefused(str(error)) from error
     except PermissionError as error:
         raise ControlRefused(f"{CONTROL} cannot be opened: {error.strerror}") from error
-    return _request(_parse(data), file_time=changed + _FILE_CLOCK_LAG_S)
+    return _request(_parse(data), file_time=changed.st_mtime + _FILE_CLOCK_LAG_S, file=changed)
 
 
 def encode_request(request: ControlRequest) -> bytes:
@@ -177,8 +180,8 @@ def is_name(text: str) -> bool:
 # ---------------------------------------------------------------- the file
 
 
-def _read_trusted(run_folder: Path) -> tuple[bytes, float]:
-    """Return the bytes of the control file and when it was changed, having checked that they can only be ours."""
+def _read_trusted(run_folder: Path) -> tuple[bytes, os.stat_result]:
+    """Return the bytes of the control file and which file it is, having checked that they can only be ours."""
     if not has_dir_fd():  # Windows: no owners and modes to check, either
         return _read_bounded(open_regular(run_folder / CONTROL))
     try:
@@ -198,7 +201,7 @@ def _read_trusted(run_folder: Path) -> tuple[bytes, float]:
         os.close(folder)
 
 
-def _read_bounded(fd: int) -> tuple[bytes, float]:
+def _read_bounded(fd: int) -> tuple[bytes, os.stat_result]:
     try:
         status = os.fstat(fd)
         if this_user() is not None:
@@ -214,7 +217,7 @@ def _read_bounded(fd: int) -> tuple[bytes, float]:
         os.close(fd)
     if len(data) > MAX_BYTES:
         raise ControlRefused(f"{CONTROL} has more than {MAX_BYTES} bytes")
-    return data, status.st_mtime
+    return data, status
 
 
 def _require_ours(status: os.stat_result, what: str) -> None:
@@ -269,12 +272,19 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _request(content: dict[str, Any], *, file_time: float | None) -> ControlRequest:
-    """Check every field of `content`; `file_time` stands in for a missing timestamp."""
+def _request(
+    content: dict[str, Any], *, file_time: float | None, file: os.stat_result | None = None
+) -> ControlRequest:
+    """Check every field of `content`; `file_time` stands in for a missing timestamp.
+
+    Of the plain form the timestamp is whatever its writer copied it from: with `file`, that is what tells one request
+    from the next.
+    """
     request_id = _id(content.get("id"))
+    is_plain = file is not None and _PLAIN_FIELDS.issuperset(content)
     try:
         timestamp = _number(content, "timestamp")
-        if timestamp is None:
+        if timestamp is None or is_plain:
             timestamp = file_time
         if timestamp is None:
             raise ControlRefused("timestamp is missing")
@@ -284,13 +294,15 @@ def _request(content: dict[str, Any], *, file_time: float | None) -> ControlRequ
         if log_every is None and not actions and not knobs:
             raise ControlRefused("it asks for nothing")
         return ControlRequest(
-            id=request_id or _derived_id(timestamp, log_every, actions, knobs),
+            id=request_id
+            or _derived_id(_file_id(file) if is_plain else timestamp, log_every, actions, knobs),
             timestamp=timestamp,
             expires=_number(content, "expires"),
             run_id=None if content.get("run_id") is None else _text(content["run_id"], "run_id"),
             log_every=log_every,
             actions=actions,
             knobs=knobs,
+            is_plain=is_plain,
         )
     except ControlRefused as refusal:
         raise ControlRefused(refusal.reason, request_id) from refusal
@@ -305,11 +317,16 @@ def _id(value: object) -> str | None:
 
 
 def _derived_id(
-    timestamp: float, log_every: int | None, actions: tuple[str, ...], knobs: Mapping[str, KnobValue]
+    of: float | str, log_every: int | None, actions: tuple[str, ...], knobs: Mapping[str, KnobValue]
 ) -> str:
     # Somebody who edits the value by hand and leaves the timestamp asks for something new.
     asked = json.dumps([log_every, actions, sorted(knobs.items())])
-    return f"plain-{timestamp}-{zlib.crc32(asked.encode()):08x}"
+    return f"plain-{of}-{zlib.crc32(asked.encode()):08x}"
+
+
+def _file_id(file: os.stat_result | None) -> str:
+    # Not its time of change, which a chmod moves on as well.
+    return "" if file is None else f"{file.st_mtime_ns}-{file.st_ino}"
 
 
 def _number(content: Mapping[str, Any], key: str) -> float | None:

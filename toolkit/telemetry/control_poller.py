@@ -6,7 +6,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -97,6 +97,9 @@ class ControlPoller:
         self._seen: Signature | None = None
         self._doubtful: Signature | None = None
         self._oldest = session_started
+        self._at_start: Signature | None = None
+        with self._guard.watch(f"looking at {CONTROL}"):
+            self._at_start = _if_older(peek(run_folder), session_started)
 
         # Re-entrant, because a signal handler may read `should_stop` while its own thread is in here.
         # Held for a few memory operations at a time, never during I/O, a callback or an answer.
@@ -318,8 +321,15 @@ class ControlPoller:
             self._take(refusal.request_id or f"file-{mtime_ns}-{size}-{inode}", refusal, now)
         else:
             if request is not None:
+                if request.is_plain and not self._was_there(signature):
+                    # It is new, whatever the clocks of this machine and of its disk say.
+                    request = replace(request, timestamp=now)
                 self._take(request.id, request, now)
         self._seen = signature
+
+    def _was_there(self, signature: Signature) -> bool:
+        """Say whether the file is the one that an earlier session left; who may read it may have changed since."""
+        return self._at_start is not None and self._at_start[:3] == signature[:3]
 
     def _take(self, request_id: str, found: ControlRequest | ControlRefused, now: float) -> None:
         """Open a case for what was found, or answer it at once; nothing at all where it was answered before."""
@@ -422,8 +432,7 @@ class ControlPoller:
         asked = case.request.log_every
         assert asked is not None
         case.old = self.log_every
-        case.new = min(max(asked, LOG_EVERY_LOW), LOG_EVERY_HIGH)
-        self.log_every = case.new
+        case.new = self.log_every = min(max(asked, LOG_EVERY_LOW), LOG_EVERY_HIGH)
         self._next_change = self._clock.monotonic() + MIN_CHANGE_S
         self._interval = None
         if case.new == asked:
@@ -656,6 +665,10 @@ class _Raised:
     ) -> None:
         if error is not None:
             self.description = describe_error(error)
+
+
+def _if_older(signature: Signature | None, than: float) -> Signature | None:
+    return signature if signature is not None and signature[0] < than * 1e9 else None
 
 
 def _answer(request_id: str, status: str, reasons: Sequence[str]) -> dict[str, Any]:
