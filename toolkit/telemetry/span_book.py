@@ -23,6 +23,7 @@ from toolkit.telemetry.spans import NO_FAILURES, NO_SPAN, AnySpan, DroppedSpan, 
 from toolkit.telemetry.steps import StepGate
 from toolkit.telemetry.time_meter import TimeMeter
 from toolkit.telemetry.values import Values
+from toolkit.telemetry.wall_times import SET_S, WallTimes
 from toolkit.timing.names import (
     APPLICATION,
     BESIDE_TRAINING,
@@ -52,7 +53,6 @@ _LEDGER_EVERY_S: Final = 5.0
 _SUMMARY_EVERY_S: Final = 30.0
 _NAMES_A_SUMMARY: Final = 20
 """Of more names the summary is longer, and comes less often."""
-_CLOCK_SET_S: Final = 0.2
 _LATEST_TIME: Final = 1e12
 _DEEPEST: Final = 50
 """Spans inside each other that an error or a hang tells of."""
@@ -78,8 +78,7 @@ class SpanBook:
         self.times.incident = self.keep_around_an_incident
         self.meter: TimeMeter = self.times.meter
         self.monotonic = clock.monotonic
-        self.wall_offset = clock.wall() - clock.monotonic()
-        """What turns a moment of the monotonic clock into wall time."""
+        self.walls = WallTimes(clock)
         self.current: ContextVar[Span | None] = ContextVar("span", default=None)
         self.closed: deque[FoldedSpan | Span] = deque(maxlen=_MAX_CLOSED)
         """Spans that ended and were not counted in the summary yet."""
@@ -96,7 +95,6 @@ class SpanBook:
         self._root: Span | None = None
         self._beside: Span | None = None
         """What goes on beside the training, the outermost of it."""
-        self._wall = clock.wall
         self._open: dict[str, Span] = {}
         self._to_fold = frozenset() if options.all else (FOLDED | set(options.fold)) - set(options.keep)
         self._always_kept: dict[str, SpanTimes] = {}
@@ -181,9 +179,12 @@ class SpanBook:
             elif parent is not None and parent.id:
                 timed.parent_id = parent.id
             timed.start = start_time
+        since, top = self.meter.since, self.meter.top
         span.__enter__()
         if isinstance(timed, FoldedSpan) and start_time is not None:
-            timed.began = min(timed.began, timed.began - (self.now_as_wall() - start_time))
+            began = timed.began = self.walls.moment_of(start_time)
+            if self.meter.top is timed:
+                self.meter.enter_earlier(began, since, top)
         return span
 
     def as_time(self, given: Any) -> float | None:
@@ -194,11 +195,19 @@ class SpanBook:
         self.guard.misuse("a time was given that is no number of seconds since the epoch; it is now")
         return None
 
-    def stop_folded_at(self, span: FoldedSpan, stop_time: Any) -> None:
-        """Have a short span that ends now be as long as if it had ended at a wall time."""
-        ended = self.as_time(stop_time)
+    def end_folded_at(self, span: FoldedSpan, stop_time: Any) -> None:
+        """End a short span at a wall time; what has passed since is whatever is around it."""
+        stopped_at = self.as_time(stop_time)
+        ended = None if stopped_at is None else self.walls.moment_of(stopped_at)
         if ended is not None:
-            span.began = min(self.monotonic(), span.began + self.now_as_wall() - ended)
+            now = self.monotonic()
+            # As long as it was, though it ends only now.
+            span.began = min(now, span.began + now - ended)
+        is_metered = self.meter.top is span
+        since = self.meter.since
+        span.__exit__(None, None, None)
+        if is_metered and ended is not None:
+            self.meter.left_earlier(span, max(ended, since))
 
     def _fold(self, name: str) -> SpanTimes:
         times = self.times.of(name, on_steps=True)
@@ -215,9 +224,9 @@ class SpanBook:
         now = self.monotonic()
         if span.start is None:
             span.began = now
-            span.start = now + self.wall_offset
+            span.start = now + self.walls.ahead
         else:
-            span.began = now - (self.now_as_wall() - span.start)
+            span.began = self.walls.moment_of(span.start)
         span.id = f"{self._prefix}{next(self._ids) & 0xFFFFFFFF:08x}"
         current = self.current
         outer = current.get()
@@ -248,7 +257,8 @@ class SpanBook:
         if thread != self.meter.owner and name in (TRAINING_LOOP, TRAINING_ITERATION):
             self.meter.move_to(thread)
         if span.times.bucket is not None and thread == self.meter.owner:
-            self.meter.enter(span, now)
+            # One that began in the past has what nobody else has had since.
+            self.meter.enter(span, max(min(span.began, now), self.meter.since))
             if name in BESIDE_TRAINING and self._beside is None:
                 self._beside = span
                 self.times.leave_training(ENTRY_OF[name])
@@ -274,19 +284,23 @@ class SpanBook:
         if span.closed or not span.id:
             self.say_stopped_twice(span.name)
             return
-        now = self.monotonic()
+        now = ended = self.monotonic()
         span.closed = True
         if span.stopped_at is None:
             duration = now - span.began
         else:
+            ended = self.walls.moment_of(span.stopped_at)
             duration = span.stopped_at - (span.start or span.stopped_at)
+            if abs(duration - (ended - span.began)) > SET_S:
+                # The clock was set while it went on.
+                duration = ended - span.began
         if duration < 0.0:
             # It ended before it began, by what somebody said.
             duration = 0.0
         span.duration = duration
         times, meter = span.times, self.meter
         if times.bucket is not None and meter.top is span:
-            meter.leave(span, now)
+            meter.leave(span, max(ended, meter.since))
         if span is self._beside:
             self._beside = None
             self.times.return_to_training()
@@ -385,10 +399,6 @@ class SpanBook:
                 found.append(each)
         return found
 
-    def now_as_wall(self) -> float:
-        """Return the wall time that goes with this moment of the monotonic clock."""
-        return self.monotonic() + self.wall_offset
-
     def say_stopped_twice(self, name: str) -> None:
         """Tell that somebody stops a span that is not open; after the end of the run, which stopped it, one may."""
         if self.is_open:
@@ -429,11 +439,9 @@ class SpanBook:
             if self.on_first_use is not None and self.times.by_name:
                 tell, self.on_first_use = self.on_first_use, None
                 tell()
+            # Where the clock was set, or the machine slept, spans from now on stand beside records of now.
+            self.walls.look()
             now = self.monotonic()
-            offset = self._wall() - now
-            if abs(offset - self.wall_offset) > _CLOCK_SET_S:
-                # The clock was set, or the machine slept: spans from now on stand beside records of now.
-                self.wall_offset = offset
             for span in list(self._open.values()):
                 if not span.is_told and now - span.began > _TOLD_AFTER_S:
                     self.writer.write_beginning(span)

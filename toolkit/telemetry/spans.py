@@ -166,8 +166,9 @@ class FoldedSpan:
             self.error = error
         if stop_time is not None and not self.closed:
             with self._book.guard.watch("ending a span"):
-                self._book.stop_folded_at(self, stop_time)
-        self.__exit__(None, None, None)
+                self._book.end_folded_at(self, stop_time)
+        else:
+            self.__exit__(None, None, None)
 
     @property
     def name(self) -> str:
@@ -177,7 +178,7 @@ class FoldedSpan:
     @property
     def start(self) -> float | None:
         """Seconds since the epoch; None before it begins."""
-        return self.began + self._book.wall_offset if self._has_begun else None
+        return self.began + self._book.walls.ahead if self._has_begun else None
 
     def is_of(self, book: SpanBook) -> bool:
         """Say whether `book` keeps it."""

@@ -71,6 +71,21 @@ class TimeMeter:
         span.below = self.top
         self.top = span
 
+    def enter_earlier(self, moment: float, since: float, top: Metered | None) -> None:
+        """Have the span that was entered just now, when `top` had the time since `since`, count from `moment` on."""
+        entered, moment = self.since, max(moment, since)
+        if moment < entered:
+            self.since = moment
+            if top is not None:
+                top.times.bucket[0] -= entered - moment
+
+    def left_earlier(self, span: Metered, moment: float) -> None:
+        """Have the span that was left just now count up to `moment`, and what is around it from then on."""
+        left = self.since
+        if moment < left:
+            span.times.bucket[0] -= left - moment
+            self.since = moment
+
     def leave(self, span: Metered, now: float) -> None:
         """Have the time from `now` on counted as whatever is around the span; it is closed already."""
         if self.top is not span:

@@ -198,6 +198,12 @@ class LedgerBook:
         if total.wall_s > 0.0 and total.known_s > 0.0 and total.known_s < 0.995 * total.wall_s:
             percent = min(99, max(1, round(100 * total.known_s / total.wall_s)))
             yield f"Power is known for {percent} % of the time; kWh are of that part only."
+        beside_s = sum(max(0.0, time.loading_s - time.waiting_s) for time in self._sessions.values())
+        if beside_s > max(_NOTABLE_S, 0.01 * total.wall_s):
+            yield (
+                f"Data were loaded for {beside_s:,.0f} s on other threads than the loop's. What of it the loop waited "
+                "for is not known, and counts as what the loop was at: put data_loading around its wait."
+            )
         odd = sum(time.timeline.odd for time in self._sessions.values())
         if odd:
             yield f"{_records(odd)} more seconds than had passed, or none that can be; what was too much is left out."

@@ -6,12 +6,20 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.records import Record
-from toolkit.timing.names import ENTRY_OF, HOST_CLOCK, IN_CHECKPOINT, TRAINING_LOOP
+from toolkit.timing.names import (
+    DATA_LOADING,
+    ENTRY_OF,
+    HOST_CLOCK,
+    IN_CHECKPOINT,
+    TIME_PREFIX,
+    TRAINING_LOOP,
+)
 from toolkit.timing.power import PowerMeter, watts_in
 from toolkit.timing.record_fields import LONGEST_S, moment_in, seconds_in, step_in
 from toolkit.timing.span_cover import SpanCover
 from toolkit.timing.stretches import (
     CHECKPOINT,
+    DATA_WAIT,
     EARLY,
     FIELDS,
     REST,
@@ -26,8 +34,10 @@ from toolkit.timing.stretches import (
 )
 from toolkit.timing.timeline import Timeline, at_most
 
+_LOADING: Final = TIME_PREFIX + DATA_LOADING
 _MOST_MARKS: Final = 100
 _MOST_SAVED: Final = 20_000
+_CLOCK_SET_S: Final = 0.2
 _LONGEST_LEAD_S: Final = 86_400.0
 """How far before its logger a process is believed to have begun."""
 
@@ -53,8 +63,12 @@ class SessionTime:
         """How long before that it had begun: a span may be dated back to the start of the process."""
         self.last_at = 0.0
         self.last_time: float | None = None
+        self._ahead = self._ahead_before = 0.0
+        """By how much the wall clock was ahead of the session's at the newest record, and at the one before it."""
         self.is_over = False
         self.times_training = False
+        self.loading_s = self.waiting_s = 0.0
+        """Seconds in which data were loaded, on whatever thread, and in which the loop waited for them."""
         self._not_before = not_before
         self._cut_at = 0.0
         self._step: int | None = None
@@ -80,8 +94,9 @@ class SessionTime:
         if type(time) is not float or not 0.0 < time < LONGEST_S:
             time = moment_in(record, "time")
         if time is not None:
+            self._ahead, self._ahead_before = time - at, self._ahead
             if self.origin is None:
-                self.origin = time - at
+                self.origin = self._ahead_before = self._ahead
             self.last_time = time
         self.last_at = max(at, self.last_at)
 
@@ -143,11 +158,9 @@ class SessionTime:
 
     def take_span_start(self, record: Record, at: float) -> None:
         """A span that goes on."""
-        start, now, span_id = moment_in(record, "start"), moment_in(record, "time"), record.get("id")
-        if start is None or now is None:
+        begin, span_id = self._begin_of(record, at), record.get("id")
+        if begin is None:
             return
-        # Both by the wall clock and close together, so that a clock that was set in between cannot do much harm.
-        begin = at - max(0.0, now - start)
         self._reach_back_to(begin)
         if record.get("name") == TRAINING_LOOP and not self._has_begun and record.get("thread") is None:
             covered = sum(self._cover.seconds)
@@ -156,6 +169,21 @@ class SessionTime:
         entry = _entry_of(record)
         if entry is not None and isinstance(span_id, str):
             self._cover.opens(span_id, begin, SLOT_OF[entry])
+
+    def _begin_of(self, record: Record, at: float) -> float | None:
+        """Return when a span that goes on has begun; None where its record does not say."""
+        age = seconds_in(record, "age")
+        if age is not None:
+            return at - age
+        # Earlier versions wrote the wall time alone.
+        start, now = moment_in(record, "start"), moment_in(record, "time")
+        if start is None or now is None:
+            return None
+        before = start - self._ahead_before
+        if abs(self._ahead - self._ahead_before) > _CLOCK_SET_S and before <= at:
+            # The clock was set since the last record: the span began before that.
+            return before
+        return at - max(0.0, now - start)
 
     def take_checkpoint(self, record: Record, at: float) -> None:
         """A checkpoint that was saved, with the seconds it took where they are known."""
@@ -266,6 +294,9 @@ class SessionTime:
     def _told(self, record: Record) -> list[float] | None:
         """Return the seconds that a record tells of, by slot; None where it tells of none."""
         told: list[float] | None = None
+        loading = record.get(_LOADING)
+        if type(loading) is float and 0.0 <= loading <= LONGEST_S:
+            self.loading_s += loading
         for name, slot in FIELDS:
             value = record.get(name)
             if value is None:
@@ -276,6 +307,8 @@ class SessionTime:
                 told[slot] = float(value)
                 if slot == TRAINING:
                     self.times_training = True
+                elif slot == DATA_WAIT:
+                    self.waiting_s += value
             else:
                 self.timeline.odd += 1
         return told

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.wall_times import wall_time_of
 
 
 class StartUp:
@@ -17,19 +18,24 @@ class StartUp:
     """
 
     def __init__(self, began: float | None = None) -> None:
-        self.began = time.time() if began is None else began
-        """Wall time at which the job began: its process, where that was started for it."""
+        # By the clock that nobody sets, however long a model takes to load.
+        self._began = time.monotonic() - (0.0 if began is None else time.time() - began)
         self._parts: list[tuple[str, float, float]] = []
+
+    @property
+    def began(self) -> float:
+        """Wall time at which the job began: its process, where that was started for it."""
+        return wall_time_of(self._began)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time a block."""
-        began = time.time()
+        began = time.monotonic()
         yield
-        self._parts.append((name, began, time.time()))
+        self._parts.append((name, began, time.monotonic()))
 
     def tell(self, log: TelemetryLogger) -> None:
         """Write the parts down, in the span that is open now."""
         for name, began, ended in self._parts:
-            log.start_span(name, start_time=began).stop(stop_time=ended)
+            log.start_span(name, start_time=wall_time_of(began)).stop(stop_time=wall_time_of(ended))
         self._parts.clear()

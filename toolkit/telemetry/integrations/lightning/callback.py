@@ -34,6 +34,7 @@ from toolkit.telemetry.integrations.opening import GivenLog
 from toolkit.telemetry.integrations.stand_in import stand_in_for
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.wall_times import wall_time_of
 from toolkit.timing.names import (
     APPLICATION,
     BACKWARD,
@@ -118,7 +119,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             if self._call.trainer is not None:
                 # Another callback can raise while an exception goes through the trainer, and keeps it from us then.
                 self._end(InterruptedError("the trainer's call before this one ended without a word"))
-            self._call = OneCall(trainer=trainer, began_at=time.time())
+            self._call = OneCall(trainer=trainer, began_at=time.monotonic())
             loggers = getattr(trainer, "loggers", ())
             other = next((one for one in loggers if isinstance(one, TelemetryLightningLogger)), None)
             if other is not None:
@@ -329,7 +330,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         self.is_live = run.is_live
         if not was_opened:
             return False
-        began = None if self._call.began_at is None else self._call.began_at * 1000.0
+        began = None if self._call.began_at is None else wall_time_of(self._call.began_at) * 1000.0
         if run.is_ours:
             # Whoever brings a logger may have an application around all this.
             self._call.parts.begin(APPLICATION, run.training.application(start_time_msec=began))

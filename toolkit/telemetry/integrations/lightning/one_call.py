@@ -19,6 +19,7 @@ class OneCall:
 
     trainer: Any = None
     began_at: float | None = None
+    """By the monotonic clock."""
     is_left_out: bool = False
     """Whether nothing of it is written."""
     outer: OneCall | None = None

@@ -41,6 +41,7 @@ from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.ranks import find_rank
 from toolkit.telemetry.training import TrainingTelemetry
 from toolkit.telemetry.training.part import Part
+from toolkit.telemetry.wall_times import wall_time_of
 from toolkit.timing.names import APPLICATION
 
 _INTERVALS: Final = ("logging_steps", "eval_steps", "save_steps")
@@ -89,7 +90,7 @@ class TelemetryCallback(TrainerCallback):
         self._tokens = 0
         self._epoch_began = 0.0
         self._ended_at = 0.0
-        """When the Trainer's last hook before a checkpoint came."""
+        """When the Trainer's last hook before a checkpoint came, by the monotonic clock."""
         self._wants_save = self._wants_evaluation = False
         self._filter = FilterWatch()
         self._evaluated_at: int | None = None
@@ -175,7 +176,7 @@ class TelemetryCallback(TrainerCallback):
         """Tell of a step, and do what somebody asks for between this one and the next."""
         log, step, watch = self._live(), state.global_step, self._watch
         self._end_iteration(state)
-        self._ended_at = time.time()
+        self._ended_at = time.monotonic()
         loss = _number_if_here(watch.loss)
         if type(loss) is not float or not math.isfinite(loss):
             self._filter.look(log, step, loss)
@@ -230,7 +231,7 @@ class TelemetryCallback(TrainerCallback):
         if not self._watch.is_live and isinstance(took, Real):
             log.training.on_validation_start(start_time_msec=1000.0 * (time.time() - float(took)))
             log.training.on_validation_end()
-        self._ended_at = time.time()
+        self._ended_at = time.monotonic()
 
     @guarded
     def on_save(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -244,8 +245,8 @@ class TelemetryCallback(TrainerCallback):
             path, seconds, since = saved[0], saved[1], None
         else:
             path = os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
-            seconds, since = time.time() - self._ended_at, "the last hook before it"
-            log.training.on_save_checkpoint_start(step, 1000.0 * self._ended_at, path=path)
+            seconds, since = time.monotonic() - self._ended_at, "the last hook before it"
+            log.training.on_save_checkpoint_start(step, 1000.0 * wall_time_of(self._ended_at), path=path)
             log.training.on_save_checkpoint_success(step, path=path)
             log.training.on_save_checkpoint_end()
         log.log_checkpoint(
@@ -319,7 +320,7 @@ class TelemetryCallback(TrainerCallback):
             self._declare(log, trainer, args, state)
         self._counts_tokens = args.include_num_input_tokens_seen not in ("no", False)
         self._tokens = state.num_input_tokens_seen
-        self._ended_at = time.time()
+        self._ended_at = time.monotonic()
         self._latest, self._learning_rate = {}, None
         self._filter = FilterWatch(is_on=bool(args.logging_nan_inf_filter) and log.is_live)
         self._begin_blocks(log.training, trainer, args, state)

@@ -1,0 +1,218 @@
+"""The ledger of runs of a real logger whose clock is set, whose machine sleeps, and whose spans are dated."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.telemetry.logged import make_logger, read_records
+from toolkit.telemetry import environment
+from toolkit.telemetry.clock import ManualClock
+from toolkit.telemetry.wall_times import WallTimes
+from toolkit.timing.history import read_run_time
+from toolkit.timing.ledger import LedgerBook
+
+HOUR = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_that_is_described_at_once(monkeypatch):
+    monkeypatch.setattr(environment, "describe_environment", lambda guard: {})
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def log(tmp_path, clock):
+    log = make_logger(tmp_path, clock=clock, log_every=5, diagnostics=False)
+    # What a thread does in the background, these tests do where it matters.
+    log._run.keeper.close(60.0)
+    yield log
+    log.close()
+
+
+def seconds_of(log, clock):
+    """Close the run and return its ledger's entries and notes."""
+    log.close()
+    ledger = read_run_time(log.run_folder, wall=clock.wall).ledger
+    return {line.entry: round(line.seconds, 3) for line in ledger.lines if line.seconds > 1e-3}, ledger
+
+
+def steps(log, clock, count=100, between=lambda step: None):
+    for step in range(1, count + 1):
+        with log.span("training_iteration"):
+            clock.advance(0.9)
+        log.log_step(step, train_loss=1.0)
+        between(step)
+        log._run.spans.tend()
+
+
+@pytest.mark.parametrize("name", ["my own", "validation_loop"])
+@pytest.mark.parametrize("jump", [HOUR, -HOUR, 20 * HOUR])
+def test_a_clock_that_is_set_within_a_span_adds_nothing(log, clock, name, jump):
+    """A machine that sleeps looks the same: its wall clock goes on, and the other stands still."""
+
+    def between(step):
+        if step == 50:
+            with log.span(name):
+                clock.advance(0.5)
+                clock.set_wall(clock.wall() + jump)
+                clock.advance(2.0)
+                log._run.spans.tend()
+                clock.advance(0.5)
+
+    log.log_start()
+    with log.span("application"), log.span("training_loop"):
+        steps(log, clock, between=between)
+    found, ledger = seconds_of(log, clock)
+
+    where = "validation" if name == "validation_loop" else "unaccounted"
+    assert found == {"training": 90.0, where: 3.0}
+    assert ledger.goodput == pytest.approx(90 / 93)
+    assert any("wall clock" in note for note in ledger.notes)
+
+
+def test_records_of_earlier_versions_that_only_have_wall_times_add_nothing_either(log, clock):
+    def between(step):
+        if step == 50:
+            with log.span("my own"):
+                clock.advance(0.5)
+                clock.set_wall(clock.wall() + HOUR)
+                clock.advance(2.0)
+                log._run.spans.tend()
+
+    log.log_start()
+    with log.span("application"), log.span("training_loop"):
+        steps(log, clock, between=between)
+    log.close()
+    found = read_records(log.run_folder / "metrics.jsonl")
+    assert any("age" in record for record in found)
+    book = LedgerBook()
+    book.take([{name: value for name, value in record.items() if name != "age"} for record in found])
+
+    assert book.ledger().wall_s == pytest.approx(92.5)
+
+
+def test_a_span_that_is_dated_right_after_the_clock_was_set_is_where_it_was(log, clock):
+    log.log_start()
+    with log.span("application"):
+        clock.advance(3.0)
+        clock.set_wall(clock.wall() + 20 * HOUR)
+        log.start_span("validation_loop", start_time=clock.wall() - 2).stop(stop_time=clock.wall() - 1)
+        with log.span("training_loop"):
+            steps(log, clock)
+    found, _ = seconds_of(log, clock)
+
+    assert found == {"training": 90.0, "validation": 1.0, "startup": 2.0}
+
+
+def test_a_span_that_is_dated_to_before_the_clock_was_set_is_as_long_as_it_was(log, clock):
+    log.log_start()
+    began = clock.wall()
+    clock.advance(4.0)
+    log._run.spans.tend()
+    clock.set_wall(clock.wall() + 20 * HOUR)
+    clock.advance(4.0)
+    span = log.start_span("model_init", start_time=began)
+    span.stop(stop_time=clock.wall())
+
+    assert span.duration == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("spans", [{}, "all", {"around": 0}])
+@pytest.mark.parametrize("live_data", [True, False])
+def test_iterations_that_are_told_of_when_they_are_over_count_once(tmp_path, clock, spans, live_data):
+    log = make_logger(tmp_path, clock=clock, log_every=5, diagnostics=False, spans=spans)
+    log.log_start()
+    with log.training.application(), log.training.training_loop():
+        for step in range(1, 101):
+            began = clock.wall()
+            if live_data:
+                with log.span("data_loading"):
+                    clock.advance(0.3)
+            else:
+                clock.advance(0.3)
+                log.start_span("data_loading", start_time=began).stop(stop_time=clock.wall())
+            clock.advance(0.7)
+            ended = clock.wall()
+            clock.advance(0.5)
+            # With the data in it: what these have had they keep.
+            log.training.on_training_single_iteration_start(start_time_msec=began * 1000)
+            log.training.on_training_single_iteration_end(finish_time_msec=ended * 1000)
+            log.log_step(step, train_loss=1.0)
+    found, _ = seconds_of(log, clock)
+
+    assert found == {"training": 70.0, "data_wait": 30.0, "unaccounted": 50.0}
+
+
+def test_an_iteration_that_began_in_the_past_and_goes_on_counts_from_then(log, clock):
+    log.log_start()
+    with log.training.application(), log.training.training_loop():
+        for step in range(1, 101):
+            began = clock.wall()
+            clock.advance(1.0)
+            log.training.on_training_single_iteration_start(start_time_msec=began * 1000)
+            clock.advance(0.5)
+            log.training.on_training_single_iteration_end()
+            log.log_step(step, train_loss=1.0)
+    found, _ = seconds_of(log, clock)
+
+    assert found == {"training": 150.0}
+
+
+def test_data_that_another_thread_loads_are_no_wait_and_are_told_of(log, clock):
+    def load():
+        with log.span("data_loading"):
+            clock.advance(0.5)
+
+    log.log_start()
+    with log.span("application"), log.span("training_loop"):
+        for step in range(1, 101):
+            worker = threading.Thread(target=load)
+            worker.start()
+            worker.join()
+            with log.span("training_iteration"):
+                clock.advance(0.5)
+            log.log_step(step, train_loss=1.0)
+    found, ledger = seconds_of(log, clock)
+
+    assert found == {"training": 50.0, "unaccounted": 50.0}
+    assert [note for note in ledger.notes if note.startswith("Data were loaded for 50 s on other threads")]
+
+
+# ---------------------------------------------------------------- wall times as moments
+
+
+def test_a_wall_time_is_the_moment_at_which_the_clock_showed_it():
+    clock = ManualClock(wall=10_000.0)
+    walls = WallTimes(clock)
+    first = clock.monotonic()
+    clock.advance(10.0)
+    walls.look()
+    clock.set_wall(50_000.0)
+    clock.advance(5.0)
+    walls.look()
+    clock.set_wall(1_000.0)
+    clock.advance(5.0)
+
+    assert walls.moment_of(10_003.0) == pytest.approx(first + 3.0)
+    assert walls.moment_of(50_002.0) == pytest.approx(first + 12.0)
+    assert walls.moment_of(1_004.0) == pytest.approx(first + 19.0)
+    assert walls.moment_of(9_000.0) == pytest.approx(first - 1_000.0), "before the session"
+    assert walls.moment_of(9e9) == clock.monotonic(), "never one to come"
+
+
+def test_a_clock_that_is_set_all_the_time_takes_no_memory():
+    clock = ManualClock()
+    walls = WallTimes(clock)
+    for number in range(1_000):
+        clock.set_wall(1e9 + 1e6 * number)
+        clock.advance(1.0)
+        walls.look()
+
+    assert len(walls._since) <= 64
+    assert walls.moment_of(clock.wall()) == pytest.approx(clock.monotonic())
