@@ -285,6 +285,11 @@ class LiveRun:
         """What names the jobs that do one task together: the run's own id where nobody says otherwise."""
         return self._options.session_tag or self.home.manifest.run_id
 
+    @property
+    def tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
+        """The performance tag and the session tag that somebody gave, as they are now."""
+        return self._options.perf_tag, self._options.session_tag
+
     def set_tags(self, perf_tag: str | None, session_tag: str | None) -> None:
         """Change the tags of this session, which may be known late."""
         given = {"perf_tag": perf_tag, "session_tag": session_tag}
@@ -294,10 +299,15 @@ class LiveRun:
             for name, tag in given.items()
             if tag is not None
         }
+        before = self.tags
         self._options = self._options.changed(**changed)
         self.recorder.manifest = self.recorder.manifest.with_latest(
             perf_tag=self._options.perf_tags, session_tag=self.session_tag
         )
+        if self._has_started and self.tags != before:
+            # Whoever reads the records knows it from here on.
+            told = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
+            self.recorder.put(records.TAGS, {name: tag for name, tag in told.items() if tag is not None})
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was logged is in the files; a start record comes before it."""

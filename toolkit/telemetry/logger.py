@@ -650,13 +650,15 @@ class TelemetryLogger:
         if self._training is None:
             from toolkit.telemetry.training import TrainingTelemetry
 
-            self._training = TrainingTelemetry(
-                self,
-                clock=self._clock,
-                perf_tag=self._options.perf_tag,
-                session_tag=self._options.session_tag,
-            )
+            self._training = TrainingTelemetry(self, clock=self._clock)
         return self._training
+
+    @property
+    def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
+        """The performance tag and the session tag that somebody gave, as they are now."""
+        if self._run is not None:
+            return self._run.tags
+        return self._options.perf_tag, self._options.session_tag
 
     @overload
     def capture_errors(self, /) -> ErrorCapture: ...

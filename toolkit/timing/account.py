@@ -88,7 +88,8 @@ def account_of(
     `told` is what the manifest says of it; `end` is the wall time up to which it went on, where no record says so.
     """
     account = Account(time.number)
-    account.perf_tag = time.perf_tag or (told.perf_tag if told is not None else None)
+    # The manifest's are the newest: earlier versions told of late ones there alone.
+    account.perf_tag = (told.perf_tag if told is not None else None) or time.perf_tag
     account.clock_went_further_s = time.clock_went_further_s
     if time.origin is None and told is not None:
         # No record yet: all that is known of it is when it began.

@@ -111,6 +111,8 @@ class LedgerBook:
                 session.take_checkpoint(record, at)
             elif event == kinds.START:
                 session.take_start(record)
+            elif event == kinds.TAGS:
+                session.take_tags(record)
             elif event == kinds.END:
                 session.take_end(at)
 

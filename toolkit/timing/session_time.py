@@ -105,6 +105,10 @@ class SessionTime:
         resumed = step_in(record, "resumed_from_step")
         if resumed is not None and self._last_logged is None:
             self.begins_at = resumed
+        self.take_tags(record)
+
+    def take_tags(self, record: Record) -> None:
+        """Take note of what it is called from here on."""
         tag = record.get("perf_tag")
         if isinstance(tag, list):
             tag = ",".join(part for part in tag if isinstance(part, str))

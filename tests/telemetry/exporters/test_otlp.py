@@ -14,10 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.telemetry.logged import read_records
+from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.exporters.otlp import OtlpError, OtlpExporter, traces_url
 from toolkit.telemetry.exporters.span_filter import SpanFilter
 from toolkit.telemetry.options import OptionsError
+from toolkit.timing.history import read_run_time
+from toolkit.timing.ledger import LedgerBook
 
 pytest.importorskip("opentelemetry.sdk.trace")
 service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
@@ -433,3 +437,56 @@ def test_a_header_that_none_may_have_is_not_shown(monkeypatch):
         exporter.write([span(A, "training_loop", 0.0, 1.0)])
 
     assert "s3cret" not in "".join(traceback.format_exception(failure.value))
+
+
+def test_tags_that_are_known_late_are_the_same_wherever_they_are_told(tmp_path):
+    with receiving() as receiver:
+        log = TelemetryLogger("r", log_dir=tmp_path, otlp=receiver.url, system=False, csv=False, perf_tag="a")
+        log.log_start()
+        with log.training.application():
+            with log.span("before"):
+                pass
+            log.flush(PATIENCE_S)
+            log.training.configure(perf_tag=["b", "c"], session_tag="night")
+            log.log_step(1, train_loss=0.5)
+            with log.span("behind"):
+                pass
+        log.close()
+    found = read_records(log.run_folder / "metrics.jsonl")
+    tags = {"perf_tag": "b,c", "session_tag": "night"}
+    (told,) = [record for record in found if record["event"] == "tags"]
+    ledger = read_run_time(log.run_folder).ledger
+    session = read_manifest(log.run_folder).sessions[-1]
+    sent = {
+        span.name: attributes(resource.resource)
+        for request in receiver.requests
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    }
+
+    assert {name: told[name] for name in tags} == tags
+    assert {name: getattr(session, name) for name in tags} == tags
+    assert [one.perf_tag for one in ledger.sessions] == ["b,c"]
+    assert [one.perf_tag for one in _ledger_without_manifest(found).sessions] == ["b,c"]
+    assert {name: sent["behind"][name] for name in tags} == tags
+    assert {name: sent["application"][name] for name in tags} == tags
+    assert sent["before"]["perf_tag"] == "a", "it had been sent"
+
+
+def _ledger_without_manifest(records):
+    book = LedgerBook()
+    book.take(records)
+    return book.ledger()
+
+
+def test_tags_that_are_known_before_the_start_are_in_it(tmp_path):
+    log = TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False)
+    log.set_tags(perf_tag="b")
+    log.log_start()
+    log.set_tags(perf_tag="b")
+    log.close()
+    found = read_records(log.run_folder / "metrics.jsonl")
+
+    assert found[0]["perf_tag"] == "b"
+    assert [record for record in found if record["event"] == "tags"] == []

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from toolkit.runfolder.records import SPAN, SPAN_EVENT, Record
+from toolkit.runfolder.records import SPAN, SPAN_EVENT, START, TAGS, Record
 from toolkit.telemetry.exporters.span_attributes import plain_attributes
 from toolkit.telemetry.exporters.span_filter import SpanFilter, SpanSelection
 from toolkit.telemetry.options import OptionsError
@@ -25,6 +25,7 @@ _log = logging.getLogger("toolkit.telemetry")
 
 INSTALL: Final = 'pip install "ai-toolkit-telemetry[otlp]"'
 
+_TAGS: Final = ("perf_tag", "session_tag")
 _SPANS_A_REQUEST: Final = 512
 _EVENTS_A_SPAN: Final = 1_000
 _EVENTS_KEPT: Final = 50_000
@@ -82,6 +83,9 @@ class OtlpExporter:
             ModuleNotFoundError: OpenTelemetry is not installed.
             OtlpError: the collector did not take them; they are sent again with the next batch.
         """
+        for record in batch:
+            if record.get("event") in (START, TAGS):
+                self._take_tags(record)
         self._send(self._spans.take(batch))
 
     def close(self) -> None:
@@ -92,6 +96,14 @@ class OtlpExporter:
         """
         if not self._unsent:
             self._send(self._spans.rest())
+
+    def _take_tags(self, record: Record) -> None:
+        """Say from here on what the session is called since this record."""
+        tags = {name: record[name] for name in _TAGS if isinstance(record.get(name), str)}
+        if {**self._resource, **tags} != self._resource:
+            self._resource |= tags
+            if self._otel is not None:
+                self._otel.describe(self._resource)
 
     def _send(self, records: Sequence[Record]) -> None:
         masker = Masker()
@@ -199,9 +211,14 @@ class _OpenTelemetry:
         self._encode = encode_spans
         self._answer = ExportTraceServiceResponse
         self._not_a_message = DecodeError
-        self._resource = Resource({**plain_attributes(resource)})
+        self._make_resource = Resource
+        self.describe(resource)
         self._scope = InstrumentationScope("ai-toolkit-telemetry")
         self._trace_id = trace_id
+
+    def describe(self, resource: Mapping[str, Any]) -> None:
+        """Say something else of the session as a whole; spans that were made before keep what was said then."""
+        self._resource = self._make_resource({**plain_attributes(resource)})
 
     def span(self, record: Record, events: Sequence[Record], events_left_out: int, masker: Masker) -> Any:
         """Return a finished span of OpenTelemetry's."""

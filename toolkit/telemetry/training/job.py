@@ -61,12 +61,9 @@ class Job:
         self,
         log: TelemetryLogger,
         clock: Clock,
-        perf_tag: str | tuple[str, ...] | None,
-        session_tag: str | None,
     ) -> None:
         self._log = log
         self._guard = log.guard
-        self._tags = (perf_tag, session_tag)
         self._source = ConfigSource(log.guard)
         self._phases = Phases(log.span_totals)
         self._progress = Progress(self._phases)
@@ -108,7 +105,7 @@ class Job:
         return self._state.config
 
     def _tell_of_config(self, config: TrainingConfig) -> None:
-        tags = config.perf_tag or self._tags[0]
+        tags = config.perf_tag or self._log.given_tags[0]
         told = TrainingTelemetryAttributes(
             perf_tag=list(tags) if isinstance(tags, tuple) else tags,
             global_batch_size=config.global_batch_size,
@@ -178,7 +175,7 @@ class Job:
                 world_size=self._world_size(),
                 one_logger_training_telemetry_version=_own_version(),
                 enable_for_current_rank=True,
-                session_tag=config.session_tag or self._tags[1] or self._log.run_id,
+                session_tag=config.session_tag or self._log.given_tags[1] or self._log.run_id,
                 is_baseline_run=config.is_baseline_run,
                 summary_data_schema_version=config.summary_data_schema_version,
                 node_name=socket.gethostname(),

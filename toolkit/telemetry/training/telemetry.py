@@ -48,10 +48,8 @@ class TrainingTelemetry(Callbacks):
         log: TelemetryLogger,
         *,
         clock: Clock | None = None,
-        perf_tag: str | tuple[str, ...] | None = None,
-        session_tag: str | None = None,
     ) -> None:
-        super().__init__(Job(log, clock or SystemClock(), perf_tag, session_tag), log.guard)
+        super().__init__(Job(log, clock or SystemClock()), log.guard)
         self._kinds = {name: self._job.kind(name) for name in _SPANS}
         self._iteration = self._kinds[TRAINING_ITERATION]
 

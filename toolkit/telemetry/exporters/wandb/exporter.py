@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.runfolder.records import END, START, Record
+from toolkit.runfolder.records import END, START, TAGS, Record
 from toolkit.telemetry.exporters.scalars import scalars_of, without_envelope
 from toolkit.telemetry.exporters.span_filter import SpanFilter
 from toolkit.telemetry.exporters.wandb.client import Client
@@ -66,7 +66,7 @@ class WandbExporter:
         rows: list[dict[str, Any]] = []
         for record in batch:
             event = record.get("event")
-            if event == START:
+            if event in (START, TAGS):
                 config.update(masker.mask(without_envelope(record)))
             elif event == END:
                 self._ended_well = record.get("status") in ("finished", "stopped")
