@@ -17,6 +17,7 @@ from toolkit.runfolder.journal import pending_lines
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.repair import repair_run
+from toolkit.runfolder.short_columns import WITHOUT_ROWS
 
 _MB = 1024 * 1024
 _POINTS = 8
@@ -94,13 +95,14 @@ def log_and_be_killed(root: Path, records: int, *, timeout_s: float = 3000.0) ->
 def count_records(path: Path) -> dict[str, Any]:
     """Read a record file to its end in blocks, and say what is in it."""
     cursor = Cursor()
-    found = {"records": 0, "steps": 0, "bad": 0, "out_of_order": 0}
+    found = {"records": 0, "with_rows": 0, "steps": 0, "bad": 0, "out_of_order": 0}
     seq, began = -1, time.thread_time()
     while True:
         chunk = read_from(path, cursor)
         found["bad"] += chunk.bad_count
         for record in chunk.records:
             found["records"] += 1
+            found["with_rows"] += record["event"] not in WITHOUT_ROWS
             found["steps"] += record["event"] == "step"
             found["out_of_order"] += record["seq"] != seq + 1
             seq = record["seq"]

@@ -13,9 +13,11 @@ from typing import Any
 
 import orjson
 
+from toolkit.runfolder.csv_table import columns_for
 from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
 from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.repair import table_form
 
 _SPAN_EVERY = 50
 
@@ -105,9 +107,11 @@ def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
     for one in wrote:
         folder = Path(one.folder)
         steps: set[int] = set()
-        spans, seq = 0, -1
+        spans, with_row, seq = 0, 0, -1
+        has_row = columns_for(table_form(folder)).has_row
         for record in _records(folder / METRICS_JSONL):
             totals["records"] += 1
+            with_row += has_row(record)
             totals["out_of_order"] += record["seq"] != seq + 1
             seq = record["seq"]
             if record["event"] == "step":
@@ -118,7 +122,7 @@ def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
                 spans += 1
         totals["lost"] += len(set(range(one.steps)) - steps) + max(0, one.spans - spans)
         with open(folder / METRICS_CSV, "rb") as table:
-            totals["rows_missing"] += abs(sum(1 for _ in table) - 1 - (seq + 1))
+            totals["rows_missing"] += abs(sum(1 for _ in table) - 1 - with_row)
         totals["not_finished"] += read_manifest(folder).sessions[-1].status != "finished"
     known = {MANIFEST, METRICS_JSONL, METRICS_CSV}
     left_over = sum(

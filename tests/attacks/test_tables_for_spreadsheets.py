@@ -11,6 +11,7 @@ import numpy as np
 from dashboard.data import export
 from tests.lengths import is_long
 from toolkit.cli.main import main
+from toolkit.runfolder.csv_table import SHORT
 from toolkit.runfolder.repair import build_table
 from toolkit.telemetry import TelemetryLogger
 
@@ -39,7 +40,7 @@ def cells_of(text):
 def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, record_property):
     """The mirror as it grows, built again, in a bundle, and what the pages give to download."""
     metrics = {f"{formula}{number}": 1.5 for number, formula in enumerate(FORMULAS)}
-    with TelemetryLogger("r", log_dir=tmp_path / "logs", system=False, log_every=1) as log:
+    with TelemetryLogger("r", log_dir=tmp_path / "logs", system=False, log_every=1, csv="all") as log:
         for step, formula in enumerate(FORMULAS):
             log.log_event("note", text=formula, other=[formula])
             name = f"{formula}{step}"
@@ -48,6 +49,8 @@ def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, record_proper
     tables = {"mirror": (log.run_folder / "metrics.csv").read_text("utf-8")}
     build_table(log.run_folder / "metrics.jsonl", tmp_path / "again.csv")
     tables["built again"] = (tmp_path / "again.csv").read_text("utf-8")
+    build_table(log.run_folder / "metrics.jsonl", tmp_path / "short.csv", form=SHORT)
+    tables["short"] = (tmp_path / "short.csv").read_text("utf-8")
     assert main(["share", str(log.run_folder), "-o", str(tmp_path / "b.zip")]) == 0
     with zipfile.ZipFile(tmp_path / "b.zip") as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("metrics.csv")]

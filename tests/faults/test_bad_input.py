@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.faults.aftermath import assert_nothing_is_missing, events, records_of
+from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, with_rows
 from tests.lengths import is_long, longer
 from toolkit.telemetry import TelemetryLogger
 
@@ -340,7 +340,7 @@ def test_the_run_is_whole_after_all_that_and_says_what_it_could_not_take(log, re
     assert_nothing_is_missing(records)
     # An event may be called `=1`, which stands in the table as text.
     assert pd.read_csv(log.run_folder / "metrics.csv", low_memory=False)["seq"].tolist() == [
-        record["seq"] for record in records
+        record["seq"] for record in with_rows(log.run_folder, records)
     ]
     assert calls > 1000
     assert events(records, "behind it all")

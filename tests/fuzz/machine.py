@@ -30,11 +30,12 @@ from dashboard.data.run_log import RunLog
 from tests.fuzz.session_server import receive, send
 from tests.fuzz.targets import columns_of
 from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.csv_table import columns_for
 from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
 from toolkit.runfolder.layout import CONTROL
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.repair import repair_run
+from toolkit.runfolder.repair import repair_run, table_form
 from toolkit.runfolder.safefile import replace_file
 from toolkit.runfolder.status import work_out_status
 
@@ -528,9 +529,12 @@ class _Machine(RuleBasedStateMachine):
         comes first, the table may have rows of records that are gone, and nobody is there to take them away.
         """
         numbered = []
+        has_row = columns_for(table_form(self.run)).has_row
         with contextlib.suppress(FileNotFoundError):
             numbered = [
-                record for record in read_from(self.records).records if type(record.get("seq")) is int
+                record
+                for record in read_from(self.records).records
+                if type(record.get("seq")) is int and has_row(record)
             ]
         table = self.run / "metrics.csv"
         if not table.exists():

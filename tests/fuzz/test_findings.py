@@ -15,7 +15,7 @@ from tests.dashboard.run_folders import step_record, write_run
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.columns import Columns
-from toolkit.runfolder.csv_table import CsvTable
+from toolkit.runfolder.csv_table import ALL, CsvTable
 from toolkit.runfolder.labels import LabelsError, read_labels
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.csv_mirror import CsvMirror
@@ -76,7 +76,7 @@ def test_a_resumed_run_builds_a_damaged_table_again(tmp_path, damage):
     records = [{**step_record(seq, train_loss=1.0), "seq": seq} for seq in range(4)]
     (tmp_path / "metrics.jsonl").write_bytes(b"".join(map(encode, records)))
 
-    mirror = CsvMirror(tmp_path, mode=0o600)
+    mirror = CsvMirror(tmp_path, mode=0o600, form=ALL)
     mirror.start_at()
     more = {**step_record(4, train_loss=1.0, another=2.5), "seq": 4}
     with (tmp_path / "metrics.jsonl").open("ab") as file:

@@ -61,7 +61,9 @@ def test_the_end_of_a_training_on_gpus_brings_no_column_of_its_own():
 def test_columns_that_were_added_can_be_taken_away_and_come_again():
     columns = Columns()
     columns.add_new_of({"a": 1})
-    columns.drop_last(columns.add_new_of({"b": 1, "c": 1}))
+    before = columns.snapshot()
+    columns.add_new_of({"b": 1, "c": 1})
+    columns.restore(before)
 
     assert columns.names[len(FIRST_COLUMNS) :] == ["a"]
     assert columns.add_new_of({"c": 1, "a": 1, "b": 1}) == 2
@@ -210,3 +212,11 @@ def test_a_long_text_is_cut_and_says_how_long_it_was(text):
 
 def test_lists_and_mappings_stand_in_one_cell_as_json():
     assert cells_of(cell({"a": [1, None, "x,\ny"]}) + "\n") == [['{"a":[1,null,"x,\\ny"]}']]
+
+
+def test_a_start_brings_the_columns_of_the_end_also_behind_a_record_with_the_same_fields():
+    columns = Columns()
+    columns.add_new_of({"event": "step", "train_loss": 0.5})
+    columns.add_new_of({"event": "start", "train_loss": 0.5})
+
+    assert "status" in columns.names

@@ -21,7 +21,7 @@ from tests.runfolder.plain_data import tries
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.codec import decode, encode
 from toolkit.runfolder.columns import FIRST_COLUMNS
-from toolkit.runfolder.csv_table import Adopted, CsvTable
+from toolkit.runfolder.csv_table import ALL, SHORT, Adopted, CsvTable
 from toolkit.runfolder.reader import read_from
 from toolkit.runfolder.repair import build_table
 
@@ -34,11 +34,12 @@ posix = pytest.mark.skipif(os.name != "posix", reason="modes and links are POSIX
 class Run:
     """A record file and its table, kept up to date as a run does."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, form=ALL):
         self.records = folder / "metrics.jsonl"
         self.path = folder / "metrics.csv"
         self.seq = 0
-        self.table = CsvTable(self.path)
+        self.form = form
+        self.table = CsvTable(self.path, form=form)
 
     def log(self, *given):
         """Write records, and a row for each."""
@@ -58,9 +59,9 @@ class Run:
     def reopen(self):
         """Go on as the next session does: with the table that is there, else with one built again."""
         self.table.close()
-        self.table = CsvTable(self.path)
+        self.table = CsvTable(self.path, form=self.form)
         if not self.table.adopt():
-            build_table(self.records, self.path)
+            build_table(self.records, self.path, form=self.form)
             assert self.table.adopt()
         self.table.append(self.all())
 
@@ -70,8 +71,12 @@ class Run:
     def rebuilt(self):
         """Return the table as `telemetry repair` builds it."""
         other = self.path.with_name("rebuilt.csv")
-        build_table(self.records, other)
+        build_table(self.records, other, form=self.form)
         return other.read_bytes()
+
+    def with_rows(self):
+        """Return the records that have a row."""
+        return [record for record in self.all() if csv_table.columns_for(self.form).has_row(record)]
 
 
 QUICK_S = csv_table._QUICK_S
@@ -104,7 +109,7 @@ _values = (
 )
 _times = st.none() | st.floats(0, 4e9) | st.integers(0, 2**40) | st.just(1e300)
 _records = st.dictionaries(_names, _values, max_size=6)
-_events = st.sampled_from(["step", "eval", "my event", 'a"b', "a,b", "é", "ev" * 60])
+_events = st.sampled_from(["step", "eval", "my event", 'a"b', "a,b", "é", "ev" * 60, "span", "start"])
 _given = st.builds(
     lambda fields, event, when, loss: {**fields, "event": event, "train_loss": loss, **when},
     _records,
@@ -119,11 +124,16 @@ _batches = st.lists(
 
 
 @settings(tries, max_examples=100)
-@given(batches=_batches, page=st.sampled_from([256, 512, 4096]), chance=st.randoms(use_true_random=False))
+@given(
+    form=st.sampled_from([ALL, SHORT]),
+    batches=_batches,
+    page=st.sampled_from([256, 512, 4096]),
+    chance=st.randoms(use_true_random=False),
+)
 def test_a_table_that_grew_with_its_run_is_the_one_that_is_built_again(
-    tmp_path_factory, batches, page, chance
+    tmp_path_factory, form, batches, page, chance
 ):
-    run = Run(tmp_path_factory.mktemp("run"))
+    run = Run(tmp_path_factory.mktemp("run"), form)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_table, "_PAGE", page)
         patch.setattr(csv_table, "_ROOM", page // 8)
@@ -145,8 +155,8 @@ def test_a_table_that_grew_with_its_run_is_the_one_that_is_built_again(
         run.table.settle()
         run.table.close()
 
-        assert run.path.exists() == bool(run.all())
-        if run.all():
+        assert run.path.exists() == bool(run.with_rows())
+        if run.with_rows():
             assert run.path.read_bytes() == run.rebuilt()
             check_cells(run)
 
@@ -154,7 +164,7 @@ def test_a_table_that_grew_with_its_run_is_the_one_that_is_built_again(
 def check_cells(run):
     """Assert that the table says what the records say, to the last digit."""
     header, *rows = cells(run.path.read_bytes())
-    records = run.all()
+    records = run.with_rows()
     frame = pd.read_csv(run.path, float_precision="round_trip")
 
     assert len(rows) == len(records) == len(frame)
@@ -177,7 +187,9 @@ def check_cells(run):
         assert float(row[1] or "nan") == when or when is None
 
 
-def test_a_table_cut_at_any_byte_is_completed_from_the_records(run):
+@pytest.mark.parametrize("form", [ALL, SHORT])
+def test_a_table_cut_at_any_byte_is_completed_from_the_records(tmp_path, form):
+    run = Run(tmp_path, form)
     rng = random.Random(3)
     run.log({"event": "start", "config": {"a": "b,\n" * 20}})
     for step in range(12):

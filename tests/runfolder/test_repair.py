@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.runfolder.plain_data import tries
 from toolkit.runfolder import journal, repair
 from toolkit.runfolder.codec import encode
+from toolkit.runfolder.csv_table import SHORT
 from toolkit.runfolder.journal import Journal, journals_in
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.manifest import Manifest, Session, write_manifest
@@ -313,6 +314,13 @@ def test_records_of_a_foreign_hand_become_rows_too(tmp_path, foreign):
 
     assert build_table(records, tmp_path / "metrics.csv") == (3, 0)
     assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 5, 6]
+
+
+def test_a_record_without_a_row_takes_none_from_those_behind_it(tmp_path):
+    records = tmp_path / "metrics.jsonl"
+    records.write_bytes(line(0) + encode({"event": "span", "seq": 9}) + line(1) + line(2))
+
+    assert build_table(records, tmp_path / "metrics.csv", form=SHORT) == (3, 0)
 
 
 def test_a_table_built_again_has_the_mode_it_is_given(tmp_path):

@@ -19,10 +19,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.faults.aftermath import with_rows
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.repair import build_table, repair_run
+from toolkit.runfolder.repair import build_table, repair_run, table_form
 from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import MemorySink, TelemetryLogger
 
@@ -44,7 +45,7 @@ def records(folder):
 
 
 def rebuilt(folder):
-    build_table(folder / "metrics.jsonl", folder / "again.csv")
+    build_table(folder / "metrics.jsonl", folder / "again.csv", form=table_form(folder))
     data = (folder / "again.csv").read_bytes()
     (folder / "again.csv").unlink()
     return data
@@ -240,7 +241,7 @@ def test_threads_may_log_together(make):
             record["number"] for record in found if record["event"] == "work" and record["thread"] == name
         ]
         assert numbers_of == list(range(300))
-    assert len(table(log.run_folder)) == len(found)
+    assert len(table(log.run_folder)) == len(with_rows(log.run_folder, found))
 
 
 # ---------------------------------------------------------------- killed, moved, resumed
@@ -286,7 +287,7 @@ def test_a_run_that_is_killed_twice_and_resumed_twice_is_whole(tmp_path, make):
         "lost",
         "finished",
     ]
-    assert frame["seq"].tolist() == [record["seq"] for record in found]
+    assert frame["seq"].tolist() == [record["seq"] for record in with_rows(log.run_folder, found)]
     assert (log.run_folder / "metrics.csv").read_bytes() == rebuilt(log.run_folder)
 
 

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if "event" not in table.columns:
         return refuse(f"{csv} is no table of records: it has no column 'event'; {again}")
     print(
-        printable(f"{folder}: {_status_of(folder)}, {len(table)} records ({_count_of_events(table)})"),
+        printable(f"{folder}: {_status_of(folder)}, {len(table)} rows ({_count_of_events(table)})"),
         end="\n\n",
     )
     for line in last_steps(table, args.rows).to_string(index=False).split("\n"):

@@ -1,4 +1,4 @@
-"""A record as one row of the wide table: which columns it has, and how a cell is written."""
+"""A record as one row of the table of all records: which columns it has, and how a cell is written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIRST_COLUMNS: Final = (
 )
 """The columns every table begins with, so that what people look for stands in front of what a run adds."""
 
-_OF_THE_END: Final = (
+OF_THE_END: Final = (
     "status",
     "reason",
     "seconds",
@@ -63,13 +63,13 @@ _FORMULA: Final = re.compile(
     "[\\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]"
 )
 _NEEDS_QUOTES: Final = frozenset(',"')
-_NUMBERS: Final = frozenset({float, int, bool})
+NUMBERS: Final = frozenset({float, int, bool})
 _ONE_LINE: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
-_CELL_OF_NON_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+CELL_OF_NON_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class Plan:
     """How a record with certain fields becomes a row, as long as all its values are numbers."""
 
     event: str
@@ -78,7 +78,7 @@ class _Plan:
 
 
 class Columns:
-    """The columns of one table, in order of appearance.
+    """The columns of one table with a column for every field, in order of appearance.
 
     A field's column is found by what the header can say of its name, which is all that an adopted table knows: two
     names that differ only in how a line break is written share one.
@@ -90,21 +90,21 @@ class Columns:
         self.left_out: set[str] = set()
         self._index: dict[str, int] = {}
         self._shown: dict[str, int] = {}
-        self._plans: dict[tuple[Any, ...], _Plan | None] = {}
-        self._seen: set[tuple[str, ...]] = set()
+        self._plans: dict[tuple[Any, ...], Plan | None] = {}
+        self._seen: set[tuple[Any, ...]] = set()
         for name in names:
             self._shown[name] = len(self.names)
             self.names.append(name)
 
     def add_new_of(self, record: Record) -> int:
         """Give a column to each field of `record` that has none; return how many were added."""
-        fields = tuple(record)
+        fields = (record.get("event") == START, *record)
         if fields in self._seen:
             return 0
         added = 0
-        for name in (*fields, *_to_come(record)):
+        for name in (*record, *_to_come(record)):
             if name not in self._index and name != NON_FINITE:
-                shown = _one_line(name)
+                shown = one_line(name)
                 at = self._shown.get(shown)
                 if at is not None:
                     self._index[name] = at
@@ -116,20 +116,34 @@ class Columns:
                     self.left_out.add(name)
         if added:
             self._plans.clear()
+        self._remember(fields)
+        return added
+
+    def _remember(self, fields: tuple[Any, ...]) -> None:
         if len(self._seen) >= _MAX_PLANS:
             self._seen.clear()
         self._seen.add(fields)
-        return added
 
-    def drop_last(self, count: int) -> None:
-        """Take the newest `count` columns away again."""
-        if count:
-            self._plans.clear()
-            self._seen.clear()
-            del self.names[len(self.names) - count :]
-            for index in (self._index, self._shown):
-                for name in [name for name, at in index.items() if at >= len(self.names)]:
-                    del index[name]
+    @staticmethod
+    def has_row(_: Record) -> bool:
+        """Say whether the table has a row for a record: every one has."""
+        return True
+
+    def snapshot(self) -> Any:
+        """Return what `restore` takes."""
+        return list(self.names), dict(self._index), dict(self._shown)
+
+    def restore(self, snapshot: Any) -> None:
+        """Have the columns be what they were."""
+        self.names, self._index, self._shown = snapshot
+        self._plans.clear()
+        self._seen.clear()
+
+    def widened(self, old: list[str]) -> Callable[[str], str]:
+        """Return what makes the cells behind the first two of a row under `old` columns a row under these."""
+        # New columns go to the end, so an old row becomes a new one by commas alone; it needs no parsing.
+        missing = "," * (len(self.names) - len(old))
+        return lambda cells: cells + missing
 
     def row(self, record: Record) -> list[str]:
         """Return the cells of `record`, whose fields were given their columns before."""
@@ -146,7 +160,7 @@ class Columns:
                 at = index.get(name)
                 # Only what the record has, as null: a column that comes later must not give an old row a value.
                 if at is not None and record.get(name, 0) is None and not cells[at]:
-                    cells[at] = _CELL_OF_NON_FINITE.get(text, "") if type(text) is str else ""
+                    cells[at] = CELL_OF_NON_FINITE.get(text, "") if type(text) is str else ""
         return cells
 
     def parts(self, record: Record) -> list[str]:
@@ -165,16 +179,19 @@ class Columns:
             plan = self._plans[fields] = self._make_plan(record)
         if plan is not None:
             values = plan.values_of(record)
-            if _NUMBERS.issuperset(map(type, values)):
+            if NUMBERS.issuperset(map(type, values)):
                 text = orjson.dumps(values)[1:-1].decode("ascii")
                 if "null" not in text:
                     texts = text.replace("true", "True").replace("false", "False").split(",")
                     return [plan.event, texts[0], plan.rest % tuple(texts[1:])]
         return self.row(record)
 
-    def _make_plan(self, record: Record) -> _Plan | None:
+    def _make_room_for_plan(self) -> None:
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
+
+    def _make_plan(self, record: Record) -> Plan | None:
+        self._make_room_for_plan()
         event = record.get("event")
         places = {self._index[name]: name for name in record if name in self._index}
         if type(event) is not str or not event.isidentifier() or "time" not in record:
@@ -184,7 +201,7 @@ class Columns:
         del places[0]
         in_order = [places[at] for at in sorted(places)]
         rest = ",".join("%s" if at in places else "" for at in range(2, len(self.names)))
-        return _Plan(event=event, values_of=itemgetter(*in_order), rest=rest)
+        return Plan(event=event, values_of=itemgetter(*in_order), rest=rest)
 
     def header(self) -> str:
         """Return the first line of the table, without its newline."""
@@ -194,7 +211,7 @@ class Columns:
 def _to_come(record: Record) -> Iterator[str]:
     """Yield the fields that the end record will have, as far as `record` is the first to tell that it will."""
     if record.get("event") == START:
-        yield from _OF_THE_END
+        yield from OF_THE_END
     for name in record:
         if _GPU_IN_USE.fullmatch(name):
             yield name.replace("mem_used_gb", "mem_peak_gb")
@@ -205,7 +222,7 @@ def cell(value: Any, longest: int = _MAX_CELL) -> str:
     kind = type(value)
     if kind is float:
         if not math.isfinite(value):
-            return _CELL_OF_NON_FINITE.get(str(value), str(value))
+            return CELL_OF_NON_FINITE.get(str(value), str(value))
         return orjson.dumps(value).decode("ascii")
     if kind is int or kind is bool:
         return str(value)
@@ -217,10 +234,10 @@ def cell(value: Any, longest: int = _MAX_CELL) -> str:
 def _text_cell(text: str, longest: int) -> str:
     if text.isalnum() and len(text) <= longest:
         return text
-    return _quoted(_one_line(text, longest))
+    return _quoted(one_line(text, longest))
 
 
-def _one_line(text: str, longest: int = _MAX_CELL) -> str:
+def one_line(text: str, longest: int = _MAX_CELL) -> str:
     """Return `text` without line breaks, of bounded length, and no formula to a spreadsheet."""
     if len(text) > longest:
         text = f"{text[:longest]}… [{len(text)} characters]"

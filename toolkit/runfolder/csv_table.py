@@ -31,6 +31,7 @@ from toolkit.runfolder.safefile import (
     open_regular,
     rename_over,
 )
+from toolkit.runfolder.short_columns import ShortColumns
 
 _PAGE = 4096
 _ROOM = 512
@@ -44,6 +45,47 @@ _MAX_HELD_SIZE = 4 * 1024 * 1024
 """Characters of the records that are held: a few thousand long texts would be more memory than all else together."""
 _QUICK_S = 0.02
 """Writing the table anew is not put off while it takes no longer than this."""
+
+
+SHORT = "short"
+"""What a person logs: steps, evaluations, checkpoints, findings and the like, with their numbers and short texts."""
+ALL = "all"
+"""Every record, with every field."""
+
+
+def columns_for(form: str, names: Iterable[str] | None = None) -> Columns:
+    """Return the columns of a table of this form: those of an empty one, or of one whose header names these."""
+    kind = ShortColumns if form == SHORT else Columns
+    return kind() if names is None else kind(names)
+
+
+def form_of_header(names: list[str]) -> str | None:
+    """Return the form of a table with these columns; None where it is none of ours."""
+    if names[: len(FIRST_COLUMNS)] != list(FIRST_COLUMNS):
+        return None
+    return SHORT if ShortColumns.is_header(names) else ALL
+
+
+def _can_be(form: str, names: list[str]) -> bool:
+    if names[: len(FIRST_COLUMNS)] != list(FIRST_COLUMNS):
+        return False
+    return form != SHORT or ShortColumns.can_be(names)
+
+
+def form_of_table(path: Path) -> str | None:
+    """Return the form of the table at `path`; None where there is none, or none of ours."""
+    try:
+        descriptor = open_regular(path)
+    except OSError:
+        return None
+    try:
+        head = pread(descriptor, _WRITE_BYTES, 0)
+    finally:
+        os.close(descriptor)
+    try:
+        return form_of_header(_parse_header(head.partition(b"\n")[0].decode("utf-8")))
+    except (ValueError, csv.Error):
+        return None
 
 
 class ForeignTableError(ValueError):
@@ -64,15 +106,16 @@ class Adopted:
 class CsvTable:
     """One table on disk. `append` is the only way it changes, and each change is one write or one rename."""
 
-    def __init__(self, path: Path, *, mode: int = PRIVATE.file) -> None:
+    def __init__(self, path: Path, *, mode: int = PRIVATE.file, form: str = ALL) -> None:
         self.path = path
+        self.form = form
         self._mode = mode
         self._next_rewrite = 0.0
         self._reset()
 
     def _reset(self) -> None:
         self.last_seq = -1
-        self._columns = Columns()
+        self._columns = columns_for(self.form)
         self._size = 0
         self._descriptor: int | None = None
         self._identity = NO_FILE
@@ -102,14 +145,15 @@ class CsvTable:
             return None
         ends = _read_ends(descriptor)
         rows = None
-        if ends is not None and ends.names[: len(FIRST_COLUMNS)] == list(FIRST_COLUMNS):
+        # A table of the other form has another number of rows, which whoever knows the records sees.
+        if ends is not None and _can_be(self.form, ends.names):
             rows = _count_rows(descriptor, size=ends.size, columns=len(ends.names))
         if ends is None or rows is None:
             os.close(descriptor)
             return None
         self.last_seq, self._size = ends.last_seq, ends.size
         os.ftruncate(descriptor, self._size)
-        self._columns = Columns(ends.names)
+        self._columns = columns_for(self.form, ends.names)
         self._take(descriptor)
         return Adopted(rows=rows, last_seq=ends.last_seq, last_session=ends.last_session)
 
@@ -127,7 +171,7 @@ class CsvTable:
         # records has no number, or an old one, and has no row in a table that is built again either.
         newest = _seq(self._held[-1]) if self._held else self.last_seq
         for record in records:
-            if _seq(record) > newest:
+            if _seq(record) > newest and self._columns.has_row(record):
                 newest = _seq(record)
                 self._held.append(record)
                 self._held_size += _size(record) if self._must_rewrite else 0
@@ -138,12 +182,13 @@ class CsvTable:
         )
         if not self._held or (self._must_rewrite and is_too_early):
             return
+        before = self._columns.snapshot() if self._size else None
         grown = sum([self._columns.add_new_of(record) for record in self._held])
         rows = None if self._descriptor is None or grown else self._rows_to_append()
         if rows is not None:
             self._append_rows(rows)
         elif self._size and is_too_early:
-            self._columns.drop_last(grown)
+            self._columns.restore(before)
             self._must_rewrite = True
             self._held_size = sum(map(_size, self._held))
             return
@@ -152,7 +197,8 @@ class CsvTable:
                 self._rewrite(self._held)
             except BaseException:
                 # The columns must come again with the next try, or it would append rows that have no header.
-                self._columns.drop_last(grown)
+                if before is not None:
+                    self._columns.restore(before)
                 raise
         self.last_seq = newest
         self._held = []
@@ -241,11 +287,10 @@ class CsvTable:
             return
         with open(os.dup(self._descriptor), encoding="utf-8", errors="replace", newline="\n") as file:
             file.seek(0)
-            # New columns go to the end, so an old row becomes a new one by commas alone; it needs no parsing.
-            missing = "," * (len(self._columns.names) - len(_parse_header(next(file, ""))))
+            widen = self._columns.widened(_parse_header(next(file, "")))
             for number, line in enumerate(file):
                 event, when, rest = _split_first_two(line.rstrip("\n"))
-                yield [event, _without_padding(when), rest + missing]
+                yield [event, _without_padding(when), widen(rest)]
                 if number % _BREATH_ROWS == _BREATH_ROWS - 1:
                     # The training thread wants the interpreter too, and this is in no hurry.
                     time.sleep(0.0005)

@@ -73,6 +73,8 @@ class Manifest:
     """What may be asked of the run: the bounds of `log_every`, declared actions and knobs, the interval in force."""
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     """The severity that the run's own YAML gave a kind of finding, or `off`: who examines the run later keeps to it."""
+    table: str | None = None
+    """The form of metrics.csv, `short` or `all`; None where an earlier version wrote it."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Latest values, so that a list of runs needs no records."""
     other: Mapping[str, Any] = field(default_factory=dict)
@@ -156,11 +158,13 @@ def _to_mapping(manifest: Manifest) -> dict[str, Any]:
         "heartbeat": _plain(manifest.heartbeat) if manifest.heartbeat else None,
         "control": dict(manifest.control),
         **({"diagnostics": dict(manifest.diagnostics)} if manifest.diagnostics else {}),
+        **({"table": manifest.table} if manifest.table else {}),
         "summary": dict(manifest.summary),
         "sessions": [_plain(session) for session in manifest.sessions],
     }
 
 
+_TABLES = ("short", "all")
 _DERIVED = frozenset({"host", "pid", "boot_id", "status"})
 
 
@@ -185,6 +189,7 @@ def _from_mapping(mapping: dict[str, Any]) -> Manifest:
         heartbeat=_heartbeat(heartbeat) if heartbeat is not None else None,
         control=_mapping(mapping.get("control")),
         diagnostics=_mapping(mapping.get("diagnostics")),
+        table=mapping["table"] if mapping.get("table") in _TABLES else None,
         summary=_mapping(mapping.get("summary")),
         other={key: value for key, value in mapping.items() if key not in known},
     )

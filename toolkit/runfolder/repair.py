@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.runfolder.codec import RecordError, decode
-from toolkit.runfolder.columns import Columns
-from toolkit.runfolder.csv_table import write_rows
+from toolkit.runfolder.csv_table import ALL, SHORT, columns_for, form_of_table, write_rows
 from toolkit.runfolder.journal import (
     PREFIX,
     SUFFIX,
@@ -115,7 +114,7 @@ def repair_run(folder: Path) -> Repair:
         mode = stat.S_IMODE(records.lstat().st_mode) & 0o666
     except FileNotFoundError:
         return Repair(**about)
-    read = _build_table(records, folder / METRICS_CSV, mode=mode)
+    read = _build_table(records, folder / METRICS_CSV, mode=mode, form=table_form(folder))
     return Repair(**about, rows=read.count, bad_lines=read.bad_lines, undeclared=read.undeclared)
 
 
@@ -535,20 +534,35 @@ def _seq_of(line: bytes) -> int | None:
     return seq if type(seq) is int else None
 
 
-def build_table(record_file: Path, table: Path, *, mode: int = PRIVATE.file) -> tuple[int, int]:
+def table_form(folder: Path, asked: str | None = None) -> str:
+    """Return the form that the table of the run in `folder` has: for who writes it, and for who builds it again.
+
+    It is what is `asked` for, else what the run said it was, else that of the table that is there, else the short one.
+    """
+    if asked is not None:
+        return asked
+    try:
+        said = read_manifest(folder).table
+    except (OSError, ManifestError):
+        said = None
+    return said or form_of_table(folder / METRICS_CSV) or SHORT
+
+
+def build_table(
+    record_file: Path, table: Path, *, mode: int = PRIVATE.file, form: str = ALL
+) -> tuple[int, int]:
     """Build `table` from the records alone and put it in place; return its rows and the lines that were no record."""
-    read = _build_table(record_file, table, mode=mode)
+    read = _build_table(record_file, table, mode=mode, form=form)
     return read.count, read.bad_lines
 
 
-def _build_table(record_file: Path, table: Path, *, mode: int) -> _Records:
-    columns = Columns()
-    newest = -1
-    for record in _Records(record_file):
+def _build_table(record_file: Path, table: Path, *, mode: int, form: str) -> _Records:
+    columns = columns_for(form)
+    records = _Records(record_file, has_row=columns.has_row)
+    for record in records:
         columns.add_new_of(record)
-        newest = record["seq"]
     # The run may be going on: a record that has come since may have fields that have no column here.
-    records = _Records(record_file, upto_seq=newest)
+    records = _Records(record_file, upto_seq=records.last_seq, has_row=columns.has_row)
     temporary = table.with_name(f".{table.name}.{os.urandom(6).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | SAFELY, mode)
     try:
@@ -565,10 +579,12 @@ def _build_table(record_file: Path, table: Path, *, mode: int) -> _Records:
 
 
 class _Records:
-    """The records of a file from its start, each once, in the order of their `seq`; none behind `upto_seq`."""
+    """The records of a file that have a row, each once, in the order of their `seq`; none behind `upto_seq`."""
 
-    def __init__(self, path: Path, *, upto_seq: float = math.inf) -> None:
+    def __init__(self, path: Path, *, has_row: Callable[[Record], bool], upto_seq: float = math.inf) -> None:
+        self._has_row = has_row
         self.count = 0
+        self.last_seq = -1
         self.bad_lines = 0
         self._absent = 0
         self._declared = 0
@@ -582,17 +598,22 @@ class _Records:
 
     def __iter__(self) -> Iterator[Record]:
         cursor = Cursor()
-        last_seq = -1
+        last_row = -1
         while True:
             chunk = read_from(self._path, cursor)
             self.bad_lines += chunk.bad_count
             for record in chunk.records:
                 seq = record.get("seq")
-                if type(seq) is int and last_seq < seq <= self._upto_seq:
-                    self._absent += seq - last_seq - 1
+                if type(seq) is not int or seq > self._upto_seq:
+                    continue
+                if seq > self.last_seq:
+                    self._absent += seq - self.last_seq - 1
+                    self.last_seq = seq
                     if record.get("event") == LOST and type(record.get("records")) is int:
                         self._declared += record["records"]
-                    last_seq = seq
+                # The order of the rows alone counts, as it does where they are appended.
+                if seq > last_row and self._has_row(record):
+                    last_row = seq
                     self.count += 1
                     yield record
             if chunk.next_offset == cursor.offset:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.runfolder.csv_table import Adopted, CsvTable, ForeignTableError
+from toolkit.runfolder.csv_table import SHORT, Adopted, CsvTable, ForeignTableError
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.reader import BadLine, Cursor, offset_behind, parse_line, read_block
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.repair import build_table
+from toolkit.runfolder.short_columns import WITHOUT_ROWS
 
 _COUNTED_BYTES = 1024 * 1024
+_WITHOUT_ROWS = re.compile(
+    b'^\\{"event":"(?:%b)"' % b"|".join(event.encode() for event in sorted(WITHOUT_ROWS)), re.MULTILINE
+)
+"""How the lines of records begin that have no row in the short table."""
 
 
 class CsvMirror:
@@ -21,9 +27,10 @@ class CsvMirror:
 
     name = "metrics.csv"
 
-    def __init__(self, folder: Path, *, mode: int) -> None:
+    def __init__(self, folder: Path, *, mode: int, form: str) -> None:
         self._records = folder / METRICS_JSONL
-        self._table = CsvTable(folder / METRICS_CSV, mode=mode)
+        self._form = form
+        self._table = CsvTable(folder / METRICS_CSV, mode=mode, form=form)
         self._mode = mode
         self._written_upto = -1
         """The newest `seq` that was a row when we last wrote."""
@@ -72,16 +79,20 @@ class CsvMirror:
                 return False
             if str(newest.get("session", "")) != found.last_session:
                 return False
-        return _count_lines(self._records, end) == found.rows
+        without_rows = _WITHOUT_ROWS if self._form == SHORT else None
+        return _count_lines(self._records, end, without_rows) == found.rows
 
     def _build_again(self) -> None:
-        build_table(self._records, self._table.path, mode=self._mode)
+        build_table(self._records, self._table.path, mode=self._mode, form=self._form)
         self._table.adopt()
         self._written_upto = self._table.last_seq
 
 
-def _count_lines(record_file: Path, end: int) -> int | None:
-    """Return how many lines begin before byte `end`; None where there are zeros, which stand in no record."""
+def _count_lines(record_file: Path, end: int, without: re.Pattern[bytes] | None) -> int | None:
+    """Return how many lines begin before byte `end`; None where there are zeros, which stand in no record.
+
+    Those that begin as `without` says are not counted.
+    """
     lines, cursor = 0, Cursor()
     while cursor.offset < end:
         block = read_block(record_file, cursor, max_bytes=_COUNTED_BYTES)
@@ -89,6 +100,8 @@ def _count_lines(record_file: Path, end: int) -> int | None:
         if not data or block.long_line is not None or b"\0" in data:
             return None
         lines += data.count(b"\n")
+        if without is not None:
+            lines -= sum(1 for _ in without.finditer(data))
         cursor = block.cursor
         # The training thread wants the interpreter too, and this is in no hurry.
         time.sleep(0.0005)

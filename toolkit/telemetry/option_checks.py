@@ -40,6 +40,16 @@ def boolean(name: str, value: Any) -> None:
         raise wrong(name, value, "true or false")
 
 
+def boolean_or(word: str) -> Check:
+    """Return the check that a value is true, false or this word."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, bool) and value != word:
+            raise wrong(name, value, f"true, false or {word!r}")
+
+    return check
+
+
 def text(name: str, value: Any) -> None:
     """Require a text that is not empty."""
     if not isinstance(value, str) or not value or "\0" in value:

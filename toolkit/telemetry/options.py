@@ -58,7 +58,8 @@ class TelemetryOptions:
     log_dir: str = "./logs"
     log_every: int = 10
     """Steps from one step record to the next; those between are folded into it."""
-    csv: bool = True
+    csv: bool | str = True
+    """Whether the run has a metrics.csv: of what a person logs, or of every record with every field, for `all`."""
     tensorboard: bool = False
     wandb: bool = False
     control: bool = True
@@ -368,7 +369,7 @@ _CHECKS: dict[str, checks.Check] = {
     "mode": checks.one_of("local", "offline", "disabled"),
     "log_dir": checks.text,
     "log_every": checks.whole(1, 1_000_000),
-    "csv": checks.boolean,
+    "csv": checks.boolean_or("all"),
     "tensorboard": checks.boolean,
     "wandb": checks.boolean,
     "control": checks.boolean,

@@ -15,6 +15,7 @@ from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_from
 from toolkit.diagnostics.rank_files import RankFiles
 from toolkit.runfolder.codec import decode
+from toolkit.runfolder.csv_table import ALL
 from toolkit.runfolder.journal import (
     SEGMENT_BYTES,
     Journal,
@@ -27,7 +28,7 @@ from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.process import is_in_container
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import ERROR, FINDING, LOST
-from toolkit.runfolder.repair import Homeless, recover_killed
+from toolkit.runfolder.repair import Homeless, recover_killed, table_form
 from toolkit.telemetry.clock import Clock
 from toolkit.telemetry.csv_mirror import CsvMirror
 from toolkit.telemetry.device_scalars import PendingScalar
@@ -351,7 +352,9 @@ class Recorder:
         # Each fails alone: a run without its table is a run all the same.
         if options.csv:
             with self.guard.watch("setting up metrics.csv"):
-                table = CsvMirror(home.folder, mode=home.modes.file)
+                form = table_form(home.folder, ALL if options.csv == ALL else None)
+                self.manifest = replace(self.manifest, table=form)
+                table = CsvMirror(home.folder, mode=home.modes.file, form=form)
                 mirrors.append(self._mirror(table, table.start_at, optional=False))
         exporters: list[Sink] = []
         with self.guard.watch("setting up the exporters"):

@@ -40,7 +40,7 @@ from toolkit.runfolder.layout import (
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest, write_manifest
 from toolkit.runfolder.reader import BadLine, lines_of, parse_line
 from toolkit.runfolder.records import Record
-from toolkit.runfolder.repair import build_table
+from toolkit.runfolder.repair import build_table, table_form
 from toolkit.telemetry.privacy import organisations
 from toolkit.telemetry.privacy.bundle_contents import README, REDACTIONS, Contents, list_of_redactions, readme
 from toolkit.telemetry.privacy.plain_words import is_plain
@@ -142,7 +142,7 @@ class RunBundle:
                     lines.writelines(self._redacted_lines(name))
                 self._add_file(archive, name, path)
                 if name == METRICS_JSONL:
-                    build_table(path, room / METRICS_CSV)
+                    build_table(path, room / METRICS_CSV, form=table_form(self._folder))
                     self._add_file(archive, METRICS_CSV, room / METRICS_CSV)
                     (room / METRICS_CSV).unlink()
                 path.unlink()
