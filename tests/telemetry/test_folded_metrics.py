@@ -93,3 +93,20 @@ def test_so_many_names_are_folded_and_no_more():
         metrics.add({f"of_step_{number}": 1.0})
 
     assert len(metrics.sums) == 1_000
+
+
+@pytest.mark.parametrize("gap", [[], [{}]])
+def test_an_integer_beyond_all_floats_loses_no_other_value(gap):
+    metrics = FoldedMetrics()
+    for fields in [
+        {"epoch": 0.5, "lr": 1e-4},
+        {"epoch": 10**400},
+        *gap,
+        {"epoch": 2, "lr": 2e-4, "own": 0.5},
+        {"own": 10**400},
+    ]:
+        metrics.rows.append(a_row(fields))
+    record = {}
+    metrics.take_into(record)
+
+    assert (record["epoch"], record["lr"], record["lr_max"], record["own"]) == (2, 2e-4, 2e-4, 10**400)

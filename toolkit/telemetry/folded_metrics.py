@@ -51,7 +51,7 @@ class FoldedMetrics:
         self._is_flagged = self._is_flagged or fields.get(NAN_INF_DETECTED) is True
         for name, value in fields.items():
             if isinstance(value, (float, int)) and name not in _NOT_FOLDED:
-                self._sum(name, (value,))
+                self._sum(name, (value,), value)
 
     def take_into(self, record: dict[str, Any]) -> None:
         """Put on `record` what was folded, and begin again.
@@ -70,7 +70,7 @@ class FoldedMetrics:
             if own is None:
                 record[name] = folded.last
             elif isinstance(own, (float, int)):
-                folded.add((own,))
+                folded.add((own,), own)
             if folded.varies and name not in _POSITIONS and varying < _MOST_VARYING:
                 varying += 1
                 for ending, value in folded.spread():
@@ -85,11 +85,17 @@ class FoldedMetrics:
         del self.rows[: len(taken)]
         *columns, own = zip(*taken, strict=True)
         for name, values in zip(COLUMNS, columns, strict=True):
-            absent = values.count(None)
-            if absent < len(values):
-                self._sum(name, [value for value in values if value is not None] if absent else values)
+            if values[0] is None and values.count(None) == len(values):
+                continue
+            try:
+                # Fails where one is None. Looking for None among numbers takes ten times as long.
+                total = _total(values)
+            except TypeError:
+                values = tuple(value for value in values if value is not None)
+                total = _total(values)
+            self._sum(name, values, total)
         found: dict[str, list[float]] = {}
-        for metrics in own:
+        for metrics in filter(None, own):
             for name, value in metrics.items():
                 if name in found:
                     found[name].append(value)
@@ -97,15 +103,15 @@ class FoldedMetrics:
                     found[name] = [value]
         for name, several in found.items():
             # A metric of a name that has a meaning of ours is kept under another, as it is on a record.
-            self._sum(f"x_{name}" if name in RESERVED else name, several)
+            self._sum(f"x_{name}" if name in RESERVED else name, several, _total(several))
 
-    def _sum(self, name: str, values: Sequence[float]) -> None:
+    def _sum(self, name: str, values: Sequence[float], total: float) -> None:
         known = self.sums.get(name)
         if known is None:
             if len(self.sums) >= _MOST_NAMES:
                 return
             known = self.sums[name] = _Sum()
-        known.add(values)
+        known.add(values, total)
 
 
 _NOT_FOLDED: Final = frozenset({"train_loss", NAN_INF_DETECTED, "global_step", "time", "elapsed"})
@@ -126,12 +132,13 @@ class _Sum:
         """Of finite values, as is the total."""
         self.varies = False
 
-    def add(self, values: Sequence[float]) -> None:
+    def add(self, values: Sequence[float], total: float) -> None:
         self.last = values[-1]
-        total = sum(values)
         # Not where one is NaN or infinite, nor where the sum is nearly so.
         if -_LARGEST < total < _LARGEST and -_LARGEST < self.total < _LARGEST:
-            low, high = min(values), max(values)
+            # Sorting compares floats as such, and takes half the time of `min` and `max`.
+            ordered = sorted(values)
+            low, high = ordered[0], ordered[-1]
             if low < self.low:
                 self.low = low
             # A NaN that came before stays the greatest.
@@ -163,6 +170,21 @@ class _Sum:
             if math.isfinite(value) and math.isfinite(self.total + value):
                 self.total += value
                 self.count += 1
+
+
+def _total(values: Sequence[float]) -> float:
+    """Return the sum of numbers.
+
+    Raises:
+        TypeError: one of them is None.
+    """
+    try:
+        return sum(values)
+    except OverflowError:
+        # An integer beyond all floats, among floats.
+        if None in values:
+            raise TypeError("None among the numbers") from None
+        return math.inf
 
 
 def _as_float(value: float) -> float:

@@ -275,7 +275,7 @@ class TelemetryLogger:
             # Plain numbers alone are kept: a tensor would keep its graph.
             gate.last_step = global_step
             gate.losses.append(train_loss)
-            gate.metrics.rows.append(
+            gate.keep_row(
                 (
                     lr,
                     grad_norm,

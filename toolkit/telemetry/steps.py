@@ -36,14 +36,15 @@ class StepGate:
     """
 
     __slots__ = (
-        *("block", "due_at", "high", "last_step", "losses", "low", "metrics", "summed", "write_next"),
-        *("_deviation", "_max", "_mean", "_min", "_sum"),
+        *("block", "due_at", "high", "keep_row", "last_step", "losses", "low", "metrics", "summed"),
+        *("write_next", "_deviation", "_max", "_mean", "_min", "_sum"),
     )
 
     def __init__(self) -> None:
         self.losses: list[float] = []
         self.metrics = FoldedMetrics()
         """What else was given with these steps."""
+        self.keep_row = self.metrics.rows.append
         self.last_step: int = -NEVER
         self.due_at: int = -NEVER
         """The next step that gets a record; far in the past to have the next call looked at closely."""
