@@ -251,6 +251,31 @@ def test_even_what_it_is_known_by_gives_way_where_that_alone_is_too_long():
 # ---------------------------------------------------------------- a line to a record
 
 
+def test_the_bare_words_of_other_programs_are_numbers_that_json_cannot_carry():
+    line = b'{"event": "step", "loss": NaN, "norms": {"a": [1.5, -Infinity]}, "lr": Infinity, "text": "NaN"}'
+    record = decode(line)
+
+    assert record == {
+        "event": "step",
+        "loss": None,
+        "norms": {"a": [1.5, None]},
+        "lr": None,
+        "text": "NaN",
+        "nan_inf_detected": True,
+        "non_finite": {"loss": "NaN", "norms/a/1": "-Infinity", "lr": "Infinity"},
+    }
+    assert decode(encode(record)) == record
+    restored = with_non_finite(record)
+    assert math.isnan(restored["loss"])
+    assert restored["lr"] == math.inf
+
+
+def test_a_line_of_nothing_but_bare_words_has_no_more_names_than_a_record_has_fields():
+    record = decode(b'{"a":[' + b",".join([b"NaN"] * 200_000) + b"]}")
+
+    assert len(record["non_finite"]) <= 4_096
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -262,9 +287,18 @@ def test_even_what_it_is_known_by_gives_way_where_that_alone_is_too_long():
         b'"text"',
         b"5",
         b"NaN",
-        b'{"a":NaN}',
-        b'{"a":Infinity}',
-        b'{"a":-Infinity}',
+        b'{"a":nan}',
+        b'{"a":+Infinity}',
+        b'{"a":NaN',
+        b'{"a":NaN}{"b":2}',
+        b'{"a":NaN,"b":"\\ud800"}',
+        b'{"a":NaN,"b":"\xff"}',
+        b'{"a":NaN,"b":' + b"9" * 30 + b"}",
+        b'{"a":NaN,"b":' + b"9" * 5000 + b"}",
+        b'{"a":NaN,"b":' + b"[" * 32 + b"]" * 32 + b"}",
+        b'{"a":NaN,"b":' + b"[" * 100_000,
+        b'{"a":NaN,' + b",".join(b'"%d":1' % i for i in range(4097)) + b"}",
+        b'[NaN,{"a":1}]',
         b'{"a":1e999}',
         b"{'a':1}",
         b'{"a":1',

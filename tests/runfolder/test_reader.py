@@ -77,7 +77,7 @@ def test_a_torn_last_line_is_left_for_the_next_call(tmp_path):
 
 def test_lines_that_are_no_record_are_counted_and_their_position_kept(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    good, bad = line(0), b'{"seq":1,"loss":NaN}\n'
+    good, bad = line(0), b'{"seq":1,"loss":nan}\n'
     append(path, good + bad + line(2) + b"\x00\x00\n" + line(3))
     chunk = read_from(path)
 

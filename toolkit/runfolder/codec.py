@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -184,13 +185,18 @@ def _take_count(notes: dict[str, str]) -> int:
 def decode(line: bytes) -> Record:
     """Return the record that `line` holds.
 
+    Other programs write the bare words NaN and Infinity, which JSON does not have: these are understood, and become
+    what `encode` makes of such numbers.
+
     Raises:
-        RecordError: the line is not one strict-JSON object, or is nested or filled beyond any record of ours.
+        RecordError: the line is not one JSON object, or is nested or filled beyond any record of ours.
     """
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise RecordError(f"not strict JSON: {error}") from error
+        record = _with_bare_words(line) if b"NaN" in line or b"Infinity" in line else None
+        if record is None:
+            raise RecordError(f"not strict JSON: {error}") from error
     if type(record) is not dict:
         raise RecordError(f"a {type(record).__name__}, not an object")
     # Every level opens with a bracket, and nearly every line has only the one it begins with.
@@ -199,6 +205,25 @@ def decode(line: bytes) -> Record:
     if len(record) > _MAX_KEYS:
         raise RecordError(f"more than {_MAX_KEYS} fields")
     return record
+
+
+def _with_bare_words(line: bytes) -> Any:
+    """Return what is in a line that is JSON but for the words NaN and Infinity; None where it is not."""
+    try:
+        record = json.loads(line)
+        if type(record) is not dict or _depth(record) > _MAX_DEPTH or len(record) > _MAX_KEYS:
+            return None
+        found = dict(islice(_find_non_finite(record, ""), _MAX_KEYS))
+        # Strict in everything else: Python's own parser takes half characters and numbers without end.
+        plain = orjson.loads(orjson.dumps(record))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    named = plain.get(NON_FINITE)
+    return {
+        **plain,
+        NAN_INF_DETECTED: True,
+        NON_FINITE: {**named, **found} if type(named) is dict else found,
+    }
 
 
 def is_nested_too_deeply(value: Any) -> bool:

@@ -235,14 +235,18 @@ def test_a_text_where_a_number_belongs_is_no_number_and_no_crash(field):
     assert_same(parsed, one_by_one(lines))
 
 
-def test_numbers_that_are_not_json_are_bad_lines_either_way():
+def test_the_bare_words_of_other_programs_are_read_either_way():
     lines = plain_lines()
     lines[7] = lines[7].replace(b'"lr":0.0001', b'"lr":NaN')
+    lines[9] = lines[9].replace(b'"lr":0.0001', b'"lr":-Infinity')
     assert b"NaN" in lines[7]
 
     for parsed in (AtOnce().parse(lines), one_by_one(lines)):
-        assert len(parsed.bad) == 1
-        assert parsed.records == 599
+        rates = parsed.metrics["lr"][1]
+        assert (len(parsed.bad), parsed.records) == (0, 600)
+        assert np.flatnonzero(~np.isfinite(rates)).tolist() == [7, 9]
+        assert np.isnan(rates[7])
+        assert rates[9] == -np.inf
 
 
 def test_a_line_over_the_limit_is_a_bad_line_among_many_too():
