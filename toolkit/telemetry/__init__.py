@@ -1,7 +1,21 @@
 """The logger: takes values from a training loop, returns at once, and keeps them in a run folder."""
 
+from typing import TYPE_CHECKING, Any
+
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.sink import MemorySink, Sink
 
 __all__ = ["MemorySink", "OptionsError", "Sink", "TelemetryLogger", "TelemetryOptions"]
+
+_OF_THE_FORK = ("extract_lora_metadata", "extract_model_info", "extract_training_info", "get_run_name")
+"""What scripts that were written for ai-toolkit's telemetry fork import from here."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _OF_THE_FORK:
+            from toolkit.telemetry.compat import fork
+
+            return getattr(fork, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

@@ -59,6 +59,21 @@ _STATUS_OF: Final = {
 
 _NOT_METRICS: Final = frozenset({"metrics", "global_step"})
 
+_WHERE_THE_FORK_IS: Final = (
+    "the logger of ai-toolkit's telemetry fork is in toolkit.telemetry.compat.fork, with all its calls"
+)
+_OPTIONS_OF_THE_FORK: Final = frozenset({"enable_tensorboard", "enable_wandb"})
+_INSTEAD_OF_THE_FORKS: Final = {
+    "check_control_file": f"requests are applied without it, or are in take_requests(); {_WHERE_THE_FORK_IS}",
+    "log_control_change": f"each change is recorded by itself; {_WHERE_THE_FORK_IS}",
+    "run_log_dir": f"it is run_folder; {_WHERE_THE_FORK_IS}",
+    "jsonl_path": f"it is run_folder / 'metrics.jsonl'; {_WHERE_THE_FORK_IS}",
+    "csv_path": f"it is run_folder / 'metrics.csv'; {_WHERE_THE_FORK_IS}",
+    "control_path": f"it is run_folder / 'control.json'; {_WHERE_THE_FORK_IS}",
+    **dict.fromkeys(("enable_tensorboard", "enable_wandb", "tb_writer", "wandb_run"), _WHERE_THE_FORK_IS),
+}
+"""What an AttributeError says of a name that only the fork's logger has."""
+
 _SHUT: Final = StepGate()
 """The gate of a logger that could not be set up: no step passes it."""
 
@@ -74,13 +89,36 @@ class TelemetryLogger:
     def __init__(
         self,
         run_name: str,
-        options: TelemetryOptions | None = None,
-        *,
+        options: TelemetryOptions | str | os.PathLike[str] | None = None,
+        *of_the_fork: Any,
         config: Mapping[str, Any] | None = None,
         sinks: Sequence[Sink] = (),
         clock: Clock | None = None,
         **overrides: Any,
     ) -> None:
+        """Set up the run.
+
+        `options` may also be the log directory alone, as in `TelemetryLogger("greyjacket", "./logs")`.
+
+        Raises:
+            OptionsError: an option is wrong; the message names it, its value and what is allowed.
+        """
+        if of_the_fork or not _OPTIONS_OF_THE_FORK.isdisjoint(overrides):
+            raise OptionsError(
+                "enable_tensorboard and enable_wandb are tensorboard and wandb here, given by name; "
+                f"{_WHERE_THE_FORK_IS}"
+            )
+        if isinstance(options, (str, os.PathLike)):
+            if "log_dir" in overrides:
+                raise OptionsError(
+                    f"telemetry.log_dir is given twice, as {os.fspath(options)!r} and {overrides['log_dir']!r}"
+                )
+            options, overrides = None, {**overrides, "log_dir": options}
+        elif options is not None and not isinstance(options, TelemetryOptions):
+            raise OptionsError(
+                f"the second argument is of the type {type(options).__name__}; it must be the log directory "
+                "or TelemetryOptions, and single options are given by name"
+            )
         if options is None:
             options = TelemetryOptions.from_mapping({}, **overrides)
         elif overrides:
@@ -160,6 +198,12 @@ class TelemetryLogger:
         self._run.start()
         with self.guard.watch("hooking what ends the script"):
             self._run.errors.watch.begin(self._run.errors.book, lambda: self.close("signal"))
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called for what is not there.
+        instead = _INSTEAD_OF_THE_FORKS.get(name)
+        about = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(f"{about}: {instead}" if instead else about, name=name, obj=self)
 
     def _give_up(self) -> None:
         run, self._run = self._run, None
@@ -427,18 +471,25 @@ class TelemetryLogger:
     def log_checkpoint(
         self,
         /,
-        global_step: int,
-        path: str | os.PathLike[str],
+        global_step: int | None = None,
+        path: str | os.PathLike[str] | None = None,
         is_best: bool = False,
         *,
         seconds: float | None = None,
         **fields: Any,
     ) -> None:
-        """Tell of a checkpoint that was saved; its size is looked up."""
+        """Tell of a checkpoint that was saved; its size is looked up.
+
+        `path` may also be called `checkpoint_path`, as the record calls it. A call without one is recorded, too.
+        """
+        if path is None:
+            path = fields.pop("checkpoint_path", None)
+        if global_step is None:
+            global_step = fields.pop("step", None)
         known = {
             "global_step": global_step,
             "checkpoint_path" if isinstance(path, (str, os.PathLike)) else "x_checkpoint_path": path,
-            "bytes": look_at(path, 0.2, self.guard).size,
+            "bytes": None if path is None else look_at(path, 0.2, self.guard).size,
             "is_best": is_best,
         }
         self._live().put(records.CHECKPOINT, {**known, "seconds": seconds, **fields})

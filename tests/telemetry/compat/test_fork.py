@@ -8,12 +8,15 @@ import json
 import math
 import os
 import pickle
+import re
 import time
 
 import pytest
 
+import toolkit.telemetry
 from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import OptionsError
+from toolkit.telemetry import TelemetryLogger as Logger
 from toolkit.telemetry import logger as logger_module
 from toolkit.telemetry.checkpoint_files import look_at
 from toolkit.telemetry.compat.fork import (
@@ -315,3 +318,80 @@ def test_the_parameters_of_a_network_are_counted():
     info = extract_model_info({"name_or_path": "flux"}, StableDiffusion())
 
     assert (info["trainable_params"], info["total_params"]) == (6, 8)
+
+
+# The logger of this package, called as the fork's is.
+
+
+def test_the_helpers_are_where_the_fork_has_them():
+    assert toolkit.telemetry.get_run_name is get_run_name
+    for name in ("extract_lora_metadata", "extract_model_info", "extract_training_info"):
+        assert getattr(toolkit.telemetry, name) is globals()[name]
+    with pytest.raises(AttributeError, match="no attribute 'extract_nothing'"):
+        _ = toolkit.telemetry.extract_nothing
+
+
+def test_the_log_directory_may_come_second(tmp_path):
+    for number, folder in enumerate((str(tmp_path), tmp_path)):
+        with Logger(f"run{number}", folder, **QUIET) as log:
+            log.log_step(1, 0, {"train_loss": 0.5})
+
+        assert log.run_folder == tmp_path / f"run{number}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        (("./logs",), {"log_dir": "./other"}, "log_dir is given twice, as './logs' and './other'"),
+        (({"log_every": 5},), {}, "second argument is of the type dict; it must be the log directory or"),
+        ((5,), {}, "second argument is of the type int"),
+        (("./logs", True), {}, "tensorboard and wandb here, given by name; the logger of ai-toolkit's"),
+        ((), {"enable_wandb": True}, "tensorboard and wandb here, given by name; the logger of ai-toolkit's"),
+    ],
+)
+def test_what_is_given_otherwise_is_said_in_one_line(tmp_path, monkeypatch, arguments, options, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionsError, match=re.escape(said)) as error:
+        Logger("run", *arguments, **options)
+
+    assert "\n" not in str(error.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_only_the_forks_logger_has_is_said_to_be_there(tmp_path):
+    with Logger("run", tmp_path, **QUIET) as log, TelemetryLogger("fork", tmp_path, **QUIET) as fork:
+        there = {name for name in dir(fork) if not name.startswith("_")} - {"telemetry"}
+        missing = sorted(name for name in there if not hasattr(log, name) and name != "log_dir")
+        assert {"check_control_file", "log_control_change", "jsonl_path"} <= set(missing)
+        for name in missing:
+            with pytest.raises(AttributeError, match=r"toolkit\.telemetry\.compat\.fork"):
+                getattr(log, name)
+        with pytest.raises(AttributeError, match="'TelemetryLogger' object has no attribute 'log_nothing'$"):
+            _ = log.log_nothing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names", "kept"),
+    [
+        ((20, "model.safetensors"), {}, (20, "model.safetensors", False)),
+        ((20, "model.safetensors", True), {}, (20, "model.safetensors", True)),
+        ((20,), {"checkpoint_path": "model.safetensors"}, (20, "model.safetensors", False)),
+        (
+            (),
+            {"global_step": 20, "checkpoint_path": "model.safetensors", "is_best": True},
+            (20, "model.safetensors", True),
+        ),
+        ((), {"step": 20, "path": "model.safetensors"}, (20, "model.safetensors", False)),
+        ((20,), {}, (20, None, False)),
+        ((), {"path": "model.safetensors"}, (None, "model.safetensors", False)),
+        ((), {}, (None, None, False)),
+    ],
+)
+def test_a_checkpoint_is_recorded_however_it_is_told_of(tmp_path, arguments, names, kept):
+    with Logger("run", tmp_path, **QUIET) as log:
+        log.log_checkpoint(*arguments, **names)
+    (found,) = read_records(log.run_folder / "metrics.jsonl", "checkpoint")
+
+    assert (found.get("global_step"), found.get("checkpoint_path"), found["is_best"]) == kept
+    assert "step" not in found
+    assert "path" not in found
