@@ -19,9 +19,13 @@ def test_a_checkout_is_attached_to_and_detached_from(checkout, capsys):
     assert capsys.readouterr().out.startswith("Not attached")
 
     assert main(["attach", str(checkout)]) == 0
-    assert "has a telemetry: block" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "has a telemetry: block" in said
+    assert "'import extensions.ai_toolkit_telemetry' goes before 'from toolkit.telemetry import" in said
     assert main(["status", str(checkout)]) == 0
-    assert "for jobs with a telemetry: block" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "for jobs with a telemetry: block" in said
+    assert "'import extensions.ai_toolkit_telemetry' before 'from toolkit.telemetry import" in said
 
     assert main(["attach", str(checkout), "--all-jobs"]) == 0
     assert "All trainings" in capsys.readouterr().out

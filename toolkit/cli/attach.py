@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from toolkit.cli.chosen_run import refuse
-from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, attach
+from toolkit.telemetry.integrations.ai_toolkit.attach import IMPORT_FIRST, AttachError, attach
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,4 +30,8 @@ def run(args: argparse.Namespace) -> int:
     which = "All trainings" if args.all_jobs else "Trainings whose configuration has a telemetry: block"
     print(f"{path} is written. {which} are recorded from now on.")
     print(f"'telemetry detach {args.checkout}' removes it.")
+    print(
+        f"In a script of your own in that folder, '{IMPORT_FIRST[0]}' goes before '{IMPORT_FIRST[1]}': "
+        "'toolkit' is ai-toolkit's package there."
+    )
     return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from toolkit.cli.chosen_run import refuse
-from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, status
+from toolkit.telemetry.integrations.ai_toolkit.attach import IMPORT_FIRST, AttachError, status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     jobs = "every job" if found.all_jobs else "jobs with a telemetry: block"
     print(f"Attached by {found.path}, for {jobs}; the package is looked for in {found.toolkit_folder}.")
+    print(f"A script of your own in it says '{IMPORT_FIRST[0]}' before '{IMPORT_FIRST[1]}'.")
     if not found.is_current:
         print(f"It is of another version or place: 'telemetry attach {args.checkout}' writes it anew.")
     return 0

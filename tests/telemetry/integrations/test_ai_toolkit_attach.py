@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.telemetry.logged import PATIENCE_S, read_records
-from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, attach, detach, status
+from toolkit.telemetry.integrations.ai_toolkit.attach import IMPORT_FIRST, AttachError, attach, detach, status
 from toolkit.telemetry.integrations.ai_toolkit.extension_file import extension_text
 from toolkit.trainer.command import main
 
@@ -193,10 +193,28 @@ def test_a_folder_that_is_no_checkout_is_refused(do, tmp_path):
 
 def test_a_checkout_with_a_telemetry_of_its_own_is_refused(checkout):
     (checkout / "toolkit" / "telemetry.py").touch()
-    with pytest.raises(AttachError, match="of its own"):
+    with pytest.raises(AttachError, match=r"of its own\. Move it away .* read as they are"):
         attach(checkout)
 
     assert not status(checkout).is_there
+
+
+def test_a_script_in_an_attached_checkout_reaches_the_logger_as_it_is_told(checkout):
+    attach(checkout)
+    (checkout / "run.py").write_text(
+        "import sys\n"
+        "import toolkit\n"
+        "assert toolkit.__file__.startswith(sys.path[0])\n"
+        # Without what an editable install of this package finds beside the path.
+        "sys.meta_path[:] = [finder for finder in sys.meta_path if 'editable' not in str(finder).lower()]\n"
+        "try:\n    import toolkit.telemetry\nexcept ModuleNotFoundError:\n    pass\nelse:\n    sys.exit(7)\n"
+        + "\n".join(IMPORT_FIRST)
+        + "\nwith TelemetryLogger('mine', './logs', system=False) as log:\n    log.log_step(1, train_loss=0.5)\n"
+    )
+    finished = start(checkout, "no job")
+
+    assert finished.returncode == 0, finished.stderr
+    assert len(read_records(checkout / "logs" / "mine" / "metrics.jsonl", "step")) == 1
 
 
 # run.py --ai-toolkit

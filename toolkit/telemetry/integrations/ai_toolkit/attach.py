@@ -17,6 +17,11 @@ from toolkit.telemetry.integrations.ai_toolkit.extension_file import (
 )
 
 _MAX_BYTES: Final = 64 * 1024
+IMPORT_FIRST: Final = (
+    f"import extensions.{Path(FILE_NAME).stem}",
+    "from toolkit.telemetry import TelemetryLogger",
+)
+"""What a script of one's own in an attached checkout says: `toolkit` is ai-toolkit's package there."""
 _NOT_A_CHECKOUT: Final = "is no ai-toolkit checkout: it has no jobs/ and toolkit/job.py"
 
 
@@ -54,7 +59,9 @@ def attach(checkout: Path, *, all_jobs: bool = False) -> Path:
     for own in ("telemetry.py", "telemetry"):
         if (checkout / "toolkit" / own).exists():
             raise AttachError(
-                f"{checkout / 'toolkit' / own} is in the way: this checkout has a telemetry of its own"
+                f"{checkout / 'toolkit' / own} is in the way: this checkout has a telemetry of its own. "
+                "Move it away to have its trainings recorded by this package; the folders that it wrote can be read "
+                "as they are"
             )
     path.parent.mkdir(exist_ok=True)
     replace_file(path, extension_text(_our_folder(), all_jobs=all_jobs).encode(), mode=0o644)
