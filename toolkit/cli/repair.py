@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.cli.chosen_run import printable
 from toolkit.runfolder.end_record import settle_manifest
-from toolkit.runfolder.repair import repair_run
+from toolkit.runfolder.repair import Repair, repair_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         if ended is not None:
             print(printable(f"{folder}: run.json now says {ended}, as its end record does"))
-        undeclared = (
-            f", {repair.undeclared} records missing and not declared lost" if repair.undeclared else ""
-        )
-        print(
-            f"{printable(str(folder))}: {repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
-            f"{repair.bad_lines} lines that are no record{undeclared}"
-        )
+        print(f"{printable(str(folder))}: {_done(repair)}")
+        if repair.kept is not None:
+            print(
+                printable(
+                    f"{folder}: the table that was there had more in it than the records; it is {repair.kept.name} now"
+                )
+            )
         for path, user in repair.of_others:
             print(
                 printable(
@@ -61,3 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
                 )
             )
     return 1 if failed else 0
+
+
+def _done(repair: Repair) -> str:
+    if repair.foreign:
+        table = "is left as it is" if repair.left_alone else f"has {repair.rows} rows now"
+        bad = f", {repair.bad_lines} lines that are no record" if repair.bad_lines else ""
+        return f"{repair.foreign} records of another program, which need no repair; metrics.csv {table}{bad}"
+    undeclared = f", {repair.undeclared} records missing and not declared lost" if repair.undeclared else ""
+    return (
+        f"{repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
+        f"{repair.bad_lines} lines that are no record{undeclared}"
+    )

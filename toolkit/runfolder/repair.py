@@ -28,6 +28,7 @@ from toolkit.runfolder.journal import (
     shared_memory_folders,
 )
 from toolkit.runfolder.journal_head import Head, id_key
+from toolkit.runfolder.kept_table import keep_fuller
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, TRASH, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
@@ -86,12 +87,19 @@ class Repair:
     """Journals of this run that belong to another user, with the number of that user."""
     homeless: tuple[Homeless, ...] = field(default=())
     """Journals of killed runs that were here, or beside, and are not any more."""
+    foreign: int = 0
+    """Records that another program wrote, where all are."""
+    left_alone: bool = False
+    """The table is another program's, as are the records, so it was not built again."""
+    kept: Path | None = None
+    """Where the table is that was there, if it had more in it than the records."""
 
 
 def repair_run(folder: Path) -> Repair:
     """Write out what the journals of `folder`'s dead sessions still hold, and build its table again.
 
-    A run that a living process writes is left alone.
+    A run that a living process writes is left alone, and so is the table of a run that another program wrote. A table
+    that has more in it than the records is kept beside the new one.
     """
     records = folder / METRICS_JSONL
     if any(is_being_written(path) for path in (records, *rank_files(folder))):
@@ -114,8 +122,18 @@ def repair_run(folder: Path) -> Repair:
         mode = stat.S_IMODE(records.lstat().st_mode) & 0o666
     except FileNotFoundError:
         return Repair(**about)
-    read = _build_table(records, folder / METRICS_CSV, mode=mode, form=table_form(folder))
-    return Repair(**about, rows=read.count, bad_lines=read.bad_lines, undeclared=read.undeclared)
+    table = folder / METRICS_CSV
+    built = _build_table(records, table, mode=mode, form=table_form(folder), keep=True)
+    read = built.records
+    return Repair(
+        **about,
+        rows=read.count,
+        bad_lines=read.bad_lines,
+        undeclared=read.undeclared,
+        foreign=read.foreign if read.are_foreign else 0,
+        left_alone=built.left_alone,
+        kept=built.kept,
+    )
 
 
 def is_being_written(record_file: Path) -> bool:
@@ -552,40 +570,63 @@ def build_table(
     record_file: Path, table: Path, *, mode: int = PRIVATE.file, form: str = ALL
 ) -> tuple[int, int]:
     """Build `table` from the records alone and put it in place; return its rows and the lines that were no record."""
-    read = _build_table(record_file, table, mode=mode, form=form)
+    read = _build_table(record_file, table, mode=mode, form=form).records
     return read.count, read.bad_lines
 
 
-def _build_table(record_file: Path, table: Path, *, mode: int, form: str) -> _Records:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Built:
+    records: _Records
+    left_alone: bool = False
+    kept: Path | None = None
+
+
+def _build_table(record_file: Path, table: Path, *, mode: int, form: str, keep: bool = False) -> _Built:
+    """Build the table; where `keep`, take nothing away that only the table has which is there."""
     columns = columns_for(form)
     records = _Records(record_file, has_row=columns.has_row)
     for record in records:
         columns.add_new_of(record)
-    # The run may be going on: a record that has come since may have fields that have no column here.
-    records = _Records(record_file, upto_seq=records.last_seq, has_row=columns.has_row)
+    if records.are_foreign:
+        if keep and os.path.lexists(table):
+            return _Built(records=records, left_alone=True)
+        for record in records.of_others():
+            columns.add_new_of(record)
+        rows = records.of_others()
+    else:
+        # The run may be going on: a record that has come since may have fields that have no column here.
+        records = _Records(record_file, upto_seq=records.last_seq, has_row=columns.has_row)
+        rows = iter(records)
+    kept = None
     temporary = table.with_name(f".{table.name}.{os.urandom(6).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | SAFELY, mode)
     try:
         try:
             _give_to_owner(descriptor, record_file)
-            write_rows(descriptor, columns, (columns.parts(record) for record in records))
+            write_rows(descriptor, columns, (columns.parts(record) for record in rows))
         finally:
             os.close(descriptor)
+        if keep:
+            kept = keep_fuller(table, temporary)
         rename_over(temporary, table)
     except BaseException:
         os.unlink(temporary)
         raise
-    return records
+    return _Built(records=records, kept=kept)
 
 
 class _Records:
-    """The records of a file that have a row, each once, in the order of their `seq`; none behind `upto_seq`."""
+    """The records of a file that have a row, each once, in the order of their `seq`; none behind `upto_seq`.
+
+    Records without a number are another program's. They have a row where all are such.
+    """
 
     def __init__(self, path: Path, *, has_row: Callable[[Record], bool], upto_seq: float = math.inf) -> None:
         self._has_row = has_row
         self.count = 0
         self.last_seq = -1
         self.bad_lines = 0
+        self.foreign = 0
         self._absent = 0
         self._declared = 0
         self._path = path
@@ -596,6 +637,25 @@ class _Records:
         """How many numbers no record has, and no `lost` record speaks of."""
         return max(0, self._absent - self._declared)
 
+    @property
+    def are_foreign(self) -> bool:
+        """Whether another program wrote all of them."""
+        return self.foreign > 0 and self.last_seq < 0
+
+    def of_others(self) -> Iterator[Record]:
+        """Yield the records of another program that have a row: as many as there were when they were counted."""
+        left, self.count, cursor = self.foreign, 0, Cursor()
+        while left > 0:
+            chunk = read_from(self._path, cursor)
+            for record in chunk.records[:left]:
+                if self._has_row(record):
+                    self.count += 1
+                    yield record
+            left -= len(chunk.records)
+            if chunk.next_offset == cursor.offset:
+                return
+            cursor = chunk.cursor
+
     def __iter__(self) -> Iterator[Record]:
         cursor = Cursor()
         last_row = -1
@@ -604,6 +664,7 @@ class _Records:
             self.bad_lines += chunk.bad_count
             for record in chunk.records:
                 seq = record.get("seq")
+                self.foreign += type(seq) is not int
                 if type(seq) is not int or seq > self._upto_seq:
                     continue
                 if seq > self.last_seq:

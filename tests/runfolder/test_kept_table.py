@@ -1,0 +1,111 @@
+"""`repair` takes nothing away: a table with more in it than the records stays beside the one that is built."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from toolkit.runfolder import kept_table
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.repair import repair_run
+
+
+def line(seq, **fields):
+    return encode(
+        {"event": "step", "time": 1.7e9 + seq, "seq": seq, "session": 1, "global_step": seq, **fields}
+    )
+
+
+@pytest.fixture
+def repaired(tmp_path):
+    """Return a folder of three records with their table."""
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(line(seq, train_loss=0.5) for seq in range(3)))
+    repair_run(tmp_path)
+    return tmp_path
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def test_a_table_of_the_same_records_is_replaced(repaired):
+    assert repair_run(repaired).kept is None
+    assert names(repaired) == ["metrics.csv", "metrics.jsonl"]
+
+
+def test_a_table_that_lacks_rows_or_was_cut_is_replaced(repaired):
+    whole = (repaired / "metrics.csv").read_text()
+    for cut in (0, 20, whole.index("\n") + 1, len(whole) - 1, len(whole) - 60):
+        (repaired / "metrics.csv").write_text(whole[:cut])
+
+        assert repair_run(repaired).kept is None
+        assert (repaired / "metrics.csv").read_text() == whole
+    assert names(repaired) == ["metrics.csv", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text + text.splitlines()[-1] + "\n",
+        lambda text: text.replace("event,", "note,event,").replace("\nstep,", "\nmine,step,"),
+        lambda text: text.replace("finished", "") + "\x00\n",
+        lambda text: text.replace(",,,", ",7,,", 2).replace("\nstep,", "\nstep,", 1),
+        lambda text: f'{text}step,"{"x" * 200_000}"\n',
+    ],
+    ids=["row", "column", "zeros", "cells", "long"],
+)
+def test_a_table_with_more_in_it_is_kept(repaired, change):
+    built = (repaired / "metrics.csv").read_text()
+    head, newline, rows = built.partition("\n")
+    fuller = change(head + newline + rows)
+    (repaired / "metrics.csv").write_text(fuller)
+    repair = repair_run(repaired)
+
+    assert repair.kept == repaired / "metrics.earlier.csv"
+    assert repair.kept.read_text() == fuller
+    assert (repaired / "metrics.csv").read_text() == built
+    assert repair_run(repaired).kept is None
+
+
+def test_each_one_is_kept_under_a_name_of_its_own(repaired, monkeypatch):
+    def no_second_names(*_):
+        raise PermissionError(1, "no hard links on this file system")
+
+    for number, name in enumerate(("metrics.earlier.csv", "metrics.earlier-2.csv", "metrics.earlier-3.csv")):
+        if number:
+            monkeypatch.setattr(os, "link", no_second_names)
+        with (repaired / "metrics.csv").open("a") as table:
+            table.write(f"step,{number}\n")
+
+        assert repair_run(repaired).kept == repaired / name
+    assert (repaired / "metrics.earlier.csv").read_text().endswith("step,0\n")
+
+
+def test_there_is_an_end_to_how_many_are_kept(repaired, monkeypatch):
+    monkeypatch.setattr(kept_table, "_MOST_KEPT", 1)
+    (repaired / "metrics.earlier.csv").write_text("kept before")
+    fuller = (repaired / "metrics.csv").read_text() + "step,1\n"
+    (repaired / "metrics.csv").write_text(fuller)
+
+    with pytest.raises(FileExistsError, match="earlier tables"):
+        repair_run(repaired)
+    assert (repaired / "metrics.csv").read_text() == fuller
+    assert names(repaired) == ["metrics.csv", "metrics.earlier.csv", "metrics.jsonl"]
+
+
+def test_a_table_whose_records_are_gone_is_kept(repaired):
+    table = (repaired / "metrics.csv").read_bytes()
+    (repaired / "metrics.jsonl").write_bytes(b"")
+
+    assert repair_run(repaired).kept is not None
+    assert (repaired / "metrics.earlier.csv").read_bytes() == table
+
+
+def test_a_table_of_one_endless_line_is_kept_and_not_read(repaired):
+    with (repaired / "metrics.csv").open("wb") as table:
+        table.truncate(2**33)
+    repair = repair_run(repaired)
+
+    assert repair.kept.stat().st_size == 2**33
+    assert (repaired / "metrics.csv").stat().st_size < 2**20
