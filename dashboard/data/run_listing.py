@@ -13,13 +13,14 @@ from typing import Any
 
 from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
 from dashboard.data.words import clean
+from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, parse_line
-from toolkit.runfolder.records import STEP
+from toolkit.runfolder.records import START, STEP, Record
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
 from toolkit.runfolder.step_count import FIRST_STEP
@@ -32,6 +33,11 @@ _SETTLED_NS = 10_000_000_000
 """A folder that is still being filled may get its first file within the same tick of its clock."""
 _MAX_LINKS_NAMED = 20
 _SAMPLE_BYTES = 8 * 1024
+_END_BYTES = 64 * 1024
+_LATEST_TIME = 4e9
+"""Seconds since 1970, in about a century: what is beyond it is no time."""
+_STEP_LINES = (b'{"event":"step"', b'{"event": "step"')
+"""How a step record begins: ours, and one that Python's own writer of JSON wrote."""
 _LOSSES = ("train_loss_mean", "train_loss", "loss")
 
 Signature = tuple[int, ...]
@@ -49,6 +55,22 @@ class Found:
     problem: str | None
     log_time: float | None
     """When the record file was last written, where there is no manifest to tell."""
+    log_ends: LogEnds | None = None
+    """What the first and the last records say, where there is no manifest to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """What both ends of a record file say, where no manifest is beside it: mostly another program's."""
+
+    first_time: float | None = None
+    last_time: float | None = None
+    max_steps: int | None = None
+    step: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    samples_per_sec: float | None = None
 
 
 class RootListing:
@@ -182,6 +204,7 @@ class RootListing:
             labels,
             problem,
             log_at.st_mtime if log_at else None,
+            _read_ends(folder / METRICS_JSONL) if log_at else None,
         )
 
     def _unreadable(self, name: str, folder: Path, problem: str) -> Found:
@@ -199,16 +222,7 @@ def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None
     """
     manifest, labels = found.manifest, found.labels
     if manifest is None:
-        return RunCard(
-            key=found.key,
-            folder=found.folder,
-            name=clean(labels.display_name or found.folder.name),
-            status=_status_without_manifest(found),
-            tags=tuple(clean(tag) for tag in labels.tags or ()),
-            archived=labels.archived,
-            last_sign=found.log_time,
-            problem=found.problem,
-        )
+        return _card_without_manifest(found)
     last_sign = newest[0] if newest else None
     status = work_out_status(manifest, now, last_sign=last_sign)
     if status.name in (LOST, STALLED) and (ended := _ended(found, manifest)) is not manifest:
@@ -275,6 +289,29 @@ def _ended(found: Found, manifest: Manifest) -> Manifest:
     return ended
 
 
+def _card_without_manifest(found: Found) -> RunCard:
+    labels, ends = found.labels, found.log_ends or LogEnds()
+    started, ended = ends.first_time, ends.last_time
+    return RunCard(
+        key=found.key,
+        folder=found.folder,
+        name=clean(labels.display_name or found.folder.name),
+        status=_status_without_manifest(found),
+        tags=tuple(clean(tag) for tag in labels.tags or ()),
+        archived=labels.archived,
+        created=started,
+        last_sign=found.log_time,
+        duration_s=max(0.0, ended - started) if started is not None and ended is not None else None,
+        step=ends.step,
+        max_steps=ends.max_steps,
+        epoch=ends.epoch,
+        loss=ends.loss,
+        lr=ends.lr,
+        samples_per_sec=ends.samples_per_sec,
+        problem=found.problem,
+    )
+
+
 def _status_without_manifest(found: Found) -> Status:
     if found.problem is not None:
         return Status(name=UNREADABLE, why=found.problem, sure=True)
@@ -324,7 +361,7 @@ def trend_of(log: Path, points: int) -> list[float]:
 
 
 def _loss_on(line: bytes) -> float | None:
-    if not line.startswith(b'{"event":"step"'):
+    if not line.startswith(_STEP_LINES):
         return None
     record = parse_line(0, line)
     if isinstance(record, BadLine) or record.get("event") != STEP:
@@ -339,11 +376,57 @@ def read_start(log: Path) -> dict[str, Any]:
     except OSError:
         return {}
     try:
-        line = pread(descriptor, 128 * 1024, 0).split(b"\n", 1)[0]
+        first = _first_record(descriptor)
     finally:
         os.close(descriptor)
-    record = parse_line(0, line)
-    return record if not isinstance(record, BadLine) and record.get("event") == "start" else {}
+    return first if first.get("event") == START else {}
+
+
+def _read_ends(log: Path) -> LogEnds | None:
+    """Return what both ends of `log` say, a few kilobytes of each; None where it cannot be read."""
+    try:
+        descriptor = open_regular(log)
+    except OSError:
+        return None
+    try:
+        first = _first_record(descriptor)
+        size = os.fstat(descriptor).st_size
+        begin = max(0, size - _END_BYTES)
+        lines = pread(descriptor, size - begin, begin).split(b"\n")[1 if begin else 0 : -1]
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    last_time: float | None = None
+    last: Record = {}
+    for line in reversed(lines):
+        record = parse_line(0, line) if line else None
+        if record is None or isinstance(record, BadLine):
+            continue
+        last_time = _moment_in(record) if last_time is None else last_time
+        if record.get("event") == STEP:
+            last = with_non_finite(record)
+            break
+    return LogEnds(
+        first_time=_moment_in(first),
+        last_time=last_time,
+        max_steps=_whole(first.get("max_steps")),
+        step=_whole(last.get("global_step")),
+        epoch=_number(last.get("epoch")),
+        loss=_number(last.get("train_loss")),
+        lr=_number(last.get("lr")),
+        samples_per_sec=_number(last.get("samples_per_sec")),
+    )
+
+
+def _first_record(descriptor: int) -> Record:
+    found = parse_line(0, pread(descriptor, 128 * 1024, 0).split(b"\n", 1)[0])
+    return {} if isinstance(found, BadLine) else found
+
+
+def _moment_in(record: Record) -> float | None:
+    moment = _number(record.get("time"))
+    return moment if moment is not None and 0 < moment < _LATEST_TIME else None
 
 
 def _stat(path: str) -> os.stat_result | None:

@@ -44,7 +44,7 @@ class Refused(ValueError):  # noqa: N818 - the name says what happened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCard:
-    """One run as a list shows it: from its manifest and labels alone, never from its log."""
+    """One run as a list shows it: from its manifest and labels, or without a manifest from both ends of its log."""
 
     key: str
     """What stands in the URL: the folder's name, with the number of its log directory in front from the second on."""

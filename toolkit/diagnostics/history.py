@@ -130,7 +130,7 @@ class _Reading:
             self._notes.append(str(error))
         if manifest is not None and not self._has_policy:
             self._examiner = Examiner(policy_of_run(manifest.diagnostics))
-        self._take_run_folder()
+        self._take_run_folder(manifest)
         return self._result(absolute.name, manifest)
 
     def _result(self, name: str, manifest: Manifest | None) -> Diagnosis:
@@ -162,12 +162,7 @@ class _Reading:
             self._on_records(self._records)
 
     def _take_bare_file(self) -> None:
-        bare = BareFile(self._path)
-        for chunk in bare.chunks():
-            self._endings.take(chunk)
-            self._take(chunk)
-        self._bad_lines = bare.bad_lines
-        self._notes += bare.notes
+        self._take_all_of(BareFile(self._path))
         if not self._records:
             what = "it is empty"
             if self._bad_lines:
@@ -178,8 +173,19 @@ class _Reading:
                 )
             raise NoRecordsError(f"{self._path.name} holds no records: {what}")
 
-    def _take_run_folder(self) -> None:
+    def _take_all_of(self, bare: BareFile) -> None:
+        for chunk in bare.chunks():
+            self._endings.take(chunk)
+            self._take(chunk)
+        self._bad_lines = bare.bad_lines
+        self._notes += bare.notes
+
+    def _take_run_folder(self, manifest: Manifest | None) -> None:
         ranks = self._other_ranks()
+        if manifest is None and not ranks:
+            # Another program's, perhaps: what its file says is the same with or without the folder around it.
+            self._take_all_of(BareFile(rank_file(self._path, 0)))
+            return
         chunks = self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0))
         for chunk in chunks:
             self._take(chunk)

@@ -12,11 +12,13 @@ from toolkit.runfolder.records import Record
 from toolkit.timing.account import Account, account_of, between, together
 from toolkit.timing.lineage import Reach, kept_until
 from toolkit.timing.names import ENTRIES
-from toolkit.timing.record_fields import LONGEST_S, seconds_in, whole
+from toolkit.timing.record_fields import LONGEST_S, moment_in, seconds_in, whole
 from toolkit.timing.session_time import SessionTime
 
 _MOST_SESSIONS: Final = 2_000
 _KEPT_OF_PAST_SESSIONS: Final = 2_000
+_FOREIGN: Final = 0
+"""The session of records that have none: another program wrote them. Ours begin with 1."""
 _RUNNING: Final = "running"
 _NOTABLE_S: Final = 1.0
 
@@ -72,6 +74,7 @@ class LedgerBook:
     def __init__(self) -> None:
         self._sessions: dict[int, SessionTime] = {}
         self._newest: SessionTime | None = None
+        self._foreign = _ForeignClock()
         self._unusable = 0
 
     def take(self, records: Iterable[Record]) -> None:
@@ -82,6 +85,10 @@ class LedgerBook:
             at = record.get("elapsed")
             if not (type(at) is float and 0.0 <= at <= LONGEST_S):
                 at = seconds_in(record, "elapsed")
+                if at is None:
+                    at = self._foreign.elapsed(record)
+                    if at is not None:
+                        record = {**record, "session": _FOREIGN}
                 if at is None:
                     self._unusable += 1
                     continue
@@ -212,6 +219,32 @@ class LedgerBook:
         if self._unusable:
             what = "1 record has" if self._unusable == 1 else f"{self._unusable:,} records have"
             yield f"{what} no usable session or time and could not be counted."
+
+
+class _ForeignClock:
+    """Works out `elapsed` for the records of another program, which have wall times and neither sessions nor numbers.
+
+    All of them are one session. What passes between the last record and a new start is not part of it.
+    """
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._last = 0.0
+        self._before_s = 0.0
+        """Seconds of earlier starts."""
+
+    def elapsed(self, record: Record) -> float | None:
+        """Return the moment of `record`; None where it has no usable time, or is one of ours."""
+        now = None if "seq" in record or "session" in record else moment_in(record, "time")
+        if now is None:
+            return None
+        if self._began is None or record.get("event") == kinds.START:
+            if self._began is not None:
+                self._before_s += self._last - self._began
+            self._began = self._last = now
+        # A clock that was set back does not make the run shorter.
+        self._last = max(self._last, now)
+        return min(LONGEST_S, self._before_s + self._last - self._began)
 
 
 def _of_session(account: Account) -> SessionLedger:
