@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -23,7 +22,6 @@ _ENVELOPE: Final = frozenset(ENVELOPE)
 _MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096
 _NUMBERS: Final = frozenset({float, int, bool})
 _WELL_KNOWN: Final = ("train_loss", *COLUMNS)
-_FLAG_FOR_NUMBER: Final = re.compile(rb'"(?:%b)":[tf]' % "|".join(_WELL_KNOWN).encode())
 _ALWAYS_FETCHED: Final = ("train_loss", "grad_norm")
 _MOST_FETCHED: Final = 8
 """Other tensors of a step without a record that are fetched; each of them takes some microseconds."""
@@ -212,15 +210,7 @@ class StepRecords:
                             total = sum(record.values())
                         except TypeError:
                             total = math.nan
-                        if (
-                            total - total == 0.0
-                            and len(body) < _MAX_PLAIN
-                            # A flag where a number belongs. The one flag that is ours is mostly false.
-                            and not (
-                                (b":true" in body or body.count(b":false") > 1)
-                                and _FLAG_FOR_NUMBER.search(body)
-                            )
-                        ):
+                        if total - total == 0.0 and len(body) < _MAX_PLAIN:
                             seq = intake.next_seq
                             line = usual_line % (seq, body[1:])
                             fill = append(line)
