@@ -136,9 +136,10 @@ class _Sum:
         self.last = values[-1]
         # Not where one is NaN or infinite, nor where the sum is nearly so.
         if -_LARGEST < total < _LARGEST and -_LARGEST < self.total < _LARGEST:
-            # Sorting compares floats as such, and takes half the time of `min` and `max`.
-            ordered = sorted(values)
-            low, high = ordered[0], ordered[-1]
+            low = high = values[0]
+            # Counting equal numbers takes a third of the time of looking for the least and the greatest.
+            if values.count(low) != len(values):
+                low, high = min(values), max(values)
             if low < self.low:
                 self.low = low
             # A NaN that came before stays the greatest.

@@ -329,7 +329,8 @@ class TelemetryLogger:
                     gpu_mem_allocated,
                     gpu_mem_reserved,
                     cpu_mem_rss_mb,
-                    scalars,
+                    # An empty dictionary of each step would be as large as its row.
+                    scalars or None,
                 )
             )
             return

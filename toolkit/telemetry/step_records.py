@@ -198,10 +198,12 @@ class StepRecords:
                             if len(gate.block) >= BLOCK:
                                 gate.learn()
                             if step != last_recorded:
-                                elapsed, away = due_elapsed, times.away + self.left_s
-                                if step > last_recorded >= 0:
-                                    add_speed(record, elapsed, away, step - last_recorded)
-                                last_recorded, last_elapsed, last_away = step, elapsed, away
+                                away = times.away + self.left_s
+                                if "sec_per_step" in record:
+                                    self.samples_fewer = 0.0
+                                elif step > last_recorded >= 0:
+                                    add_speed(record, due_elapsed, away, step - last_recorded)
+                                last_recorded, last_elapsed, last_away = step, due_elapsed, away
                             self.latest = record
                         try:
                             # orjson refuses tensors and arrays, so that what comes through is added up without asking a
