@@ -185,6 +185,47 @@ def test_failures_are_counted_in_a_row_only(following):
     assert seqs(one.sink) == [0, 1, 2]
 
 
+class Away(MemorySink):
+    """A network that is not there for the first so many calls."""
+
+    def __init__(self, times):
+        super().__init__("away")
+        self.left = times
+
+    def write(self, batch):
+        if self.left > 0:
+            self.left -= 1
+            raise ConnectionRefusedError(111, "Connection refused")
+        super().write(batch)
+
+
+def test_a_sink_whose_network_is_away_is_tried_until_it_is_back(following):
+    one = following(Away(9), interval_s=0.001)
+    one.log(3)
+    one.mirror.start()
+
+    assert one.mirror.flush(PATIENCE_S)
+    assert seqs(one.sink) == [0, 1, 2]
+    assert one.off == []
+    assert one.guard.counts == {"writing to away: ConnectionRefusedError": 9}
+
+
+def test_who_waits_for_a_sink_waits_for_no_long_pause(following):
+    one = following(Away(3), interval_s=1_000_000.0)
+    one.log(3)
+    one.mirror.start()
+
+    assert one.mirror.flush(PATIENCE_S)
+    assert seqs(one.sink) == [0, 1, 2]
+
+
+def test_a_pause_has_a_limit_however_long_a_network_is_away(following):
+    one = following(Away(0), interval_s=1.0)
+    one.mirror._failures = 100_000
+
+    assert one.mirror._pause() == mirror_module._MAX_PAUSE_S
+
+
 def test_the_runs_own_table_is_never_switched_off(following):
     one = following(Failing(7), optional=False, interval_s=0.001)
     one.log(1)

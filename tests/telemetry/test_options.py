@@ -58,6 +58,7 @@ def test_a_whole_block_is_taken_over():
         export_spans: {except: [forward, "checkpoint_*"]}
         one_logger_file: spans.jsonl
         otlp: http://localhost:4318/v1/traces
+        otlp_protocol: grpc
         errors: {excepthook: true, output_lines: 5}
         messages: [{to: slack, url_env: SLACK_WEBHOOK, when: [failure]}]
         completions: {interval: 10, buffer: 64}
@@ -105,6 +106,7 @@ WRONG = {
     "export_spans": ["forward", {"only": ["a"], "except": ["b"]}],
     "one_logger_file": ["", 5, None],
     "otlp": ["", "localhost:4318", 5, "ftp://a"],
+    "otlp_protocol": ["", "http/protobuf", "GRPC", 5, True],
     "mode": ["cloud", "LOCAL", None, True],
     "errors": ["yes", 1, ["source"]],
     "messages": ["slack", True, 5],

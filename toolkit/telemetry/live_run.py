@@ -377,6 +377,8 @@ class LiveRun:
             self.recorder.conclude_messages(
                 status=status, reason=reason, failure=failure, timeout_s=at_most(0.6, 0.75)
             )
+        with self._guard.watch("delivering the last spans"):
+            self.recorder.conclude_exports(at_most(0.6, 0.75))
 
     def _put_rest(self) -> None:
         """Write what is still held back: steps that were folded or wait for a device, completions, open spans."""
@@ -552,6 +554,8 @@ class LiveRun:
             "telemetry_errors": self._guard.total,
             **peak_memory(self._guard),
         }
+        if self.recorder.undelivered:
+            totals["undelivered"] = self.recorder.undelivered
         if self._gate.last_step >= 0:
             totals["global_step"] = self._gate.last_step
         return totals

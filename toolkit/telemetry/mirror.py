@@ -13,11 +13,13 @@ from pathlib import Path
 from toolkit.runfolder.reader import Chunk, Cursor, read_from
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.joining import join_thread
-from toolkit.telemetry.sink import Sink
+from toolkit.telemetry.sink import DeliveringSink, Sink
 
 _READ_BYTES = 256 * 1024
 _GIVE_UP_AFTER = 5
 _MAX_PAUSE_S = 30.0
+_MOST_DOUBLINGS = 16
+_URGENT_PAUSE_S = 0.5
 _LOOK_AGAIN_S = 0.05
 _PATIENCE_S = 1.0
 """Seconds that a mirror waits, all in all, for lines to become records again."""
@@ -26,8 +28,9 @@ _PATIENCE_S = 1.0
 class Mirror:
     """Follows `record_file` from `cursor` on for `sink`.
 
-    A sink that fails is tried again after a pause; one that is `optional` and fails five times in a row is switched
-    off, and `on_off` is told why. `caught_up` is called each time that the sink has everything that is in the file.
+    A sink that fails is tried again after a pause. A network or disk that is away (an `OSError`) may come back, so that
+    goes on for as long as the run does. One that is `optional` and fails otherwise five times in a row is switched off,
+    and `on_off` is given the reason. `caught_up` is called each time that the sink has everything that is in the file.
     """
 
     def __init__(
@@ -52,6 +55,9 @@ class Mirror:
         self._caught_up = caught_up
         self._cursor: Cursor | None = None
         self._failures = 0
+        self._faults = 0
+        self._longest_pause_s: float = getattr(sink, "longest_pause_s", _MAX_PAUSE_S)
+        self._urgent_until = 0.0
         self._patience_s = _PATIENCE_S
         self._wake = threading.Event()
         self._closing = False
@@ -72,8 +78,34 @@ class Mirror:
         with self._turns:
             self._asked += 1
             wanted = self._asked
+            self._urgent_until = time.monotonic() + timeout_s
             self._wake.set()
             return self._turns.wait_for(lambda: self._off or self._done >= wanted, timeout_s)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether its last tries have all failed, so that waiting for it is of little use."""
+        return self._optional and self._failures >= _GIVE_UP_AFTER
+
+    def give_up(self, timeout_s: float) -> int:
+        """Hand over nothing more; return how many records of those that its sink delivers have not arrived.
+
+        Counts for `timeout_s`; where the file has more than could be counted in that time, there are more.
+        """
+        self._off = True
+        self._wake.set()
+        sink = self.sink
+        if not isinstance(sink, DeliveringSink):
+            return 0
+        sink.give_up()
+        deadline = time.monotonic() + timeout_s
+        cursor, undelivered = self._cursor or Cursor(self._start_at()), 0
+        while True:
+            chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
+            undelivered += sum(map(sink.is_undelivered, chunk.records))
+            if chunk.next_offset == cursor.offset or time.monotonic() > deadline:
+                return undelivered
+            cursor = chunk.cursor
 
     def close(self, timeout_s: float) -> bool:
         """Hand over what is left, close the sink and stop; False where the sink did not answer in time."""
@@ -111,21 +143,31 @@ class Mirror:
                     self._turns.notify_all()
             if last_turn:
                 return
-            pause = min(self._interval_s * 2**self._failures, _MAX_PAUSE_S)
-            self._wake.wait(pause)
+            self._wake.wait(self._pause())
             self._wake.clear()
+
+    def _pause(self) -> float:
+        doublings: int = 2 ** min(self._failures, _MOST_DOUBLINGS)
+        pause = min(self._interval_s * doublings, self._longest_pause_s)
+        is_urgent = time.monotonic() < self._urgent_until
+        return min(pause, _URGENT_PAUSE_S) if is_urgent else pause
 
     def _follow(self) -> bool:
         """Hand over everything that is in the file; False where the sink failed."""
-        handed = False
+        handed = is_away = False
         with self._guard.watch(f"writing to {self.sink.name}"):
-            self._hand_over()
-            handed = True
+            try:
+                self._hand_over()
+                handed = True
+            except OSError:
+                is_away = True
+                raise
         if handed:
-            self._failures = 0
+            self._failures = self._faults = 0
             return True
         self._failures += 1
-        if self._optional and self._failures >= _GIVE_UP_AFTER:
+        self._faults += not is_away
+        if self._optional and self._faults >= _GIVE_UP_AFTER:
             self._off = True
             self._say_it_is_off(f"it failed {self._failures} times in a row")
         return False

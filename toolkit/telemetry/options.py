@@ -83,7 +83,9 @@ class TelemetryOptions:
     one_logger_file: bool | str = False
     """Whether spans and events also go to a file of OneLogger's form, or to which one."""
     otlp: str | None = None
-    """Where spans are sent by OTLP over HTTP, such as http://localhost:4318/v1/traces."""
+    """Where spans are sent by OTLP, such as http://localhost:4318, or http://localhost:4317 for gRPC."""
+    otlp_protocol: str | None = None
+    """"http" or "grpc"; what OTEL_EXPORTER_OTLP_PROTOCOL says if not set, else "http"."""
     errors: bool | Mapping[str, Any] = True
     """What an error record holds and what is watched for one, such as {excepthook: true, source: true}."""
     messages: Any = ()
@@ -383,6 +385,7 @@ _CHECKS: dict[str, checks.Check] = {
     "export_spans": checks.only_or_except,
     "one_logger_file": checks.file_or_flag,
     "otlp": checks.address,
+    "otlp_protocol": checks.one_of(None, "http", "grpc"),
     "errors": ErrorOptions.check,
     "messages": MessageOptions.check,
     "completions": CompletionOptions.check,

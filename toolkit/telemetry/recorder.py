@@ -23,7 +23,7 @@ from toolkit.runfolder.journal import (
     shared_memory_folders,
 )
 from toolkit.runfolder.journal_head import Owner
-from toolkit.runfolder.layout import ONE_LOGGER_FILE, TENSORBOARD
+from toolkit.runfolder.layout import METRICS_JSONL, ONE_LOGGER_FILE, TENSORBOARD
 from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.process import is_in_container
 from toolkit.runfolder.reader import last_record
@@ -41,7 +41,7 @@ from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.record_file import RecordFile
 from toolkit.telemetry.run_home import RunHome
-from toolkit.telemetry.sink import Sink
+from toolkit.telemetry.sink import DeliveringSink, Sink
 from toolkit.telemetry.writer import Syncer, Writer
 from toolkit.telemetry.writer_lock import WriterLock
 
@@ -113,6 +113,8 @@ class Recorder:
         """Called with an action and an id where a finding asks for something."""
         self.on_incident: Callable[[], None] = _nothing
         """Called where something new is found wrong."""
+        self.undelivered = 0
+        """Spans that collectors have not taken by the end of the run."""
         self.usage_reports: str | None = None
         """What the start record says of usage reports; None where none are asked for."""
         self._findings: tuple[FindingsSink, Mirror] | None = None
@@ -221,14 +223,18 @@ class Recorder:
         self.guard.report("keeping the journal", OSError(f"{why}; the run goes on in {journal.path}"))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there."""
+        """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there.
+
+        Not for a mirror whose network or disk has been away for a while.
+        """
         deadline = time.monotonic() + timeout_s
         self.wait_for_devices(timeout_s)
         done = self._writer.flush(max(0.0, deadline - time.monotonic()))
         # Half of the time at most: a resumed run may still be examining its earlier sessions, and the table waits.
         self.conclude_findings(max(0.0, deadline - time.monotonic()) / 2, is_end=False)
         for mirror in self._mirrors:
-            done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
+            if not mirror.is_away:
+                done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
         return done
 
     def conclude_findings(self, timeout_s: float, *, is_end: bool = True) -> None:
@@ -264,6 +270,27 @@ class Recorder:
         sink.conclude(
             status=status, reason=reason, failure=failure, elapsed_s=self.elapsed(), timeout_s=left_s
         )
+
+    def conclude_exports(self, timeout_s: float) -> None:
+        """Have what is left delivered to collectors, at most `timeout_s`, and say how much was not.
+
+        A run that has ended sends nothing more: what is counted here stays in the record file alone.
+        """
+        exports = [mirror for mirror in self._mirrors if isinstance(mirror.sink, DeliveringSink)]
+        deadline = time.monotonic() + timeout_s
+        if exports:
+            self._writer.flush(timeout_s / 4)
+        for mirror in exports:
+            assert isinstance(mirror.sink, DeliveringSink)
+            has_all = mirror.flush(max(0.0, deadline - time.monotonic()))
+            undelivered = 0 if has_all else mirror.give_up(timeout_s / 4)
+            undelivered += mirror.sink.refused
+            if undelivered:
+                self.undelivered += undelivered
+                self.guard.report(
+                    f"delivering to {mirror.sink.name}",
+                    OSError(f"{undelivered} spans did not arrive there; {METRICS_JSONL} has them"),
+                )
 
     def give_up_messages(self) -> None:
         """Wait for no message any more: somebody does not want to wait for a chat."""
@@ -581,6 +608,7 @@ def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
                     "session_tag": options.session_tag or home.manifest.run_id,
                 },
                 span_filter=span_filter,
+                protocol=options.otlp_protocol,
             )
         )
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from toolkit.runfolder.records import Record
 
@@ -19,6 +19,24 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Make everything taken durable and let go of the destination."""
+        ...
+
+
+@runtime_checkable
+class DeliveringSink(Sink, Protocol):
+    """A sink that sends records over a network, and knows which of them have arrived."""
+
+    @property
+    def refused(self) -> int:
+        """How many the other side would not take at all."""
+        ...
+
+    def is_undelivered(self, record: Record) -> bool:
+        """Say whether `record` is one that it delivers and has not delivered yet; called on another thread."""
+        ...
+
+    def give_up(self) -> None:
+        """Send nothing more, and end a retry that waits; called on another thread."""
         ...
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import socket
 import sys
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,8 +18,9 @@ import pytest
 
 from tests.telemetry.logged import read_records
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry import TelemetryLogger, recorder
 from toolkit.telemetry.exporters.otlp import OtlpError, OtlpExporter, traces_url
+from toolkit.telemetry.exporters.otlp_wire import protocol_of
 from toolkit.telemetry.exporters.span_filter import SpanFilter
 from toolkit.telemetry.options import OptionsError
 from toolkit.timing.history import read_run_time
@@ -33,9 +36,12 @@ A, B, C = "00000000000000aa", "00000000000000bb", "00000000000000cc"
 
 
 class Receiver:
-    """A collector that keeps what it gets; `answers` are the status codes that it gives before it takes anything."""
+    """A collector that keeps what it gets; `answers` are the status codes that it gives before it takes anything.
 
-    def __init__(self, answers=(), body=b""):
+    It never takes a request with a span called `poison`.
+    """
+
+    def __init__(self, answers=(), body=b"", port=0):
         self.requests = []
         self.headers = []
         self.answers = list(answers)
@@ -45,13 +51,15 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 data = self.rfile.read(int(self.headers["Content-Length"]))
-                status = receiver.answers.pop(0) if receiver.answers else 200
+                status = receiver.answers.pop(0) if receiver.answers else 400 if b"poison" in data else 200
                 if status == 200:
                     receiver.headers.append(
                         (self.path, {name.lower(): value for name, value in self.headers.items()})
                     )
                     receiver.requests.append(service.ExportTraceServiceRequest.FromString(data))
                 self.send_response(status)
+                if status == 503:
+                    self.send_header("Retry-After", "0")
                 if status == 302:
                     self.send_header("Location", "/login")
                 self.send_header("Content-Length", str(len(receiver.body)))
@@ -65,20 +73,19 @@ class Receiver:
             def log_message(self, *_):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
 
     @property
     def spans(self):
-        return [
-            span
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
+        """Those that have ended; events that came while theirs was open are in `points`."""
+        return [span for span in spans_in(self.requests) if "event_of" not in attributes(span)]
+
+    @property
+    def points(self):
+        return [span for span in spans_in(self.requests) if "event_of" in attributes(span)]
 
     def close(self):
         self.server.shutdown()
@@ -87,8 +94,8 @@ class Receiver:
 
 
 @contextmanager
-def receiving(*answers, body=b""):
-    receiver = Receiver(answers, body)
+def receiving(*answers, body=b"", port=0):
+    receiver = Receiver(answers, body, port)
     try:
         yield receiver
     finally:
@@ -119,7 +126,41 @@ def event(span_id, name, at, **attributes):
 
 
 def exporter(url, **options):
-    return OtlpExporter(url, service_name="greyjacket", run_id="run-1", timeout_s=PATIENCE_S, **options)
+    options = {"timeout_s": PATIENCE_S, **options}
+    return OtlpExporter(url, service_name="greyjacket", run_id="run-1", **options)
+
+
+def spans_in(requests):
+    return [
+        span
+        for request in requests
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def a_free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def records_of(log):
+    path = log.run_folder / "metrics.jsonl"
+    # Whole lines alone: one may be on its way.
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+QUIET = {"system": False, "csv": False, "control": False, "close_timeout": PATIENCE_S}
 
 
 def attributes(of):
@@ -178,6 +219,10 @@ def test_spans_arrive_with_their_ids_parents_times_attributes_and_events():
         1_700_000_001_500_000_000,
     )
     assert attributes(update) == {"current_iteration": 5, "avg_iteration_time_sec": 0.25}
+    (point,) = receiver.points
+    assert (point.name, point.parent_span_id.hex()) == ("training_metrics_update", A)
+    assert point.start_time_unix_nano == point.end_time_unix_nano == update.time_unix_nano
+    assert attributes(point) == {**attributes(update), "event_of": "any", "session": 1}
     assert len(receiver.requests) == 1
     (resource,) = receiver.requests[0].resource_spans
     assert attributes(resource.resource) == {
@@ -222,7 +267,7 @@ def test_many_spans_go_in_several_requests():
     assert len({one.span_id for one in receiver.spans}) == 1100
 
 
-@pytest.mark.parametrize("status", [400, 404, 500, 503])
+@pytest.mark.parametrize("status", [401, 404, 500])
 def test_what_a_collector_refuses_is_raised_and_sent_again_once(status):
     batch = [span(f"{one:016x}", "x", one, one + 1) for one in range(1, 601)]
     with receiving(200, status) as receiver:
@@ -249,7 +294,7 @@ def test_a_collector_that_is_not_there_is_said():
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OtlpError, match="does not answer: .*refused"):
-            exporter(url).write([span(A, "x", 0, 1)])
+            exporter(url, timeout_s=0.5).write([span(A, "x", 0, 1)])
 
 
 def test_a_collector_that_hangs_is_given_up():
@@ -277,7 +322,7 @@ def test_a_collector_that_talks_nonsense_is_said():
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(OtlpError, match="does not answer"):
-            exporter(f"http://127.0.0.1:{odd.getsockname()[1]}").write([span(A, "x", 0, 1)])
+            exporter(f"http://127.0.0.1:{odd.getsockname()[1]}", timeout_s=0.5).write([span(A, "x", 0, 1)])
         thread.join()
 
 
@@ -395,35 +440,171 @@ def test_the_spans_of_a_real_run_arrive_and_a_resumed_one_sends_nothing_twice(tm
     assert len({one.span_id for one in spans}) == 4
 
 
-def test_a_collector_that_is_down_is_cut_off_and_that_is_said_once(tmp_path, caplog):
-    options = {"log_dir": tmp_path, "system": False, "csv": False, "control": False}
-    options["close_timeout"] = PATIENCE_S
-    with receiving(*[500] * 100) as receiver:
-        log = TelemetryLogger("r", **options, sinks=[exporter(receiver.url)])
-        with log.span("validation_loop"):
+def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(recorder, "_MIRROR_INTERVAL_S", 0.01)
+    port = a_free_port()
+    # Shorter than the first pause of OpenTelemetry's exporter: each try fails at once.
+    sink = exporter(f"http://127.0.0.1:{port}", timeout_s=0.5)
+    log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])
+    names = [f"encode {number}" for number in range(200)]
+    for name in names[:100]:
+        with log.span(name):
             pass
-        records = log.run_folder / "metrics.jsonl"
-        deadline = time.monotonic() + PATIENCE_S
-        while not records.exists() or "otlp is off" not in records.read_text():
-            assert time.monotonic() < deadline
-            log.flush(0.05)
-        with log.span("validation_loop"):
+    wait_for(lambda: log.guard.counts.get("writing to otlp: OtlpError", 0) > 6)
+    # A script that flushes does not wait for what is away.
+    assert log.flush(10 * PATIENCE_S)
+    with receiving(port=port) as receiver:
+        for name in names[100:]:
+            with log.span(name):
+                pass
+        log.close()
+
+    # A try that took too long may have arrived all the same.
+    assert {one.name for one in receiver.spans} == set(names)
+    assert "undelivered" not in records_of(log)[-1]
+    assert "otlp is off" not in (log.run_folder / "metrics.jsonl").read_text()
+    assert caplog.text.count("writing to otlp failed") == 1
+    assert {found.name for found in caplog.records} == {"toolkit.telemetry"}
+
+
+def test_events_arrive_while_their_span_is_open(tmp_path):
+    with receiving() as receiver:
+        with TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[exporter(receiver.url)]) as log:
+            with log.span("application"), log.span("training_loop") as loop:
+                for step in range(3):
+                    loop.event("training_metrics_update", current_iteration=step)
+                wait_for(lambda: len(receiver.points) == 3)
+                assert receiver.spans == []
+
+    assert [attributes(point)["current_iteration"] for point in receiver.points] == [0, 1, 2]
+    training_loop, application = receiver.spans
+    assert {point.parent_span_id for point in receiver.points} == {training_loop.span_id}
+    assert [one.name for one in training_loop.events] == ["training_metrics_update"] * 3
+    assert (training_loop.name, application.name) == ("training_loop", "application")
+
+
+def test_a_collector_that_is_busy_when_the_run_ends_is_asked_again(tmp_path):
+    with receiving(503, 503) as receiver:
+        with TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[exporter(receiver.url)]) as log:
+            with log.span("application"):
+                pass
+
+    assert receiver.answers == []
+    assert [one.name for one in receiver.spans] == ["application"]
+    assert "undelivered" not in records_of(log)[-1]
+
+
+def test_what_no_collector_has_taken_by_the_end_is_counted_and_said(tmp_path, caplog):
+    sink = exporter(f"http://127.0.0.1:{a_free_port()}", timeout_s=0.5)
+    options = {**QUIET, "close_timeout": 2.0}
+    with TelemetryLogger("r", log_dir=tmp_path, **options, sinks=[sink]) as log:
+        for _ in range(7):
+            with log.span("validation_loop") as loop:
+                loop.event("tick")
+        wait_for(lambda: sum(record["event"] == "span" for record in records_of(log)) == 7)
+
+    records = records_of(log)
+    assert records[-1]["undelivered"] == 7
+    said = "7 spans did not arrive there; metrics.jsonl has them"
+    assert [said in str(record.get("message")) for record in records].count(True) == 1
+    assert caplog.text.count(said) == 1
+
+
+def test_a_span_that_a_collector_never_takes_holds_up_no_other(tmp_path):
+    names = [f"encode {number}" for number in range(30)]
+    with receiving() as receiver:
+        with TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[exporter(receiver.url)]) as log:
+            for name in [*names[:20], "poison", *names[20:]]:
+                with log.span(name):
+                    pass
+
+    assert [one.name for one in receiver.spans] == names
+    assert records_of(log)[-1]["undelivered"] == 1
+
+
+# ---------------------------------------------------------------- gRPC
+
+
+class GrpcReceiver:
+    """The same over gRPC; it never takes a request with a span called `poison`."""
+
+    def __init__(self, port=0):
+        grpc = pytest.importorskip("grpc")
+        service_grpc = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc")
+        self.requests, self.metadata = [], []
+        receiver = self
+
+        class Service(service_grpc.TraceServiceServicer):
+            def Export(self, request, context):
+                if any(one.name == "poison" for one in spans_in([request])):
+                    context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no poison")
+                receiver.metadata.append(dict(context.invocation_metadata()))
+                receiver.requests.append(request)
+                return service.ExportTraceServiceResponse()
+
+        self._pool = ThreadPoolExecutor(2)
+        self._server = grpc.server(self._pool)
+        service_grpc.add_TraceServiceServicer_to_server(Service(), self._server)
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self._server.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._server.stop(None).wait()
+        self._pool.shutdown()
+
+
+def test_spans_arrive_over_grpc_and_one_that_is_refused_holds_up_no_other(tmp_path):
+    names = [f"encode {number}" for number in range(10)]
+    with GrpcReceiver() as receiver:
+        sink = exporter(f"http://me:s3cret@127.0.0.1:{receiver.port}/any/path", protocol="grpc")
+        with TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink]) as log:
+            for name in [*names[:5], "poison", *names[5:]]:
+                with log.span(name):
+                    pass
+
+    assert [one.name for one in spans_in(receiver.requests)] == names
+    assert {one["authorization"] for one in receiver.metadata} == {
+        "Basic " + base64.b64encode(b"me:s3cret").decode()
+    }
+    assert records_of(log)[-1]["undelivered"] == 1
+
+
+def test_a_collector_that_comes_late_gets_everything_over_grpc(tmp_path, caplog, monkeypatch):
+    pytest.importorskip("grpc")
+    monkeypatch.setattr(recorder, "_MIRROR_INTERVAL_S", 0.01)
+    port = a_free_port()
+    sink = exporter(f"http://127.0.0.1:{port}", protocol="grpc", timeout_s=0.5)
+    log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])
+    with log.span("early"):
+        pass
+    wait_for(lambda: log.guard.counts.get("writing to otlp: OtlpError", 0) > 6)
+    with GrpcReceiver(port) as receiver:
+        with log.span("late"):
             pass
         log.close()
-        asked = 100 - len(receiver.answers)
 
-    assert asked == 5
-    assert records.read_text().count("otlp is off: it failed 5 times in a row") == 1
-    assert caplog.text.count("otlp failed") == 1
+    assert {one.name for one in spans_in(receiver.requests)} == {"early", "late"}
+    assert "does not answer: UNAVAILABLE" in caplog.text
+    assert {found.name for found in caplog.records} == {"toolkit.telemetry"}
+
+
+def test_the_protocol_is_the_options_or_the_environments():
+    assert protocol_of(None, {}) == "http"
+    assert protocol_of("grpc", {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}) == "grpc"
+    assert protocol_of(None, {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}) == "grpc"
+    assert protocol_of("http", {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}) == "http"
+    assert traces_url("https://host:4317/v1/traces?x=1", "grpc") == "https://host:4317"
 
 
 def test_a_login_in_the_address_is_sent_as_one_and_shown_nowhere():
     with receiving() as receiver:
         address = receiver.url.replace("//", "//me:s3cret%21@")
-        exporter = OtlpExporter(address, service_name="run", run_id="r", timeout_s=PATIENCE_S)
-        exporter.write([span(A, "training_loop", 0.0, 1.0)])
+        exporter(address).write([span(A, "training_loop", 0.0, 1.0)])
     with pytest.raises(OtlpError) as failure:
-        exporter.write([span(B, "training_loop", 0.0, 1.0)])
+        exporter(address, timeout_s=0.5).write([span(B, "training_loop", 0.0, 1.0)])
 
     [(_, headers)] = receiver.headers
     assert headers["authorization"] == "Basic " + base64.b64encode(b"me:s3cret!").decode()

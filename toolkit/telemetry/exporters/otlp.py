@@ -1,49 +1,49 @@
-"""Spans and events to an OpenTelemetry collector, by OTLP over HTTP."""
+"""Spans and events to an OpenTelemetry collector, by OTLP over HTTP or gRPC."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import http.client
-import logging
 import os
 import socket
-import ssl
-import urllib.error
-import urllib.request
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit, urlunsplit
 
-from toolkit.runfolder.records import SPAN, SPAN_EVENT, START, TAGS, Record
+from toolkit.runfolder.records import SPAN, SPAN_EVENT, SPAN_START, START, TAGS, Record
+from toolkit.telemetry.exporters.otlp_wire import (
+    INSTALL,
+    OtlpError,
+    OtlpRefusalError,
+    Wire,
+    make_wire,
+    protocol_of,
+    traces_url,
+)
 from toolkit.telemetry.exporters.span_attributes import plain_attributes
 from toolkit.telemetry.exporters.span_filter import SpanFilter, SpanSelection
-from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.privacy.masking import Masker
 
-_log = logging.getLogger("toolkit.telemetry")
-
-INSTALL: Final = 'pip install "ai-toolkit-telemetry[otlp]"'
+__all__ = ["OtlpError", "OtlpExporter", "traces_url"]
 
 _TAGS: Final = ("perf_tag", "session_tag")
 _SPANS_A_REQUEST: Final = 512
 _EVENTS_A_SPAN: Final = 1_000
 _EVENTS_KEPT: Final = 50_000
+_LONG_SPANS_KEPT: Final = 10_000
 _TIMEOUT_S: Final = 5.0
-_LONGEST_ANSWER: Final = 64 * 1024
-
-
-class OtlpError(OSError):
-    """The collector did not take what it was sent; the message says why."""
 
 
 class OtlpExporter:
     """Sends the spans of a run to `endpoint`, as one trace whose id comes from the run's.
 
-    A span goes when it has ended, with its own id, its parent's, its attributes and its events. Each request is sent
-    once: whoever called tries again. Secrets are masked. `endpoint` is the collector (`http://host:4318`) or the
-    whole address of its traces; a login stands in it, or in a header of `OTEL_EXPORTER_OTLP_HEADERS`. `resource` is
-    what else there is to say of the session as a whole.
+    A span is sent when it has ended, with its own id, its parent's, its attributes and its events. The events of a span
+    that is open for a while are also sent while it is open, each as a span without a length: what a collector hears of
+    a training then does not wait for the end of the training. Secrets are masked.
+
+    OpenTelemetry's own exporter makes the requests, with its retries. Whatever it did not deliver is sent again, first,
+    with the next batch. `endpoint` is the collector (`http://host:4318`, or `http://host:4317` for gRPC) or the whole
+    address of its traces; a login is in it, or in a header of `OTEL_EXPORTER_OTLP_HEADERS`. `resource` is what else
+    there is to say of the session as a whole.
     """
 
     name = "otlp"
@@ -57,27 +57,37 @@ class OtlpExporter:
         resource: Mapping[str, Any] | None = None,
         span_filter: SpanFilter | None = None,
         timeout_s: float = _TIMEOUT_S,
+        protocol: str | None = None,
     ) -> None:
         """Make an exporter; nothing is sent yet.
 
         Raises:
             OptionsError: `endpoint` is not an http or https address.
         """
-        self._url, self._login = _without_login(traces_url(endpoint))
+        self._protocol = protocol_of(protocol, os.environ)
+        self._url = traces_url(endpoint, self._protocol)
         about = {"service.name": service_name, "run.id": run_id, "host.name": socket.gethostname()}
         self._resource = {**about, **(resource or {})}
         self._trace_id = int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=16).digest(), "big")
         self._timeout_s = timeout_s
-        self._spans = SpanSelection(span_filter)
+        self._filter = span_filter or SpanFilter()
+        self._spans = SpanSelection(self._filter)
         self._events: dict[str, list[Record]] = {}
         self._events_left_out: dict[str, int] = {}
         self._events_kept = 0
-        self._unsent: list[Any] = []
-        self._has_said_refused = False
+        self._long: dict[str, None] = {}
+        """Spans that are open and have said so, the oldest first."""
+        self._unsent: deque[tuple[int | None, Any]] = deque()
+        """What waits to be sent, and the number of the record it ends with; None for an event."""
+        self._piece = _SPANS_A_REQUEST
+        self._delivered = -1
+        self._refused = 0
         self._otel: _OpenTelemetry | None = None
+        self._wire: Wire | None = None
+        self._has_given_up = False
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Send the spans that ended in `batch`.
+        """Send the spans that ended in `batch`, and the events of those that are open.
 
         Raises:
             ModuleNotFoundError: OpenTelemetry is not installed.
@@ -86,7 +96,8 @@ class OtlpExporter:
         for record in batch:
             if record.get("event") in (START, TAGS):
                 self._take_tags(record)
-        self._send(self._spans.take(batch))
+        self._prepare(self._spans.take(batch))
+        self._send()
 
     def close(self) -> None:
         """Send what was still held back, unless the collector has just not taken what came before.
@@ -94,8 +105,12 @@ class OtlpExporter:
         Raises:
             OtlpError: the collector did not take it.
         """
-        if not self._unsent:
-            self._send(self._spans.rest())
+        try:
+            if not self._unsent and not self._has_given_up:
+                self._prepare(self._spans.rest())
+                self._send()
+        finally:
+            self.give_up()
 
     def _take_tags(self, record: Record) -> None:
         """Say from here on what the session is called since this record."""
@@ -105,22 +120,76 @@ class OtlpExporter:
             if self._otel is not None:
                 self._otel.describe(self._resource)
 
-    def _send(self, records: Sequence[Record]) -> None:
+    def give_up(self) -> None:
+        """Send nothing more, and end a retry that waits; may be called on another thread."""
+        has_given_up, self._has_given_up = self._has_given_up, True
+        if self._wire is not None and not has_given_up:
+            self._wire.give_up()
+
+    @property
+    def refused(self) -> int:
+        """Spans that the collector would not take at all."""
+        return self._refused
+
+    def is_undelivered(self, record: Record) -> bool:
+        """Say whether a record is that of a span that has not been delivered yet; may be called on another thread."""
+        seq, name = record.get("seq"), record.get("name")
+        if record.get("event") != SPAN or not isinstance(seq, int) or not isinstance(name, str):
+            return False
+        return seq > self._delivered and self._filter.takes(name)
+
+    def _prepare(self, records: Sequence[Record]) -> None:
         masker = Masker()
         for record in records:
             event = record.get("event")
-            if event == SPAN_EVENT:
+            if event == SPAN_START:
+                if record["id"] not in self._long:
+                    self._long[record["id"]] = None
+                    if len(self._long) > _LONG_SPANS_KEPT:
+                        del self._long[next(iter(self._long))]
+                    for earlier in self._events.get(record["id"], ()):
+                        self._put(None, self._ready().point(earlier, masker))
+            elif event == SPAN_EVENT:
                 self._keep_event(record)
+                if record["span_id"] in self._long:
+                    self._put(None, self._ready().point(record, masker))
             elif event == SPAN:
-                self._otel = self._otel or _OpenTelemetry(self._resource, self._trace_id)
                 events = self._take_events(record["id"])
                 left_out = self._events_left_out.pop(record["id"], 0)
-                self._unsent.append(self._otel.span(record, events, left_out, masker))
-        while self._unsent:
-            assert self._otel is not None
-            piece = self._unsent[:_SPANS_A_REQUEST]
-            self._post(self._otel.encode(piece))
-            del self._unsent[: len(piece)]
+                self._long.pop(record["id"], None)
+                self._put(record["seq"], self._ready().span(record, events, left_out, masker))
+
+    def _put(self, seq: int | None, span: Any) -> None:
+        self._unsent.append((seq, span))
+
+    def _ready(self) -> _OpenTelemetry:
+        if self._otel is None:
+            self._otel = _OpenTelemetry(self._resource, self._trace_id)
+        return self._otel
+
+    def _send(self) -> None:
+        while self._unsent and not self._has_given_up:
+            if self._wire is None:
+                self._wire = make_wire(self._url, self._protocol, timeout_s=self._timeout_s)
+            count = min(self._piece, len(self._unsent))
+            try:
+                self._wire.send([self._unsent[number][1] for number in range(count)])
+            except OtlpRefusalError as refusal:
+                if count > 1:
+                    # One of them may be what it does not take, or all of them too much at once.
+                    self._piece = count // 2
+                    continue
+                if not refusal.is_final:
+                    raise
+                self._refused += self._unsent[0][0] is not None
+            self._forget(count)
+            self._piece = min(_SPANS_A_REQUEST, 2 * self._piece)
+
+    def _forget(self, count: int) -> None:
+        for _ in range(count):
+            seq, _ = self._unsent.popleft()
+            if seq is not None:
+                self._delivered = seq
 
     def _keep_event(self, record: Record) -> None:
         kept = self._events.setdefault(record["span_id"], [])
@@ -136,71 +205,13 @@ class OtlpExporter:
         self._events_kept -= len(events)
         return events
 
-    def _post(self, body: bytes) -> None:
-        headers = {"Content-Type": "application/x-protobuf", **self._login, **_headers(os.environ)}
-        request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")  # noqa: S310
-        opener = urllib.request.build_opener(_NoRedirects, *_tls(self._url, os.environ))
-        try:
-            with opener.open(request, timeout=self._timeout_s) as answer:
-                body = answer.read(_LONGEST_ANSWER)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise OtlpError(f"{self._shown_url} answers {error.code} {error.reason}") from error
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-            raise OtlpError(f"{self._shown_url} does not answer: {reason}") from error
-        except ValueError:
-            # Python's own message has the header in it, and that may be a password.
-            raise OtlpError("a header of OTEL_EXPORTER_OTLP_HEADERS has letters that none may have") from None
-        self._say_what_was_refused(body)
-
-    def _say_what_was_refused(self, answer: bytes) -> None:
-        """Tell, once, that a collector took only a part: it says so itself, and wants nothing of it again."""
-        assert self._otel is not None
-        refused, why = self._otel.refused(answer)
-        if refused and not self._has_said_refused:
-            self._has_said_refused = True
-            _log.warning("[telemetry] %s refused %d spans: %s", self._shown_url, refused, why)
-
-    @property
-    def _shown_url(self) -> str:
-        """The address without what may be secret in it."""
-        return self._url.partition("?")[0].partition("#")[0]
-
-
-def traces_url(endpoint: str) -> str:
-    """Return where traces are sent: to `endpoint`, or to the usual path of a collector if it names none.
-
-    Raises:
-        OptionsError: it is not an http or https address.
-    """
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise OptionsError(
-            f"otlp is {endpoint!r}; it must be an http or https address such as http://localhost:4318"
-        )
-    return urlunsplit(parts._replace(path="/v1/traces")) if parts.path in ("", "/") else endpoint
-
-
-def _without_login(url: str) -> tuple[str, dict[str, str]]:
-    """Return an address without the login that may stand in it, and the header that says it instead."""
-    parts = urlsplit(url)
-    login, _, host = parts.netloc.rpartition("@")
-    if not login:
-        return url, {}
-    given = base64.b64encode(unquote(login).encode()).decode()
-    return urlunsplit(parts._replace(netloc=host)), {"Authorization": f"Basic {given}"}
-
 
 class _OpenTelemetry:
-    """OpenTelemetry's own spans and their encoding, imported for whoever exports some."""
+    """OpenTelemetry's own spans, imported for whoever exports some."""
 
     def __init__(self, resource: Mapping[str, Any], trace_id: int) -> None:
         try:
-            from google.protobuf.message import DecodeError
             from opentelemetry import trace
-            from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-            from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
             from opentelemetry.sdk import trace as sdk
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -208,9 +219,6 @@ class _OpenTelemetry:
             raise ModuleNotFoundError(f"otlp needs OpenTelemetry: {INSTALL} ({error})") from error
         self._trace = trace
         self._sdk = sdk
-        self._encode = encode_spans
-        self._answer = ExportTraceServiceResponse
-        self._not_a_message = DecodeError
         self._make_resource = Resource
         self.describe(resource)
         self._scope = InstrumentationScope("ai-toolkit-telemetry")
@@ -249,18 +257,23 @@ class _OpenTelemetry:
             instrumentation_scope=self._scope,
         )
 
-    def encode(self, spans: Sequence[Any]) -> bytes:
-        """Return the body of a request."""
-        body: bytes = self._encode(spans).SerializeToString()
-        return body
-
-    def refused(self, answer: bytes) -> tuple[int, str]:
-        """Return how many spans the collector says that it refused, and why."""
-        try:
-            partial = self._answer.FromString(answer).partial_success
-        except self._not_a_message:
-            return 0, ""
-        return partial.rejected_spans, partial.error_message[:500]
+    def point(self, event: Record, masker: Masker) -> Any:
+        """Return an event of a span that is still open, as a span below it that takes no time."""
+        moment = _nanoseconds(event["time"])
+        return self._sdk.ReadableSpan(
+            name=event["name"],
+            context=self._context(f"{event['span_id']} {event.get('session')} {event['seq']}"),
+            parent=self._context(event["span_id"]),
+            resource=self._resource,
+            attributes={
+                **plain_attributes(masker.mask(event.get("attributes"))),
+                "event_of": event["span"],
+                **{name: event[name] for name in ("session", "rank") if event.get(name) is not None},
+            },
+            start_time=moment,
+            end_time=moment,
+            instrumentation_scope=self._scope,
+        )
 
     def _context(self, span_id: str) -> Any:
         return self._trace.SpanContext(
@@ -294,28 +307,3 @@ def _as_number(span_id: str) -> int:
     if 0 < number < 2**64 and len(span_id) == 16:
         return number
     return int.from_bytes(hashlib.blake2b(span_id.encode(), digest_size=8).digest(), "big")
-
-
-def _headers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that the environment asks for: `name=value` pairs between commas, percent-encoded."""
-    given = environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
-    pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
-    return {unquote(name).strip(): unquote(value).strip() for name, _, value in pairs}
-
-
-def _tls(url: str, environ: Mapping[str, str]) -> list[urllib.request.HTTPSHandler]:
-    """Return how to tell who answers: the machine's own certificates, or the file that the environment names."""
-    if not url.startswith("https:"):
-        return []
-    certificates = environ.get("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE") or environ.get(
-        "OTEL_EXPORTER_OTLP_CERTIFICATE"
-    )
-    context = ssl.create_default_context(cafile=certificates or None)
-    return [urllib.request.HTTPSHandler(context=context)]
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A page that asks for a login is no collector; following it there would look like success."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Go nowhere else."""

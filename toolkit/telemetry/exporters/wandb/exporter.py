@@ -32,6 +32,8 @@ class WandbExporter:
     """
 
     name = "wandb"
+    longest_pause_s = 300.0
+    """Each try starts a process, which costs some seconds of a core."""
 
     def __init__(
         self,
