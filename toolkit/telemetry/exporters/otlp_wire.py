@@ -8,6 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -155,13 +156,16 @@ class _Http:
             endpoint=url, headers=dict(headers), timeout=timeout_s, session=session
         )
         self._success = SpanExportResult.SUCCESS
+        self._failure = requests.RequestException
         self._parse = ExportTraceServiceResponse.FromString
         self._listening = _Listening(trace_exporter.__name__)
         self._has_said_refused = False
 
     def send(self, spans: Sequence[Any]) -> None:
         self._last.forget()
-        with self._listening:
+        result = None
+        # Older exporters raise what newer ones log; why it failed is known.
+        with self._listening, suppress(self._failure):
             result = self._exporter.export(spans)
         status, why = self._last.status, self._last.why
         if status is None:
