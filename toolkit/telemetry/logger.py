@@ -94,6 +94,7 @@ class TelemetryLogger:
         config: Mapping[str, Any] | None = None,
         sinks: Sequence[Sink] = (),
         clock: Clock | None = None,
+        rank: Rank | None = None,
         **overrides: Any,
     ) -> None:
         """Set up the run.
@@ -144,6 +145,7 @@ class TelemetryLogger:
         self._for_steps: tuple[Callable[[], float], Callable[[], float], float, Callable[..., None]]
         self.guard.strict = options.strict
         self._clock = clock or SystemClock()
+        self._rank = rank
         is_set_up = False
         try:
             with self.guard.watch_but_for(OptionsError, "setting up the run"):
@@ -161,7 +163,7 @@ class TelemetryLogger:
         options = self._options = without_secrets(self._options)
         self.run_name = mask_text(str(run_name))
         clock = self._clock
-        rank = find_rank()
+        rank = self._rank or find_rank()
         home = self._find_home(rank, clock) if options.enabled else None
         if home is None:
             self._become_inert()

@@ -396,6 +396,71 @@ def test_where_nothing_is_to_be_written_nothing_is(tmp_path, monkeypatch, how):
     assert guard.total == 0
 
 
+ON_A_RANK = """
+    import os
+    from toolkit.telemetry.integrations.one_logger import RunFolderExporter
+
+    chosen = sys.argv[1]
+    if chosen != "as it comes":
+        config.enable_for_current_rank = os.environ["RANK"] in chosen.split()
+    provider.with_base_config(config).with_exporter(RunFolderExporter(log_dir="logs", **quiet))
+    provider.with_export_customization(ExportCustomizationMode.BLACKLIST_SPANS, ["nothing"])
+    provider.configure_provider()
+    callbacks.on_app_start()
+    callbacks.on_train_start(train_iterations_start=0)
+    for step in range(6):
+        callbacks.on_training_single_iteration_start()
+        callbacks.on_training_single_iteration_end()
+    print("has begun", flush=True)
+    sys.stdin.readline()
+    callbacks.on_train_end()
+    callbacks.on_app_end()
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "started", "recorded_by"),
+    [
+        pytest.param("2", [0, 1, 2], 2, id="the last rank alone, as Megatron has it"),
+        pytest.param("0 2", [2, 0, 1], 2, id="the first and the last, and the last comes first"),
+        pytest.param("as it comes", [1, 0, 2], 0, id="every rank"),
+    ],
+)
+def test_one_rank_records_of_those_on_which_one_logger_is_on(tmp_path, chosen, started, recorded_by):
+    root = Path(__file__).resolve().parents[3]
+    prologue = textwrap.dedent(PROLOGUE).rpartition("provider =")[0]
+    script = prologue + "provider = TrainingTelemetryProvider.instance()\n" + textwrap.dedent(ON_A_RANK)
+    launch = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "PYTHONPATH": str(root)}
+    jobs = {}
+    try:
+        for rank in started:
+            jobs[rank] = subprocess.Popen(
+                [sys.executable, "-c", script, chosen],
+                cwd=tmp_path,
+                env={**os.environ, **launch, "RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            # One after another, and all of them at the same time.
+            while "has begun" not in (line := jobs[rank].stdout.readline()):
+                assert line, jobs[rank].communicate()
+        for job in jobs.values():
+            said = job.communicate("", timeout=100)
+            assert job.returncode == 0, said
+    finally:
+        for job in jobs.values():
+            job.kill()
+            job.communicate()
+
+    (run,) = (tmp_path / "logs").iterdir()
+    records = read_records(run / "metrics.jsonl")
+    assert json.loads((run / "run.json").read_text())["pid"] == jobs[recorded_by].pid
+    assert sum(record["event"] == "span" for record in records) >= 2
+    assert [record["global_step"] for record in records if record["event"] == "step"] == [2, 5]
+
+
 def test_nothing_raises_into_one_logger_and_nothing_is_made_before_it_begins(tmp_path):
     from nv_one_logger.core.event import Event
     from nv_one_logger.core.span import Span

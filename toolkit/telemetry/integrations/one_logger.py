@@ -19,6 +19,8 @@ from toolkit.runfolder.records import ERROR
 from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.rank_claim import RankClaim, may_record
+from toolkit.telemetry.ranks import Rank, find_rank
 from toolkit.telemetry.spans import AnySpan
 from toolkit.timing.names import FROM_ONE_LOGGER
 
@@ -34,6 +36,9 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
     the first span comes and closes it with OneLogger. Such a run is called what OneLogger's application is, unless
     `run_name` says otherwise. With `log_steps`, each update of the training's metrics also becomes a step record, so
     that there are curves.
+
+    Where a job has several ranks, rank 0 records; or the last rank, where OneLogger is on there and not on rank 0, as
+    Megatron has it. The last rank waits up to two seconds for rank 0 before it begins.
 
     Nothing it does raises into OneLogger, apart from wrong options when it is made.
     """
@@ -64,6 +69,8 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         self._told_iterations = 0
         self._told_samples = 0
         self._told_seconds = 0.0
+        self._claim: RankClaim | None = None
+        self._is_left_to_another = False
 
     @property
     def log(self) -> TelemetryLogger | None:
@@ -158,17 +165,32 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
             super().close()
             if self._is_ours and self._log is not None:
                 self._log.__exit__(*sys.exc_info())
+            if self._claim is not None:
+                self._claim.close()
 
     def _ready_log(self) -> TelemetryLogger | None:
         """Return the logger, opened if need be; None before OneLogger has begun and after it has closed."""
-        if not self.ready:
+        if not self.ready or self._is_left_to_another:
             return None
         if self._log is None:
             with self._guard.watch("opening a run for OneLogger"):
                 name = self._run_name or _application_name() or "one-logger"
-                self._log = TelemetryLogger(name, self._options)
-                self._guard = self._log.guard
+                self._log = self._open_run(name)
         return self._log
+
+    def _open_run(self, name: str) -> TelemetryLogger | None:
+        rank = find_rank()
+        if self._options.enabled and self._options.ranks == "zero" and may_record(rank):
+            self._claim = RankClaim(self._options, name, rank)
+            if rank.rank == 0 and not self._claim.is_ours:
+                self._is_left_to_another = True
+                return None
+            if rank.rank and self._claim.is_ours:
+                # Rank 0 has no run, so there is nothing to agree on with it.
+                rank = Rank()
+        log = TelemetryLogger(name, self._options, rank=rank)
+        self._guard = log.guard
+        return log
 
     def _parent_of(self, span: Span) -> str | None:
         """Return the id of the nearest span around that has a record: OneLogger may not export its direct parent."""
