@@ -101,7 +101,8 @@ def test_a_failure_is_reported_by_its_type_and_without_its_words(tmp_path):
     assert end["status"] == "failed"
     [error] = end["errors"]
     assert (error["type"], error["count"]) == ("ValueError", 1)
-    assert set(error["stack"]) == {"(script)"}
+    # Between the first and the last frames, those of the test's own runner are counted.
+    assert {frame for frame in error["stack"] if not frame.startswith("…")} == {"(script)"}
     assert b"orchid" not in all_bytes(server)
 
 
