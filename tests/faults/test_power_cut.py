@@ -25,6 +25,7 @@ from tests.leftovers import remove_journals_of_runs_below
 from tests.lengths import longer
 from tests.provision import NoTool, tool
 from toolkit.runfolder.codec import encode
+from toolkit.runfolder.csv_table import ALL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.repair import build_table, journals_of, repair_run
@@ -385,7 +386,7 @@ def test_the_next_session_takes_rows_away_whose_records_went_with_the_power(tmp_
     build_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
     (tmp_path / "metrics.jsonl").write_bytes(b"".join(left))
 
-    mirror = CsvMirror(tmp_path, mode=0o600)
+    mirror = CsvMirror(tmp_path, mode=0o600, form=ALL)
     offset = mirror.start_at()
     mirror.write(read_from(tmp_path / "metrics.jsonl", offset).records)
     mirror.close()
@@ -401,7 +402,7 @@ def test_a_table_that_lacks_nothing_but_the_newest_rows_is_not_built_again(tmp_p
     before = os.stat(tmp_path / "metrics.csv").st_ino
     (tmp_path / "metrics.jsonl").write_bytes(b"".join(_LINES))
 
-    mirror = CsvMirror(tmp_path, mode=0o600)
+    mirror = CsvMirror(tmp_path, mode=0o600, form=ALL)
     offset = mirror.start_at()
     mirror.close()
 
