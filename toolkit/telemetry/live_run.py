@@ -381,7 +381,10 @@ class LiveRun:
             self.recorder.conclude_exports(at_most(0.6, 0.75))
 
     def _put_rest(self) -> None:
-        """Write what is still held back: steps that were folded or wait for a device, completions, open spans."""
+        """Write what is still held back: steps that were folded or wait for a device, completions, open spans.
+
+        Records that wait for the start record wait no longer: what follows the file is to have them before the end.
+        """
         with self._guard.watch("closing"):
             self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
         with self._guard.watch("closing"):
@@ -389,6 +392,8 @@ class LiveRun:
         with self._guard.watch("closing"):
             self.completions.close()
         self.spans.close()
+        with self._guard.watch("closing"):
+            self._put_start_if_held_up()
         self._rest_is_put = True
 
     def _let_go(self, status: str, reason: str, error: BaseException | None, deadline: float) -> list[str]:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from toolkit.telemetry.errors.frames import frame_of_main_thread
+
 Noted = Callable[[Any, "FrameType | None"], object]
 """Is given what `sys.exit` was called with, and the frame that called it."""
 
@@ -82,7 +84,7 @@ class Exits:
 
 def _outermost_frame() -> FrameType | None:
     """Return the main thread's first frame: that of the script, or of what runs it."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - there is no other way
+    frame = frame_of_main_thread()
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
     return frame

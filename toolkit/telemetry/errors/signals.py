@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from toolkit.telemetry.errors.frames import frame_of_main_thread
 from toolkit.telemetry.errors.signal_wake import SignalWake
 from toolkit.telemetry.guard import Guard
 
@@ -197,7 +198,7 @@ class Signals:
             time.sleep(_AGAIN_S)
         self._is_ending = True
         told = threading.Event()
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - it has no other
+        frame = frame_of_main_thread()
         self._to_tell.put(_Asked(number, frame, told, is_sent_again=False))
         told.wait(self._limit())
         if self._set_default is not None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
+from toolkit.telemetry.errors.frames import frame_of_main_thread
 from toolkit.telemetry.guard import Guard
 
 NAMES: Final = ("SIGTERM", "SIGHUP")
@@ -129,8 +130,7 @@ class Termination:
             listeners = list(self._listeners.values())
             # First: a second signal does not wait for what the first one begins.
             self._give_back()
-        main = threading.main_thread().ident
-        frame = sys._current_frames().get(main or 0)  # noqa: SLF001 - Python has no other way to ask for it
+        frame = frame_of_main_thread()
 
         def tell_all() -> None:
             for told, _ in listeners:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any, Final
 
+from toolkit.telemetry.errors.frames import frames_of_threads
 from toolkit.telemetry.errors.stack import Stack, path_shower, walk_frame
 from toolkit.telemetry.privacy.masking import mask_secrets
 
@@ -25,7 +25,7 @@ def thread_stacks() -> dict[str, Any]:
     shown = path_shower()
     together: dict[tuple[str, ...], list[str]] = {}
     # One after the other, so that no frame is held on to longer than it takes to read it.
-    frames = sys._current_frames()  # noqa: SLF001 - Python has no other way to ask for them
+    frames = frames_of_threads()
     names = {ident: named.get(ident, f"thread {ident}") for ident in frames}
     for ident, name in sorted(names.items(), key=lambda item: (item[0] != main, item[1])):
         frame = frames.pop(ident)

@@ -1,0 +1,85 @@
+"""Where threads are is found out without a hang, in whichever version of Python."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from toolkit.telemetry.errors.frames import frame_of_main_thread, frames_of_threads
+
+ROOT = Path(__file__).parents[3]
+
+# With `sys._current_frames` itself, Python 3.11.7 hangs within the first hundred rounds.
+COLLECTS_WITHIN = """
+    import gc, threading
+    from toolkit.telemetry.errors.frames import frames_of_threads
+
+    class Holder:
+        pass
+
+    def make_garbage():
+        holder = Holder()
+        holder.itself, holder.local = holder, threading.local()
+        holder.local.value = 1
+
+    def wait_deep_down(levels):
+        if levels:
+            wait_deep_down(levels - 1)
+        while not stop.wait(0.0005):
+            pass
+
+    stop = threading.Event()
+    for _ in range(20):
+        threading.Thread(target=wait_deep_down, args=(20,), daemon=True).start()
+    gc.set_threshold(25)
+    for _ in range(3000):
+        make_garbage()
+        assert len(frames_of_threads()) == 21
+    stop.set()
+    print("no hang")
+"""
+
+
+def test_a_collection_that_falls_due_meanwhile_does_not_hang_the_process():
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(COLLECTS_WITHIN)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+    assert done.stdout == "no hang\n", done.stderr
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_is_left_as_it_was(is_on):
+    before = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        frames_of_threads()
+        assert gc.isenabled() == is_on
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+def test_the_main_thread_is_found_from_itself_and_from_another_thread():
+    def innermost(frame):
+        return frame.f_code.co_name
+
+    found = []
+    thread = threading.Thread(target=lambda: found.append(frame_of_main_thread()))
+    thread.start()
+    thread.join()
+
+    assert (
+        innermost(frame_of_main_thread())
+        == "test_the_main_thread_is_found_from_itself_and_from_another_thread"
+    )
+    assert found[0] is not None
