@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from tests.runfolder.plain_data import tries
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.codec import decode, encode
@@ -197,7 +198,7 @@ def test_a_table_cut_at_any_byte_is_completed_from_the_records(tmp_path, form):
     run.table.close()
     whole = run.path.read_bytes()
 
-    for length in range(len(whole) + 1):
+    for length in range(0, len(whole) + 1, longer(7, 1)):
         run.path.write_bytes(whole[:length])
         run.reopen()
         run.table.settle()

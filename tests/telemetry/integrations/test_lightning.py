@@ -1072,6 +1072,7 @@ def run_job(folder, script):
     return sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 @pytest.mark.slow
 def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
     said = run_job(tmp_path, TWO_RANKS)
