@@ -373,6 +373,7 @@ def test_the_headers_have_nothing_to_forbid_on_pages_of_a_poisoned_run(
     record_property("measured", told(looked))
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_and_good_ones_beside_them(
     shown, look, beacon, record_property
 ):
@@ -417,6 +418,7 @@ def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_and_good_ones_bes
     record_property("measured", told(looked))
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_metrics_called_like_parts_of_the_program_are_drawn_under_their_own_names(shown, look):
     looked = look()
     page = looked.page

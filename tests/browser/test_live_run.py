@@ -110,6 +110,7 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     assert training.manifest.control["log_every_now"] == 50
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_apply_sends_the_number_that_was_just_typed_however_soon_it_is_clicked(shown, training, page):
     shown.open(page, "/overview", run=training.folder.name)
     refresh_every(page, "2 s")
@@ -151,6 +152,7 @@ def test_apply_sends_what_the_slider_was_dragged_to(shown, training, page):
         settle(page)
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growing, page):
     shown.open(page, "/overview", run="growing")
     # The box begins at what the run does, and a rate that never changes is drawn where it is.

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.aftermath import events, whole_run
 from tests.faults.children import LONGEST_PAUSE_S, repair
-from tests.lengths import longer
+from tests.lengths import is_long, longer
 from toolkit.runfolder.manifest import read_manifest
 
 FORKS_WHILE_A_THREAD_LOGS = """
@@ -173,7 +173,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "epochs"), [("fork", 5), ("spawn", 1), ("forkserver", 1)])
+@pytest.mark.parametrize(
+    ("method", "epochs"), [("fork", 5), ("spawn", 1), *([("forkserver", 1)] if is_long() else [])]
+)
 def test_data_loader_workers_that_hold_the_logger_do_not_disturb_it(tmp_path, start, method, epochs):
     ended = start(LOADS_DATA_IN_WORKERS, tmp_path, method, epochs).end(220)
 

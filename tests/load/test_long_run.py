@@ -16,7 +16,7 @@ from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifes
 from toolkit.telemetry import TelemetryLogger, control_history, control_poller
 from toolkit.telemetry.control_history import was_answered
 
-RECORDS = longer(50_000, 1_000_000)
+RECORDS = longer(20_000, 1_000_000)
 
 
 @pytest.mark.slow

@@ -57,6 +57,8 @@ _STATUS_OF: Final = {
 }
 
 
+_FOLDED_AT_ONCE: Final = frozenset({float, int})
+
 _NOT_METRICS: Final = frozenset({"metrics", "global_step"})
 
 _WHERE_THE_FORK_IS: Final = (
@@ -261,119 +263,73 @@ class TelemetryLogger:
         the last value, and its least, greatest and mean where it varied. A step whose loss is not finite or jumps is
         written at once.
         """
-        # The usual step without a record ends here. The well-known fields have names of their own, since collecting
-        # them in a dictionary costs more than all else that is done for such a step. Python jumps slowly over much
-        # code, so what is done for any other step is in a method of its own.
+        # The usual step without a record ends in the first block. The well-known fields have names of their own, since
+        # collecting them in a dictionary costs more than all else that is done for such a step. No function of ours is
+        # called before `take_step`, which is guarded.
         gate = self._gate
         if (
-            type(global_step) is not int
-            or global_step >= gate.due_at
-            or global_step <= gate.last_step
-            or type(train_loss) is not float
-            or not gate.low < train_loss < gate.high
-        ):
-            self._look_at_step(
-                global_step,
-                train_loss,
-                lr,
-                grad_norm,
-                epoch,
-                samples_per_sec,
-                sec_per_step,
-                gpu_mem_allocated,
-                gpu_mem_reserved,
-                cpu_mem_rss_mb,
-                nan_inf_detected,
-                scalars,
-            )
-            return
-        if (
-            lr is None
-            and grad_norm is None
-            and epoch is None
-            and samples_per_sec is None
-            and sec_per_step is None
-            and gpu_mem_allocated is None
-            and gpu_mem_reserved is None
-            and cpu_mem_rss_mb is None
-            and nan_inf_detected is None
-            and not scalars
-        ):
-            gate.last_step = global_step
-            gate.losses.append(train_loss)
-            return
-        if (
-            (lr is None or type(lr) is float)
-            and (grad_norm is None or type(grad_norm) is float)
-            and (epoch is None or type(epoch) is float or type(epoch) is int)
-            and (samples_per_sec is None or type(samples_per_sec) is float or type(samples_per_sec) is int)
-            and (sec_per_step is None or type(sec_per_step) is float or type(sec_per_step) is int)
-            and (
-                gpu_mem_allocated is None
-                or type(gpu_mem_allocated) is float
-                or type(gpu_mem_allocated) is int
-            )
-            and (gpu_mem_reserved is None or type(gpu_mem_reserved) is float or type(gpu_mem_reserved) is int)
-            and (cpu_mem_rss_mb is None or type(cpu_mem_rss_mb) is float or type(cpu_mem_rss_mb) is int)
+            type(global_step) is int
+            and gate.last_step < global_step < gate.due_at
+            and type(train_loss) is float
+            and gate.low < train_loss < gate.high
             and (nan_inf_detected is None or nan_inf_detected is False)
-            and (not scalars or _are_few_numbers(scalars))
         ):
-            # Plain numbers alone are kept: a tensor would keep its graph.
-            gate.last_step = global_step
-            gate.losses.append(train_loss)
-            gate.keep_row(
-                (
-                    lr,
-                    grad_norm,
-                    epoch,
-                    samples_per_sec,
-                    sec_per_step,
-                    gpu_mem_allocated,
-                    gpu_mem_reserved,
-                    cpu_mem_rss_mb,
-                    # An empty dictionary of each step would be as large as its row.
-                    scalars or None,
+            if (
+                lr is None
+                and grad_norm is None
+                and epoch is None
+                and samples_per_sec is None
+                and sec_per_step is None
+                and gpu_mem_allocated is None
+                and gpu_mem_reserved is None
+                and cpu_mem_rss_mb is None
+                and not scalars
+            ):
+                gate.last_step = global_step
+                gate.losses.append(train_loss)
+                return
+            if (
+                # Plain numbers alone are kept: a tensor would keep its graph.
+                (type(lr) is float or lr is None)
+                and (type(grad_norm) is float or grad_norm is None)
+                and (type(epoch) is int or epoch is None or type(epoch) is float)
+                and (
+                    samples_per_sec is None or type(samples_per_sec) is float or type(samples_per_sec) is int
                 )
-            )
-            return
-        self._look_at_step(
-            global_step,
-            train_loss,
-            lr,
-            grad_norm,
-            epoch,
-            samples_per_sec,
-            sec_per_step,
-            gpu_mem_allocated,
-            gpu_mem_reserved,
-            cpu_mem_rss_mb,
-            nan_inf_detected,
-            scalars,
-        )
-
-    def write_step(self, global_step: int, **fields: Any) -> None:
-        """Tell of a training step as `log_step` does, and write its record, whatever `log_every` says."""
-        self._gate.write_next = True
-        # So that the step is looked at closely.
-        self._gate.due_at = -NEVER
-        self.log_step(global_step, **fields)
-
-    def _look_at_step(
-        self,
-        global_step: Any,
-        train_loss: Any,
-        lr: Any,
-        grad_norm: Any,
-        epoch: Any,
-        samples_per_sec: Any,
-        sec_per_step: Any,
-        gpu_mem_allocated: Any,
-        gpu_mem_reserved: Any,
-        cpu_mem_rss_mb: Any,
-        nan_inf_detected: Any,
-        scalars: dict[str, Any],
-    ) -> None:
-        """Take a step that is more than folded, or has values that need a closer look."""
+                and (sec_per_step is None or type(sec_per_step) is float or type(sec_per_step) is int)
+                and (
+                    gpu_mem_allocated is None
+                    or type(gpu_mem_allocated) is float
+                    or type(gpu_mem_allocated) is int
+                )
+                and (
+                    gpu_mem_reserved is None
+                    or type(gpu_mem_reserved) is float
+                    or type(gpu_mem_reserved) is int
+                )
+                and (cpu_mem_rss_mb is None or type(cpu_mem_rss_mb) is float or type(cpu_mem_rss_mb) is int)
+                and (
+                    not scalars
+                    or (len(scalars) <= MOST_OWN and _FOLDED_AT_ONCE.issuperset(map(type, scalars.values())))
+                )
+            ):
+                gate.last_step = global_step
+                gate.losses.append(train_loss)
+                gate.keep_row(
+                    (
+                        lr,
+                        grad_norm,
+                        epoch,
+                        samples_per_sec,
+                        sec_per_step,
+                        gpu_mem_allocated,
+                        gpu_mem_reserved,
+                        cpu_mem_rss_mb,
+                        # An empty dictionary of each step would be as large as its row.
+                        scalars or None,
+                    )
+                )
+                return
         wall, monotonic, began, take_step = self._for_steps
         record = {
             "time": wall(),
@@ -402,6 +358,13 @@ class TelemetryLogger:
         if nan_inf_detected is not None:
             record["nan_inf_detected"] = nan_inf_detected
         take_step(global_step, train_loss, record, scalars)
+
+    def write_step(self, global_step: int, **fields: Any) -> None:
+        """Tell of a training step as `log_step` does, and write its record, whatever `log_every` says."""
+        self._gate.write_next = True
+        # So that the step is looked at closely.
+        self._gate.due_at = -NEVER
+        self.log_step(global_step, **fields)
 
     def _take_first_step(self, step: Any, loss: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
         """Look at how the first step is told of: a script that tells of one as the fork does always does so."""
@@ -938,15 +901,6 @@ class TelemetryLogger:
 
     def _ignore_step(self, *_: Any, **__: Any) -> None:
         self.ignored += 1
-
-
-def _are_few_numbers(scalars: dict[str, Any]) -> bool:
-    if len(scalars) > MOST_OWN:
-        return False
-    for value in scalars.values():  # noqa: SIM110 - a generator would take twice as long
-        if type(value) is not float and type(value) is not int:
-            return False
-    return True
 
 
 def _are_metrics(given: Any) -> TypeGuard[dict[str, Any]]:
