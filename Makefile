@@ -39,7 +39,7 @@ faults: $(READY)  ## Faults, attacks and load at length: figures of docs/guarant
 	@TELEMETRY_LONG=1 $(BIN)/python -m pytest --timeout 3600 --junitxml build/faults.xml \
 		tests/faults tests/attacks tests/load tests/browser tests/project/test_benchmarks.py \
 		tests/telemetry/integrations tests/telemetry/test_ranks_are_steered_together.py \
-		tests/telemetry/test_slow_ranks.py tests/runfolder/test_csv_table.py \
+		tests/telemetry/test_slow_ranks.py tests/runfolder/test_csv_table.py tests/telemetry/privacy/test_bundle.py \
 		$$($(BIN)/python -m benchmarks.guarantees --other-tests) $(ARGS)
 	@$(BIN)/python -m benchmarks.guarantees build/faults.xml
 

@@ -23,6 +23,8 @@ _ARGUMENTS = (
 )
 
 _started = []
+_browsers = []
+"""The browser that is open now, if one is."""
 _none = SimpleNamespace(watches=())
 
 
@@ -53,9 +55,11 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """The browser."""
+    """The browser: one for all modules that follow each other."""
+    if _browsers:
+        return _browsers[0]
     try:
         file = chromium_file()
     except NoBrowser as error:
@@ -64,6 +68,8 @@ def chromium():
     _started.append(playwright.stop)
     browser = launch(file, playwright, _ARGUMENTS)
     _started.append(browser.close)
+    _browsers.append(browser)
+    _started.append(_browsers.clear)
     return browser
 
 

@@ -141,6 +141,7 @@ def test_a_run_that_is_not_there_is_said_to_be_so(shown, page):
     chart(page, "Loss")
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_two_runs_are_compared_along_time_and_against_a_baseline(shown, page):
     shown.open(page, "/compare", runs="first,second")
     both = figure(page, "train_loss")
@@ -159,6 +160,7 @@ def test_two_runs_are_compared_along_time_and_against_a_baseline(shown, page):
     assert query(page) == {"runs": "first,second", "x": "Relative time"}
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_runs_with_one_tag_are_shown_as_a_group(shown, page):
     shown.open(page, "/compare", tag="sweep")
     group = figure(page, "train_loss")
@@ -167,6 +169,7 @@ def test_runs_with_one_tag_are_shown_as_a_group(shown, page):
     expect(main_of(page).get_by_text("over 2 runs tagged sweep")).to_be_visible()
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_rows_picked_in_the_list_are_compared(shown, page):
     shown.open(page, "/")
     pick_row(page, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import load_day
-from tests.lengths import longer
+from tests.lengths import is_long, longer
 from toolkit.runfolder.short_columns import WITHOUT_ROWS
 
 STEPS = longer(1_200, load_day.STEPS_AN_HOUR)
@@ -13,6 +13,7 @@ PARTS = longer(4, 24)
 PARTS_A_SESSION = longer(2, 6)
 
 
+@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 @pytest.mark.slow
 @pytest.mark.timeout(longer(240, 3000))
 def test_a_day_of_training_leaves_memory_files_and_threads_as_they_were(tmp_path, record_property):
