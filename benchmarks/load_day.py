@@ -20,11 +20,11 @@ import psutil
 
 from benchmarks.load_records import held_by
 from benchmarks.load_writers import journals_for
+from toolkit.core.clock import ManualClock
 from toolkit.runfolder.control import write_request
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.clock import ManualClock
 
 SECONDS_A_STEP = 0.5
 STEPS_AN_HOUR = int(3600 / SECONDS_A_STEP)

@@ -73,7 +73,7 @@ AIM = """
     from pathlib import Path
     from tests.telemetry.notify.local_receivers import receiving
     from toolkit.telemetry import TelemetryLogger
-    from toolkit.telemetry.option_blocks.messages import MOST_RECEIVERS, MessageOptions
+    from toolkit.mirrors.messages.options import MOST_RECEIVERS, MessageOptions
     from toolkit.telemetry.options import OptionsError
 
     reached, looked_up = [], {}

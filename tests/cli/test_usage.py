@@ -17,9 +17,9 @@ from tests.telemetry.logged import make_logger
 from tests.telemetry.notify.local_receivers import receiving
 from tests.telemetry.usage.posthog_server import KEY, KEY_ENV, arrived
 from toolkit.cli.main import main
+from toolkit.mirrors.usage.allow_list import EVENTS
+from toolkit.mirrors.usage.event import OF_THE_SERVICE
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.usage.allowed import EVENTS
-from toolkit.telemetry.usage.event import OF_THE_SERVICE
 
 DOCUMENT = ROOT / "docs" / "usage-reports.md"
 NO_KEY = (

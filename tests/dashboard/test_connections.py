@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from dashboard.connections import REQUEST_S, STALLED_S, ConnectionLimits, most_connections, taken_at_once
-from toolkit.telemetry.clock import ManualClock
+from toolkit.core.clock import ManualClock
 
 
 class Transport:

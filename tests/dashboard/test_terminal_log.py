@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from dashboard.terminal_log import MOST_OF_A_KIND, SPAN_S, short_and_plain
-from toolkit.telemetry.clock import ManualClock
+from toolkit.core.clock import ManualClock
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from toolkit.core.clock import ManualClock
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.clock import ManualClock
 from toolkit.timing.ledger import Ledger, Line
 from toolkit.timing.names import ENTRIES
 

@@ -22,7 +22,7 @@ _SERVER = """
 import json, traceback
 
 # Whatever a run needs sooner or later, so that no child imports it again.
-import toolkit.telemetry.environment, toolkit.telemetry.live_run
+import toolkit.telemetry.machine.environment, toolkit.telemetry.live_run
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 def grow_up(order):

@@ -29,11 +29,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.faults.everything import call_everything, keep_house
 from tests.faults.failpoints import Failpoint, reached_by
+from toolkit.core.clock import SystemClock
 from toolkit.runfolder.journal import Journal
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.clock import SystemClock
-from toolkit.telemetry.record_file import RecordFile
-from toolkit.telemetry.samplers.host import HostSampler
+from toolkit.telemetry.machine.samplers.host import HostSampler
+from toolkit.telemetry.writing.record_file import RecordFile
 
 EXIT_CODE = 7
 _ON = {

@@ -420,7 +420,7 @@ def test_a_part_that_cannot_be_set_up_does_not_cost_the_others(tmp_path, monkeyp
     def bug(*_, **__):
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(f"toolkit.telemetry.recorder.{part.partition('.')[2]}", bug)
+    monkeypatch.setattr(f"toolkit.telemetry.writing.pipeline.{part.partition('.')[2]}", bug)
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, tags=["a"]) as log:
         log.log_step(1, train_loss=0.5)
 
@@ -428,8 +428,8 @@ def test_a_part_that_cannot_be_set_up_does_not_cost_the_others(tmp_path, monkeyp
 
 
 def test_labels_that_could_not_be_looked_through_for_secrets_are_left_out(monkeypatch):
+    from toolkit.privacy import run_labels
     from toolkit.telemetry.options import TelemetryOptions
-    from toolkit.telemetry.privacy import run_labels
 
     monkeypatch.setattr(run_labels, "mask_secrets", lambda given: dict.fromkeys(given, "***"))
     kept = run_labels.without_secrets(TelemetryOptions(tags=("a", "b"), project="p"))

@@ -12,8 +12,8 @@ from tests.faults.aftermath import events, records_of, whole_run, with_rows
 from tests.faults.children import LONGEST_PAUSE_S
 from tests.faults.faulty_disk import FaultyDisk
 from tests.lengths import longer
+from toolkit.core.sink import MemorySink
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.sink import MemorySink
 
 
 class RaisingSink:

@@ -7,10 +7,10 @@ import time
 
 from tests.faults.aftermath import events, whole_run
 from tests.lengths import longer
+from toolkit.core.clock import ManualClock
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import GIVEN_UP_S, HEARTBEAT_S, work_out_status
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.clock import ManualClock
 
 YEAR_S = 365 * 24 * 3600.0
 

@@ -365,7 +365,7 @@ def test_who_interrupts_the_end_of_a_run_waits_no_longer_and_finds_it_ended(
 def test_an_end_that_is_interrupted_early_is_written_all_the_same(tmp_path, start):
     ended = start(
         """
-        from toolkit.telemetry.recorder import Recorder
+        from toolkit.telemetry.writing.pipeline import Recorder
 
         def interrupted(*_, **__):
             raise KeyboardInterrupt

@@ -17,7 +17,7 @@ from toolkit.runfolder.journal import Journal, journals_in, remove_unbegun
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger, record_file
-from toolkit.telemetry.record_file import RecordFile
+from toolkit.telemetry.writing.record_file import RecordFile
 
 
 def test_a_script_that_has_used_up_all_descriptors_loses_nothing(tmp_path, start, record_property):

@@ -14,9 +14,9 @@ from tests.provision import NoTool, tool
 
 PATIENT_TABLE = """
 # The table follows the records, which a machine that is busy elsewhere may take long to write again.
-import toolkit.telemetry.mirror
+import toolkit.telemetry.writing.mirror
 
-toolkit.telemetry.mirror._PATIENCE_S = 60.0
+toolkit.telemetry.writing.mirror._PATIENCE_S = 60.0
 """
 
 FAILS_TO_SYNC = """

@@ -23,13 +23,13 @@ from tests.faults.aftermath import (
     with_rows,
 )
 from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
+from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.csv_table import SHORT
 from toolkit.runfolder.journal import pending_lines
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import journals_of
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.csv_mirror import CsvMirror
 from toolkit.telemetry.options import OptionsError
 
 

@@ -24,13 +24,13 @@ from tests.faults.children import repair
 from tests.leftovers import remove_journals_of_runs_below
 from tests.lengths import longer
 from tests.provision import NoTool, tool
+from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.csv_table import ALL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.repair import build_table, journals_of, repair_run
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.csv_mirror import CsvMirror
 
 SYNC_INTERVAL_S = 0.4
 

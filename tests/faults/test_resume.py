@@ -130,7 +130,9 @@ def test_a_run_whose_process_is_there_is_not_gone_on_with(tmp_path, nursery, fir
 
 ELSEWHERE = {"host": "elsewhere", "boot_id": "theirs"}
 
-HAS_NO_SHARED_MEMORY = "import toolkit.telemetry.recorder as r\nr.shared_memory_folders = lambda: []\n"
+HAS_NO_SHARED_MEMORY = (
+    "import toolkit.telemetry.writing.pipeline as r\nr.shared_memory_folders = lambda: []\n"
+)
 
 
 def _run_in_its_journal(tmp_path, nursery, before="", silent_s=0):

@@ -14,9 +14,9 @@ import pytest
 
 from tests.faults.aftermath import events, whole_run
 from tests.faults.children import LONGEST_PAUSE_S
-from toolkit.telemetry.clock import ManualClock
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.samplers.host import HostSampler
+from toolkit.core.clock import ManualClock
+from toolkit.core.guard import Guard
+from toolkit.telemetry.machine.samplers.host import HostSampler
 
 FUNCTIONS = [
     "nvmlInitWithFlags",
@@ -55,10 +55,10 @@ def with_driver(folder, sickness):
 
 ASKS_AGAIN_AND_AGAIN = """
 import json
-from toolkit.telemetry.environment import _nvidia_accelerators
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.samplers.gpu import NvmlSampler
-from toolkit.telemetry.samplers.sampler import NothingToSample
+from toolkit.telemetry.machine.environment import _nvidia_accelerators
+from toolkit.core.guard import Guard
+from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
+from toolkit.telemetry.machine.samplers.sampler import NothingToSample
 
 def sampled(sickness):
     "What two rounds under `sickness` and one behind it say, and how many failures were counted."

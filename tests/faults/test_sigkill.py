@@ -248,7 +248,9 @@ def test_a_line_that_the_kill_cut_is_completed(tmp_path, start, written, steps, 
 
 @pytest.mark.parametrize("by", ["repair", "the next session"])
 def test_a_kill_without_shared_memory_loses_nothing_either(tmp_path, start, by):
-    no_shared_memory = "import toolkit.telemetry.recorder as r\nr.shared_memory_folders = lambda: []\n"
+    no_shared_memory = (
+        "import toolkit.telemetry.writing.pipeline as r\nr.shared_memory_folders = lambda: []\n"
+    )
     child = start(no_shared_memory + LOGS_FOR_EVER, tmp_path, "run")
     child.wait_for_step(2000)
     child.kill()

@@ -50,7 +50,7 @@ def _keep_no_journal() -> None:
 
 def _glue_to_a_torn_line() -> None:
     from toolkit.runfolder import repair
-    from toolkit.telemetry.record_file import RecordFile
+    from toolkit.telemetry.writing.record_file import RecordFile
 
     repair._torn_tail = lambda _: b""
     RecordFile._ends_in_half_line = property(lambda _: False, lambda *_: None)  # type: ignore[assignment]
@@ -59,7 +59,7 @@ def _glue_to_a_torn_line() -> None:
 def _number_from_the_start() -> None:
     from dataclasses import replace
 
-    from toolkit.telemetry import run_home
+    from toolkit.telemetry.writing import session_folder as run_home
 
     real = run_home._new_session_of
     run_home._new_session_of = lambda *given: replace(real(*given), first_seq=0, missing=None)
@@ -72,7 +72,7 @@ def _write_twice() -> None:
 
 
 def _drop_bytes() -> None:
-    from toolkit.telemetry.record_file import RecordFile
+    from toolkit.telemetry.writing.record_file import RecordFile
 
     append = RecordFile._append
 
@@ -85,13 +85,13 @@ def _drop_bytes() -> None:
 
 
 def _trust_the_table() -> None:
-    from toolkit.telemetry.csv_mirror import CsvMirror
+    from toolkit.mirrors.csv_mirror import CsvMirror
 
     CsvMirror._are_all_of_records = lambda *_: True  # type: ignore[method-assign]
 
 
 def _forget_what_it_took() -> None:
-    from toolkit.telemetry import control_poller
+    from toolkit.telemetry.control import poller as control_poller
 
     control_poller._Newest.__contains__ = lambda *_: False  # type: ignore[method-assign]
 
@@ -103,7 +103,7 @@ def _forget_what_was_answered() -> None:
 
 
 def _forget_when_the_session_began() -> None:
-    from toolkit.telemetry.control_poller import ControlPoller
+    from toolkit.telemetry.control.poller import ControlPoller
 
     begin = ControlPoller.__init__
 

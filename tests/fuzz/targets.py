@@ -39,8 +39,18 @@ from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_c
 from dashboard.data.words import clean
 from toolkit.cli import main as command_line
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml
+from toolkit.core.clock import SystemClock
 from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.policy import policy_of_run
+from toolkit.mirrors.messages import post
+from toolkit.mirrors.messages.delivery import _refusal
+from toolkit.mirrors.messages.services import SERVICES
+from toolkit.mirrors.messages.transport_types import Answer, NotDelivered
+from toolkit.mirrors.messages.web_address import AddressError, web_address
+from toolkit.mirrors.one_logger_file import OneLoggerFileExporter
+from toolkit.mirrors.shared.scalars import scalars_of
+from toolkit.privacy.masking import Masker
+from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.codec import RecordError, decode, encode, with_non_finite
 from toolkit.runfolder.control import ControlRefused, decode_request, encode_request
@@ -52,18 +62,8 @@ from toolkit.runfolder.manifest import ManifestError, read_manifest, write_manif
 from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_from
 from toolkit.runfolder.records import MAX_RECORD_BYTES, Record
 from toolkit.runfolder.repair import build_table, drain_journal
-from toolkit.telemetry.clock import SystemClock
-from toolkit.telemetry.control_poller import ControlPoller
-from toolkit.telemetry.exporters.one_logger_file import OneLoggerFileExporter
-from toolkit.telemetry.exporters.scalars import scalars_of
-from toolkit.telemetry.notify import post
-from toolkit.telemetry.notify.deliver import _refusal
-from toolkit.telemetry.notify.exchange import Answer, NotDelivered
-from toolkit.telemetry.notify.services import SERVICES
-from toolkit.telemetry.option_blocks.web_address import AddressError, web_address
+from toolkit.telemetry.control.poller import ControlPoller
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
-from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.timing.chrome_trace import chrome_trace
 from toolkit.timing.ledger import LedgerBook
 from toolkit.timing.span_tree import build_tree
@@ -324,12 +324,12 @@ def fuzz_table_of_records(data: bytes) -> None:
 
 @_target(
     "toolkit.runfolder.csv_table",
-    "toolkit.telemetry.csv_mirror",
+    "toolkit.mirrors.csv_mirror",
     tokens=(b",", b'"', b"\n", b"\0", b'""', b"\r"),
 )
 def fuzz_found_table(data: bytes) -> None:
     """Whatever stands in metrics.csv, the run's table has its newest rows in the end, and any CSV reader opens it."""
-    from toolkit.telemetry.csv_mirror import CsvMirror
+    from toolkit.mirrors.csv_mirror import CsvMirror
 
     folder = _scratch()
     header = (
@@ -429,7 +429,7 @@ _CONTROL = (
 
 @_target(
     "toolkit.runfolder.control",
-    "toolkit.telemetry.control_poller",
+    "toolkit.telemetry.control.poller",
     tokens=_JSON + _CONTROL,
 )
 def fuzz_control(data: bytes) -> None:
@@ -700,7 +700,7 @@ def fuzz_bare_file(data: bytes) -> None:
 @_target(
     "toolkit.cli.training_yaml",
     "toolkit.telemetry.options",
-    "toolkit.telemetry.option_checks",
+    "toolkit.core.checks",
     "toolkit.telemetry.option_blocks",
     tokens=(
         *_JSON,
@@ -731,7 +731,7 @@ def fuzz_training_yaml(data: bytes) -> None:
 
 @_target(
     "toolkit.telemetry.options",
-    "toolkit.telemetry.option_checks",
+    "toolkit.core.checks",
     "toolkit.telemetry.option_blocks",
     tokens=_JSON
     + tuple(f'"{name}":'.encode() for name in TelemetryOptions.__dataclass_fields__)
@@ -792,7 +792,7 @@ def fuzz_search(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.telemetry.privacy",
+    "toolkit.privacy",
     tokens=(
         b"token=",
         b"--password ",
@@ -824,8 +824,8 @@ def fuzz_masking(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.telemetry.notify",
-    "toolkit.telemetry.option_blocks.web_address",
+    "toolkit.mirrors.messages",
+    "toolkit.mirrors.messages.web_address",
     tokens=(
         *_JSON,
         b'"code":',

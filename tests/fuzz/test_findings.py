@@ -13,13 +13,13 @@ from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import MAX_QUERY_LENGTH, QueryError, parse
 from tests.dashboard.run_folders import step_record, write_run
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml
+from toolkit.mirrors.csv_mirror import CsvMirror
+from toolkit.mirrors.one_logger_file import OneLoggerFileExporter
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.columns import Columns
 from toolkit.runfolder.csv_table import ALL, CsvTable
 from toolkit.runfolder.labels import LabelsError, read_labels
 from toolkit.runfolder.manifest import ManifestError, read_manifest
-from toolkit.telemetry.csv_mirror import CsvMirror
-from toolkit.telemetry.exporters.one_logger_file import OneLoggerFileExporter
 from toolkit.trainer.config_file import ConfigError, _parse_json, _parse_yaml
 
 DEEP = "[" * 1_000 + "]" * 1_000

@@ -13,7 +13,7 @@ from unittest import mock
 
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.telemetry import TelemetryLogger, environment
-from toolkit.telemetry.clock import ManualClock
+from toolkit.core.clock import ManualClock
 
 CONFIG = {
     "job": "extension",

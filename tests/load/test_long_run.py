@@ -14,7 +14,7 @@ from toolkit.runfolder import csv_table
 from toolkit.runfolder.csv_table import CsvTable
 from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifest, write_manifest
 from toolkit.telemetry import TelemetryLogger, control_history, control_poller
-from toolkit.telemetry.control_history import was_answered
+from toolkit.telemetry.control.history import was_answered
 
 RECORDS = longer(20_000, 1_000_000)
 

@@ -12,7 +12,7 @@ import pytest
 
 from toolkit.runfolder import process
 from toolkit.runfolder.process import process_began
-from toolkit.telemetry import environment
+from toolkit.telemetry.machine import environment
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
 

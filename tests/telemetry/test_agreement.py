@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import toolkit
-from toolkit.telemetry.agreement import MAX_ATTEMPTS, StepAgreement, process_group_store
-from toolkit.telemetry.clock import ManualClock
-from toolkit.telemetry.guard import Guard
+from toolkit.core.clock import ManualClock
+from toolkit.core.guard import Guard
+from toolkit.telemetry.control.consensus import MAX_ATTEMPTS, StepAgreement, process_group_store
 
 distributed = pytest.importorskip("torch.distributed")
 
@@ -516,8 +516,8 @@ PROGRAM = textwrap.dedent(
     """
     import datetime, json, os, random, sys, threading, time
     import torch, torch.distributed as dist
-    from toolkit.telemetry.agreement import StepAgreement, process_group_store
-    from toolkit.telemetry.clock import SystemClock
+    from toolkit.telemetry.control.consensus import StepAgreement, process_group_store
+    from toolkit.core.clock import SystemClock
 
     rank, size, address, rounds, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
     torch.set_num_threads(1)
@@ -619,7 +619,7 @@ ENDS_WHILE_THE_STORE_IS_SILENT = textwrap.dedent(
     """
     import os, signal, subprocess, sys, threading, time
     from torch.distributed import TCPStore
-    from toolkit.telemetry.agreement import asking_in_background
+    from toolkit.telemetry.control.consensus import asking_in_background
 
     serve = (
         "import time; from torch.distributed import TCPStore\\n"

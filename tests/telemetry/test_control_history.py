@@ -1,7 +1,7 @@
 """Whether a request was answered before is found in the records, however many there are."""
 
 from toolkit.runfolder.codec import encode
-from toolkit.telemetry.control_history import was_answered
+from toolkit.telemetry.control.history import was_answered
 
 
 def test_an_answer_is_found_among_everything_else(tmp_path):

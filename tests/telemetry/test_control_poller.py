@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolkit.core.clock import ManualClock
+from toolkit.core.guard import Guard
 from toolkit.runfolder.control import ControlRequest, peek, write_request
-from toolkit.telemetry import control_poller
-from toolkit.telemetry.clock import ManualClock
-from toolkit.telemetry.control_poller import ControlPoller, Request
-from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.control import poller as control_poller
+from toolkit.telemetry.control.poller import ControlPoller, Request
 
 
 class Run:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.telemetry.logged import Arriving
-from toolkit.telemetry.device_scalars import DeviceScalars, PendingScalar, Refusal
+from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar, Refusal
 
 
 @pytest.fixture

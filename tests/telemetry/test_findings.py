@@ -12,7 +12,7 @@ from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, record
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import finding_from
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry import recorder
+from toolkit.telemetry.writing import pipeline as recorder
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import textwrap
 import pytest
 
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
+from toolkit.core.clock import ManualClock
 from toolkit.runfolder.repair import repair_run
 from toolkit.telemetry import environment, live_run
-from toolkit.telemetry.clock import ManualClock
 
 
 @pytest.fixture(autouse=True)

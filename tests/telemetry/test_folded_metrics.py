@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.telemetry.folded_metrics import COLUMNS, FoldedMetrics
+from toolkit.telemetry.records.folded_metrics import COLUMNS, FoldedMetrics
 
 NAMES = ("grad_norm", "lr", "own", "time")
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from toolkit.telemetry.guard import Guard, describe_error, guarded
+from toolkit.core.guard import Guard, describe_error, guarded
 
 
 class Guarded:

@@ -10,9 +10,9 @@ import pytest
 from tests.telemetry.logged import Arriving
 from toolkit.runfolder.journal import Journal
 from toolkit.runfolder.journal_head import Owner
-from toolkit.telemetry import intake as intake_module
-from toolkit.telemetry.device_scalars import PendingScalar
-from toolkit.telemetry.intake import Intake
+from toolkit.telemetry.records import record_queue as intake_module
+from toolkit.telemetry.records.device_scalars import PendingScalar
+from toolkit.telemetry.records.record_queue import Intake
 
 SEGMENT = 8192
 OWNER = Owner(run_id="r", session=2, started=1.5)

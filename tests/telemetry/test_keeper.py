@@ -3,9 +3,9 @@
 import threading
 import time
 
-from toolkit.telemetry.clock import ManualClock
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.keeper import Chore, Keeper
+from toolkit.core.clock import ManualClock
+from toolkit.core.guard import Guard
+from toolkit.core.periodic import Chore, Keeper
 
 
 def test_each_chore_has_its_own_pace():

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from tests.telemetry.logged import make_logger, read_records
+from toolkit.privacy import masking
+from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import MANY_FIELDS, bounded, decode, encode
 from toolkit.runfolder.records import MAX_RECORD_BYTES
-from toolkit.telemetry.privacy import masking
-from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.start_record import start_fields
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"

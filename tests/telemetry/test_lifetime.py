@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from toolkit.telemetry.lifetime import OneEnd
+from toolkit.core.lifetime import OneEnd
 
 
 def traced(call, at_each_step):

@@ -20,13 +20,13 @@ import pytest
 import torch
 
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
+from toolkit.core.clock import ManualClock
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.control import write_request
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import MemorySink, OptionsError, TelemetryLogger, TelemetryOptions, environment
 from toolkit.telemetry import logger as logger_module
-from toolkit.telemetry.checkpoint_files import look_at
-from toolkit.telemetry.clock import ManualClock
+from toolkit.telemetry.machine.checkpoint_files import look_at
 
 TOKEN = "hf_" + "a1B2" * 9
 
@@ -623,40 +623,40 @@ def train(log, steps=25):
         "toolkit.runfolder.journal.Journal.append",
         "toolkit.runfolder.journal.Journal.flip",
         "toolkit.runfolder.journal.Journal.release",
-        "toolkit.telemetry.intake.encode",
-        "toolkit.telemetry.intake.Intake.put",
-        "toolkit.telemetry.intake.Intake.take_batch",
-        "toolkit.telemetry.intake.Intake.settle",
-        "toolkit.telemetry.values.Values.fields",
-        "toolkit.telemetry.values.Values.one",
-        "toolkit.telemetry.values.Values.tree",
-        "toolkit.telemetry.steps.StepGate.take",
-        "toolkit.telemetry.steps.StepGate.add",
-        "toolkit.telemetry.steps.StepGate.learn",
+        "toolkit.telemetry.records.record_queue.encode",
+        "toolkit.telemetry.records.record_queue.Intake.put",
+        "toolkit.telemetry.records.record_queue.Intake.take_batch",
+        "toolkit.telemetry.records.record_queue.Intake.settle",
+        "toolkit.telemetry.records.plain_values.Values.fields",
+        "toolkit.telemetry.records.plain_values.Values.one",
+        "toolkit.telemetry.records.plain_values.Values.tree",
+        "toolkit.telemetry.records.step_gate.StepGate.take",
+        "toolkit.telemetry.records.step_gate.StepGate.add",
+        "toolkit.telemetry.records.step_gate.StepGate.learn",
         "toolkit.telemetry.step_records.StepRecords.put_rest",
         "toolkit.telemetry.live_run.start_fields",
-        "toolkit.telemetry.errors.book.describe_in_full",
-        "toolkit.telemetry.errors.book.fingerprint_of",
-        "toolkit.telemetry.errors.book.ErrorBook.take",
-        "toolkit.telemetry.errors.book.ErrorBook.totals",
-        "toolkit.telemetry.errors.book.ErrorBook.how_it_ends",
-        "toolkit.telemetry.record_file.RecordFile.write",
-        "toolkit.telemetry.record_file.RecordFile.open",
-        "toolkit.telemetry.record_file.RecordFile.sync",
-        "toolkit.telemetry.writer.Writer.flush",
-        "toolkit.telemetry.recorder.write_manifest",
-        "toolkit.telemetry.mirror.read_from",
-        "toolkit.telemetry.csv_mirror.CsvMirror.write",
-        "toolkit.telemetry.csv_mirror.CsvMirror.start_at",
-        "toolkit.telemetry.csv_mirror.CsvMirror.close",
-        "toolkit.telemetry.control_poller.ControlPoller.poll",
-        "toolkit.telemetry.control_poller.ControlPoller.close",
-        "toolkit.telemetry.control_poller.peek",
-        "toolkit.telemetry.samplers.sampling.SystemSampling.latest",
-        "toolkit.telemetry.samplers.host.HostSampler.sample",
-        "toolkit.telemetry.samplers.sampling.SystemSampling.stop",
-        "toolkit.telemetry.keeper.Keeper.close",
-        "toolkit.telemetry.environment.describe_environment",
+        "toolkit.telemetry.errors.recorder.describe_in_full",
+        "toolkit.telemetry.errors.recorder.fingerprint_of",
+        "toolkit.telemetry.errors.recorder.ErrorBook.take",
+        "toolkit.telemetry.errors.recorder.ErrorBook.totals",
+        "toolkit.telemetry.errors.recorder.ErrorBook.how_it_ends",
+        "toolkit.telemetry.writing.record_file.RecordFile.write",
+        "toolkit.telemetry.writing.record_file.RecordFile.open",
+        "toolkit.telemetry.writing.record_file.RecordFile.sync",
+        "toolkit.telemetry.writing.writer.Writer.flush",
+        "toolkit.telemetry.writing.pipeline.write_manifest",
+        "toolkit.telemetry.writing.mirror.read_from",
+        "toolkit.mirrors.csv_mirror.CsvMirror.write",
+        "toolkit.mirrors.csv_mirror.CsvMirror.start_at",
+        "toolkit.mirrors.csv_mirror.CsvMirror.close",
+        "toolkit.telemetry.control.poller.ControlPoller.poll",
+        "toolkit.telemetry.control.poller.ControlPoller.close",
+        "toolkit.telemetry.control.poller.peek",
+        "toolkit.telemetry.machine.samplers.sampling.SystemSampling.latest",
+        "toolkit.telemetry.machine.samplers.host.HostSampler.sample",
+        "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
+        "toolkit.core.periodic.Keeper.close",
+        "toolkit.telemetry.machine.environment.describe_environment",
         "os.write",
         "os.fsync",
         "os.replace",
@@ -681,16 +681,16 @@ def test_whatever_fails_within_does_not_reach_the_loop(make, monkeypatch, target
     "target",
     [
         "toolkit.telemetry.step_records.StepRecords.put_rest",
-        "toolkit.telemetry.errors.book.describe_in_full",
-        "toolkit.telemetry.errors.book.fingerprint_of",
-        "toolkit.telemetry.errors.book.ErrorBook.take",
-        "toolkit.telemetry.errors.book.ErrorBook.totals",
-        "toolkit.telemetry.errors.book.ErrorBook.how_it_ends",
-        "toolkit.telemetry.steering.Steering.close",
-        "toolkit.telemetry.keeper.Keeper.close",
-        "toolkit.telemetry.samplers.sampling.SystemSampling.stop",
-        "toolkit.telemetry.recorder.Recorder.beat",
-        "toolkit.telemetry.csv_mirror.CsvMirror.close",
+        "toolkit.telemetry.errors.recorder.describe_in_full",
+        "toolkit.telemetry.errors.recorder.fingerprint_of",
+        "toolkit.telemetry.errors.recorder.ErrorBook.take",
+        "toolkit.telemetry.errors.recorder.ErrorBook.totals",
+        "toolkit.telemetry.errors.recorder.ErrorBook.how_it_ends",
+        "toolkit.telemetry.control.rank_control.Steering.close",
+        "toolkit.core.periodic.Keeper.close",
+        "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
+        "toolkit.telemetry.writing.pipeline.Recorder.beat",
+        "toolkit.mirrors.csv_mirror.CsvMirror.close",
     ],
 )
 def test_one_part_of_the_end_that_fails_does_not_cost_the_others(make, monkeypatch, target):
@@ -709,9 +709,9 @@ def test_one_part_of_the_end_that_fails_does_not_cost_the_others(make, monkeypat
 @pytest.mark.parametrize(
     "target",
     [
-        "toolkit.telemetry.samplers.sampling.default_samplers",
+        "toolkit.telemetry.machine.samplers.sampling.default_samplers",
         "toolkit.telemetry.live_run.default_samplers",
-        "toolkit.telemetry.run_home.write_manifest",
+        "toolkit.telemetry.writing.session_folder.write_manifest",
         "toolkit.runfolder.journal.Journal._create_file",
         "psutil.Process",
     ],
@@ -743,7 +743,7 @@ def test_a_failure_is_counted_said_once_and_recorded(make, monkeypatch, caplog):
     log = make(log_every=1)
     log.log_step(0, train_loss=0.5)
     with monkeypatch.context() as patch:
-        patch.setattr("toolkit.telemetry.values.Values.fields", bug)
+        patch.setattr("toolkit.telemetry.records.plain_values.Values.fields", bug)
         for step in range(1, 11):
             log.log_step(step, train_loss=0.5, text="needs a closer look")
     log.log_step(11, train_loss=0.25)
@@ -953,7 +953,7 @@ def test_a_call_costs_little_even_while_the_disk_takes_nothing(make, monkeypatch
         log.log_step(0, train_loss=0.5)
         longest.append(0.0)
         with monkeypatch.context() as patch:
-            patch.setattr("toolkit.telemetry.record_file.RecordFile.write", full)
+            patch.setattr("toolkit.telemetry.writing.record_file.RecordFile.write", full)
             for step in range(1, 3000):
                 began = time.perf_counter()
                 log.log_step(step, train_loss=0.5, lr=1e-4)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import yaml
 
-from toolkit.telemetry.metadata import find_process, lora_metadata, model_metadata, training_metadata
+from toolkit.telemetry.machine.metadata import find_process, lora_metadata, model_metadata, training_metadata
 
 CONFIG = yaml.safe_load(
     """

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from tests.telemetry.logged import PATIENCE_S
+from toolkit.core.guard import Guard
+from toolkit.core.sink import MemorySink
 from toolkit.runfolder.codec import encode
-from toolkit.telemetry import mirror as mirror_module
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.mirror import Mirror
-from toolkit.telemetry.sink import MemorySink
+from toolkit.telemetry.writing import mirror as mirror_module
+from toolkit.telemetry.writing.mirror import Mirror
 
 
 class Following:

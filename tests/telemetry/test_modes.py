@@ -13,10 +13,10 @@ from typing import ClassVar
 import pytest
 
 from tests.faults.aftermath import events, records_of
+from toolkit.core.guard import Guard
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.machine.other_trackers import TrackerWatch, active_trackers
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
-from toolkit.telemetry.other_trackers import TrackerWatch, active_trackers
 
 SENDS = {
     "otlp": "http://collector.example:4318/v1/traces",
@@ -92,7 +92,7 @@ def test_a_real_wandb_run_beside_this_one_is_told_of_in_one_line(tmp_path):
 import time
 import wandb
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.other_trackers import active_trackers
+from toolkit.telemetry.machine.other_trackers import active_trackers
 
 log = TelemetryLogger("run", log_dir={str(tmp_path / "logs")!r}, system=False, close_timeout=60.0)
 print(active_trackers(log.guard))

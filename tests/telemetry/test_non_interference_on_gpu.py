@@ -18,9 +18,9 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 torch = pytest.importorskip("torch")
 
 from toolkit.telemetry import TelemetryLogger  # noqa: E402
-from toolkit.telemetry.device_scalars import PLACES  # noqa: E402
-from toolkit.telemetry.record_file import RecordFile  # noqa: E402
-from toolkit.telemetry.values import Values  # noqa: E402
+from toolkit.telemetry.records.device_scalars import PLACES  # noqa: E402
+from toolkit.telemetry.records.plain_values import Values  # noqa: E402
+from toolkit.telemetry.writing.record_file import RecordFile  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from toolkit.telemetry.ranks import Rank, find_rank, launch_id
+from toolkit.core.ranks import Rank, find_rank, launch_id
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.aftermath import assert_nothing_is_missing, events, records_of
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.record_file import RecordFile
+from toolkit.telemetry.writing.record_file import RecordFile
 
 FIRST, SECOND, THIRD = (b'{"seq":%d}\n' % seq for seq in range(3))
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 import toolkit
+from toolkit.core.guard import Guard
+from toolkit.core.script_interrupts import interrupt_behind
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.script_interrupts import interrupt_behind
 from toolkit.telemetry.start_record import EnvironmentProbe
 
 RAISED = TimeoutError("the script's own limit")

@@ -11,10 +11,10 @@ import weakref
 import pytest
 
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
+from toolkit.core.clock import ManualClock
+from toolkit.core.guard import MisuseError
 from toolkit.telemetry import OptionsError, TelemetryOptions
-from toolkit.telemetry.clock import ManualClock
-from toolkit.telemetry.guard import MisuseError
-from toolkit.telemetry.spans import NO_SPAN, FoldedSpan, Span
+from toolkit.telemetry.spans.span import NO_SPAN, FoldedSpan, Span
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.telemetry import environment
-from toolkit.telemetry.clock import ManualClock
+from toolkit.core.clock import ManualClock
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes, size_of
+from toolkit.telemetry.machine import environment
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from toolkit.telemetry import environment
-from toolkit.telemetry.guard import Guard
+from toolkit.core.guard import Guard
+from toolkit.telemetry.machine import environment
 from toolkit.telemetry.start_record import EnvironmentProbe, samples_per_step, start_fields
 
 TOKEN = "hf_" + "a1B2" * 9

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.telemetry.logged import Arriving, make_logger, read_records, records_of
-from toolkit.telemetry import environment
-from toolkit.telemetry.clock import ManualClock
-from toolkit.telemetry.device_scalars import DeviceScalars, PendingScalar
-from toolkit.telemetry.recorder import Recorder
+from toolkit.core.clock import ManualClock
+from toolkit.telemetry.machine import environment
+from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
+from toolkit.telemetry.writing.pipeline import Recorder
 
 tries = settings(max_examples=25, deadline=None)
 

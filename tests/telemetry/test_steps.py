@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.telemetry.steps import BLOCK, MAX_FOLDED, StepGate
+from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, StepGate
 
 tries = settings(max_examples=60, deadline=None)
 losses = st.lists(st.floats(-1e6, 1e6), max_size=40)

@@ -19,10 +19,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolkit.core.guard import Guard
 from toolkit.runfolder.codec import decode, encode
-from toolkit.telemetry.device_scalars import DeviceScalars
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.values import Values
+from toolkit.telemetry.records.device_scalars import DeviceScalars
+from toolkit.telemetry.records.plain_values import Values
 
 tries = settings(max_examples=60, deadline=None)
 

@@ -13,7 +13,7 @@ from toolkit.runfolder import portable
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import is_being_written, repair_run
 from toolkit.telemetry import TelemetryLogger, run_home, writer_lock
-from toolkit.telemetry.writer_lock import WriterLock
+from toolkit.telemetry.writing.writer_lock import WriterLock
 
 pytestmark = pytest.mark.skipif(not portable._HAS_LOCKS, reason="this system has no such locks")
 

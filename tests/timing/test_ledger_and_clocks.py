@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from tests.telemetry.logged import make_logger, read_records
-from toolkit.telemetry import environment
-from toolkit.telemetry.clock import ManualClock
-from toolkit.telemetry.wall_times import WallTimes
+from toolkit.core.clock import ManualClock
+from toolkit.core.wall_times import WallTimes
+from toolkit.telemetry.machine import environment
 from toolkit.timing.history import read_run_time
 from toolkit.timing.ledger import LedgerBook
 

@@ -13,27 +13,27 @@ from typing import Final
 
 from toolkit.cli.chosen_run import printable, refuse
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
+from toolkit.mirrors.messages.delivery import DELIVERED, Delivery, deliver
+from toolkit.mirrors.messages.message import TEST, Message, Standing
+from toolkit.mirrors.messages.options import MessageOptions
+from toolkit.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, receiver_from
+from toolkit.mirrors.messages.run_events import Happening, RunStory
+from toolkit.mirrors.messages.services import SERVICES
+from toolkit.mirrors.messages.sink import link_to
+from toolkit.privacy.redaction import Redactor
+from toolkit.privacy.secret_shapes import MASK
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, safe_run_name
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.records import START, Record
 from toolkit.runfolder.status import work_out_status
-from toolkit.telemetry.notify.deliver import DELIVERED, Delivery, deliver
-from toolkit.telemetry.notify.message import TEST, Message, Standing
-from toolkit.telemetry.notify.receiver import Receiver, ReceiverOff, names_of, receiver_from
-from toolkit.telemetry.notify.services import SERVICES
-from toolkit.telemetry.notify.sink import link_to
-from toolkit.telemetry.notify.story import Happening, RunStory
-from toolkit.telemetry.option_blocks.messages import MessageOptions
 from toolkit.telemetry.options import (
     OptionsError,
     TelemetryOptions,
     options_from_config,
     run_name_from_config,
 )
-from toolkit.telemetry.privacy.redaction import Redactor
-from toolkit.telemetry.privacy.secret_shapes import MASK
 
 _MOST_ATTEMPTS: Final = 2
 _TAIL_BYTES: Final = 256 * 1024

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
-from toolkit.telemetry.privacy import organisations
-from toolkit.telemetry.privacy.bundle import RunBundle
-from toolkit.telemetry.privacy.bundle_contents import Contents
+from toolkit.privacy import organisations
+from toolkit.privacy.bundle import RunBundle
+from toolkit.privacy.bundle_contents import Contents
 
 _MOST_FIELDS: Final = 4
 _MOST_TEXTS: Final = 20

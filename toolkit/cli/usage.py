@@ -12,10 +12,13 @@ from typing import Any
 
 from toolkit.cli.chosen_run import printable, refuse
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
+from toolkit.mirrors.usage.consent import OFF, SENT_TO, why_not
+from toolkit.mirrors.usage.event import UsageEvent
+from toolkit.mirrors.usage.usage_events import events_of
 from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.records import START, STEP, Record
-from toolkit.telemetry.environment import describe_environment
+from toolkit.telemetry.machine.environment import describe_environment
 from toolkit.telemetry.options import (
     OptionsError,
     TelemetryOptions,
@@ -24,9 +27,6 @@ from toolkit.telemetry.options import (
     run_name_from_config,
 )
 from toolkit.telemetry.start_record import start_fields
-from toolkit.telemetry.usage.consent import OFF, SENT_TO, why_not
-from toolkit.telemetry.usage.event import UsageEvent
-from toolkit.telemetry.usage.story import events_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from toolkit.core.sink import MemorySink, Sink
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
-from toolkit.telemetry.sink import MemorySink, Sink
 
 __all__ = ["MemorySink", "OptionsError", "Sink", "TelemetryLogger", "TelemetryOptions"]
 

@@ -10,36 +10,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.core.clock import Clock
+from toolkit.core.exit_codes import code_of
+from toolkit.core.guard import Guard
+from toolkit.core.periodic import Chore, Keeper
+from toolkit.core.ranks import Rank
+from toolkit.core.sink import Sink
 from toolkit.runfolder import records
 from toolkit.runfolder.control import ControlRequest
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.step_count import FIRST_STEP
-from toolkit.telemetry.clock import Clock
-from toolkit.telemetry.completions.book import CompletionBook
-from toolkit.telemetry.control_history import was_answered
-from toolkit.telemetry.control_poller import ControlPoller
-from toolkit.telemetry.device_scalars import DeviceScalars
-from toolkit.telemetry.errors.book import AT_THE_END
+from toolkit.telemetry.control.history import was_answered
+from toolkit.telemetry.control.poller import ControlPoller
+from toolkit.telemetry.control.rank_control import Steering
 from toolkit.telemetry.errors.failure import describe_failure
+from toolkit.telemetry.errors.recorder import AT_THE_END
 from toolkit.telemetry.errors.run_errors import RunErrors
-from toolkit.telemetry.exit_codes import code_of
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.intake import MUCH
-from toolkit.telemetry.keeper import Chore, Keeper
+from toolkit.telemetry.machine.other_trackers import TrackerWatch
+from toolkit.telemetry.machine.peak_memory import peak_memory
+from toolkit.telemetry.machine.samplers.sampling import SystemSampling, default_samplers
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.other_trackers import TrackerWatch
-from toolkit.telemetry.peak_memory import peak_memory
-from toolkit.telemetry.ranks import Rank
-from toolkit.telemetry.recorder import Recorder
-from toolkit.telemetry.run_home import RunHome
-from toolkit.telemetry.samplers.sampling import SystemSampling, default_samplers
-from toolkit.telemetry.sink import Sink
-from toolkit.telemetry.span_book import SpanBook
+from toolkit.telemetry.records.completions.recorder import CompletionBook
+from toolkit.telemetry.records.device_scalars import DeviceScalars
+from toolkit.telemetry.records.plain_values import Values
+from toolkit.telemetry.records.record_queue import MUCH
+from toolkit.telemetry.records.step_gate import NEVER, StepGate
+from toolkit.telemetry.spans.recorder import SpanBook
 from toolkit.telemetry.start_record import EnvironmentProbe, of_one_type, samples_per_step, start_fields
-from toolkit.telemetry.steering import Steering
 from toolkit.telemetry.step_records import FixedInterval, StepRecords
-from toolkit.telemetry.steps import NEVER, StepGate
-from toolkit.telemetry.values import Values
+from toolkit.telemetry.writing.pipeline import Recorder
+from toolkit.telemetry.writing.session_folder import RunHome
 
 _ON_STEP_RECORDS: Final = ("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb", "gpu_util")
 _IN_SUMMARY: Final = ("epoch", "train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec")

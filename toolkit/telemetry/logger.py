@@ -11,39 +11,39 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, overload
 
+from toolkit.core.clock import Clock, SystemClock
+from toolkit.core.exit_codes import code_of
+from toolkit.core.guard import Guard, guarded
+from toolkit.core.lifetime import OneEnd, forget_at_exit, remember_until_exit
+from toolkit.core.ranks import Rank, find_rank
+from toolkit.core.sink import Sink
+from toolkit.privacy.configured_secrets import keep_secrets_of
+from toolkit.privacy.run_labels import without_secrets
+from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder import records
-from toolkit.telemetry.checkpoint_files import look_at
-from toolkit.telemetry.clock import Clock, SystemClock
-from toolkit.telemetry.exit_codes import code_of
-from toolkit.telemetry.folded_metrics import MOST_OWN
-from toolkit.telemetry.guard import Guard, guarded
-from toolkit.telemetry.lifetime import OneEnd, forget_at_exit, remember_until_exit
+from toolkit.telemetry.machine.checkpoint_files import look_at
 from toolkit.telemetry.options import (
     OptionsError,
     TelemetryOptions,
     options_from_config,
     run_name_from_config,
 )
-from toolkit.telemetry.privacy.configured_secrets import keep_secrets_of
-from toolkit.telemetry.privacy.run_labels import without_secrets
-from toolkit.telemetry.privacy.secret_shapes import mask_text
-from toolkit.telemetry.ranks import Rank, find_rank
-from toolkit.telemetry.sink import Sink
-from toolkit.telemetry.spans import NO_SPAN, AnySpan, FoldedSpan, timed_function
-from toolkit.telemetry.steps import NEVER, StepGate
+from toolkit.telemetry.records.folded_metrics import MOST_OWN
+from toolkit.telemetry.records.step_gate import NEVER, StepGate
+from toolkit.telemetry.spans.span import NO_SPAN, AnySpan, FoldedSpan, timed_function
 
 if TYPE_CHECKING:
-    from toolkit.telemetry.completions.book import CompletionBook
-    from toolkit.telemetry.control_poller import Request
+    from toolkit.telemetry.control.poller import Request
+    from toolkit.telemetry.control.rank_control import Steering
+    from toolkit.telemetry.control.silent_rank import Follower
     from toolkit.telemetry.errors.capture import ErrorCapture
-    from toolkit.telemetry.follower import Follower
     from toolkit.telemetry.live_run import LiveRun
-    from toolkit.telemetry.profiling import Profiling
-    from toolkit.telemetry.run_home import RunHome
-    from toolkit.telemetry.span_book import SpanBook
-    from toolkit.telemetry.span_times import SpanTimes
-    from toolkit.telemetry.steering import Steering
+    from toolkit.telemetry.records.completions.recorder import CompletionBook
+    from toolkit.telemetry.spans.profiling import Profiling
+    from toolkit.telemetry.spans.recorder import SpanBook
+    from toolkit.telemetry.spans.totals import SpanTimes
     from toolkit.telemetry.training import TrainingTelemetry
+    from toolkit.telemetry.writing.session_folder import RunHome
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -593,7 +593,7 @@ class TelemetryLogger:
 
     def _profiles(self) -> Profiling | None:
         if self._profiling is None and self.is_live and self._run is not None:
-            from toolkit.telemetry.profiling import Profiling
+            from toolkit.telemetry.spans.profiling import Profiling
 
             book = self._run.spans
             self._profiling = Profiling(
@@ -850,7 +850,7 @@ class TelemetryLogger:
     # Within.
 
     def _find_home(self, rank: Rank, clock: Clock) -> RunHome | None:
-        from toolkit.telemetry.run_home import join_rank_zero, settle_in
+        from toolkit.telemetry.writing.session_folder import join_rank_zero, settle_in
 
         if rank.rank == 0:
             return settle_in(self.run_name, self._options, now=clock.wall(), guard=self.guard)
@@ -865,7 +865,7 @@ class TelemetryLogger:
 
     def _follow(self, rank: Rank, clock: Clock) -> None:
         """Be asked what rank 0 is asked, without writing anything."""
-        from toolkit.telemetry.follower import Follower
+        from toolkit.telemetry.control.silent_rank import Follower
 
         self._follower = Follower(
             rank, run_name=self.run_name, log_every=self._options.log_every, clock=clock, guard=self.guard

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
+from toolkit.core.guard import Guard
+from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
-from toolkit.telemetry.device_scalars import DeviceScalars
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.metadata import find_process, lora_metadata, model_metadata, training_metadata
-from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.values import Values
+from toolkit.telemetry.machine.metadata import find_process, lora_metadata, model_metadata, training_metadata
+from toolkit.telemetry.records.device_scalars import DeviceScalars
+from toolkit.telemetry.records.plain_values import Values
 
 _NUMBERS: Final = frozenset(
     {
@@ -49,7 +49,7 @@ class EnvironmentProbe:
 
     def _run(self) -> None:
         # Imported here, on this thread: looking at a machine takes modules that a training may otherwise never need.
-        from toolkit.telemetry.environment import describe_environment
+        from toolkit.telemetry.machine.environment import describe_environment
 
         with self._guard.watch("describing the machine"):
             self._found = describe_environment(self._guard)

@@ -9,14 +9,14 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from toolkit.core.clock import Clock
+from toolkit.core.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
-from toolkit.telemetry.clock import Clock
-from toolkit.telemetry.folded_metrics import COLUMNS
-from toolkit.telemetry.intake import MUCH, Intake
-from toolkit.telemetry.script_interrupts import pass_on_interrupt
-from toolkit.telemetry.span_times import AllTimes
-from toolkit.telemetry.steps import BLOCK, MAX_FOLDED, NEVER, StepGate
-from toolkit.telemetry.values import Values, is_finite_number
+from toolkit.telemetry.records.folded_metrics import COLUMNS
+from toolkit.telemetry.records.plain_values import Values, is_finite_number
+from toolkit.telemetry.records.record_queue import MUCH, Intake
+from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
+from toolkit.telemetry.spans.totals import AllTimes
 
 _ENVELOPE: Final = frozenset(ENVELOPE)
 _MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.core.fields import ConfigError
 from toolkit.telemetry import OptionsError
-from toolkit.telemetry.environment import this_process_began
+from toolkit.telemetry.machine.environment import this_process_began
 from toolkit.trainer.ai_toolkit_checkout import (
     AI_TOOLKIT_TYPES,
     AttachError,
@@ -17,7 +18,7 @@ from toolkit.trainer.ai_toolkit_checkout import (
     what_is_missing,
 )
 from toolkit.trainer.config import PROCESS_KEY, PROCESS_TYPE, JobOptions, parse_job, process_type
-from toolkit.trainer.config_file import ConfigError, read_config_file
+from toolkit.trainer.config_file import read_config_file
 from toolkit.trainer.overrides import with_overrides
 
 if TYPE_CHECKING:

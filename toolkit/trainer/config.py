@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from toolkit.trainer.config_fields import limited, read_fields
-from toolkit.trainer.config_file import ConfigError
+from toolkit.core.fields import ConfigError, limited, read_fields
 from toolkit.trainer.prompts import STYLES, PromptError, encode_prompt, is_usable_trigger
 
 PROCESS_TYPE = "tiny_lora_trainer"

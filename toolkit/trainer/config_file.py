@@ -11,9 +11,7 @@ from typing import Any
 
 import yaml
 
-
-class ConfigError(Exception):
-    """The configuration is wrong; the message names the key, its value and what is allowed."""
+from toolkit.core.fields import ConfigError
 
 
 def read_config_file(path: Path, *, name: str | None = None) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from toolkit.core.fields import ConfigError
 from toolkit.telemetry import TelemetryLogger
 from toolkit.timing.names import CHECKPOINT_LOAD, MODEL_INIT, OPTIMIZER_INIT
 from toolkit.trainer import checkpoint
 from toolkit.trainer.base_weights import BaseWeightsError, load_base
 from toolkit.trainer.checkpoint import CheckpointError, CheckpointFolder, FoundCheckpoint, TrainingState
 from toolkit.trainer.config import PROCESS_KEY, JobOptions, ProcessOptions
-from toolkit.trainer.config_file import ConfigError
 from toolkit.trainer.dataset import BatchOrder, training_set, validation_set
 from toolkit.trainer.device import choose_device, deterministic
 from toolkit.trainer.loop import EndReason, Parts, TrainingLoop

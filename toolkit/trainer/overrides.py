@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.trainer.config_file import ConfigError
+from toolkit.core.fields import ConfigError
 
 
 def with_overrides(mapping: Mapping[str, Any], *, steps: int | None, log_dir: str | None) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from toolkit.core.wall_times import wall_time_of
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.wall_times import wall_time_of
 
 
 class StartUp:

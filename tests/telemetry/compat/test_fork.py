@@ -18,7 +18,6 @@ from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import OptionsError
 from toolkit.telemetry import TelemetryLogger as Logger
 from toolkit.telemetry import logger as logger_module
-from toolkit.telemetry.checkpoint_files import look_at
 from toolkit.telemetry.compat.fork import (
     TelemetryLogger,
     extract_lora_metadata,
@@ -26,6 +25,7 @@ from toolkit.telemetry.compat.fork import (
     extract_training_info,
     get_run_name,
 )
+from toolkit.telemetry.machine.checkpoint_files import look_at
 
 CONFIG = {
     "name": "greyjacket",

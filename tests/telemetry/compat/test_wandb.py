@@ -26,8 +26,8 @@ from tests.telemetry.exporters.test_wandb import kept_by_wandb, rows
 from tests.telemetry.logged import PATIENCE_S, Arriving, read_records
 from toolkit.telemetry.compat import stand_ins
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary
-from toolkit.telemetry.device_scalars import PendingScalar
 from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.records.device_scalars import PendingScalar
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from toolkit.runfolder.codec import decode, encode
 from toolkit.runfolder.records import MAX_RECORD_BYTES
-from toolkit.telemetry.completions.fitting import fit
+from toolkit.telemetry.records.completions.fitting import fit
 
 
 def encoded(fields):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.telemetry.completions.readable import readable
-from toolkit.telemetry.device_scalars import DeviceScalars
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.values import Values
+from toolkit.core.guard import Guard
+from toolkit.telemetry.records.completions.readable import readable
+from toolkit.telemetry.records.device_scalars import DeviceScalars
+from toolkit.telemetry.records.plain_values import Values
 
 TREE = Values(Guard(), DeviceScalars()).tree
 

@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from tests.telemetry.logged import make_logger, records_of
+from toolkit.core.exit_codes import code_of, exit_code
 from toolkit.telemetry.errors.exits import EXITS
-from toolkit.telemetry.exit_codes import code_of, exit_code
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.telemetry.logged import make_logger, read_records, records_of
+from toolkit.core.clock import ManualClock
 from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.clock import ManualClock
 from toolkit.telemetry.errors.hang import HangWatch, Progress
 from toolkit.telemetry.errors.thread_stacks import thread_stacks
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.privacy.masking import Masker
 from toolkit.telemetry.errors.local_values import shown_locals
-from toolkit.telemetry.privacy.masking import Masker
 
 TOKEN = "hf_" + "a1B2" * 9
 

@@ -9,9 +9,9 @@ import stat
 
 import pytest
 
+from toolkit.mirrors.one_logger_file import OneLoggerFileExporter
+from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.exporters.one_logger_file import OneLoggerFileExporter
-from toolkit.telemetry.exporters.span_filter import SpanFilter
 
 SECRET = "hf_" + "a1B2c3D4e5" * 3
 ORIGIN = 1_700_000_000.0

@@ -17,11 +17,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.telemetry.logged import read_records
+from toolkit.mirrors.otlp.exporter import OtlpError, OtlpExporter, traces_url
+from toolkit.mirrors.otlp.transport import protocol_of
+from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger, recorder
-from toolkit.telemetry.exporters.otlp import OtlpError, OtlpExporter, traces_url
-from toolkit.telemetry.exporters.otlp_wire import protocol_of
-from toolkit.telemetry.exporters.span_filter import SpanFilter
 from toolkit.telemetry.options import OptionsError
 from toolkit.timing.history import read_run_time
 from toolkit.timing.ledger import LedgerBook

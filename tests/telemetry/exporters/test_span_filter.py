@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.telemetry.exporters.span_filter import SpanFilter, SpanSelection, span_filter_from
+from toolkit.mirrors.shared.span_filter import SpanFilter, SpanSelection, span_filter_from
 from toolkit.telemetry.options import OptionsError
 
 _seq = itertools.count()

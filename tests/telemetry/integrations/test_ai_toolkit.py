@@ -14,11 +14,11 @@ import pytest
 
 from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.environment import this_process_began
 from toolkit.telemetry.integrations.ai_toolkit import outputs, startup, steps, watched_process
 from toolkit.telemetry.integrations.ai_toolkit.between_steps import Asked
 from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
 from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, saved_weights
+from toolkit.telemetry.machine.environment import this_process_began
 from toolkit.timing.history import read_run_time
 
 STAND_IN = Path(__file__).with_name("stand_in_ai_toolkit.py")

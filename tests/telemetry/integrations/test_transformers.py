@@ -20,11 +20,11 @@ from tests.telemetry.integrations.asking import ask
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
 from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger, read_records
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.device_scalars import PendingScalar
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch
 from toolkit.telemetry.integrations.transformers.start_facts import about_model
 from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.records.device_scalars import PendingScalar
 
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 

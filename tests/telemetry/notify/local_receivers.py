@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from toolkit.telemetry.notify.receiver import Receiver
-from toolkit.telemetry.option_blocks.web_address import web_address
+from toolkit.mirrors.messages.receiver import Receiver
+from toolkit.mirrors.messages.web_address import web_address
 
 
 class Got:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, to
-from toolkit.telemetry.notify import deliver as module
-from toolkit.telemetry.notify.deliver import deliver
-from toolkit.telemetry.notify.message import Message, Standing
+from toolkit.mirrors.messages import delivery as module
+from toolkit.mirrors.messages.delivery import deliver
+from toolkit.mirrors.messages.message import Message, Standing
 
 MESSAGE = Message(occasion="start", title="r: started", standing=Standing(run_name="r"), about=("start:1",))
 TOO_MANY = (429, {"Retry-After": "7"}, b"slow down")

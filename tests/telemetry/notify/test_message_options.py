@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.telemetry.option_blocks.messages import OCCASIONS, SERVICES, MessageOptions
-from toolkit.telemetry.option_blocks.milestones import milestone_from
+from toolkit.mirrors.messages.milestones import milestone_from
+from toolkit.mirrors.messages.options import OCCASIONS, SERVICES, MessageOptions
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 
 SLACK = "https://hooks.slack.com/services/T000/B000/s3cr3ts3cr3t"

@@ -17,9 +17,9 @@ import pytest
 from tests.faults.children import Child
 from tests.telemetry.logged import make_logger, read_records, records_of
 from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, wait_until
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.notify.sink import MessageSink
-from toolkit.telemetry.option_blocks.messages import MessageOptions
+from toolkit.core.guard import Guard
+from toolkit.mirrors.messages.options import MessageOptions
+from toolkit.mirrors.messages.sink import MessageSink
 
 SECRET = "lark-signing-secret-77"
 
@@ -318,7 +318,7 @@ def test_without_receivers_nothing_of_it_is_imported(tmp_path, start):
         """
         with TelemetryLogger("run", log_dir=sys.argv[1]) as log:
             log.log_step(1, train_loss=1.0)
-        print([name for name in ("http.client", "toolkit.telemetry.notify") if name in sys.modules])
+        print([name for name in ("http.client", "toolkit.mirrors.messages") if name in sys.modules])
         """,
         tmp_path,
     ).end()

@@ -6,12 +6,12 @@ import pytest
 
 from tests.telemetry.notify.local_receivers import receiving, wait_until
 from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
+from toolkit.mirrors.messages.run_events import RunStory
+from toolkit.mirrors.messages.services import SERVICES
+from toolkit.mirrors.messages.sink import link_to
+from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.notify.services import SERVICES
-from toolkit.telemetry.notify.sink import link_to
-from toolkit.telemetry.notify.story import RunStory
-from toolkit.telemetry.privacy.redaction import Redactor
 
 SECRET = "what-messages-are-signed-with"
 

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from tests.telemetry.notify.local_receivers import certificate, never_answer, raw_receiving, receiving
-from toolkit.telemetry.notify.exchange import NotDelivered, Request
-from toolkit.telemetry.notify.post import LONGEST_ANSWER, post
-from toolkit.telemetry.option_blocks.web_address import web_address
+from toolkit.mirrors.messages.post import LONGEST_ANSWER, post
+from toolkit.mirrors.messages.transport_types import NotDelivered, Request
+from toolkit.mirrors.messages.web_address import web_address
 
 REQUEST = Request(body=b'{"a":1}', headers={"Content-Type": "application/json"})
 

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, to, wait_until
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.notify.allowance import Allowance
-from toolkit.telemetry.notify.folding import fold
-from toolkit.telemetry.notify.message import Message, Standing
-from toolkit.telemetry.notify.sender import Sender
+from toolkit.core.guard import Guard
+from toolkit.mirrors.messages.digest import fold
+from toolkit.mirrors.messages.message import Message, Standing
+from toolkit.mirrors.messages.sender import Sender
+from toolkit.mirrors.messages.token_bucket import Allowance
 
 
 def message(number, occasion="milestone"):
@@ -258,7 +258,7 @@ def test_a_fault_of_our_own_costs_one_message_and_is_reported():
 def test_the_last_message_does_not_wait_for_one_that_is_in_flight(monkeypatch):
     for place in ("deliver", "sender"):
         # The one that is in flight is not given up before the end, however slow the machine.
-        monkeypatch.setattr(f"toolkit.telemetry.notify.{place}.REQUEST_TIMEOUT_S", 1000.0)
+        monkeypatch.setattr(f"toolkit.mirrors.messages.{place}.REQUEST_TIMEOUT_S", 1000.0)
     is_ending = threading.Event()
 
     def answer(got):

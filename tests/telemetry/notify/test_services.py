@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.telemetry.notify.exchange import Answer, NotDelivered
-from toolkit.telemetry.notify.message import Message, Standing
-from toolkit.telemetry.notify.services import SERVICES, lark, ntfy, webhook
-from toolkit.telemetry.option_blocks import messages
+from toolkit.mirrors.messages import options as messages
+from toolkit.mirrors.messages.message import Message, Standing
+from toolkit.mirrors.messages.services import SERVICES, lark, ntfy, webhook
+from toolkit.mirrors.messages.transport_types import Answer, NotDelivered
 
 NOW = 1_700_000_000.9
 LINK = "http://localhost:8501/overview?run=greyjacket"

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from toolkit.telemetry.notify.message import Standing
-from toolkit.telemetry.notify.milestone_watch import MilestoneWatch
-from toolkit.telemetry.notify.story import RunStory
-from toolkit.telemetry.notify.words import cut, cut_bytes, duration, short_number
-from toolkit.telemetry.option_blocks.milestones import milestone_from
+from toolkit.mirrors.messages.formatting import cut, cut_bytes, duration, short_number
+from toolkit.mirrors.messages.message import Standing
+from toolkit.mirrors.messages.milestone_watch import MilestoneWatch
+from toolkit.mirrors.messages.milestones import milestone_from
+from toolkit.mirrors.messages.run_events import RunStory
 
 _seq = itertools.count()
 

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from toolkit.telemetry.option_blocks.web_address import (
+from toolkit.mirrors.messages.web_address import (
     AddressError,
     is_private,
     is_public,

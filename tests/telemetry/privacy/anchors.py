@@ -12,7 +12,7 @@ import string
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.telemetry.privacy.token_shapes import SHAPES
+from toolkit.privacy.token_shapes import SHAPES
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "secret-shapes.md"
 

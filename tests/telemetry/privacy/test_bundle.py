@@ -13,10 +13,10 @@ import pytest
 from dashboard.data.local_store import LocalStore
 from tests.lengths import is_long
 from tests.telemetry.logged import make_logger
+from toolkit.privacy.bundle import RunBundle
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import read_from
-from toolkit.telemetry.privacy.bundle import RunBundle
 
 
 def log_a_run(log_dir, name="greyjacket", **options):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.telemetry.privacy.masking import mask_secrets
-from toolkit.telemetry.privacy.redaction import Redactor
+from toolkit.privacy.masking import mask_secrets
+from toolkit.privacy.redaction import Redactor
 
 PATHS = (
     *("/usr/share/dict/words", "/usr/share/zoneinfo/UTC", "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.telemetry.privacy import secret_shapes
-from toolkit.telemetry.privacy.masking import Masker, mask_secrets
-from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
+from toolkit.privacy import secret_shapes
+from toolkit.privacy.masking import Masker, mask_secrets
+from toolkit.privacy.secret_names import Secrecy, secrecy_of
 
 HF = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
 WANDB = "0123456789abcdef0123456789abcdef01234567"

@@ -9,8 +9,8 @@ import pytest
 
 from tests.telemetry.logged import make_logger, read_records, records_of
 from tests.telemetry.privacy.planted import HARMLESS
+from toolkit.privacy.record_masking import RecordMasker
 from toolkit.runfolder.records import MAX_RECORD_BYTES
-from toolkit.telemetry.privacy.record_masking import RecordMasker
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLm7"
 

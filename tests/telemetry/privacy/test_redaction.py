@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in
+from toolkit.privacy.names import is_telling
+from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder import records
 from toolkit.runfolder.columns import FIRST_COLUMNS
-from toolkit.telemetry.privacy.names import is_telling
-from toolkit.telemetry.privacy.redaction import Redactor
 
 CONTEXTS = {
     "alone": lambda text: text,

@@ -13,9 +13,9 @@ from tests.telemetry.privacy.anchors import (
     document,
     sample,
 )
-from toolkit.telemetry.privacy import token_shapes
-from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.privacy.token_shapes import SHAPES, SHORTEST
+from toolkit.privacy import token_shapes
+from toolkit.privacy.masking import Masker
+from toolkit.privacy.token_shapes import SHAPES, SHORTEST
 
 APPLYING = [rule for rule in (*GITLEAKS, *DETECT_SECRETS, *OURS) if rule.applies]
 SERVICES = {shape.service: shape for shape in SHAPES}

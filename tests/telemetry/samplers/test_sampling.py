@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from toolkit.telemetry.clock import ManualClock, SystemClock
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.samplers import sampling as sampling_module
-from toolkit.telemetry.samplers.gpu import NvmlSampler
-from toolkit.telemetry.samplers.sampler import NothingToSample
-from toolkit.telemetry.samplers.sampling import SystemSampling, default_samplers
+from toolkit.core.clock import ManualClock, SystemClock
+from toolkit.core.guard import Guard
+from toolkit.telemetry.machine.samplers import sampling as sampling_module
+from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
+from toolkit.telemetry.machine.samplers.sampler import NothingToSample
+from toolkit.telemetry.machine.samplers.sampling import SystemSampling, default_samplers
 
 PATIENCE_S = 60.0
 

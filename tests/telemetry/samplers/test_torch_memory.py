@@ -4,8 +4,8 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.samplers.torch_memory import TorchMemorySampler
+from toolkit.core.guard import Guard
+from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
 
 GIB = 1024**3
 
@@ -107,8 +107,9 @@ def test_apple_devices_are_read_through_mps(monkeypatch):
 
 def test_nothing_heavy_is_imported_by_the_samplers_modules():
     script = (
-        "import sys, toolkit.telemetry.samplers.sampling, toolkit.telemetry.environment, toolkit.telemetry.metadata,"
-        " toolkit.telemetry.exporters.tensorboard, toolkit.telemetry.exporters.wandb;"
+        "import sys, toolkit.telemetry.machine.samplers.sampling, toolkit.telemetry.machine.environment,"
+        " toolkit.telemetry.machine.metadata,"
+        " toolkit.mirrors.tensorboard, toolkit.mirrors.wandb;"
         "heavy = {'torch', 'numpy', 'pandas', 'psutil', 'pynvml', 'wandb', 'tensorboard'};"
         "print(sorted(heavy & set(sys.modules)))"
     )

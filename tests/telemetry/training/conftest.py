@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.telemetry.logged import PATIENCE_S, make_logger
-from toolkit.telemetry import environment
-from toolkit.telemetry.clock import ManualClock
+from toolkit.core.clock import ManualClock
+from toolkit.telemetry.machine import environment
 from toolkit.telemetry.training import saving
 
 

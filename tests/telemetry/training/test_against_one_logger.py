@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.telemetry.clock import ManualClock
+from toolkit.core.clock import ManualClock
 from toolkit.timing.names import ONE_LOGGER_NAMES
 
 pytestmark = pytest.mark.skipif(

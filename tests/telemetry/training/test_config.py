@@ -12,9 +12,9 @@ from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
 
 from tests.telemetry.logged import records_of
 from tests.telemetry.training.told import events, train
+from toolkit.core.guard import Guard
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import OptionsError
-from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.training import ConfigError, TrainingConfig
 from toolkit.telemetry.training.config import ConfigSource
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.telemetry.logged import records_of
 from tests.telemetry.training.told import spans
-from toolkit.telemetry.clock import ManualClock
-from toolkit.telemetry.spans import NO_SPAN
+from toolkit.core.clock import ManualClock
+from toolkit.telemetry.spans.span import NO_SPAN
 
 PARTS = (
     *("application", "training_loop", "training_iteration", "validation_loop", "validation_iteration"),

@@ -9,8 +9,8 @@ import pytest
 
 from tests.telemetry.logged import records_of
 from tests.telemetry.training.told import events, spans, train
-from toolkit.telemetry.guard import MisuseError
-from toolkit.telemetry.spans import NO_SPAN
+from toolkit.core.guard import MisuseError
+from toolkit.telemetry.spans.span import NO_SPAN
 from toolkit.timing import names
 
 PLAIN = {

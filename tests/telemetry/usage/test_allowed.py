@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.telemetry.usage import vocabulary
-from toolkit.telemetry.usage.allowed import EVENTS, RUN_END, RUN_START, allowed
+from toolkit.mirrors.usage import allowed_words as vocabulary
+from toolkit.mirrors.usage.allow_list import EVENTS, RUN_END, RUN_START, allowed
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=4),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.telemetry.usage.error_reports import ErrorReports, public_stack, public_type
+from toolkit.mirrors.usage.error_reports import ErrorReports, public_stack, public_type
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from tests.telemetry.logged import make_logger, read_records
 from tests.telemetry.notify.local_receivers import receiving
 from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
 from tests.telemetry.usage.posthog_server import all_bytes, arrived, reporting_to
-from toolkit.telemetry.usage.allowed import EVENTS, allowed
-from toolkit.telemetry.usage.story import UsageStory, events_of
+from toolkit.mirrors.usage.allow_list import EVENTS, allowed
+from toolkit.mirrors.usage.usage_events import UsageStory, events_of
 
 VALUES = [value for _, value in PLANTED]
 TEXT_FIELDS = (

@@ -13,9 +13,9 @@ import pytest
 
 from tests.telemetry.notify.local_receivers import raw_receiving, receiving
 from tests.telemetry.usage.posthog_server import KEY, arrived, bodies
-from toolkit.telemetry.usage import posthog_client
-from toolkit.telemetry.usage.event import UsageEvent
-from toolkit.telemetry.usage.posthog_client import NotInstalled, NotSent, PostHogClient
+from toolkit.mirrors.usage import posthog_client
+from toolkit.mirrors.usage.event import UsageEvent
+from toolkit.mirrors.usage.posthog_client import NotInstalled, NotSent, PostHogClient
 
 pytest.importorskip("posthog")
 
@@ -160,7 +160,7 @@ def test_a_client_that_would_follow_redirects_sends_nothing(monkeypatch):
 
 def test_nothing_of_it_is_imported_before_the_first_event():
     code = (
-        "import sys; from toolkit.telemetry.usage import sink, posthog_client\n"
+        "import sys; from toolkit.mirrors.usage import sink, posthog_client\n"
         "posthog_client.PostHogClient('http://127.0.0.1:1', 'k', 'i'); print('posthog' in sys.modules)"
     )
     ended = subprocess.run(
@@ -175,8 +175,8 @@ def test_a_fork_in_the_midst_of_a_request_leaves_the_child_free():
     code = """
 import os, sys, threading
 from tests.telemetry.notify.local_receivers import raw_receiving
-from toolkit.telemetry.usage.event import UsageEvent
-from toolkit.telemetry.usage.posthog_client import NotSent, PostHogClient
+from toolkit.mirrors.usage.event import UsageEvent
+from toolkit.mirrors.usage.posthog_client import NotSent, PostHogClient
 
 def say_nothing(connection, is_closing):
     asked.set()

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.telemetry.usage.allowed import RUN_END, RUN_PROGRESS, allowed
-from toolkit.telemetry.usage.runtime_metrics import RuntimeMetrics
+from toolkit.mirrors.usage.allow_list import RUN_END, RUN_PROGRESS, allowed
+from toolkit.mirrors.usage.runtime_metrics import RuntimeMetrics
 
 MIB, GIB = 1024**2, 1024**3
 

@@ -5,11 +5,11 @@ import threading
 import pytest
 
 from tests.telemetry.notify.local_receivers import wait_until
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.usage import sender as sender_module
-from toolkit.telemetry.usage.event import UsageEvent
-from toolkit.telemetry.usage.posthog_client import NotInstalled, NotSent
-from toolkit.telemetry.usage.sender import UsageSender
+from toolkit.core.guard import Guard
+from toolkit.mirrors.usage import sender as sender_module
+from toolkit.mirrors.usage.event import UsageEvent
+from toolkit.mirrors.usage.posthog_client import NotInstalled, NotSent
+from toolkit.mirrors.usage.sender import UsageSender
 
 
 def event(name):

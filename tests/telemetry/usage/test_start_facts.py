@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.telemetry.usage.start_facts import about_machine, about_training
+from toolkit.mirrors.usage.start_fields import about_machine, about_training
 
 
 @pytest.mark.parametrize(

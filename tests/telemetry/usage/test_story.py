@@ -3,9 +3,9 @@ from __future__ import annotations
 import itertools
 
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
-from toolkit.telemetry.usage.allowed import EVENTS
-from toolkit.telemetry.usage.event import OF_THE_SERVICE
-from toolkit.telemetry.usage.story import UsageStory, events_of
+from toolkit.mirrors.usage.allow_list import EVENTS
+from toolkit.mirrors.usage.event import OF_THE_SERVICE
+from toolkit.mirrors.usage.usage_events import UsageStory, events_of
 
 MACHINE = {"os": "Linux-6.1.0-x86_64-with-glibc2.36", "python": "3.11.9"}
 

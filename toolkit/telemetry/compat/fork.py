@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from toolkit.core.guard import Guard, guarded
 from toolkit.runfolder.layout import CONTROL, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.records import CONTROL_CHANGE
-from toolkit.telemetry.guard import Guard, guarded
 from toolkit.telemetry.logger import TelemetryLogger as Logger
-from toolkit.telemetry.metadata import lora_metadata, model_metadata, training_metadata
+from toolkit.telemetry.machine.metadata import lora_metadata, model_metadata, training_metadata
 from toolkit.telemetry.options import run_name_from_config
 
 _guard = Guard()

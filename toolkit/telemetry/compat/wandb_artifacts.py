@@ -22,12 +22,12 @@ from typing import IO, Any, Final
 
 import orjson
 
+from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.safefile import open_regular, replace_file
 from toolkit.telemetry.compat.stand_ins import say_once, stand_in
 from toolkit.telemetry.compat.wandb_media import Table, as_json, made_before_a_run
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.privacy.masking import mask_secrets
 
 ARTIFACTS: Final = "artifacts"
 _LATEST: Final = "latest"

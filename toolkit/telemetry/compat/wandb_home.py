@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.core.ranks import find_rank
 from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
@@ -16,7 +17,6 @@ from toolkit.telemetry.compat.stand_ins import say_once
 from toolkit.telemetry.compat.wandb_identity import About
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.ranks import find_rank
 
 _LOOKED_THROUGH_BYTES: Final = 1024 * 1024
 """From the end of the records back: some record in there has a step."""

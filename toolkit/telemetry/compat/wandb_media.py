@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import orjson
 
+from toolkit.core.guard import Guard
 from toolkit.runfolder.layout import SAMPLES, safe_run_name
 from toolkit.runfolder.safefile import replace_file
 from toolkit.telemetry.compat.png import png_of
 from toolkit.telemetry.compat.stand_ins import StandIn, say_once, stand_in
-from toolkit.telemetry.guard import Guard
 from toolkit.telemetry.logger import TelemetryLogger
 
 TABLES: Final = "tables"

@@ -17,6 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from toolkit.core.exit_codes import code_of
+from toolkit.core.lifetime import forget_at_exit, remember_until_exit
+from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.compat.stand_ins import say_once, stand_in
 from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
@@ -28,12 +31,9 @@ from toolkit.telemetry.compat.wandb_identity import About, Identity
 from toolkit.telemetry.compat.wandb_rows import Rows
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
 from toolkit.telemetry.compat.wandb_watch import Watch
-from toolkit.telemetry.exit_codes import code_of
-from toolkit.telemetry.lifetime import forget_at_exit, remember_until_exit
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.metadata import training_metadata
+from toolkit.telemetry.machine.metadata import training_metadata
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.privacy.masking import Masker
 
 FILES: Final = "files"
 """Where in the run folder a script may put files of its own: `run.dir`."""

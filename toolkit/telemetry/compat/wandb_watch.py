@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from toolkit.core.guard import Guard
 from toolkit.telemetry.compat.stand_ins import say_once
-from toolkit.telemetry.guard import Guard
 
 _BINS: Final = 32
 _MOST_VALUES: Final = 65_536

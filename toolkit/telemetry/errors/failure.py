@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from toolkit.core.guard import Guard, describe_error
+from toolkit.core.long_texts import both_ends
+from toolkit.privacy.masking import Masker
 from toolkit.telemetry.errors.stack import (
     exception_stack,
     fingerprint,
@@ -12,9 +15,6 @@ from toolkit.telemetry.errors.stack import (
     walk_around,
     walk_trace,
 )
-from toolkit.telemetry.guard import Guard, describe_error
-from toolkit.telemetry.long_texts import both_ends
-from toolkit.telemetry.privacy.masking import Masker
 
 STACK: Final = "_telemetry_stack"
 """On an exception that stands for one that is gone: where that one was raised, as a record tells it."""

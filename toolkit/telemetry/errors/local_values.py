@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.privacy.masking import Masker
+from toolkit.core.guard import Guard
+from toolkit.privacy.masking import Masker
 
 _MAX_VALUES: Final = 25
 _MAX_ITEMS: Final = 5

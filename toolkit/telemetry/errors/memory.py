@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.samplers.torch_memory import TorchMemorySampler
+from toolkit.core.guard import Guard
+from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
 
 _MB: Final = 1024**2
 _GB: Final = 1024**3

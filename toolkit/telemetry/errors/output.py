@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.core.guard import Guard
+from toolkit.privacy.masking import mask_secrets
 
 _CHUNKS_A_LINE: Final = 20
 """Calls of `write` that are kept for each line that is wanted: `print` makes two, and a progress bar many."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from toolkit.telemetry.clock import Clock
-from toolkit.telemetry.errors.book import ErrorBook, Surroundings
+from toolkit.core.clock import Clock
+from toolkit.core.guard import Guard
 from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, Progress, Tell
+from toolkit.telemetry.errors.recorder import ErrorBook, Surroundings
 from toolkit.telemetry.errors.watch import ErrorWatch
-from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.machine.samplers.sampling import SystemSampling
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.samplers.sampling import SystemSampling
-from toolkit.telemetry.steps import StepGate
+from toolkit.telemetry.records.step_gate import StepGate
 
 _FOLLOW_EVERY_S = 1.0
 

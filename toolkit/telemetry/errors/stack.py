@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from toolkit.privacy.masking import Masker
 from toolkit.telemetry.errors.local_values import shown_locals
-from toolkit.telemetry.privacy.masking import Masker
 
 MAX_FRAMES: Final = 30
 _OUTERMOST: Final = 5

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
+from toolkit.core.guard import Guard
 from toolkit.telemetry.errors.frames import frame_of_main_thread
-from toolkit.telemetry.guard import Guard
 
 NAMES: Final = ("SIGTERM", "SIGHUP")
 """What schedulers, containers and terminals that are closed end a process with."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
+from toolkit.privacy.masking import mask_secrets
 from toolkit.telemetry.errors.frames import frames_of_threads
 from toolkit.telemetry.errors.stack import Stack, path_shower, walk_frame
-from toolkit.telemetry.privacy.masking import mask_secrets
 
 _OURS: Final = "telemetry-"
 _MAX_STACKS: Final = 40

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from toolkit.telemetry.errors.book import ErrorBook
+from toolkit.core.guard import Guard
 from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.hooks import SCRIPT, THREADS
 from toolkit.telemetry.errors.output import SharedTail
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.option_blocks.errors import ErrorOptions
+from toolkit.telemetry.errors.recorder import ErrorBook
+from toolkit.telemetry.options.errors import ErrorOptions
 
 _log = logging.getLogger("toolkit.telemetry")
 _OUTPUT: Final = SharedTail()

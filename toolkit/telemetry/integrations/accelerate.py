@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from accelerate.tracking import GeneralTracker
 
-from toolkit.telemetry.guard import Guard, guarded
+from toolkit.core.guard import Guard, guarded
+from toolkit.core.ranks import find_rank
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
 from toolkit.telemetry.integrations.open_parts import OpenParts
 from toolkit.telemetry.integrations.opening import GivenLog, options_of, remember_run, run_id_in
@@ -22,8 +23,7 @@ from toolkit.telemetry.integrations.safe_block import SafeBlock
 from toolkit.telemetry.integrations.stand_in import stand_in_for
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
-from toolkit.telemetry.ranks import find_rank
-from toolkit.telemetry.spans import NO_FAILURES
+from toolkit.telemetry.spans.span import NO_FAILURES
 from toolkit.timing.names import APPLICATION, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION, TRAINING_LOOP
 
 # What scripts call the parts of their set-up, in the words of the start record.

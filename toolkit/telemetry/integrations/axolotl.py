@@ -16,14 +16,14 @@ from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel, Field, field_validator
 from transformers import TrainerCallback
 
-from toolkit.telemetry.exit_codes import code_of
-from toolkit.telemetry.guard import Guard, guarded
+from toolkit.core.exit_codes import code_of
+from toolkit.core.guard import Guard, guarded
 from toolkit.telemetry.integrations.opening import options_of, run_id_in
 from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
-from toolkit.telemetry.spans import AnySpan
+from toolkit.telemetry.spans.span import AnySpan
 
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt")
 # A file's time comes from a clock that the kernel sets forward a few hundred times a second.

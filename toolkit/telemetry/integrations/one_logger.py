@@ -15,13 +15,13 @@ from nv_one_logger.core.span import Span
 from nv_one_logger.exporter.exporter import BaseExporter
 from overrides import override
 
+from toolkit.core.guard import Guard
+from toolkit.core.ranks import Rank, find_rank
 from toolkit.runfolder.records import ERROR
-from toolkit.telemetry.guard import Guard
+from toolkit.telemetry.control.rank_claim import RankClaim, may_record
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.rank_claim import RankClaim, may_record
-from toolkit.telemetry.ranks import Rank, find_rank
-from toolkit.telemetry.spans import AnySpan
+from toolkit.telemetry.spans.span import AnySpan
 from toolkit.timing.names import FROM_ONE_LOGGER
 
 _IDS_KEPT: Final = 10_000

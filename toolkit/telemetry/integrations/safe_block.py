@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from toolkit.telemetry.guard import Guard
+from toolkit.core.guard import Guard
 from toolkit.telemetry.training.part import Part
 
 

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.completions.book import CompletionBook
-from toolkit.telemetry.guard import Guard
+from toolkit.core.guard import Guard
 from toolkit.telemetry.integrations.host_copies import HostCopy, HostRoom
 from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
 from toolkit.telemetry.integrations.stand_in import stand_in_for
 from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.records.completions.recorder import CompletionBook
 
 TRAIN: Final = "train"
 EVAL: Final = "eval"

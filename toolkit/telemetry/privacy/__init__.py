@@ -1,1 +1,1 @@
-"""What must not leave the process is taken out before anything is written."""
+"""The old path of toolkit.privacy, kept for scripts that import from it."""

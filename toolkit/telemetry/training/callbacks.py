@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.spans import NO_SPAN, AnySpan
+from toolkit.core.guard import Guard
+from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.training.checkpoints import Save
 from toolkit.telemetry.training.job import Job
 from toolkit.timing.names import (

@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.telemetry.checkpoint_files import CheckpointFiles
-from toolkit.telemetry.spans import AnySpan
+from toolkit.telemetry.machine.checkpoint_files import CheckpointFiles
+from toolkit.telemetry.spans.span import AnySpan
 from toolkit.telemetry.training.attributes import (
     CheckpointSaveSpanAttributes,
     SaveCheckpointSuccessEventAttributes,

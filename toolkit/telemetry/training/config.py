@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Final
 
-from toolkit.telemetry.guard import Guard
+from toolkit.core.guard import Guard
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.training.windows import Sizes
 

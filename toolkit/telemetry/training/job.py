@@ -9,10 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.clock import Clock
-from toolkit.telemetry.privacy.masking import mask_secrets
-from toolkit.telemetry.ranks import find_rank
-from toolkit.telemetry.spans import NO_SPAN, AnySpan
+from toolkit.core.clock import Clock
+from toolkit.core.ranks import find_rank
+from toolkit.privacy.masking import mask_secrets
+from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.training.attributes import (
     CONFIG_UPDATE,
     INITIALIZATION,
@@ -25,12 +25,12 @@ from toolkit.telemetry.training.attributes import (
     ValidationMetricsUpdateAttributes,
 )
 from toolkit.telemetry.training.config import ConfigSource, TrainingConfig
+from toolkit.telemetry.training.event_writer import Teller
 from toolkit.telemetry.training.part import Kind
 from toolkit.telemetry.training.phases import Phases
 from toolkit.telemetry.training.progress import Progress
 from toolkit.telemetry.training.saving import Saving
 from toolkit.telemetry.training.state import State
-from toolkit.telemetry.training.teller import Teller
 from toolkit.timing.names import (
     APPLICATION,
     BESIDE_TRAINING,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from toolkit.telemetry.spans import AnySpan, timed_function
+from toolkit.telemetry.spans.span import AnySpan, timed_function
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

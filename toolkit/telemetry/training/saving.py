@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.checkpoint_files import look_at
-from toolkit.telemetry.clock import Clock
-from toolkit.telemetry.spans import AnySpan, FoldedSpan, NoSpan, Span
+from toolkit.core.clock import Clock
+from toolkit.telemetry.machine.checkpoint_files import look_at
+from toolkit.telemetry.spans.span import AnySpan, FoldedSpan, NoSpan, Span
 from toolkit.telemetry.training.attributes import CHECKPOINT_METRICS, CHECKPOINT_SUCCESS
 from toolkit.telemetry.training.checkpoints import Begun, Checkpoints, Save
 from toolkit.telemetry.training.config import ASYNC, SYNC
+from toolkit.telemetry.training.event_writer import Teller
 from toolkit.telemetry.training.state import State
-from toolkit.telemetry.training.teller import Teller
 from toolkit.timing.names import CHECKPOINT_SAVE_ASYNC, CHECKPOINT_SAVE_FINALIZATION, CHECKPOINT_SAVE_SYNC
 
 if TYPE_CHECKING:

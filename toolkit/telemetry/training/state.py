@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.telemetry.spans import AnySpan
+from toolkit.telemetry.spans.span import AnySpan
 from toolkit.telemetry.training.checkpoints import Work
 from toolkit.telemetry.training.config import TrainingConfig
 from toolkit.telemetry.training.evaluations import Evaluations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.clock import Clock, SystemClock
+from toolkit.core.clock import Clock, SystemClock
 from toolkit.telemetry.training.callbacks import Callbacks
 from toolkit.telemetry.training.job import Job
 from toolkit.telemetry.training.part import Block, Part, SpanBlock

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.telemetry.guard import Guard
+from toolkit.core.guard import Guard
 from toolkit.telemetry.logger import TelemetryLogger
 
 _KNOBS: Final = (("save_every", "save_config"), ("sample_every", "sample_config"))

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from toolkit.core.guard import Guard
+from toolkit.core.ranks import find_rank
 from toolkit.runfolder.step_count import FIRST_STEP
-from toolkit.telemetry.guard import Guard
-from toolkit.telemetry.metadata import lora_metadata, model_metadata, training_metadata
-from toolkit.telemetry.ranks import find_rank
+from toolkit.telemetry.machine.metadata import lora_metadata, model_metadata, training_metadata
 
 
 def samples_a_step(process: Any) -> int:

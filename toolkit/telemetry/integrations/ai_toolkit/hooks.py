@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from toolkit.telemetry.environment import this_process_began
-from toolkit.telemetry.guard import Guard
+from toolkit.core.guard import Guard
 from toolkit.telemetry.integrations.ai_toolkit.watched_process import WatchedProcess
+from toolkit.telemetry.machine.environment import this_process_began
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
 
 _MARK: Final = "_telemetry_is_hooked"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.guard import guarded
+from toolkit.core.guard import guarded
 from toolkit.telemetry.integrations.ai_toolkit.description import weight_names
 from toolkit.telemetry.integrations.ai_toolkit.surrounded_methods import SurroundedMethods
 from toolkit.telemetry.integrations.ai_toolkit.written_files import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.telemetry.guard import guarded
+from toolkit.core.guard import guarded
 from toolkit.telemetry.integrations.ai_toolkit.between_steps import declare
 from toolkit.telemetry.integrations.ai_toolkit.description import describe, samples_a_step
 from toolkit.telemetry.integrations.ai_toolkit.surrounded_methods import SurroundedMethods

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.guard import guarded
+from toolkit.core.guard import guarded
 from toolkit.telemetry.integrations.ai_toolkit.description import is_costly_rate, learning_rate
 from toolkit.telemetry.integrations.ai_toolkit.outputs import VALIDATION_LOSS
 from toolkit.telemetry.integrations.ai_toolkit.surrounded_methods import SurroundedMethods

@@ -6,7 +6,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from toolkit.telemetry.guard import Guard
+from toolkit.core.guard import Guard
+from toolkit.core.ranks import find_rank
 from toolkit.telemetry.integrations.ai_toolkit.between_steps import (
     Asked,
     StoppedOnRequest,
@@ -24,7 +25,6 @@ from toolkit.telemetry.integrations.open_parts import OpenParts
 from toolkit.telemetry.integrations.opening import open_log
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.ranks import find_rank
 from toolkit.timing.names import APPLICATION
 
 

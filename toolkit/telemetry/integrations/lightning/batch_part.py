@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from toolkit.telemetry.spans import NO_SPAN, AnySpan
+from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 
 
 def _make_no_span(_: str) -> AnySpan:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.guard import Guard, guarded
+from toolkit.core.guard import Guard, guarded
+from toolkit.core.wall_times import wall_time_of
 from toolkit.telemetry.integrations.lightning.batch_part import BatchPart
 from toolkit.telemetry.integrations.lightning.call_records import (
     begin_evaluation,
@@ -34,7 +35,6 @@ from toolkit.telemetry.integrations.opening import GivenLog
 from toolkit.telemetry.integrations.stand_in import stand_in_for
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError
-from toolkit.telemetry.wall_times import wall_time_of
 from toolkit.timing.names import (
     APPLICATION,
     BACKWARD,
@@ -52,7 +52,7 @@ from toolkit.timing.names import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.telemetry.control_poller import Request
+    from toolkit.telemetry.control.poller import Request
 
 _Callback = class_of_lightning("Callback")
 

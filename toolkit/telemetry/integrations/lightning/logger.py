@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.telemetry.guard import Guard, guarded
+from toolkit.core.guard import Guard, guarded
 from toolkit.telemetry.integrations.lightning.description import about_model
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
 from toolkit.telemetry.integrations.lightning.module_metrics import names_of_single_batches, without

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.telemetry.guard import Guard
+from toolkit.core.guard import Guard
+from toolkit.core.ranks import find_rank
 from toolkit.telemetry.integrations.opening import GivenLog, options_of
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError
-from toolkit.telemetry.ranks import find_rank
 from toolkit.telemetry.training import TrainingTelemetry
 
 

@@ -18,8 +18,10 @@ from typing import Any, Final
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from toolkit.core.guard import Guard, guarded
+from toolkit.core.ranks import find_rank
+from toolkit.core.wall_times import wall_time_of
 from toolkit.runfolder.records import STEP
-from toolkit.telemetry.guard import Guard, guarded
 from toolkit.telemetry.integrations.opening import GivenLog, open_log, options_of, remember_run
 from toolkit.telemetry.integrations.transformers.calling_trainer import calling_trainer, is_being_called
 from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch
@@ -38,10 +40,8 @@ from toolkit.telemetry.integrations.transformers.trainer_logs import (
 from toolkit.telemetry.integrations.transformers.trainer_watch import TrainerWatch
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError
-from toolkit.telemetry.ranks import find_rank
 from toolkit.telemetry.training import TrainingTelemetry
 from toolkit.telemetry.training.part import Part
-from toolkit.telemetry.wall_times import wall_time_of
 from toolkit.timing.names import APPLICATION
 
 _INTERVALS: Final = ("logging_steps", "eval_steps", "save_steps")

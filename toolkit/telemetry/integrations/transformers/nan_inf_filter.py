@@ -6,8 +6,8 @@ import math
 from collections import deque
 from typing import Any, Final
 
-from toolkit.telemetry.device_scalars import DeviceScalars, PendingScalar
 from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
 
 _MAX_UNDER_WAY: Final = 64
 """Losses on their way from a device that are looked at."""

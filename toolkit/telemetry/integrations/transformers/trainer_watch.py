@@ -11,7 +11,7 @@ from typing import Any, Final
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from toolkit.telemetry.guard import Guard, guarded
+from toolkit.core.guard import Guard, guarded
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
 from toolkit.telemetry.integrations.safe_block import SafeBlock

@@ -1,0 +1,210 @@
+"""The one place where telemetry swallows its own failures."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from toolkit.core.script_interrupts import interrupt_behind, pass_on_interrupt
+
+_log = logging.getLogger("toolkit.telemetry")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_D = TypeVar("_D")
+
+
+_MAX_KINDS = 500
+_OTHER_KINDS = "failures of other kinds"
+
+
+class MisuseError(ValueError):
+    """A call that makes no sense, such as ending what never began. Raised with `strict: true` only."""
+
+
+class HasGuard(Protocol):
+    """An object whose calls are guarded."""
+
+    guard: Guard
+    is_live: bool
+
+
+_S = TypeVar("_S", bound=HasGuard)
+
+
+class Guard:
+    """Counts the failures of telemetry, says the first of each kind once, and lets training go on.
+
+    An exception that a signal handler of the script raises in the middle of a call is the script's, and passes through.
+
+    A kind is what was being done plus the exception's type. `on_first` is told of each new kind, so that the
+    run folder itself says what went wrong; it must not raise, and is never called from within itself.
+    """
+
+    def __init__(self, on_first: Callable[[str, BaseException], None] | None = None) -> None:
+        self.counts: dict[str, int] = {}
+        self.on_first = on_first
+        self.strict = False
+        """Whether a call that makes no sense raises: for people's tests."""
+        self._reporting = threading.local()
+
+    @property
+    def total(self) -> int:
+        """How many failures were swallowed so far."""
+        return sum(self.counts.values())
+
+    def watch(self, doing: str) -> _Watch:
+        """Return a context manager that swallows and counts any `Exception` raised while `doing` this."""
+        return _Watch(self, doing)
+
+    def watch_but_for(self, passing: type[Exception], doing: str) -> _Watch:
+        """Return what `watch` does, for a block whose exceptions of the type `passing` are the caller's to hear of."""
+        return _WatchBut(self, doing, passing)
+
+    def around(
+        self, doing: str, function: Callable[[_A, _B, _C, _D], None]
+    ) -> Callable[[_A, _B, _C, _D], None]:
+        """Return `function`, of four arguments, guarded: cheaper than `watch` or `guarded`, for every step's sake."""
+
+        def call(a: _A, b: _B, c: _C, d: _D, /) -> None:
+            try:
+                function(a, b, c, d)
+            except MisuseError:
+                raise
+            except Exception as error:
+                pass_on_interrupt(error)
+                self.report(doing, error)
+
+        return call
+
+    def misuse(self, sentence: str) -> None:
+        """Tell of a call that makes no sense: said once and counted, or raised where that is wanted.
+
+        Raises:
+            MisuseError: with `strict`.
+        """
+        error = MisuseError(sentence)
+        if self.strict:
+            raise error
+        self.report(sentence, error)
+
+    def report(self, doing: str, error: BaseException) -> None:
+        """Count a failure; the first of its kind goes to the log with its traceback. Never raises."""
+        try:
+            kind = f"{doing}: {type(error).__name__}"
+            if kind not in self.counts and len(self.counts) >= _MAX_KINDS:
+                # A number in a span's name makes a kind of each.
+                kind = _OTHER_KINDS
+            self.counts[kind] = seen = self.counts.get(kind, 0) + 1
+            if seen > 1 or getattr(self._reporting, "busy", False):
+                return
+            self._reporting.busy = True
+            try:
+                if isinstance(error, MisuseError):
+                    _log.warning(
+                        "[telemetry] %s; training goes on, and this is said once", _speakable(str(error))
+                    )
+                else:
+                    said = describe_error(error)
+                    # The operating system's answer (disk full, …) says it all; a bug needs its traceback, which
+                    # repeats the error's own words.
+                    says_it_all = isinstance(error, OSError) or said != _speakable(said)
+                    _log.warning(
+                        "[telemetry] %s failed (%s); training goes on, further failures of this kind are only counted",
+                        _speakable(doing),
+                        _speakable(said),
+                        exc_info=None if says_it_all else error,
+                    )
+                if self.on_first is not None:
+                    self.on_first(doing, error)
+            finally:
+                self._reporting.busy = False
+        except Exception as failure:
+            # A broken logging handler or __str__ of the user's must not reach the loop either.
+            pass_on_interrupt(failure)
+            self.counts["reporting a failure"] = self.counts.get("reporting a failure", 0) + 1
+
+
+def _speakable(text: str) -> str:
+    """Return `text` with what is half a character spelled out: a log file in UTF-8 could not take it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T | None]:
+    """Make a method swallow and count whatever goes wrong in it, and do nothing where its object is not live.
+
+    `KeyboardInterrupt`, `SystemExit` and what a signal handler of the script raises are the user's, and pass through.
+    """
+
+    @wraps(method)
+    def call(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        if not self.is_live:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except MisuseError:
+            raise
+        except Exception as error:
+            pass_on_interrupt(error)
+            self.guard.report(method.__name__, error)
+            return None
+
+    return call
+
+
+def describe_error(error: BaseException, longest: int = 500) -> str:
+    """Return the type and message of `error`, at most `longest` characters of it, whatever its `__str__` does."""
+    try:
+        text = str(error)
+    except Exception as failure:
+        pass_on_interrupt(failure)
+        text = "its message could not be read"
+    return f"{type(error).__name__}: {text[:longest]}" if text else type(error).__name__
+
+
+class _Watch:
+    """One guarded block; a class, because a generator-based one costs five times as much."""
+
+    __slots__ = ("_doing", "_guard")
+
+    def __init__(self, guard: Guard, doing: str) -> None:
+        self._guard = guard
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None or not isinstance(error, Exception) or isinstance(error, MisuseError):
+            return False
+        interrupt = interrupt_behind(error)
+        if interrupt is error:
+            return False
+        if interrupt is not None:
+            raise interrupt
+        self._guard.report(self._doing, error)
+        return True
+
+
+class _WatchBut(_Watch):
+    """A guarded block that lets one type of exception through."""
+
+    __slots__ = ("_passing",)
+
+    def __init__(self, guard: Guard, doing: str, passing: type[Exception]) -> None:
+        super().__init__(guard, doing)
+        self._passing = passing
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return not isinstance(error, self._passing) and super().__exit__(kind, error, trace)

@@ -1,0 +1,123 @@
+"""What happens to live loggers when their process forks or ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from typing import Final, Protocol
+
+from toolkit.core.exit_codes import code_of
+
+
+class Mortal(Protocol):
+    """Something that ends with its process."""
+
+    def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
+        """End it."""
+        ...
+
+    def after_fork_in_child(self) -> None:
+        """Become one that does nothing: its threads and its files are the parent's."""
+        ...
+
+
+# Held fast: a logger whose variable has gone out of scope still has a run to end.
+_living: dict[int, Mortal] = {}
+_is_watching = False
+_FIRST: Final = "first"
+_EARLIER: Final = "_telemetry_was_before"
+"""On an exception that was printed at a prompt before a run began: it is none of that run's."""
+
+
+class OneEnd:
+    """Lets a run end once, however many threads, signal handlers and exit handlers end it at the same moment."""
+
+    def __init__(self, *, is_over: bool = False) -> None:
+        self._ender: dict[str, tuple[int, ...]] = {}
+        """Whoever came first, with the number of their thread."""
+        # Held until it has ended. No event: a signal handler that waits for one may have interrupted its own thread in
+        # the middle of such a wait, and would find the event's inner lock held for ever.
+        self._under_way = threading.Lock()
+        self._is_over = is_over
+        if is_over:
+            self._ender[_FIRST] = ()
+        else:
+            self._under_way.acquire()
+
+    def begin(self) -> bool:
+        """Say whether the caller is the one who ends it; False for all who come later."""
+        me = (threading.get_ident(),)
+        # One step: whoever comes next, a signal handler on this very thread included, finds who it is.
+        return self._ender.setdefault(_FIRST, me) is me
+
+    def done(self) -> None:
+        """Let go of whoever waits."""
+        self._is_over = True
+        try:
+            self._under_way.release()
+        except RuntimeError:
+            # A child that was forked meanwhile: nobody waits there.
+            pass
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended, unless the one who ends it is the caller's own thread and waits for the caller."""
+        is_mine = self._ender.get(_FIRST) == (threading.get_ident(),)
+        if not is_mine and not self._is_over and self._under_way.acquire(timeout=timeout_s):
+            self._under_way.release()
+
+
+def remember_until_exit(logger: Mortal) -> None:
+    """Have `logger` closed when the interpreter ends, and silenced in forked children."""
+    global _is_watching
+    _living[id(logger)] = logger
+    earlier = _last_printed()
+    if earlier is not None:
+        vars(earlier).setdefault(_EARLIER, []).append(id(logger))
+    _close_with_multiprocessing()
+    if not _is_watching:
+        _is_watching = True
+        atexit.register(_close_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_silence_all)
+
+
+def forget_at_exit(logger: Mortal) -> None:
+    """Undo `remember_until_exit`: it was closed already."""
+    _living.pop(id(logger), None)
+
+
+def _close_with_multiprocessing() -> None:
+    """Have the loggers of a process that multiprocessing forked closed too: it ends without calling `atexit`."""
+    util = sys.modules.get("multiprocessing.util")
+    process = sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        util.Finalize(None, _close_all, exitpriority=-100)
+
+
+def _close_all() -> None:
+    # The interpreter keeps the exception that ended the script, if one did, once it has printed it; multiprocessing
+    # calls this while the exception that ended its process is still on its way.
+    error = sys.exc_info()[1] or _last_printed()
+    if code_of(error) == 0:
+        error = None
+    for logger in list(_living.values()):
+        if error is None or id(logger) in vars(error).get(_EARLIER, ()):
+            logger.close("exit")
+        elif isinstance(error, KeyboardInterrupt):
+            logger.close("interrupted")
+        else:
+            logger.close("failed", error=error)
+
+
+def _last_printed() -> BaseException | None:
+    """Return the exception that the interpreter printed last: what ended the script, or the last one at a prompt."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
+
+
+def _silence_all() -> None:
+    for logger in list(_living.values()):
+        logger.after_fork_in_child()
+    _living.clear()

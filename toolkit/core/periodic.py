@@ -1,0 +1,58 @@
+"""The thread that keeps house: signs of life, system records, and a look at the control file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolkit.core.clock import Clock
+from toolkit.core.guard import Guard
+
+_TICK_S = 0.5
+
+
+@dataclass(slots=True)
+class Chore:
+    """Something to be done every so many seconds."""
+
+    doing: str
+    every_s: float
+    do: Callable[[], None]
+    due: float = 0.0
+
+
+class Keeper:
+    """Does each chore at its pace. One that fails is counted and comes again; one that hangs holds up only these."""
+
+    def __init__(
+        self, chores: list[Chore], *, clock: Clock, guard: Guard, name: str = "telemetry-keeper"
+    ) -> None:
+        self._chores = chores
+        self._clock = clock
+        self._guard = guard
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self, timeout_s: float) -> None:
+        """Stop, and wait at most `timeout_s` for a chore that is under way."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def tick(self) -> None:
+        """Do what is due now."""
+        now = self._clock.monotonic()
+        for chore in self._chores:
+            if now >= chore.due:
+                chore.due = now + chore.every_s
+                with self._guard.watch(chore.doing):
+                    chore.do()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_TICK_S):
+            self.tick()

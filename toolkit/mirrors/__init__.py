@@ -1,0 +1,1 @@
+"""Everything that follows metrics.jsonl on a thread of its own."""

@@ -1,0 +1,128 @@
+"""One message to one receiver: tried, tried again where that may help, and what came of it."""
+
+from __future__ import annotations
+
+import random
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolkit.mirrors.messages.formatting import cut, one_line
+from toolkit.mirrors.messages.message import Message
+from toolkit.mirrors.messages.post import post
+from toolkit.mirrors.messages.receiver import Receiver
+from toolkit.mirrors.messages.services import SERVICES
+from toolkit.mirrors.messages.transport_types import Answer, NotDelivered
+
+MOST_ATTEMPTS: Final = 5
+REQUEST_TIMEOUT_S: Final = 10.0
+LONGEST_WAIT_S: Final = 120.0
+"""However long a service asks to be left alone."""
+_MOST_UNANSWERED: Final = 2
+"""A message that was sent and not answered may have arrived: it is sent again once, and not more often."""
+_FIRST_PAUSE_S: Final = 1.0
+_GROWTH: Final = 3.0
+
+DELIVERED: Final = "delivered"
+FAILED: Final = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What came of a message."""
+
+    receiver: str
+    service: str
+    message: Message
+    status: str
+    attempts: int
+    seconds: float
+    reason: str | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return it as the fields of a `message` record."""
+        message = self.message
+        return {
+            **({} if message.standing.step is None else {"global_step": message.standing.step}),
+            "receiver": self.receiver,
+            "service": self.service,
+            "occasion": message.occasion,
+            "status": self.status,
+            "attempts": self.attempts,
+            "seconds": round(self.seconds, 3),
+            **({} if self.reason is None else {"reason": self.reason}),
+            **({} if message.tells_of == 1 else {"tells_of": message.tells_of}),
+            "about": list(message.about),
+        }
+
+
+def deliver(
+    receiver: Receiver,
+    message: Message,
+    *,
+    pause: Callable[[float], bool],
+    time_left: Callable[[], float] = lambda: REQUEST_TIMEOUT_S,
+    on_attempt: Callable[[int], None] = lambda _: None,
+    most_attempts: int = MOST_ATTEMPTS,
+    tls: ssl.SSLContext | None = None,
+) -> Delivery:
+    """Send `message` to `receiver`, as often as it takes, within bounds.
+
+    `pause` waits so many seconds and says whether to go on; `time_left` is how long a request may take.
+    """
+    began = time.monotonic()
+    attempts, unanswered = 0, 0
+    while True:
+        attempts += 1
+        on_attempt(attempts)
+        try:
+            _attempt(receiver, message, min(REQUEST_TIMEOUT_S, max(0.05, time_left())), tls)
+            status, reason = DELIVERED, None
+            break
+        except NotDelivered as error:
+            status, reason = FAILED, receiver.conceal(f"{receiver.address.shown}: {error}")
+            unanswered += error.was_sent
+            if not error.again or attempts >= most_attempts or unanswered >= _MOST_UNANSWERED:
+                break
+            if not pause(_pause_s(attempts, error.retry_after_s)):
+                break
+    return Delivery(
+        receiver=receiver.name,
+        service=receiver.service,
+        message=message,
+        status=status,
+        attempts=attempts,
+        seconds=time.monotonic() - began,
+        reason=reason,
+    )
+
+
+def _attempt(receiver: Receiver, message: Message, timeout_s: float, tls: ssl.SSLContext | None) -> None:
+    service = SERVICES[receiver.service]
+    request = service.request(message, receiver.secret, time.time())
+    answer = post(receiver.address, request, timeout_s=timeout_s, tls=tls)
+    if not 200 <= answer.status < 300:
+        raise _refusal(answer)
+    service.check(answer)
+
+
+def _refusal(answer: Answer) -> NotDelivered:
+    if 300 <= answer.status < 400:
+        return NotDelivered(f"answers {answer.status}, which leads elsewhere; nobody follows", again=False)
+    said = cut(one_line(answer.body.decode("utf-8", "replace")), 200)
+    return NotDelivered(
+        f"answers {answer.status}{f': {said}' if said else ''}",
+        again=answer.status in (408, 425, 429) or answer.status >= 500,
+        retry_after_s=answer.retry_after_s,
+    )
+
+
+def _pause_s(attempts: int, asked_for_s: float | None) -> float:
+    """Return how long to wait: what the service asks for, else longer each time and never quite the same."""
+    spread = 0.5 + random.random()
+    if asked_for_s is not None:
+        # Not all who were asked to wait come back in the same moment.
+        return min(LONGEST_WAIT_S, asked_for_s + 0.2 * spread)
+    return min(LONGEST_WAIT_S, _FIRST_PAUSE_S * _GROWTH ** (attempts - 1) * spread)

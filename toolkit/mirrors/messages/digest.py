@@ -1,0 +1,81 @@
+"""Several messages told as one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from toolkit.mirrors.messages.message import SUMMARY, Message
+
+_MOST_LINES: Final = 20
+_MOST_NAMES: Final = 100
+_PLURALS: Final = {"finish": "ends", "finding": "critical findings"}
+
+
+def fold(messages: Sequence[Message], *, more: Counter[str] | None = None) -> Message:
+    """Return one message that tells of all `messages`, and of how many `more` there were of which occasion."""
+    newest = messages[-1]
+    counts = _counts(messages, more)
+    total = sum(counts.values())
+    words = ", ".join(_count(occasion, count) for occasion, count in counts.most_common())
+    return Message(
+        occasion=SUMMARY,
+        title=f"{newest.standing.run_name}: {total:,} messages in short order ({words})",
+        lines=tuple(_listed(messages, total)),
+        standing=newest.standing,
+        link=newest.link,
+        time=newest.time,
+        urgency=max(message.urgency for message in messages),
+        details={"occasions": dict(counts)},
+        about=_names(messages),
+        tells_of=total,
+    )
+
+
+def fold_into(last: Message, earlier: Sequence[Message], *, more: Counter[str] | None = None) -> Message:
+    """Return the `last` message of a run with what there was no time to tell before it."""
+    if not earlier:
+        return last
+    counts = _counts(earlier, more)
+    total = sum(counts.values())
+    return replace(
+        last,
+        lines=(*last.lines, "Before that:", *_listed(earlier, total)),
+        details={**last.details, "occasions": dict(counts)},
+        about=_names([last, *earlier]),
+        tells_of=last.tells_of + total,
+    )
+
+
+def _counts(messages: Sequence[Message], more: Counter[str] | None) -> Counter[str]:
+    counts = Counter(more or {})
+    for message in messages:
+        counts.update(message.details["occasions"] if message.occasion == SUMMARY else [message.occasion])
+    return counts
+
+
+def _listed(messages: Sequence[Message], total: int) -> list[str]:
+    listed = messages[:_MOST_LINES]
+    left_out = total - sum(message.tells_of for message in listed)
+    return [
+        *(f"- {_without_name(message)}" for message in listed),
+        *([f"- and {left_out:,} more"] if left_out else []),
+    ]
+
+
+def _names(messages: Sequence[Message]) -> tuple[str, ...]:
+    return tuple(name for message in messages for name in message.about)[:_MOST_NAMES]
+
+
+def _count(occasion: str, count: int) -> str:
+    if count == 1:
+        return f"1 {occasion}"
+    return f"{count:,} {_PLURALS.get(occasion, f'{occasion}s')}"
+
+
+def _without_name(message: Message) -> str:
+    """Return a message in one line; which run it is of stands above it."""
+    title = message.title.removeprefix(f"{message.standing.run_name}: ")
+    return f"{title}: {message.lines[0]}" if message.lines else title

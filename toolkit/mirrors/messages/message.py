@@ -1,0 +1,88 @@
+"""A message: what happened to a run, and how the run stands."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toolkit.mirrors.messages.formatting import cut, duration, short_number
+from toolkit.runfolder.step_count import steps_done
+
+SUMMARY: Final = "summary"
+"""The occasion of a message that tells of several others."""
+TEST: Final = "test"
+"""The occasion of a message that somebody asked for by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a run has come."""
+
+    run_name: str = ""
+    run_id: str = ""
+    session: int = 1
+    status: str = "running"
+    step: int | None = None
+    max_steps: int | None = None
+    from_zero: bool = False
+    """Whether its first step is 0."""
+    train_loss: float | str | None = None
+    """A text, such as "NaN", where it is no number."""
+    lr: float | None = None
+    eta_s: float | None = None
+    elapsed_s: float | None = None
+
+    def in_words(self) -> str:
+        """Return all of it that is known, on one line."""
+        words = [self.status]
+        if self.step is not None:
+            words.append(f"step {self._step_of_how_many(self.step)}")
+        loss = self.train_loss if isinstance(self.train_loss, str) else short_number(self.train_loss)
+        if loss is not None:
+            words.append(f"loss {loss}")
+        if (lr := short_number(self.lr)) is not None:
+            words.append(f"LR {lr}")
+        if self.eta_s is not None:
+            words.append(f"ETA {duration(self.eta_s)}")
+        elif self.elapsed_s is not None and self.status != "running":
+            words.append(f"after {duration(self.elapsed_s)}")
+        return " · ".join(words)
+
+    @property
+    def steps_done(self) -> int | None:
+        """How many steps are done; None before the first."""
+        return None if self.step is None else steps_done(self.step, from_zero=self.from_zero)
+
+    def _step_of_how_many(self, step: int) -> str:
+        if not self.max_steps:
+            return f"{step:,}"
+        done = steps_done(step, from_zero=self.from_zero)
+        return f"{done:,} of {self.max_steps:,} ({min(1.0, done / self.max_steps):.0%})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message; its texts hold no secret any more, and a service is left to say them in its own form."""
+
+    occasion: str
+    title: str
+    lines: tuple[str, ...] = ()
+    standing: Standing = field(default_factory=Standing)
+    link: str | None = None
+    time: float = 0.0
+    urgency: int = 3
+    """1 to 5, as phones have it."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What programs may want to know, by name."""
+    about: tuple[str, ...] = ()
+    """Names for what it tells of, by which it is known again."""
+    tells_of: int = 1
+    """How many messages it stands for."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """The same however often it is tried to send."""
+
+    def body(self, longest: int) -> str:
+        """Return the text below the title and above the link, of so many letters at most."""
+        return cut("\n".join([*self.lines, self.standing.in_words()]), longest)

@@ -1,0 +1,252 @@
+"""A run's records, and what of them is worth a message."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from toolkit.core.long_texts import both_ends
+from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN
+from toolkit.mirrors.messages.formatting import cut, one_line, short_number
+from toolkit.mirrors.messages.message import Message, Standing
+from toolkit.mirrors.messages.milestone_watch import MilestoneWatch
+from toolkit.mirrors.messages.milestones import Milestone
+from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record
+from toolkit.runfolder.step_count import shows_count_from_zero
+
+STALLS: Final = frozenset({"hang", "stall", "stalled"})
+"""Kinds of finding that say that no step comes any more."""
+_URGENCY: Final = {"start": 2, "finish": 3, "failure": 5, "stall": 4, "finding": 4, "milestone": 3}
+_ENDS: Final = {
+    "finished": "finished",
+    "exit": "finished, as its script ended",
+    "stopped": "stopped on request",
+    "interrupted": "interrupted from the keyboard",
+    "signal": "ended by a signal",
+}
+_STEPS_FOR_ETA: Final = 50
+_LONGEST_NAME: Final = 120
+_LONGEST_TITLE: Final = 200
+_LONGEST_LINE: Final = 600
+_LONGEST_ERROR: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something worth a message, in plain words, not yet fit for others' eyes."""
+
+    occasion: str
+    name: str
+    """By which it is known again."""
+    what: str
+    lines: tuple[str, ...] = ()
+    time: float = 0.0
+    standing: Standing
+    details: Mapping[str, Any] = field(default_factory=dict)
+    milestone: Milestone | None = None
+    """The milestone that it is about: only who asked for that one is told."""
+
+    def told(self, redact: Callable[[Any], Any], *, link: str | None) -> Message:
+        """Return it as a message; `redact` returns values without secrets, paths and names of people and machines."""
+        # All at once: what one text gives away is taken out of the others too. Cut later: half a secret is no pattern.
+        run_name, what, lines, details = redact(
+            [self.standing.run_name, self.what, list(self.lines), dict(self.details)]
+        )
+        name = cut(_line(run_name), _LONGEST_NAME) or "run"
+        return Message(
+            occasion=self.occasion,
+            title=f"{name}: {cut(_line(what), _LONGEST_TITLE)}",
+            lines=tuple(cut(_line(line), _LONGEST_LINE) for line in lines),
+            standing=replace(self.standing, run_name=name),
+            link=link,
+            time=self.time,
+            urgency=_URGENCY.get(self.occasion, 3),
+            details={
+                _line(key): cut(_line(value), _LONGEST_LINE) if isinstance(value, str) else value
+                for key, value in details.items()
+            },
+            about=(self.name,),
+        )
+
+
+class RunStory:
+    """Follows the records of one session, and tells what happens."""
+
+    def __init__(
+        self, *, run_name: str, run_id: str = "", session: int = 1, milestones: Iterable[Milestone] = ()
+    ) -> None:
+        self._standing = Standing(run_name=run_name, run_id=run_id, session=session)
+        self._milestones = MilestoneWatch(milestones)
+        self._seconds: deque[float] = deque(maxlen=_STEPS_FOR_ETA)
+        self._has_started = False
+        self._findings: set[str] = set()
+        self._error: Record | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """How far the run has come."""
+        return replace(self._standing, eta_s=self._eta())
+
+    def take(self, record: Record) -> list[Happening]:
+        """Return what `record`, the next of the session, tells."""
+        event = record.get("event")
+        if event == STEP:
+            self._note_step(record)
+        found: list[Happening] = []
+        if event == START:
+            found += self._start(record)
+        elif event == FINDING:
+            found += self._finding(record)
+        elif event == ERROR and record.get("source") != "telemetry":
+            self._error = record
+        for milestone, name, value in self._milestones.take(record):
+            found.append(self._milestone(record, milestone, name, value))
+        return found
+
+    def end(
+        self, *, status: str, reason: str, now: float, elapsed_s: float, failure: Record | None = None
+    ) -> Happening:
+        """Return what the end of the session is to be told as; without a `failure`, the last error is what it was."""
+        # Who asked to hear of failures wants to know of a job that the cluster has ended, too.
+        has_failed = status == "failed" or reason == "signal"
+        what = _ENDS.get(reason, status if reason == status else f"{status} ({reason})")
+        lines: tuple[str, ...] = ()
+        details: dict[str, Any] = {"reason": reason}
+        error = failure or self._error
+        if has_failed and error is not None:
+            kind, text = error.get("type"), error.get("message")
+            lines = (_error_line(kind, text),)
+            details |= {"error_type": str(kind), "error": lines[0]}
+            what = f"failed with {kind}" if status == "failed" else what
+        return Happening(
+            occasion="failure" if has_failed else "finish",
+            name=f"end:{self._standing.session}",
+            what=what,
+            lines=lines,
+            time=now,
+            standing=replace(self._standing, status=status, eta_s=None, elapsed_s=elapsed_s),
+            details=details,
+        )
+
+    def _note_step(self, record: Record) -> None:
+        step, loss, lr = (record.get(name) for name in ("global_step", "train_loss", "lr"))
+        odd = record.get(NON_FINITE)
+        if loss is None and isinstance(odd, dict):
+            loss = odd.get("train_loss")
+        changes: dict[str, Any] = {}
+        if isinstance(step, int):
+            changes["step"] = step
+            if shows_count_from_zero(record):
+                changes["from_zero"] = True
+        if isinstance(loss, (int, float, str)):
+            changes["train_loss"] = loss
+        if isinstance(lr, (int, float)):
+            changes["lr"] = lr
+        self._standing = replace(self._standing, **changes)
+        seconds = record.get("sec_per_step")
+        if isinstance(seconds, (int, float)) and seconds > 0:
+            self._seconds.append(float(seconds))
+
+    def _start(self, record: Record) -> list[Happening]:
+        steps = record.get("max_steps")
+        if isinstance(steps, int) and steps > 0:
+            from_zero = self._standing.from_zero or shows_count_from_zero(record)
+            self._standing = replace(self._standing, max_steps=steps, from_zero=from_zero)
+        if self._has_started:
+            return []
+        self._has_started = True
+        session = self._standing.session
+        what = "started" if session == 1 else f"goes on, as session {session}"
+        lines = (
+            (f"{steps:,} steps are planned.",) if self._standing.max_steps and isinstance(steps, int) else ()
+        )
+        return [self._happening("start", f"start:{session}", what, lines, record)]
+
+    def _finding(self, record: Record) -> list[Happening]:
+        kind, name, message = (str(record.get(key, "")) for key in ("kind", "id", "message"))
+        is_stall = kind in STALLS
+        is_open = record.get("state", OPEN) == OPEN
+        is_ours = record.get("began_in_session", self._standing.session) == self._standing.session
+        if is_stall:
+            # A pause that is over, or may yet be a long evaluation, is nothing to wake people for.
+            is_news = is_open and record.get("severity") != INFO
+        else:
+            is_news = (is_open or is_ours) and record.get("severity") == CRITICAL
+        if not is_news:
+            return []
+        # Two that watch for the same silence notice it one after the other.
+        known = (
+            f"stall:{self._standing.session}:{self._standing.step}" if is_stall else f"finding:{name or kind}"
+        )
+        if known in self._findings:
+            return []
+        self._findings.add(known)
+        title = CATALOGUE[kind].title if kind in CATALOGUE else kind
+        advice = [f"Try: {text}" for text in _texts(record.get("advice"))[:1]]
+        causes = [f"Often: {text}" for text in _texts(record.get("causes"))[:1]]
+        details: dict[str, Any] = {
+            key: record[key]
+            for key in ("kind", "severity", "metric", "start_step", "noticed_step")
+            if key in record
+        }
+        occasion = "stall" if is_stall else "finding"
+        what = "stalled" if is_stall else f"critical finding: {title}"
+        lines = (message, *causes, *advice)
+        return [self._happening(occasion, known, what, lines, record, {**details, "finding": message})]
+
+    def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> Happening:
+        if milestone.every:
+            what, lines = f"step {value:,.0f} reached", []
+        else:
+            at = record.get("global_step")
+            where = f" at step {at:,}" if isinstance(at, int) else ""
+            what = f"milestone {milestone.text} reached"
+            lines = [f"{milestone.metric} is {short_number(value)}{where}."]
+        details = {"milestone": milestone.text, "value": value}
+        happening = self._happening("milestone", name, what, tuple(lines), record, details)
+        return replace(happening, milestone=milestone)
+
+    def _happening(
+        self,
+        occasion: str,
+        name: str,
+        what: str,
+        lines: tuple[str, ...],
+        record: Record,
+        details: Mapping[str, Any] | None = None,
+    ) -> Happening:
+        when = record.get("time")
+        return Happening(
+            occasion=occasion,
+            name=name,
+            what=what,
+            lines=lines,
+            time=when if isinstance(when, (int, float)) else 0.0,
+            standing=self.standing,
+            details=details or {},
+        )
+
+    def _eta(self) -> float | None:
+        """Return the seconds that are left at the usual pace: pauses to save or evaluate do not count."""
+        step, steps = self._standing.steps_done, self._standing.max_steps
+        if step is None or steps is None or step >= steps or not self._seconds:
+            return None
+        return (steps - step) * statistics.median(self._seconds)
+
+
+def _line(text: str) -> str:
+    # Half a character is none to those who read it.
+    return one_line(text.encode("utf-8", "replace").decode())
+
+
+def _error_line(kind: Any, text: Any) -> str:
+    text = "" if text is None else both_ends(str(text), _LONGEST_ERROR)
+    return text if text.startswith(str(kind)) else f"{kind}: {text}"
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, (list, tuple)) else []

@@ -1,0 +1,57 @@
+"""Any address that takes JSON: the message as an object of always the same keys, signed where there is a secret."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Final
+
+import orjson
+
+from toolkit.mirrors.messages.message import Message
+from toolkit.mirrors.messages.transport_types import Answer, Request
+
+VERSION: Final = 1
+"""Of the object's form; keys may be added to it, and a change of another kind is a new number."""
+_LONGEST: Final = 8000
+
+
+def request(message: Message, secret: str | None, now: float) -> Request:
+    """Return the request for `message`."""
+    standing = message.standing
+    content = {
+        "version": VERSION,
+        "id": message.id,
+        "occasion": message.occasion,
+        "time": message.time,
+        "run": {"id": standing.run_id, "name": standing.run_name, "session": standing.session},
+        "status": standing.status,
+        "step": standing.step,
+        "max_steps": standing.max_steps,
+        "train_loss": standing.train_loss,
+        "lr": standing.lr,
+        "eta_s": standing.eta_s,
+        "title": message.title,
+        "text": message.body(_LONGEST),
+        "link": message.link,
+        "tells_of": message.tells_of,
+        "details": dict(message.details),
+    }
+    body = orjson.dumps(content)
+    headers = {"Content-Type": "application/json", "X-Telemetry-Id": message.id}
+    secrets: frozenset[str] = frozenset()
+    if secret:
+        timestamp = str(int(now))
+        signature = sign(timestamp, body, secret)
+        headers |= {"X-Telemetry-Timestamp": timestamp, "X-Telemetry-Signature": f"sha256={signature}"}
+        secrets = frozenset({signature})
+    return Request(body=body, headers=headers, secrets=secrets)
+
+
+def check(answer: Answer) -> None:
+    """Accept it: a status from 200 to 299 is a yes."""
+
+
+def sign(timestamp: str, body: bytes, secret: str) -> str:
+    """Return the HMAC-SHA256, in hexadecimal, of the time, a dot and the body, with the secret as its key."""
+    return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()

@@ -1,0 +1,181 @@
+"""The sink that follows a run's records and has messages sent about them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from toolkit.core.guard import Guard
+from toolkit.mirrors.messages.already_delivered import told_before
+from toolkit.mirrors.messages.delivery import FAILED, Delivery
+from toolkit.mirrors.messages.message import Message
+from toolkit.mirrors.messages.options import MessageOptions
+from toolkit.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, receiver_from, warning_about
+from toolkit.mirrors.messages.run_events import Happening, RunStory
+from toolkit.mirrors.messages.sender import Sender
+from toolkit.privacy.redaction import Redactor
+from toolkit.runfolder.records import ERROR, MESSAGE, START, Record
+
+_log = logging.getLogger("toolkit.telemetry")
+
+DASHBOARD: Final = "http://localhost:8501"
+"""Where the dashboard usually is, for whoever sits at the machine."""
+
+
+class NotSent(OSError):  # noqa: N818 - it says what happened
+    """A message did not get there; the text says why, without secrets."""
+
+
+class MessageSink:
+    """Sends messages about the session that its records are of, and puts a `message` record for each.
+
+    Every record is looked at once, whatever is read again, and what an earlier session has told is not told again.
+    """
+
+    name = "messages"
+
+    def __init__(
+        self,
+        receivers: Sequence[MessageOptions],
+        *,
+        run_name: str,
+        run_id: str,
+        folder: str,
+        session: int,
+        record_file: Path,
+        session_start: int,
+        put: Callable[[str, dict[str, Any]], None],
+        guard: Guard,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._options = receivers
+        self._folder = folder
+        self._session = session
+        self._record_file = record_file
+        self._session_start = session_start
+        self._put = put
+        self._guard = guard
+        self._story = RunStory(
+            run_name=run_name,
+            run_id=run_id,
+            session=session,
+            milestones=[milestone for receiver in receivers for milestone in receiver.milestones],
+        )
+        self._senders, self._off = self._make_senders(os.environ if environ is None else environ)
+        self._redactor = Redactor(environ=environ)
+        self._told: dict[str, set[str]] | None = None
+        self._last_seq = -1
+        self._is_concluded = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin, and say which receivers get nothing, and why."""
+        for options in self._options:
+            if (warning := warning_about(options)) is not None:
+                _log.warning("[telemetry] %s", warning)
+        for name, error in self._off:
+            self._guard.report(f"sending messages to {name}", error)
+        for sender in self._senders:
+            sender.start()
+
+    def write(self, batch: Sequence[Record]) -> None:
+        """Have messages sent about what `batch` tells."""
+        with self._lock:
+            if self._told is None:
+                self._told = self._told_before()
+            for record in batch:
+                seq = record.get("seq")
+                if (
+                    not isinstance(seq, int)
+                    or seq <= self._last_seq
+                    or record.get("session") != self._session
+                ):
+                    continue
+                self._last_seq = seq
+                self._redactor.learn_metrics(record)
+                if record.get("event") in (START, ERROR):
+                    # Whose machine this is, its configuration and its stacks tell; later texts may repeat it.
+                    self._redactor.learn(record)
+                for happening in self._story.take(record):
+                    self._tell(happening)
+
+    def conclude(
+        self, *, status: str, reason: str, failure: Record | None, elapsed_s: float, timeout_s: float
+    ) -> None:
+        """Tell of the end, and wait at most `timeout_s` for what is still to be sent. Nothing is sent later.
+
+        `failure` describes the exception that the run ended with, where one did.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            self._is_concluded = True
+            end = self._story.end(
+                status=status, reason=reason, failure=failure, now=time.time(), elapsed_s=elapsed_s
+            )
+            last = [self._message(end, sender.receiver) for sender in self._senders]
+        for sender, message in zip(self._senders, last, strict=True):
+            sender.hurry(message, deadline)
+        for sender in self._senders:
+            sender.give_up(deadline)
+
+    def close(self) -> None:
+        """Let go of the senders; what they had to send was sent, or given up, when the run concluded."""
+        for sender in self._senders:
+            sender.give_up(0.0)
+
+    def _make_senders(self, environ: Mapping[str, str]) -> tuple[list[Sender], list[tuple[str, ReceiverOff]]]:
+        senders, off = [], []
+        for options, name in zip(self._options, names_of(self._options), strict=True):
+            try:
+                receiver = receiver_from(options, name, environ)
+            except ReceiverOff as error:
+                off.append((name, error))
+            else:
+                senders.append(Sender(receiver, report=self._record, guard=self._guard))
+        return senders, off
+
+    def _told_before(self) -> dict[str, set[str]]:
+        if self._session > 1:
+            with self._guard.watch("reading what was sent before"):
+                return told_before(self._record_file, self._session_start)
+        return {}
+
+    def _tell(self, happening: Happening) -> None:
+        if self._is_concluded:
+            return
+        for sender in self._senders:
+            was_told = happening.name in (self._told or {}).get(sender.receiver.name, ())
+            if not was_told and (message := self._message(happening, sender.receiver)) is not None:
+                sender.put(message)
+
+    def _message(self, happening: Happening, receiver: Receiver) -> Message | None:
+        """Return what `receiver` is told of `happening`; None where it does not want to know."""
+        if happening.occasion not in receiver.when:
+            return None
+        if happening.milestone is not None and happening.milestone not in receiver.milestones:
+            return None
+        names = (self._folder, happening.standing.run_name)
+        return happening.told(self._redactor.redact, link=link_to(names, receiver.link, self._redactor))
+
+    def _record(self, delivery: Delivery) -> None:
+        self._put(MESSAGE, delivery.to_fields())
+        if delivery.status == FAILED:
+            self._guard.report(f"sending messages to {delivery.receiver}", NotSent(delivery.reason))
+
+
+def link_to(names: tuple[str, str], link: str | None, redactor: Redactor) -> str:
+    """Return where a run is shown: at `link`, in which {run} stands for its folder's name, or on its own machine.
+
+    `names` are that of its folder and its own: where one tells something private, the reader has to look for it.
+    """
+    is_plain = all(redactor.redact_text(name) == name for name in names)
+    run = quote(names[0], safe="") if is_plain else ""
+    if link is not None:
+        return link.replace("{run}", run)
+    return f"{DASHBOARD}/overview?run={run}" if run else DASHBOARD

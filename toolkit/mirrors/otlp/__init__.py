@@ -1,0 +1,1 @@
+"""Spans and events to an OpenTelemetry collector."""

@@ -1,0 +1,301 @@
+"""OpenTelemetry's own exporters of spans, over HTTP and gRPC, and the reason where one of them did not deliver."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from toolkit.core.checks import OptionsError
+
+_log = logging.getLogger("toolkit.telemetry")
+
+INSTALL: Final = 'pip install "ai-toolkit-telemetry[otlp]"'
+
+HTTP: Final = "http"
+GRPC: Final = "grpc"
+
+_LONGEST_ANSWER: Final = 64 * 1024
+_OK: Final = range(200, 300)
+_MAY_BE_MENDED: Final = frozenset({401, 403, 404, 405, 407, 408, 429})
+"""Refusals that are no fault of the spans: a login, a path or a limit."""
+_TOO_LARGE: Final = "RESOURCE_EXHAUSTED"
+_NOT_ITS_KIND: Final = "INVALID_ARGUMENT"
+_NO_ANSWER: Final = frozenset({"", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+
+
+class OtlpError(OSError):
+    """The collector did not take what it was sent; the message says why."""
+
+
+class OtlpRefusalError(OtlpError):
+    """The collector has answered, and would never take this request. `is_final` where a smaller one would not help."""
+
+    def __init__(self, message: str, *, is_final: bool) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+
+
+class Wire(Protocol):
+    """Takes spans of OpenTelemetry's to a collector; one call at a time."""
+
+    def send(self, spans: Sequence[Any]) -> None:
+        """Deliver `spans`, with retries for as long as one request may take.
+
+        Raises:
+            OtlpError: they were not delivered.
+        """
+        ...
+
+    def give_up(self) -> None:
+        """Retry no more; may be called on another thread."""
+        ...
+
+
+def make_wire(endpoint: str, protocol: str, *, timeout_s: float) -> Wire:
+    """Return what delivers spans to `endpoint`; nothing is sent yet.
+
+    Raises:
+        ModuleNotFoundError: OpenTelemetry's exporter is not installed.
+        OtlpError: a header of the environment cannot be sent.
+    """
+    url, login = without_login(endpoint)
+    headers = {**login, **_headers(os.environ)}
+    if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(headers[name]) for name in headers):
+        # Without the header: it may be a password.
+        raise OtlpError("a header of OTEL_EXPORTER_OTLP_HEADERS has letters that none may have")
+    try:
+        return (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s)
+    except ImportError as error:
+        raise ModuleNotFoundError(f"otlp needs OpenTelemetry: {INSTALL} ({error})") from error
+
+
+def protocol_of(given: str | None, environ: Mapping[str, str]) -> str:
+    """Return `http` or `grpc`: what the option says, else the environment, else `http`."""
+    name = "OTEL_EXPORTER_OTLP_PROTOCOL"
+    asked = given or environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get(name) or HTTP
+    return GRPC if asked.strip().lower() == GRPC else HTTP
+
+
+def traces_url(endpoint: str, protocol: str = HTTP) -> str:
+    """Return where traces are sent: to `endpoint`, or to the usual path of a collector if it names none.
+
+    Raises:
+        OptionsError: it is not an http or https address.
+    """
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise OptionsError(
+            f"otlp is {endpoint!r}; it must be an http or https address such as http://localhost:4318"
+        )
+    if protocol == GRPC:
+        # A path is none of gRPC's.
+        return urlunsplit((parts.scheme, parts.netloc, "", "", ""))
+    return urlunsplit(parts._replace(path="/v1/traces")) if parts.path in ("", "/") else endpoint
+
+
+def without_login(url: str) -> tuple[str, dict[str, str]]:
+    """Return an address without the login that may be in it, and the header that has it instead."""
+    parts = urlsplit(url)
+    login, _, host = parts.netloc.rpartition("@")
+    if not login:
+        return url, {}
+    given = base64.b64encode(unquote(login).encode()).decode()
+    return urlunsplit(parts._replace(netloc=host)), {"authorization": f"Basic {given}"}
+
+
+@dataclass(slots=True)
+class _LastAnswer:
+    """What came of the last request."""
+
+    status: int | None = None
+    why: str = ""
+    content: bytes = b""
+
+    def forget(self) -> None:
+        self.status, self.why, self.content = None, "", b""
+
+
+class _Http:
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+        import requests
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        last = self._last = _LastAnswer()
+
+        class Session(requests.Session):
+            """Keeps what was answered; a page that asks for a login is no collector, so it is not followed."""
+
+            def send(self, request: Any, **options: Any) -> Any:
+                last.forget()
+                try:
+                    answer = super().send(request, **{**options, "allow_redirects": False})
+                except requests.RequestException as error:
+                    last.why = _reason_of(error)
+                    raise
+                last.status, last.why = answer.status_code, str(answer.reason)
+                last.content = answer.content[:_LONGEST_ANSWER]
+                return answer
+
+        session = Session()
+        # Else the machine's .netrc would take the place of the login.
+        session.auth = _leave_as_it_is
+        self._shown_url = _without_query(url)
+        self._exporter: Any = trace_exporter.OTLPSpanExporter(
+            endpoint=url, headers=dict(headers), timeout=timeout_s, session=session
+        )
+        self._success = SpanExportResult.SUCCESS
+        self._failure = requests.RequestException
+        self._parse = ExportTraceServiceResponse.FromString
+        self._listening = _Listening(trace_exporter.__name__)
+        self._has_said_refused = False
+
+    def send(self, spans: Sequence[Any]) -> None:
+        self._last.forget()
+        result = None
+        # Older exporters raise what newer ones log; why it failed is known.
+        with self._listening, suppress(self._failure):
+            result = self._exporter.export(spans)
+        status, why = self._last.status, self._last.why
+        if status is None:
+            raise OtlpError(f"{self._shown_url} does not answer: {why or 'no connection'}")
+        if result is not self._success or status not in _OK:
+            said = f"{self._shown_url} answers {status} {why}"
+            if status in range(400, 500) and status not in _MAY_BE_MENDED:
+                raise OtlpRefusalError(said, is_final=True)
+            raise OtlpError(said)
+        self._say_what_was_refused()
+
+    def give_up(self) -> None:
+        self._exporter.shutdown()
+
+    def _say_what_was_refused(self) -> None:
+        """Say, once, that a collector took only a part: it says so itself, and wants nothing of it again."""
+        from google.protobuf.message import DecodeError
+
+        try:
+            partial = self._parse(self._last.content).partial_success
+        except DecodeError:
+            return
+        if partial.rejected_spans and not self._has_said_refused:
+            self._has_said_refused = True
+            _log.warning(
+                "[telemetry] %s refused %d spans: %s",
+                self._shown_url,
+                partial.rejected_spans,
+                partial.error_message[:500],
+            )
+
+
+class _Grpc:
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+        from opentelemetry.exporter.otlp.proto.grpc import exporter, trace_exporter
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        self._shown_url = _without_query(url)
+        self._exporter = trace_exporter.OTLPSpanExporter(
+            endpoint=url,
+            insecure=url.startswith("http:"),
+            headers=tuple((name.lower(), value) for name, value in headers.items()),
+            timeout=timeout_s,
+        )
+        self._success = SpanExportResult.SUCCESS
+        self._listening = _Listening(exporter.__name__, trace_exporter.__name__)
+
+    def send(self, spans: Sequence[Any]) -> None:
+        with self._listening:
+            result = self._exporter.export(spans)
+        if result is self._success:
+            return
+        code, why = self._listening.code, self._listening.why
+        verb = "does not answer" if code in _NO_ANSWER else "answers"
+        said = f"{self._shown_url} {verb}: {code} {why}".rstrip(": ")
+        if code in (_NOT_ITS_KIND, _TOO_LARGE):
+            raise OtlpRefusalError(said, is_final=code == _NOT_ITS_KIND)
+        raise OtlpError(said)
+
+    def give_up(self) -> None:
+        self._exporter.shutdown()
+
+
+class _Listening(logging.Filter):
+    """Takes what an exporter logs on this thread: its failures are said once, by whoever called it."""
+
+    def __init__(self, *loggers: str) -> None:
+        super().__init__()
+        self.code = ""
+        """The last status of gRPC's that was logged."""
+        self.why = ""
+        self._loggers = [logging.getLogger(name) for name in loggers]
+        self._thread = 0
+
+    def __enter__(self) -> None:
+        self.code = self.why = ""
+        self._thread = threading.get_ident()
+        for logger in self._loggers:
+            # In front of those that pass over what was logged before.
+            logger.filters.insert(0, self)
+
+    def __exit__(self, *_: object) -> None:
+        for logger in self._loggers:
+            logger.removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep what is said, and let it go no further."""
+        if threading.get_ident() != self._thread:
+            return True
+        given = record.args if isinstance(record.args, tuple) else ()
+        for number, value in enumerate(given):
+            name = getattr(value, "name", None)
+            if isinstance(name, str) and type(value).__name__ == "StatusCode":
+                self.code = name
+                self.why = next(
+                    (str(text)[:300] for text in given[number + 1 :] if isinstance(text, str)), ""
+                )
+        return False
+
+
+def _leave_as_it_is(request: Any) -> Any:
+    return request
+
+
+def _reason_of(error: BaseException) -> str:
+    """Return why a request failed, without its address: there may be a secret in that."""
+    import requests
+
+    if isinstance(error, requests.Timeout):
+        return "timed out"
+    found: BaseException | None = error
+    reason = type(error).__name__
+    for _ in range(10):
+        if found is None:
+            break
+        if isinstance(found, OSError) and found.strerror:
+            return f"[Errno {found.errno}] {found.strerror}"
+        reason = type(found).__name__
+        inner = found.args[0] if found.args else None
+        inner = getattr(inner, "reason", inner)
+        found = inner if isinstance(inner, BaseException) else found.__cause__ or found.__context__
+    return reason
+
+
+def _without_query(url: str) -> str:
+    return url.partition("?")[0].partition("#")[0]
+
+
+def _headers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that the environment asks for: `name=value` pairs between commas, percent-encoded."""
+    given = environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
+    return {unquote(name).strip().lower(): unquote(value).strip() for name, _, value in pairs}

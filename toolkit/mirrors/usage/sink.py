@@ -1,0 +1,67 @@
+"""The sink that makes usage events of a session's records and has them sent."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+
+from toolkit.core.guard import Guard
+from toolkit.mirrors.usage.consent import project_key, why_not
+from toolkit.mirrors.usage.options import RunSettings
+from toolkit.mirrors.usage.posthog_client import PostHogClient
+from toolkit.mirrors.usage.sender import UsageSender
+from toolkit.mirrors.usage.usage_events import UsageStory
+from toolkit.runfolder.records import Record
+
+
+class UsageSink:
+    """Has events sent; taking records costs no more than reading them."""
+
+    name = "usage"
+
+    def __init__(self, story: UsageStory, sender: UsageSender, *, close_s: float) -> None:
+        self._story = story
+        self._sender = sender
+        self._close_s = close_s
+
+    def write(self, batch: Sequence[Record]) -> None:
+        """Have sent what `batch` gives rise to."""
+        for record in batch:
+            for event in self._story.take(record):
+                self._sender.put(event)
+
+    def close(self) -> None:
+        """Wait a while for what is still to be sent."""
+        self._sender.close(self._close_s)
+
+
+def usage_sink(
+    options: RunSettings,
+    *,
+    session: int,
+    guard: Guard,
+    environ: Mapping[str, str] | None = None,
+) -> UsageSink | None:
+    """Return the sink that the options ask for, having said so; None where nothing may be sent, having said why."""
+    environ = os.environ if environ is None else environ
+    usage = options.usage_options
+    reason = why_not(options, environ)
+    if reason is not None:
+        _say(guard, f"usage reports are off: {reason}")
+        return None
+    assert usage.host is not None, "else the options are refused"
+    _say(
+        guard,
+        f"anonymous usage reports go to {usage.host}: `telemetry usage --show` prints them, DO_NOT_TRACK=1 stops them",
+    )
+    # Drawn anew for each session and kept nowhere: nobody can tell from it whose run that was, nor which.
+    client = PostHogClient(usage.host, project_key(usage.key_env, environ), str(uuid.uuid4()))
+    sender = UsageSender(client.send, guard=guard, environ=environ)
+    return UsageSink(UsageStory(session, environ=environ), sender, close_s=0.6 * options.close_timeout)
+
+
+def _say(guard: Guard, sentence: str) -> None:
+    with guard.watch("saying where usage reports go"):
+        print(f"[telemetry] {sentence}", file=sys.stderr, flush=True)

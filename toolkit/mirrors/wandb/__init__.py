@@ -1,0 +1,5 @@
+"""The run in Weights & Biases."""
+
+from toolkit.mirrors.wandb.exporter import WandbExporter
+
+__all__ = ["WandbExporter"]

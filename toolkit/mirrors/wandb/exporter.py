@@ -1,0 +1,122 @@
+"""Records as a W&B run."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from toolkit.mirrors.shared.scalars import scalars_of, without_envelope
+from toolkit.mirrors.shared.span_filter import SpanFilter
+from toolkit.mirrors.wandb.client import Client
+from toolkit.mirrors.wandb.spans import numbers_of
+from toolkit.privacy.masking import Masker
+from toolkit.runfolder.records import END, START, TAGS, Record
+
+_log = logging.getLogger("toolkit.telemetry")
+
+_ROWS_A_MESSAGE = 500
+
+
+class WandbExporter:
+    """Sends the metrics, spans and events of a run to W&B, or keeps them for `wandb sync` under `<folder>/wandb`.
+
+    W&B lives in a process of its own. Inside the training process it would replace `sys.exit` and `sys.excepthook`,
+    write environment variables, hook imports, wait for the network at exit, and share the interpreter's lock.
+    Only masked records are sent; W&B's own collecting of code, git state, console, packages and machine is off.
+
+    `mode` is `online`, `offline` or `disabled`; None asks `WANDB_MODE`, and is else `online` where W&B has an API key
+    and `offline` where it has none. A run that goes on under the same `run_id` goes on in W&B.
+    """
+
+    name = "wandb"
+    longest_pause_s = 300.0
+    """Each try starts a process, which costs some seconds of a core."""
+
+    def __init__(
+        self,
+        folder: Path,
+        project: str,
+        run_name: str,
+        run_id: str,
+        mode: str | None = None,
+        *,
+        span_filter: SpanFilter | None = None,
+    ) -> None:
+        # The training script may change its working folder later.
+        self._folder = Path(os.path.abspath(folder))
+        self._settings = {"project": project, "run_name": run_name, "run_id": run_id}
+        self._mode = mode
+        self._span_filter = span_filter or SpanFilter()
+        self._client: Client | None = None
+        self._ended_well = True
+
+    def write(self, batch: Sequence[Record]) -> None:
+        """Hand `batch` to W&B; returns when W&B has taken it.
+
+        Raises:
+            ModuleNotFoundError: W&B is not installed.
+            WandbError: W&B refuses, or its process ended.
+        """
+        mode = self._mode or os.environ.get("WANDB_MODE") or None
+        if mode == "disabled":
+            return
+        masker = Masker()
+        config: dict[str, Any] = {}
+        rows: list[dict[str, Any]] = []
+        for record in batch:
+            event = record.get("event")
+            if event in (START, TAGS):
+                config.update(masker.mask(without_envelope(record)))
+            elif event == END:
+                self._ended_well = record.get("status") in ("finished", "stopped")
+            elif scalars := scalars_of(record) or numbers_of(record, self._span_filter):
+                rows.append(_row(record, masker.mask(scalars)))
+        if not config and not rows:
+            return
+        if self._client is None:
+            self._client = self._start(mode)
+        try:
+            if config:
+                self._client.ask({"config": config})
+            for begin in range(0, len(rows), _ROWS_A_MESSAGE):
+                self._client.ask({"rows": rows[begin : begin + _ROWS_A_MESSAGE]})
+        except OSError:
+            client, self._client = self._client, None
+            client.abandon()
+            raise
+
+    def close(self) -> None:
+        """Finish the W&B run and wait for its process; what is still being sent then is sent without us.
+
+        Raises:
+            WandbError: the process ended before it was done.
+        """
+        if self._client is not None:
+            client, self._client = self._client, None
+            client.finish(exit_code=0 if self._ended_well else 1)
+
+    def _start(self, mode: str | None) -> Client:
+        client = Client(self._folder)
+        try:
+            answer = client.ask({**self._settings, "mode": mode, "folder": str(self._folder)})
+        except OSError:
+            client.abandon()
+            raise
+        if answer.get("without_key"):
+            _log.warning(
+                "[telemetry] W&B has no API key here, so the run is kept offline; send it later with: wandb sync %s",
+                answer.get("folder"),
+            )
+        return client
+
+
+def _row(record: Record, scalars: dict[str, Any]) -> dict[str, Any]:
+    row = {**scalars, "_timestamp": record["time"]}
+    step = record.get("global_step")
+    if step is not None:
+        row["global_step"] = step
+    # W&B wants a number that only ever grows. The run's own steps go back when it resumes from a checkpoint.
+    return {"step": record["seq"], "row": row}

@@ -1,0 +1,395 @@
+"""One zip of a run that is safe to post: its records redacted, its table built anew from them, nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import orjson
+
+from toolkit.privacy import organisations
+from toolkit.privacy.bundle_contents import README, REDACTIONS, Contents, list_of_redactions, readme
+from toolkit.privacy.harmless_words import is_plain
+from toolkit.privacy.pseudonyms import PLACEHOLDER
+from toolkit.privacy.redaction import Redactor
+from toolkit.runfolder.blocks import blocks_of
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.labels import (
+    MAX_NAME_LENGTH,
+    MAX_TAG_LENGTH,
+    Labels,
+    LabelsError,
+    read_labels,
+    write_labels,
+)
+from toolkit.runfolder.layout import (
+    CONTROL,
+    LABELS,
+    MANIFEST,
+    METRICS_CSV,
+    METRICS_JSONL,
+    ONE_LOGGER_FILE,
+    RANKS,
+    SAMPLES,
+    TENSORBOARD,
+    safe_run_name,
+)
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest, write_manifest
+from toolkit.runfolder.reader import BadLine, lines_of, parse_line
+from toolkit.runfolder.records import Record
+from toolkit.runfolder.repair import build_table, table_form
+
+_RANK_FILE = re.compile(r"[0-9]{5}\.jsonl")
+_KNOWN: Final = frozenset(
+    {
+        CONTROL,
+        TENSORBOARD,
+        ONE_LOGGER_FILE,
+        SAMPLES,
+        "artifacts",
+        "checkpoints",
+        "completions",
+        "files",
+        "media",
+        "tables",
+    }
+)
+"""What may be named among the things that are left out; any other name may itself tell something."""
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+_MOST_SHAPES: Final = 4_096
+_MOST_TEXTS: Final = 40
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip can give: when a file was made is told by its records or not at all."""
+
+
+class RunBundle:
+    """A run as it may be given away.
+
+    It is read twice, a megabyte at a time: once for the names that it gives away, and once to be written. What a
+    live run writes meanwhile is left out.
+
+    Raises:
+        OSError: the records are missing, cannot be read, or were replaced meanwhile.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        environ: Mapping[str, str] | None = None,
+        allowed_organisations: Iterable[str] = organisations.DEFAULT,
+    ) -> None:
+        self._folder = Path(os.path.abspath(folder))
+        self._redactor = Redactor(
+            environ=environ,
+            allowed_organisations=allowed_organisations,
+            # A relative path began where the training ran, most likely beside its logs.
+            local_folders=(Path(os.curdir), self._folder, *list(self._folder.parents)[:2]),
+        )
+        self._manifest: Manifest | None = None
+        self._labels: Labels | None = None
+        self._left_out: list[str] = []
+        self._ends: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self._bad_lines = 0
+        self._harmless: set[tuple[Any, ...]] = set()
+        self._texts: dict[str, str] = {}
+        self._learn()
+        redacted = self._redactor.rewrite({"run_name": self._display_name()})
+        self.name = safe_run_name("".join(redacted.values()))
+
+    def preview(self) -> Contents:
+        """Return what the bundle would hold, without writing anything."""
+        for name in self._ends:
+            for _ in self._redacted_lines(name):
+                pass
+        self._redacted_manifest()
+        self._redacted_labels()
+        return self._contents()
+
+    def write(self, target: Path) -> Contents:
+        """Write the bundle to `target`, whole or not at all, and return what it holds.
+
+        Raises:
+            FileExistsError: something is there already.
+            OSError: it cannot be written.
+        """
+        if os.path.lexists(target):
+            raise FileExistsError(f"{target} is there already")
+        with tempfile.TemporaryDirectory(prefix=".share-", dir=target.parent) as made:
+            room = Path(made)
+            half_done = room / "bundle.zip"
+            # For its owner alone until somebody has looked through it and gives it away.
+            with os.fdopen(os.open(half_done, _NEW, 0o600), "wb") as file:
+                contents = self._write_zip(file, room)
+            _put_in_place(half_done, target)
+        return contents
+
+    def _write_zip(self, file: BinaryIO, room: Path) -> Contents:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in self._ends:
+                path = room / Path(name).name
+                with path.open("xb") as lines:
+                    lines.writelines(self._redacted_lines(name))
+                self._add_file(archive, name, path)
+                if name == METRICS_JSONL:
+                    build_table(path, room / METRICS_CSV, form=table_form(self._folder))
+                    self._add_file(archive, METRICS_CSV, room / METRICS_CSV)
+                    (room / METRICS_CSV).unlink()
+                path.unlink()
+            for name, write in ((MANIFEST, self._write_manifest), (LABELS, self._write_labels)):
+                if write(room):
+                    self._add_file(archive, name, room / name)
+            contents = self._contents()
+            archive.writestr(self._entry(REDACTIONS), list_of_redactions(contents))
+            archive.writestr(self._entry(README), readme(contents))
+        return contents
+
+    def _add_file(self, archive: zipfile.ZipFile, name: str, path: Path) -> None:
+        with path.open("rb") as source, archive.open(self._entry(name), "w", force_zip64=True) as member:
+            shutil.copyfileobj(source, member, 1024 * 1024)
+
+    def _entry(self, name: str) -> zipfile.ZipInfo:
+        entry = zipfile.ZipInfo(f"{self.name}/{name}", _FIRST_DAY)
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        entry.create_system = 3
+        entry.external_attr = 0o644 << 16
+        return entry
+
+    # ------------------------------------------------------------ reading
+
+    def _learn(self) -> None:
+        try:
+            self._manifest = read_manifest(self._folder)
+        except FileNotFoundError:
+            pass
+        except (OSError, ManifestError):
+            self._left_out.append(f"{MANIFEST}, which cannot be read")
+        try:
+            self._labels = read_labels(self._folder)
+        except LabelsError:
+            self._left_out.append(f"{LABELS}, which cannot be read")
+        for session in self._manifest.sessions if self._manifest else ():
+            self._redactor.learn_name("host", session.host)
+        for name in [METRICS_JSONL, *self._rank_files()]:
+            end = 0
+            for block in blocks_of(self._folder / name):
+                end = block.cursor.offset
+                for position, line in lines_of(block):
+                    record = parse_line(position, line)
+                    if isinstance(record, BadLine):
+                        continue
+                    self._redactor.learn_metrics(record)
+                    if _shape(record) is None:
+                        self._redactor.learn(record)
+            self._ends[name] = end
+        self._left_out += _names_of_others(self._folder)
+
+    def _rank_files(self) -> list[str]:
+        try:
+            if not stat.S_ISDIR(os.lstat(self._folder / RANKS).st_mode):
+                return []
+            names = sorted(os.listdir(self._folder / RANKS))
+        except OSError:
+            return []
+        return [f"{RANKS}/{name}" for name in names if _RANK_FILE.fullmatch(name)]
+
+    def _redacted_lines(self, name: str) -> Iterator[bytes]:
+        """Yield the lines of a record file as they are given away; what is no record is counted and left out."""
+        count = 0
+        end = self._ends[name]
+        for block in blocks_of(self._folder / name):
+            self._bad_lines += block.long_line is not None
+            for position, line in lines_of(block):
+                if position >= end:
+                    break
+                record = parse_line(position, line)
+                if isinstance(record, BadLine):
+                    self._bad_lines += 1
+                    continue
+                count += 1
+                yield self._redacted_line(record)
+            if block.cursor.offset >= end:
+                break
+        self._counts[name] = count
+
+    def _redacted_line(self, record: Record) -> bytes:
+        shape = _shape(record)
+        if shape in self._harmless:
+            # Written anew all the same: a line may hold a name twice, of which a reader sees one.
+            return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        redacted: Record = self._redactor.rewrite(record)
+        if shape is not None and redacted == record:
+            # Nearly all records are numbers under the same names: one look at the names is enough.
+            if len(self._harmless) >= _MOST_SHAPES:
+                self._harmless.clear()
+            self._harmless.add(shape)
+        elif len(self._texts) < _MOST_TEXTS:
+            self._note_texts(redacted, str(record.get("event"))[:40])
+        return encode(redacted)
+
+    def _note_texts(self, value: Any, field: str) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                self._note_texts(inner, f"{field}/{key}")
+        elif isinstance(value, list):
+            for inner in value:
+                self._note_texts(inner, field)
+        elif isinstance(value, str) and len(self._texts) < _MOST_TEXTS and _is_worth_a_look(field, value):
+            self._texts.setdefault(value, field)
+
+    # ------------------------------------------------------------ what is not a record
+
+    def _display_name(self) -> str:
+        return self._manifest.display_name if self._manifest else self._folder.name
+
+    def _redacted_manifest(self) -> Manifest | None:
+        manifest = self._manifest
+        if manifest is None:
+            return None
+        redacted = self._redactor.rewrite(
+            {
+                "run_id": manifest.run_id,
+                "display_name": manifest.display_name,
+                "project": manifest.project,
+                "tags": list(manifest.tags),
+                "control": dict(manifest.control),
+                "diagnostics": dict(manifest.diagnostics),
+                "summary": dict(manifest.summary),
+                "other": dict(manifest.other),
+                "sessions": [
+                    {"host": session.host, "boot_id": session.boot_id, "reason": session.reason}
+                    | {"perf_tag": session.perf_tag, "session_tag": session.session_tag}
+                    for session in manifest.sessions
+                ],
+            }
+        )
+        sessions = tuple(
+            replace(session, journal=None, lock=None, pid_started=None, pid_namespace=None, **changes)
+            for session, changes in zip(manifest.sessions, redacted.pop("sessions"), strict=True)
+        )
+        tags = tuple(redacted.pop("tags"))
+        return replace(manifest, name=self.name, tags=tags, sessions=sessions, **redacted)
+
+    def _write_manifest(self, room: Path) -> bool:
+        manifest = self._redacted_manifest()
+        if manifest is not None:
+            write_manifest(room, manifest)
+        return manifest is not None
+
+    def _redacted_labels(self) -> Labels | None:
+        labels = self._labels
+        if labels is None or labels == Labels():
+            return None
+        said = {
+            "display_name": labels.display_name,
+            "tags": None if labels.tags is None else list(labels.tags),
+            "notes": labels.notes,
+            "acknowledged": list(labels.acknowledged),
+            "muted": list(labels.muted),
+            "other": dict(labels.other),
+        }
+        self._redactor.learn(said)
+        said = self._redactor.rewrite(said)
+        self._note_texts({"notes": said["notes"]}, "labels")
+        name, tags = said["display_name"], said["tags"]
+        return Labels(
+            display_name=None if name is None else name[:MAX_NAME_LENGTH],
+            tags=None if tags is None else tuple(tag[:MAX_TAG_LENGTH] for tag in tags),
+            notes=said["notes"],
+            archived=labels.archived,
+            baseline=labels.baseline,
+            acknowledged=tuple(said["acknowledged"]),
+            muted=tuple(said["muted"]),
+            other=said["other"],
+        )
+
+    def _write_labels(self, room: Path) -> bool:
+        labels = self._redacted_labels()
+        if labels is not None:
+            write_labels(room, labels)
+        return labels is not None
+
+    def _contents(self) -> Contents:
+        members = [*self._ends]
+        members.insert(1, METRICS_CSV)
+        members += [MANIFEST] if self._manifest else []
+        members += [LABELS] if self._labels not in (None, Labels()) else []
+        places = sorted(
+            ((kind, field[:200], times) for (kind, field), times in self._redactor.places.items()),
+            key=lambda place: (place[0], -place[2], place[1]),
+        )
+        return Contents(
+            folder=self.name,
+            records=dict(self._counts),
+            members=(*members, REDACTIONS, README),
+            replaced=dict(self._redactor.replaced.most_common()),
+            places=tuple(places),
+            lines_left_out=self._bad_lines,
+            left_out=tuple(self._left_out),
+            texts=tuple((field, text) for text, field in self._texts.items()),
+        )
+
+
+def _shape(record: Record) -> tuple[Any, ...] | None:
+    """Return what all records have in common that are as harmless as this one; None where it holds a text."""
+    event = record.get("event")
+    if type(event) is not str:
+        return None
+    is_numbers = all(type(value) in _NUMBERS for name, value in record.items() if name != "event")
+    return (event, *record) if is_numbers else None
+
+
+def _is_worth_a_look(field: str, text: str) -> bool:
+    """Say whether a person might know something private in `text` that no program does."""
+    if field.rpartition("/")[2] in _OURS or field.startswith("start/packages/"):
+        return False
+    words = re.split(r"[\s/\\,;:'\"()]+", PLACEHOLDER.sub(" ", text))
+    return not all(not word or is_plain(word) or _A_NUMBER.fullmatch(word) for word in words)
+
+
+_OURS: Final = frozenset(
+    {"id", "type", "module", "fingerprint", "os", "run_id", "session_tag", "commit", "clock"}
+)
+_A_NUMBER = re.compile(r"[0-9a-f.:+TZe-]{1,40}")
+
+
+def _names_of_others(folder: Path) -> list[str]:
+    """Return what lies in the run folder and is not given away, by name where the name is one of ours."""
+    ours = {METRICS_JSONL, METRICS_CSV, MANIFEST, LABELS, RANKS}
+    try:
+        others = sorted(name for name in os.listdir(folder) if name not in ours)
+    except OSError:
+        return []
+    named = [name for name in others if name in _KNOWN]
+    more = len(others) - len(named)
+    return [
+        *named,
+        *(
+            [f"{more} other file or folder" if more == 1 else f"{more} other files or folders"]
+            if more
+            else []
+        ),
+    ]
+
+
+def _put_in_place(half_done: Path, target: Path) -> None:
+    """Give a file its name, unless another has it by now."""
+    try:
+        os.link(half_done, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Some file systems have no second names; then it is a matter of microseconds.
+        if os.path.lexists(target):
+            raise FileExistsError(f"{target} is there already") from None
+        os.replace(half_done, target)

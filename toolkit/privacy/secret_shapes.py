@@ -1,0 +1,330 @@
+"""Secrets that are known by how they look, wherever in a text they stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
+from toolkit.privacy.token_shapes import long_runs, mask_tokens
+
+MASK: Final = "***"
+
+
+def mask_text(text: str) -> str:
+    """Return `text` with every part that looks like a secret replaced by `***`."""
+    if len(text) < _SHORTEST:
+        return text
+    # Looking for a word costs a hundredth of what looking for a pattern does, and most texts have none of these.
+    if _PEM_BEGIN in text:
+        text = _PEM_BLOCK.sub(MASK, text)
+    if len(text) >= _PEM_LINE_LENGTH and any(len(run) >= _PEM_LINE_LENGTH for run in long_runs(text)):
+        text = _PEM_LINE.sub(_mask_line, text)
+    if "://" in text:
+        if "@" in text:
+            text = _URL_LOGIN.sub(_mask_login, text)
+        text = _WEBHOOK.sub(MASK, text)
+    if "ntfy.sh/" in text:
+        text = _NTFY_TOPIC.sub(MASK, text)
+    small = text.lower()
+    if "kind" in small and _KUBERNETES_SECRET.search(text):
+        text = _KUBERNETES_DATA.sub(_mask_kubernetes_data, text)
+    for pattern, hints in _BEHIND_A_WORD.items():
+        if any(hint in small for hint in hints):
+            text = pattern.sub(rf"\1{MASK}", text)
+    if any(hint in small for hint in _HINTS_OF_NAMES):
+        text = _OPTION.sub(_mask_option, text)
+        text = _mask_assignments(text)
+    return mask_tokens(text, MASK)
+
+
+def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
+    """Return the numbers of those `items` that are lines of a private key, where a text was taken apart into lines.
+
+    Its beginning may have been left out, as of the last lines of output.
+    """
+    marks = [
+        (number, _PEM_BEGIN in item)
+        for number, item in enumerate(items)
+        if isinstance(item, str) and (_PEM_BEGIN in item) != (_PEM_END in item)
+    ]
+    found: set[int] = set()
+    begun = 0
+    for number, is_begin in marks:
+        if is_begin:
+            begun = number
+        else:
+            found.update(range(begun, number + 1))
+            begun = len(items)
+    if marks and marks[-1][1]:
+        found.update(range(begun, len(items)))
+    return frozenset(found)
+
+
+def looks_made_by_chance(text: str) -> bool:
+    """Say whether `text` has a long piece in which letters and digits change often, as keys have and names do not."""
+    if len(text) > _LONGEST_KEY or any(map(str.isspace, text)):
+        return False
+    if _UUID.fullmatch(text):
+        return True
+    for piece in _PIECE.findall(text):
+        changes = len(_CHANGE.findall(piece))
+        if changes >= 3 or (changes >= 1 and len(piece) >= 20) or len(piece) >= 32:
+            return True
+    return False
+
+
+_SHORTEST: Final = 6
+_PEM_BEGIN: Final = "-----BEGIN "
+_PEM_END: Final = "-----END "
+_PEM_LINE_LENGTH: Final = 64
+_LONGEST_KEY: Final = 4096
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PIECE = re.compile(r"[A-Za-z0-9]{8,}")
+_CHANGE = re.compile(r"[0-9][A-Za-z]|[A-Za-z](?=[0-9])")
+
+# A block that is cut off before its end is hidden to the end of the text.
+_PEM_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)", re.DOTALL)
+
+# A line of one, where the lines before and behind it are elsewhere.
+_PEM_LINE = re.compile(r"^[A-Za-z0-9+/]{64}$", re.MULTILINE)
+
+_URL_LOGIN = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<login>[^\s/@?#\"']{1,400})@")
+
+# Addresses that are passwords themselves: whoever knows one can post there.
+_WEBHOOK = re.compile(
+    r"""https?://(?:
+      hooks\.slack\.com/(?:services|workflows|triggers)/
+    | (?:\w+\.)?discord(?:app)?\.com/api/(?:v[0-9]+/)?webhooks/
+    | open\.(?:feishu\.cn|larksuite\.com|larkoffice\.com)/open-apis/bot/(?:v[0-9]+/)?hook/
+    | [\w-]+\.webhook\.office\.com/
+    | [\w.-]+\.logic\.azure\.com(?::[0-9]+)?/workflows/
+    | [\w.-]+\.api\.powerplatform\.com(?::[0-9]+)?/powerautomate/
+    | (?:hc-ping\.com|webhook\.site|api\.day\.app|sctapi\.ftqq\.com|hook\.[\w.]+\.make\.com)/
+    | webexapis\.com/v1/webhooks/incoming/
+    | [\w.-]+(?::[0-9]+)?/(?:[\w.-]+/){0,4}(?:hooks?|webhooks?)/(?=[\w/-]{0,40}[0-9])[\w-]{8,}
+    | hooks\.zapier\.com/hooks/
+    | maker\.ifttt\.com/
+    | api\.telegram\.org/bot
+    | api\.softlayer\.com/soap/
+    | (?:oapi\.dingtalk\.com|qyapi\.weixin\.qq\.com|chat\.googleapis\.com)/[\w/.-]{0,200}\?
+    )[^\s"'<>]+""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+_NTFY_TOPIC = re.compile(r"(?:https?://)?\bntfy\.sh/[\w-]+")
+
+_SIGNED_URL = re.compile(
+    r"([?&](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)[^\s&\"'#]+",
+    re.IGNORECASE,
+)
+
+_AUTHORIZATION = re.compile(
+    r"""(\bauthorization["']?\s{0,3}[:=]\s{0,3}["']?(?:(?:bearer|basic|token|digest)\s{1,3})?)[^\s"',;|]+""",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"(\bbearer\s{1,3})(?=[^\s\"',;]*[0-9])[^\s\"',;]{8,}", re.IGNORECASE)
+_COOKIE = re.compile(
+    r"""(\bcookie["']?\s{0,3}:\s{0,3}["']?)[^\s=;"']{1,80}=[^\r\n"']+""",
+    re.IGNORECASE,
+)
+_WANDB_KEY = re.compile(
+    r"""(\bwandb(?:\s{1,3}login\s{1,3}(?:--\S+\s{1,3})*|[\w.-]*["']?\s{0,3}[=:(]\s{0,3}(?:key\s{0,3}=\s{0,3})?["']?))
+    [0-9a-f]{40}\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_CURL_LOGIN = re.compile(
+    r"(\bcurl\b[^\n]{0,200}?\s(?:-u|--user)[ =]{0,3}[^\s:]{1,64}:)[^\s\"']+", re.IGNORECASE
+)
+_SSHPASS = re.compile(r"(\bsshpass\s{1,3}-p\s{0,3})[^\s]+", re.IGNORECASE)
+
+# "the password is abc1": a word without a digit is more likely a sentence that goes on.
+_TOLD = re.compile(
+    r"""(\b(?:password|passphrase|passwd|api[ _-]?key|access[ _-]?token)\s{1,3}(?:is|was)\s{1,3}["']?)
+    (?=[^\s"',;]*[0-9])[^\s"',;]+""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+# A manifest of Kubernetes: everything below `data:` is a secret, whatever it is called.
+_KUBERNETES_DATA = re.compile(
+    r"(?P<head>^[ \t]*(?:data|stringData):[ \t]*\n)(?P<lines>(?:[ \t]+[\w.-]{1,253}:[^\n]*(?:\n|\Z)){1,400})",
+    re.MULTILINE,
+)
+_KUBERNETES_SECRET = re.compile(r"""\bkind["']?[ \t]{0,3}:[ \t]{0,3}["']?Secret\b""")
+_YAML_VALUE = re.compile(r"^([ \t]+[\w.-]{1,253}:[ \t]*)[^\s][^\n]*", re.MULTILINE)
+_NUGET = re.compile(
+    r"""(<add\s{1,3}key="[^"\n]{0,80}(?:password|token|key|secret)[^"\n]{0,80}"\s{1,3}value=")[^"\n]+""",
+    re.IGNORECASE,
+)
+_PUTTY = re.compile(r"(\bPrivate-Lines:\s{0,3}[0-9]{1,4}\s+)[A-Za-z0-9+/=\s]{16,20000}")
+
+_BEHIND_A_WORD: Final = {
+    _NUGET: ("<add",),
+    _PUTTY: ("private-lines",),
+    _SIGNED_URL: ("sig=", "signature=", "-credential=", "-security-token="),
+    _TOLD: (
+        *("password", "passphrase", "passwd", "apikey", "api key", "api_key", "api-key"),
+        *("accesstoken", "access token", "access_token", "access-token"),
+    ),
+    _AUTHORIZATION: ("authorization",),
+    _BEARER: ("bearer",),
+    _COOKIE: ("cookie",),
+    _WANDB_KEY: ("wandb",),
+    _CURL_LOGIN: ("curl",),
+    _SSHPASS: ("sshpass",),
+}
+"""Patterns, each with words of which one is in every text that it finds."""
+
+_HINTS_OF_NAMES: Final = (
+    *("pass", "pwd", "secret", "cred", "key", "token", "auth", "bearer", "cookie", "dsn", "webhook", "netrc"),
+    *("connection", "topic", "contrase", "kennwort", "senha", "contribsys"),
+)
+"""One of these is in every name that says secret; a service's name counts in a setting, and not in a sentence."""
+
+# "--hf-token abc", inside a command line that is one text. It begins with a letter, which is quickly looked for.
+_OPTION = re.compile(
+    r"""(?P<name>-(?<![\w-]-)-?[A-Za-z][\w.-]{0,80})(?P<between>\s{1,3})
+    (?P<value>(?P<quote>["'])[^"'\n]{1,4096}(?P=quote)|[^\s"'`-](?:(?![,;|]-)[^\s"'`])*)""",
+    re.VERBOSE,
+)
+
+# "token=abc", "password: abc", '"api_key": "abc"', `token := "abc"`, `"token" => "abc"`, `token: string = "abc"`.
+_ASSIGNED_NAME = re.compile(
+    r"""(?<![\w.-])-{0,2}(?P<name>[A-Za-z_][\w.-]{0,80})
+    (?P<between>\\{0,7}["']?\s{0,3}(?:[!?+:|]{0,2}={1,3}>?|:)\s{0,3}
+    (?:(?:str|bytes|string|String|&(?:'static\ )?str|SecretStr|Optional\[str\]|str\ ?\|\ ?None)\s{0,3}=\s{0,3})?)""",
+    re.VERBOSE,
+)
+# Such a name in a text that is turned round: an equals sign or colon is found sooner than whatever may be a name.
+_ASSIGNED_NAME_TURNED = re.compile(r"""[=:][!?+:|]{0,2}\s{0,3}["']?\\{0,7}(?P<name>[\w.-]{1,83})(?![\w.-])""")
+_CALL = re.compile(r"(?:await )?[A-Za-z_][\w.]{0,200}[(\[]")
+_LONGEST_CALL: Final = 400
+# The quotes are escaped where the text is JSON inside JSON. Where they are not closed, the rest of the line is meant.
+_IN_QUOTES: Final = r"""(?:[bBrRuUfF]{1,2}(?=["']))?(?P<quote>\\{0,7}(?:"{3}|'{3}|["']))
+    (?:(?:(?!(?P=quote))(?:\\.|[^\n\\]))*(?P=quote)|(?=\w)[^\n]*)"""
+_ASSIGNED_VALUE = re.compile(
+    rf"""{_IN_QUOTES}
+    |(?!\\{{0,7}}["'])(?:(?!\|-{{0,2}}[A-Za-z_][\w.-]{{0,80}}["']?\s{{0,3}}[=:])[^\s,;&"'(){{}}\[\]])+""",
+    re.VERBOSE,
+)
+# `auth = ("jane", "abc")`, `"passwords": ["abc", "def"]`
+_ASSIGNED_LIST = re.compile(
+    r"""[(\[]\s{0,3}(?:(?:"[^"\n]{0,400}"|'[^'\n]{0,400}')\s{0,3},?\s{0,30}){1,100}[)\]]"""
+)
+_LISTED = re.compile(r"""(?P<quote>["'])(?:(?!(?P=quote)).)*(?P=quote)""")
+_QUOTED = re.compile(r"""(?P<quote>["'])(?P<text>[^"'\n]{6,400})(?P=quote)""")
+_NO_SECRET = re.compile(
+    r"""(?:None|True|False|null|true|false|""(?!")|''(?!'))(?![\w-])
+    |(?:str|bytes|string|String|SecretStr)(?=\s{0,3}(?:[,;)\]}|\n]|\Z))""",
+    re.VERBOSE,
+)
+SPECIAL_TOKEN: Final = re.compile(r"<[^<>\s]{0,40}>|\[[A-Z]{1,12}\]")
+"""A tokenizer's <pad> or </s> is no secret, whatever kind of token it is called."""
+
+
+def _mask_line(match: re.Match[str]) -> str:
+    line = match[0]
+    is_mixed = any(map(str.isupper, line)) and any(map(str.islower, line)) and any(map(str.isdigit, line))
+    # A path may have 64 letters too, and has few of them in capitals.
+    return MASK if is_mixed and sum(map(str.isupper, line)) > 8 else line
+
+
+def _mask_kubernetes_data(match: re.Match[str]) -> str:
+    return match["head"] + _YAML_VALUE.sub(rf"\1{MASK}", match["lines"])
+
+
+def _mask_login(match: re.Match[str]) -> str:
+    login = match["login"]
+    # A name alone is no secret (ssh://git@…), unless it is long enough to be a token.
+    return f"{match['scheme']}{MASK}@" if ":" in login or len(login) >= 16 else match[0]
+
+
+def _mask_option(match: re.Match[str]) -> str:
+    secrecy = secrecy_of(match["name"])
+    if secrecy is Secrecy.OPEN or (secrecy is Secrecy.LOOK and not looks_made_by_chance(match["value"])):
+        return match[0]
+    return f"{match['name']}{match['between']}{MASK}"
+
+
+def _mask_assignments(text: str) -> str:
+    parts = []
+    done = harmless_until = 0
+    for match in _assigned_names(text):
+        if match.start() < done or not _assigns_a_secret(match):
+            continue
+        if _CALL.match(text, match.end()):
+            # `token = os.environ.get("X", "abc")`: a program's own words, and maybe a secret among them.
+            line = text[match.end() : match.end() + _LONGEST_CALL].partition("\n")[0]
+            masked = _QUOTED.sub(_mask_quoted, line)
+            if masked != line:
+                parts += [text[done : match.end()], _mask_assignments(masked)]
+                done = match.end() + len(line)
+            continue
+        secrecy = secrecy_of(match["name"])
+        listed = _ASSIGNED_LIST.match(text, match.end())
+        if listed is not None and secrecy is not Secrecy.LOOK:
+            parts += [text[done : match.end()], _LISTED.sub(rf"\g<quote>{MASK}\g<quote>", listed[0])]
+            done = listed.end()
+            continue
+        is_comparison = _COMPARES.search(match["between"]) is not None
+        if match.end() < harmless_until and (is_comparison or secrecy is Secrecy.LOOK):
+            continue
+        value = _ASSIGNED_VALUE.match(text, match.end())
+        if value is None or _NO_SECRET.match(text, value.start()):
+            continue
+        quote = value["quote"] or ""
+        bare = value[0].strip("\"'")
+        if is_working_directory(match["name"], bare) and text[match.start() - 1 : match.start()] != ";":
+            # Behind a semicolon it is a part of a database's address, and a password.
+            continue
+        is_a_guess = secrecy is Secrecy.LOOK or (is_comparison and not quote)
+        if is_a_guess and not looks_made_by_chance(bare):
+            if not quote:
+                # No end of it looks so either, unless it was too long to look at.
+                harmless_until = value.end() - (_LONGEST_KEY if len(bare) > _LONGEST_KEY else 0)
+            continue
+        if secrecy is Secrecy.TEXT and SPECIAL_TOKEN.fullmatch(bare):
+            continue
+        parts += [text[done : match.end()], quote, MASK, quote]
+        done = value.end()
+    return _mask_further_on("".join([*parts, text[done:]])) if parts else text
+
+
+def _assigned_names(text: str) -> Iterator[re.Match[str]]:
+    """Yield those of the matches of `_ASSIGNED_NAME` whose name says secret, without trying it at every letter."""
+    starts = [
+        len(text) - match.end()
+        for match in _ASSIGNED_NAME_TURNED.finditer(text[::-1])
+        if secrecy_of(match["name"][::-1]) is not Secrecy.OPEN
+    ]
+    for start in reversed(starts):
+        match = _ASSIGNED_NAME.match(text, start)
+        if match is not None:
+            yield match
+
+
+def _mask_further_on(text: str) -> str:
+    """Mask what looks like a key behind a secret on the same line: `password = ask() or "abc"`."""
+    lines = []
+    for line in text.split("\n"):
+        before, mask, behind = line.partition(MASK)
+        lines.append(before + mask + _QUOTED.sub(_mask_quoted, behind))
+    return "\n".join(lines)
+
+
+_COMPARES = re.compile(r"==|!=")
+
+
+def _mask_quoted(match: re.Match[str]) -> str:
+    quote = match["quote"]
+    return f"{quote}{MASK}{quote}" if looks_made_by_chance(match["text"]) else match[0]
+
+
+def _assigns_a_secret(match: re.Match[str]) -> bool:
+    secrecy = secrecy_of(match["name"])
+    if "=" in match["between"] or match["between"][0] in "\"'\\":
+        return secrecy is not Secrecy.OPEN
+    # A bare colon is also how sentences go ("token: the smallest piece of text"); there only the plainest names count,
+    # and those of headers.
+    return secrecy is Secrecy.ALL or (secrecy is Secrecy.TEXT and match["name"][:2] in ("X-", "x-"))

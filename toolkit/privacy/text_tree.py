@@ -1,0 +1,164 @@
+"""A copy of a tree of plain values in which each text is written anew, by the name that it stands under."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, NamedTuple
+
+from toolkit.core.guard import Guard
+from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
+from toolkit.privacy.secret_shapes import MASK, lines_of_a_key, looks_made_by_chance
+
+MAX_DEPTH: Final = 32
+MAX_KEYS_KEPT: Final = 4096
+
+_BYTES: Final = (bytes, bytearray, memoryview)
+
+_guard = Guard()
+
+
+A_KEY: Final = "(a key)"
+"""The path of a key."""
+ADDRESS_TO_SEND_TO: Final = "webhook_url"
+"""What the address of a receiver of messages is called, whatever its key."""
+SPEAKING_KEYS: Final = frozenset({"value", "url", "data", "stringData"})
+"""Keys whose values may be named, or made a secret, by what is beside them."""
+_RECEIVERS: Final = frozenset({"lark", "feishu", "slack", "discord", "ntfy", "webhook"})
+
+
+class Place(NamedTuple):
+    """Where in a tree a value stands."""
+
+    secrecy: Secrecy = Secrecy.OPEN
+    name: str = ""
+    """The key or the option that it stands under, as the caller wrote it."""
+    path: str = ""
+    """All keys on the way to it, as they are written anew, joined by slashes."""
+    containers: tuple[int, ...] = ()
+    """Those that it is inside of."""
+
+
+class TreeRewriter:
+    """Walks through mappings, lists and sets. Structure and numbers are kept; what cannot be looked at is hidden.
+
+    What a text becomes is decided by `rewrite_text` of a subclass.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[str, str] = {}
+
+    def rewrite(self, value: Any) -> Any:
+        """Return the copy of `value`. Never raises."""
+        return self._rewrite(value, Place())
+
+    def rewrite_text(self, text: str, place: Place) -> str:
+        """Return what is written for `text`, which stands at `place`."""
+        raise NotImplementedError
+
+    def on_hidden(self, place: Place) -> None:
+        """Take note that a value that is no text was hidden."""
+
+    def _rewrite(self, value: Any, place: Place) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int | float):
+            return self._hide(place) if place.secrecy is Secrecy.ALL else value
+        if isinstance(value, str):
+            return self.rewrite_text(value, place)
+        if isinstance(value, Mapping | Sequence | AbstractSet) and not isinstance(value, _BYTES):
+            return self._rewrite_container(value, place)
+        if place.secrecy > Secrecy.LOOK:
+            return self._hide(place)
+        if isinstance(value, os.PathLike):
+            return self._rewrite_path(value, place)
+        return value
+
+    def _hide(self, place: Place) -> str:
+        self.on_hidden(place)
+        return MASK
+
+    def _rewrite_path(self, path: os.PathLike[Any], place: Place) -> Any:
+        with _guard.watch("masking secrets"):
+            text = os.fspath(path)
+            written = self.rewrite_text(text, place) if isinstance(text, str) else text
+            return path if written == text else written
+        return self._hide(place)
+
+    def _rewrite_container(self, value: Any, place: Place) -> Any:
+        if id(value) in place.containers or len(place.containers) >= MAX_DEPTH:
+            return self._hide(place)
+        inside = place._replace(containers=(*place.containers, id(value)))
+        written: Any = MASK
+        # The caller's own containers may raise from anywhere; then this one is hidden, and those around it are not.
+        with _guard.watch("masking secrets"):
+            if isinstance(value, Mapping):
+                written = self._rewrite_mapping(value, inside)
+            elif isinstance(value, Sequence):
+                written = self._rewrite_sequence(value, inside)
+            else:
+                written = frozenset(self._rewrite(item, inside) for item in value)
+        return written
+
+    def _rewrite_mapping(self, mapping: Mapping[Any, Any], place: Place) -> dict[Any, Any]:
+        written: dict[Any, Any] = {}
+        for key, value in mapping.items():
+            if isinstance(key, str):
+                name = _name_beside(key, mapping) if key in SPEAKING_KEYS else key
+                key = self._rewrite_key(key, written)
+                secrecy = Secrecy.OPEN if is_working_directory(name, value) else secrecy_of(name)
+                inner = place._replace(
+                    secrecy=max(place.secrecy, secrecy),
+                    name=name,
+                    path=f"{place.path}/{key}" if place.path else key,
+                )
+            else:
+                inner = place
+            written[key] = self._rewrite(value, inner)
+        return written
+
+    def _rewrite_key(self, key: str, taken: Mapping[Any, Any]) -> str:
+        written = self._keys.get(key)
+        if written is None:
+            if len(self._keys) >= MAX_KEYS_KEPT:
+                self._keys.clear()
+            written = self._keys[key] = self.rewrite_text(key, Place(path=A_KEY))
+        if written == key or written not in taken:
+            return written
+        # Two keys that were both secrets stay two keys.
+        return f"{written}-{len(taken)}"
+
+    def _rewrite_sequence(self, sequence: Sequence[Any], place: Place) -> list[Any] | tuple[Any, ...]:
+        written = []
+        option: str | None = None
+        inside_a_key = lines_of_a_key(sequence)
+        for number, item in enumerate(sequence):
+            if number in inside_a_key:
+                written.append(self._hide(place))
+                continue
+            is_option = isinstance(item, str) and item.startswith("-") and len(item) > 1
+            if is_option and option is not None and secrecy_of(option) is not Secrecy.OPEN:
+                # A key may begin with a dash.
+                is_option = not looks_made_by_chance(item)
+            inner = place
+            if option is not None and not is_option:
+                # ["--hf-token", "abc"]: the value is the next item.
+                inner = place._replace(name=option, secrecy=max(place.secrecy, secrecy_of(option)))
+            written.append(self._rewrite(item, inner))
+            option = item if is_option and "=" not in item else None
+        return tuple(written) if isinstance(sequence, tuple) else written
+
+
+def _name_beside(key: str, mapping: Mapping[Any, Any]) -> str:
+    """Return what `key`, one of `SPEAKING_KEYS`, means, given what is beside it."""
+    if key == "value":
+        # {"name": "HF_TOKEN", "value": …}: the name is a value here, as in container definitions.
+        named = mapping.get("name", mapping.get("key"))
+        return named if isinstance(named, str) else key
+    if key == "url":
+        # {"to": "slack", "url": …}: one of the receivers of a run's messages.
+        to = mapping.get("to")
+        return ADDRESS_TO_SEND_TO if isinstance(to, str) and to in _RECEIVERS else key
+    # {"kind": "Secret", "data": …}: a manifest of Kubernetes.
+    return "secret" if mapping.get("kind") == "Secret" else key

@@ -1,0 +1,682 @@
+"""Takes what the control file asks to the training loop, and gives each request its one answer."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from toolkit.core.clock import Clock
+from toolkit.core.guard import Guard, describe_error
+from toolkit.runfolder.control import (
+    FIELDS,
+    LOG_EVERY_HIGH,
+    LOG_EVERY_LOW,
+    ControlRefused,
+    ControlRequest,
+    KnobValue,
+    Signature,
+    is_name,
+    peek,
+    read_request,
+)
+from toolkit.runfolder.layout import CONTROL
+
+KNOWN_ACTIONS: Final = ("save", "sample", "stop", "save_and_stop")
+"""What a page offers a button for; a script may declare others."""
+
+MIN_CHANGE_S: Final = 30.0
+"""Seconds between two changes of `log_every`."""
+
+_STOPPING = ("stop", "save_and_stop")
+_LOG_EVERY = "log_every"
+_FINDING = "finding"
+_MAX_OPEN = 64
+_MAX_REMEMBERED = 4_096
+"""Requests that are known to have been seen; of one that is even older the time on it tells."""
+
+# A request with several parts is answered with the status of the part that came off worst.
+_BADNESS = {"applied": 0, "clamped": 1, "superseded": 2, "expired": 3, "refused": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something asked of the training script: an action, or a knob with its new value."""
+
+    name: str
+    value: object | None
+    id: str
+
+
+class ControlPoller:
+    """Watches one control file on a background thread, and hands over what it asks between two steps.
+
+    `poll` belongs to the background thread; `apply`, `take_requests` and `should_stop` to the training thread, which
+    never waits for a file. Each request that was seen ends in exactly one call of `answer`.
+
+    With `hold`, as several ranks need it, actions and knobs are not applied until `release` says so: they come out of
+    `held`, once each, and go in again through `release` at the step that all ranks agreed on.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        *,
+        run_id: str,
+        clock: Clock,
+        session_started: float,
+        log_every: int,
+        answer: Callable[[Mapping[str, Any]], None],
+        notify: Callable[[], None],
+        was_answered: Callable[[str], bool],
+        guard: Guard | None = None,
+        hold: bool = False,
+    ) -> None:
+        self.log_every = log_every
+        """The interval in force."""
+        self.ready = False
+        """Whether `apply` has something to do: a plain attribute, so that asking costs the loop nothing."""
+        self._run_folder = run_folder
+        self._run_id = run_id
+        self._clock = clock
+        self._answer = answer
+        self._notify = notify
+        self._was_answered = was_answered
+        self._guard = guard or Guard()
+        self._hold = hold
+
+        self._actions: dict[str, Callable[[], object] | None] = {}
+        self._knobs: dict[str, _Knob] = {}
+
+        # The file as it was last seen: for the background thread alone.
+        self._seen: Signature | None = None
+        self._doubtful: Signature | None = None
+        self._oldest = session_started
+        self._at_start: Signature | None = None
+        with self._guard.watch(f"looking at {CONTROL}"):
+            self._at_start = _if_older(peek(run_folder), session_started)
+
+        # Re-entrant, because a signal handler may read `should_stop` while its own thread is in here.
+        # Held for a few memory operations at a time, never during I/O, a callback or an answer.
+        self._lock = threading.RLock()
+        self._handled = _Newest()
+        self._own = _Newest()
+        self._open: dict[str, _Case] = {}
+        self._held: list[_Case] = []
+        self._waiting: list[_Case] = []
+        self._interval: _Case | None = None
+        self._next_change = -math.inf
+        self._outbox: list[tuple[_Case, Request]] = []
+        self._answers: deque[Mapping[str, Any]] = deque()
+        self._stop_asked = False
+        self._stopped = False
+        self._closed = False
+
+    # ------------------------------------------------------------ what the script can be asked for
+
+    def declare_action(self, name: str, callback: Callable[[], object] | None = None) -> None:
+        """Let the run be asked for `name`; `callback` is called between two steps, else `take_requests` returns it.
+
+        A second declaration replaces the first.
+
+        Raises:
+            ValueError: the name or the callback cannot be used.
+        """
+        self._check_declaration("action", name, callback, taken=self._knobs)
+        with self._lock:
+            self._actions[name] = callback
+
+    def declare_knob(
+        self,
+        name: str,
+        kind: type,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        choices: Sequence[KnobValue] | None = None,
+        callback: Callable[[Any], object] | None = None,
+        value: KnobValue | None = None,
+    ) -> None:
+        """Let the run be asked to set `name` to a `bool`, `int`, `float` or `str` within bounds or out of `choices`.
+
+        `callback` is called with the new value between two steps, else `take_requests` returns it. `value` is what is
+        in force now, for a page to show. A second declaration replaces the first.
+
+        Raises:
+            ValueError: the declaration contradicts itself.
+        """
+        self._check_declaration("knob", name, callback, taken=self._actions)
+        knob = _Knob(name=name, kind=kind, low=low, high=high, callback=callback)
+        knob.choices = None if choices is None else tuple(knob.checked(choice) for choice in choices)
+        if knob.choices == ():
+            raise ValueError(f"knob {name}: choices must name at least one value, got none")
+        knob.value = None if value is None else knob.checked(value)
+        with self._lock:
+            self._knobs[name] = knob
+
+    def declared(self) -> dict[str, Any]:
+        """Return what the run can be asked for, as the manifest lists it."""
+        with self._lock:
+            actions = [*self._actions]
+            if "save_and_stop" not in actions and self._parts_of("save_and_stop"):
+                actions.append("save_and_stop")
+            return {
+                "log_every": {"low": LOG_EVERY_LOW, "high": LOG_EVERY_HIGH},
+                "actions": actions,
+                "knobs": {name: knob.described() for name, knob in self._knobs.items()},
+            }
+
+    # ------------------------------------------------------------ the background thread
+
+    def poll(self) -> None:
+        """Look at the control file once; does nothing but one `lstat` while it stays as it was."""
+        if self._closed:
+            return
+        now = self._clock.wall()
+        # A clock that was set back must not make every new request look old.
+        self._oldest = min(self._oldest, now)
+        with self._guard.watch(f"looking at {CONTROL}"):
+            self._look(now)
+        with self._lock:
+            self._expire(now)
+            ready = self._something_is_due()
+            newly_ready = ready and not self.ready
+            self.ready = ready
+        self._send_answers()
+        if newly_ready:
+            self._notify()
+
+    def ask(self, request: ControlRequest) -> None:
+        """Take a request that a finding makes, on a background thread; it is answered like any other."""
+        with self._lock:
+            if self._closed or request.id in self._handled:
+                return
+            self._handled.add(request.id)
+            self._own.add(request.id)
+            self._admit(request, self._undeclared(request))
+            ready = self._something_is_due()
+            newly_ready = ready and not self.ready
+            self.ready = ready
+        self._send_answers()
+        if newly_ready:
+            self._notify()
+
+    def held(self) -> tuple[ControlRequest, ...]:
+        """Return the requests whose actions and knobs wait for `release`, each one once.
+
+        From then on they do not expire: other ranks may already be counting on them.
+        """
+        with self._lock:
+            cases = [case for case in self._held if not case.handed_over]
+            for case in cases:
+                case.handed_over = True
+        return tuple(case.request for case in cases)
+
+    def refuse(self, request_id: str, reason: str) -> None:
+        """Answer what is left of a request with a refusal; nothing happens where it is already answered."""
+        with self._lock:
+            case = self._open.get(request_id)
+            if case is not None:
+                self._settle_waiting(case, "refused", reason)
+        self._send_answers()
+
+    # ------------------------------------------------------------ the training thread
+
+    def release(self, request: ControlRequest) -> None:
+        """Let the next `apply` do what `request` asks; on other ranks, where it is not known yet, take it in first."""
+        with self._lock:
+            if request.id not in self._handled and not self._closed:
+                self._handled.add(request.id)
+                self._admit(request, self._undeclared(request))
+            case = self._open.get(request.id)
+            if case is not None and case in self._held:
+                self._held.remove(case)
+                self._waiting.append(case)
+            self.ready = self._something_is_due()
+        self._send_answers()
+
+    def apply(self, global_step: int | None) -> None:
+        """Do what is due, between two steps. Never raises for a failing callback, and never waits."""
+        with self._lock:
+            self._expire(self._clock.wall())
+            cases, self._waiting = self._waiting, []
+            deliveries = [(case, request) for case in cases for request in case.deliveries]
+            for case, request in deliveries:
+                case.running.add(request.name)
+                case.global_step = global_step
+            if self._interval is not None and self._clock.monotonic() >= self._next_change:
+                self._interval.global_step = global_step
+                self._change_interval(self._interval)
+            self.ready = False
+        undelivered = deque(deliveries)
+        try:
+            while undelivered:
+                self._deliver(*undelivered.popleft())
+        finally:
+            # Not empty when a callback let an interrupt of the user's pass: these wait for their expiry or the end.
+            for case, request in undelivered:
+                case.running.discard(request.name)
+            self._send_answers()
+
+    def take_requests(self) -> list[Request]:
+        """Return what was asked and has no callback, oldest first, each one once."""
+        if not self._outbox:
+            return []
+        with self._lock:
+            taken, self._outbox = self._outbox, []
+            self._stopped = self._stopped or self._stop_asked
+            self._stop_asked = False
+            for case, request in taken:
+                self._settle_delivered(case, request)
+        self._send_answers()
+        return [request for _, request in taken]
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run was asked to stop; once true it stays true."""
+        if not self._stop_asked:
+            return self._stopped
+        with self._lock:
+            self._stopped = True
+            self._stop_asked = False
+            for case, request in self._outbox:
+                if request.name in _STOPPING:
+                    self._settle_delivered(case, request)
+            # Whoever reads only this has stopped; the save of a save_and_stop is still there to be taken.
+            self._outbox = [entry for entry in self._outbox if entry[1].name != "stop"]
+        self._send_answers()
+        return True
+
+    def close(self, reason: str = "the run ended first") -> None:
+        """Answer what is left; from here on nothing is looked at or applied."""
+        with self._lock:
+            self._closed = True
+            self.ready = False
+            for case in [*self._open.values()]:
+                for part in [*case.running]:  # a callback that closes the run is being delivered right now
+                    self._settle(case, part, "applied")
+                self._settle_waiting(case, "expired", reason)
+            self._outbox = []
+        self._send_answers()
+
+    # ------------------------------------------------------------ from the file to a case
+
+    def _look(self, now: float) -> None:
+        signature = peek(self._run_folder)
+        if signature is None or signature == self._seen:
+            return
+        try:
+            request = read_request(self._run_folder)
+        except ControlRefused as refusal:
+            # It may be half written, or about to get its permissions: refused if the next look finds it unchanged.
+            if signature != self._doubtful:
+                self._doubtful = signature
+                return
+            mtime_ns, size, inode, _ = signature
+            self._take(refusal.request_id or f"file-{mtime_ns}-{size}-{inode}", refusal, now)
+        else:
+            if request is not None:
+                if request.is_plain and not self._was_there(signature):
+                    # It is new, whatever the clocks of this machine and of its disk say.
+                    request = replace(request, timestamp=now)
+                self._take(request.id, request, now)
+        self._seen = signature
+
+    def _was_there(self, signature: Signature) -> bool:
+        """Say whether the file is the one that an earlier session left; who may read it may have changed since."""
+        return self._at_start is not None and self._at_start[:3] == signature[:3]
+
+    def _take(self, request_id: str, found: ControlRequest | ControlRefused, now: float) -> None:
+        """Open a case for what was found, or answer it at once; nothing at all where it was answered before."""
+        if request_id in self._handled:
+            return
+        was_answered = self._was_answered(request_id)
+        self._handled.add(request_id)
+        if was_answered:
+            return
+        with self._lock:
+            if self._closed:  # meanwhile: the next session says that it came too late
+                return
+            if isinstance(found, ControlRefused):
+                self._answers.append(_answer(request_id, "refused", [found.reason]))
+                return
+            if self._admit(found, self._objection(found, now)):
+                # Not beyond now: one wrong clock must not make every later request look old.
+                self._oldest = max(self._oldest, min(found.timestamp, now))
+
+    def _admit(self, request: ControlRequest, objection: tuple[str, str] | None) -> bool:
+        """Open a case for `request`, or turn it away with the status and the reason of the `objection`."""
+        if objection is None:
+            self._open_case(request)
+            return True
+        status, reason = objection
+        case = _Case(request=request, actions={}, deliveries=[], status=status, reasons=[reason])
+        self._answers.append(case.answer(self.log_every))
+        return False
+
+    def _objection(self, request: ControlRequest, now: float) -> tuple[str, str] | None:
+        """Return the status and the reason with which `request` is turned away; None if it is to be done."""
+        if request.run_id is not None and request.run_id != self._run_id:
+            return "refused", f"it is for the run {request.run_id!a:.80}, and this is {self._run_id!a:.80}"
+        if request.timestamp < self._oldest:
+            return "expired", "it is older than this session or than a request already taken"
+        if request.expires is not None and now > request.expires:
+            return "expired", f"it expired {now - request.expires:.0f} s ago"
+        if max(len(self._open), len(self._outbox)) >= _MAX_OPEN:
+            return "refused", f"{_MAX_OPEN} requests are already waiting for the training script"
+        return self._undeclared(request)
+
+    def _undeclared(self, request: ControlRequest) -> tuple[str, str] | None:
+        for action in request.actions:
+            if not self._parts_of(action):
+                return "refused", f"this run has no action {action}; declared: {_listed(self._actions)}"
+        for name, value in request.knobs.items():
+            knob = self._knobs.get(name)
+            if knob is None:
+                return "refused", f"this run has no knob {name}; declared: {_listed(self._knobs)}"
+            try:
+                knob.checked(value)
+            except ValueError as error:
+                return "refused", str(error)
+        return None
+
+    def _parts_of(self, action: str) -> tuple[str, ...]:
+        """Return the declared actions that make up `action`; nothing where the script cannot do it."""
+        if action in self._actions:
+            return (action,)
+        if action == "save_and_stop" and "save" in self._actions and "stop" in self._actions:
+            return ("save", "stop")
+        return ()
+
+    def _open_case(self, request: ControlRequest) -> None:
+        actions = {action: self._parts_of(action) for action in request.actions}
+        names = dict.fromkeys(part for parts in actions.values() for part in parts)
+        case = _Case(
+            request=request,
+            actions=actions,
+            # A stop comes last: what else was asked is done before the loop ends.
+            deliveries=[
+                *(
+                    Request(name, self._knobs[name].checked(value), request.id)
+                    for name, value in request.knobs.items()
+                ),
+                *(
+                    Request(name, None, request.id)
+                    for name in sorted(names, key=lambda name: name in _STOPPING)
+                ),
+            ],
+        )
+        self._open[request.id] = case
+        case.left.update(delivery.name for delivery in case.deliveries)
+        if case.deliveries:
+            (self._held if self._hold else self._waiting).append(case)
+        if request.log_every is not None:
+            case.left.add(_LOG_EVERY)
+            if self._interval is not None:
+                self._settle(self._interval, _LOG_EVERY, "superseded", f"request {request.id} came after it")
+            self._interval = case
+
+    # ------------------------------------------------------------ from a case to its answer
+
+    def _something_is_due(self) -> bool:
+        return bool(self._waiting) or (
+            self._interval is not None and self._clock.monotonic() >= self._next_change
+        )
+
+    def _change_interval(self, case: _Case) -> None:
+        asked = case.request.log_every
+        assert asked is not None
+        case.old = self.log_every
+        case.new = self.log_every = min(max(asked, LOG_EVERY_LOW), LOG_EVERY_HIGH)
+        self._next_change = self._clock.monotonic() + MIN_CHANGE_S
+        self._interval = None
+        if case.new == asked:
+            self._settle(case, _LOG_EVERY, "applied")
+        else:
+            limits = f"log_every is {LOG_EVERY_LOW} to {LOG_EVERY_HIGH}"
+            self._settle(case, _LOG_EVERY, "clamped", limits)
+
+    def _deliver(self, case: _Case, request: Request) -> None:
+        knob = self._knobs.get(request.name)
+        callback = self._actions.get(request.name) if knob is None else knob.callback
+        if callback is None:
+            with self._lock:
+                case.running.discard(request.name)
+                if request.name in case.left:
+                    self._outbox.append((case, request))
+                    self._stop_asked = self._stop_asked or request.name in _STOPPING
+            return
+        arguments = () if knob is None else (request.value,)
+        raised = _Raised()
+        with self._guard.watch(f"the callback of {request.name}"), raised:
+            callback(*arguments)
+        with self._lock:
+            if raised.description is None:
+                self._stopped = self._stopped or request.name in _STOPPING
+                self._settle_delivered(case, request)
+            else:
+                self._settle(
+                    case,
+                    request.name,
+                    "refused",
+                    f"the callback of {request.name} raised {raised.description}",
+                )
+
+    def _settle_delivered(self, case: _Case, request: Request) -> None:
+        if request.name not in case.left:
+            return
+        knob = self._knobs.get(request.name)
+        if knob is not None:
+            case.knobs[request.name] = {"old": knob.value, "new": request.value}
+            knob.value = knob.checked(request.value)
+        case.delivered.add(request.name)
+        self._settle(case, request.name, "applied")
+
+    def _settle_waiting(self, case: _Case, status: str, reason: str) -> None:
+        """Settle every part that is not being delivered at this moment, and take it out of the way."""
+        for part in case.left - case.running:
+            self._settle(case, part, status, reason)
+        for queue in (self._held, self._waiting):
+            if case in queue:
+                queue.remove(case)
+        if self._interval is case:
+            self._interval = None
+        # An action that was seen through `should_stop` stays to be taken, although its case is closed.
+        self._outbox = [
+            entry for entry in self._outbox if entry[0] is not case or entry[1].name in case.delivered
+        ]
+        self._stop_asked = any(
+            request.name in _STOPPING and request.name in owner.left for owner, request in self._outbox
+        )
+
+    def _settle(self, case: _Case, part: str, status: str, reason: str | None = None) -> None:
+        """Note how one part of a request ended; the last one makes the answer."""
+        if part not in case.left:
+            return
+        case.left.remove(part)
+        case.running.discard(part)
+        case.status = max(case.status, status, key=_BADNESS.__getitem__)
+        if reason is not None and reason not in case.reasons:
+            case.reasons.append(reason)
+        if not case.left:
+            del self._open[case.request.id]
+            self._answers.append(case.answer(self.log_every))
+
+    def _expire(self, now: float) -> None:
+        for case in [*self._open.values()]:
+            expires = case.request.expires
+            if expires is not None and now > expires and not case.handed_over:
+                self._settle_waiting(case, "expired", "it expired before the training script took it")
+
+    def _send_answers(self) -> None:
+        while self._answers:
+            try:
+                fields = self._answers.popleft()
+            except IndexError:  # the other thread was faster
+                return
+            # An answer that cannot be given must not take along what its caller is about to hand to the script.
+            with self._guard.watch("answering a request"):
+                self._answer({**fields, "source": _FINDING} if fields["id"] in self._own else fields)
+
+    @staticmethod
+    def _check_declaration(what: str, name: object, callback: object, taken: Iterable[str]) -> None:
+        if not isinstance(name, str) or not is_name(name) or name in FIELDS:
+            raise ValueError(
+                f"{what} {name!r}: a name is a letter and up to 63 letters, digits and underscores, "
+                f"and none of {', '.join(FIELDS)}"
+            )
+        if name in taken:
+            raise ValueError(f"{what} {name!r} is already declared as the other of action and knob")
+        if callback is not None and not callable(callback):
+            raise ValueError(f"{what} {name}: callback must be callable or None, got {callback!r}")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Case:
+    """One request on the way to its answer."""
+
+    request: ControlRequest
+    actions: dict[str, tuple[str, ...]]
+    """Each action asked for, and the declared actions it is made of."""
+    deliveries: list[Request]
+    left: set[str] = field(default_factory=set)
+    """The parts that are not settled: names of actions and knobs, and `log_every`."""
+    running: set[str] = field(default_factory=set)
+    """The parts that the training thread is busy delivering."""
+    delivered: set[str] = field(default_factory=set)
+    handed_over: bool = False
+    status: str = "applied"
+    reasons: list[str] = field(default_factory=list)
+    old: int | None = None
+    new: int | None = None
+    knobs: dict[str, dict[str, object]] = field(default_factory=dict)
+    global_step: int | None = None
+
+    def answer(self, log_every: int) -> dict[str, Any]:
+        """Return the fields of the answer: how it ended, and what of it was done."""
+        fields = _answer(self.request.id, self.status, self.reasons)
+        if self.request.log_every is not None:
+            fields["setting"] = _LOG_EVERY
+            fields["old"] = log_every if self.old is None else self.old
+            fields["new"] = log_every if self.new is None else self.new
+            fields["requested"] = self.request.log_every
+        actions = [action for action, parts in self.actions.items() if self.delivered.issuperset(parts)]
+        if actions:
+            fields["actions"] = actions
+        if self.knobs:
+            fields["knobs"] = self.knobs
+        if self.global_step is not None:
+            fields["global_step"] = self.global_step
+        return fields
+
+
+@dataclass(slots=True, kw_only=True)
+class _Knob:
+    """A setting of the training script's that may be changed from outside, and within which limits."""
+
+    name: str
+    kind: type
+    low: float | None
+    high: float | None
+    callback: Callable[[Any], object] | None
+    choices: tuple[KnobValue, ...] | None = None
+    value: KnobValue | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in (bool, int, float, str):
+            raise ValueError(f"knob {self.name}: kind must be bool, int, float or str, got {self.kind!r}")
+        bounds: dict[str, object] = {"low": self.low, "high": self.high}
+        for which, bound in bounds.items():
+            if bound is None:
+                continue
+            if self.kind not in (int, float):
+                raise ValueError(f"knob {self.name}: a {self.kind.__name__} has no {which}, got {bound!r}")
+            if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
+                raise ValueError(f"knob {self.name}: {which} must be a finite number, got {bound!r}")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"knob {self.name}: low {self.low} is above high {self.high}")
+
+    def checked(self, value: object) -> KnobValue:
+        """Return `value` as this knob's own type.
+
+        Raises:
+            ValueError: it is of another type or out of bounds; the message says what is allowed.
+        """
+        typed = self._typed(value)
+        if typed is None:
+            raise ValueError(f"{self.name} must be a {self.kind.__name__}, got {value!a:.60}")
+        if self.choices is not None and typed not in self.choices:
+            raise ValueError(f"{self.name} must be one of {self.choices}, got {value!a:.60}")
+        if not isinstance(typed, str) and (
+            (self.low is not None and typed < self.low) or (self.high is not None and typed > self.high)
+        ):
+            low, high = (("any" if bound is None else bound) for bound in (self.low, self.high))
+            raise ValueError(f"{self.name} must be {low} to {high}, got {value}")
+        return typed
+
+    def _typed(self, value: object) -> KnobValue | None:
+        # A bool is an int to Python, and no number to anybody else.
+        if isinstance(value, bool) or self.kind is bool:
+            return value if isinstance(value, bool) and self.kind is bool else None
+        if isinstance(value, str) or self.kind is str:
+            return value if isinstance(value, str) and self.kind is str else None
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            return None
+        if self.kind is float:
+            return float(value)
+        return int(value) if value == int(value) else None
+
+    def described(self) -> dict[str, Any]:
+        """Return the knob as the manifest lists it."""
+        described = {"type": self.kind.__name__, "low": self.low, "high": self.high, "value": self.value}
+        return described if self.choices is None else {**described, "choices": [*self.choices]}
+
+
+class _Newest:
+    """The newest of the texts that were added: a page that asks for something every few seconds asks for days."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, None] = {}
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._texts
+
+    def add(self, text: str) -> None:
+        self._texts[text] = None
+        if len(self._texts) > _MAX_REMEMBERED:
+            del self._texts[next(iter(self._texts))]
+
+
+class _Raised:
+    """Remembers what was raised in its block, and lets it pass."""
+
+    description: str | None = None
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.description = describe_error(error)
+
+
+def _if_older(signature: Signature | None, than: float) -> Signature | None:
+    return signature if signature is not None and signature[0] < than * 1e9 else None
+
+
+def _answer(request_id: str, status: str, reasons: Sequence[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"id": request_id, "status": status, "source": CONTROL}
+    if reasons:
+        fields["reason"] = "; ".join(reasons)
+    return fields
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

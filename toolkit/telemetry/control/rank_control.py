@@ -1,0 +1,90 @@
+"""What is asked of a run, brought to the training loop of every rank at the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from toolkit.core.clock import Clock
+from toolkit.core.guard import Guard
+from toolkit.core.ranks import Rank
+from toolkit.runfolder.control import decode_request, encode_request
+from toolkit.telemetry.control.consensus import StepAgreement, asking_in_background, process_group_store
+from toolkit.telemetry.control.poller import ControlPoller
+
+_runs_of_name: dict[str, int] = {}
+
+
+class Steering:
+    """The control file's requests on one rank.
+
+    Only rank 0 reads the file. Where there are several ranks a request is held until all of them have agreed on a step
+    to do it at, through the key-value store of the training's own process group.
+    """
+
+    def __init__(
+        self, poller: ControlPoller, rank: Rank, *, run_name: str, clock: Clock, guard: Guard
+    ) -> None:
+        self.poller = poller
+        self.is_among_ranks = rank.world_size > 1
+        self.seconds_per_step: Callable[[], Any] = lambda: None
+        self._rank = rank
+        self._clock = clock
+        self._guard = guard
+        self._agreement: StepAgreement | None = None
+        # All ranks open their loggers in the same order, so that they count to the same number.
+        _runs_of_name[run_name] = count = _runs_of_name.get(run_name, 0) + 1
+        self._prefix = f"telemetry/{run_name}/{count}"
+
+    def poll(self) -> None:
+        """Look at the control file and at what the other ranks say; on a background thread, every few seconds."""
+        if self._rank.rank == 0:
+            self.poller.poll()
+        if self.is_among_ranks:
+            with asking_in_background():
+                self._talk()
+
+    def _talk(self) -> None:
+        agreement = self._join()
+        if agreement is None:
+            for request in self.poller.held():
+                self.poller.refuse(
+                    request.id, "the run has several ranks, and no process group to agree through"
+                )
+            return
+        seconds = self.seconds_per_step()
+        for request in self.poller.held():
+            agreement.propose(encode_request(request).decode(), seconds if type(seconds) is float else None)
+        agreement.poll()
+        for text, reason in agreement.take_given_up():
+            self.poller.refuse(decode_request(text.encode()).id, reason)
+
+    def at_step(self, step: Any) -> None:
+        """Do what all ranks agreed to do at `step`; on the training thread, for every step."""
+        agreement = self._agreement
+        if agreement is None or type(step) is not int:
+            return
+        for text in agreement.due(step):
+            self.poller.release(decode_request(text.encode()))
+        if self.poller.ready:
+            self.poller.apply(step)
+
+    def close(self) -> None:
+        """Answer what is left, and let the other ranks read the last decision before the store goes away."""
+        if self._agreement is not None:
+            self._agreement.close()
+        self.poller.close()
+
+    def _join(self) -> StepAgreement | None:
+        if self._agreement is None:
+            store = process_group_store()
+            if store is not None:
+                self._agreement = StepAgreement(
+                    store,
+                    self._rank.rank,
+                    self._rank.world_size,
+                    clock=self._clock,
+                    prefix=self._prefix,
+                    guard=self._guard,
+                )
+        return self._agreement

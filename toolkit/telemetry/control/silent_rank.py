@@ -1,0 +1,54 @@
+"""A rank that writes no records, and still takes part in what is asked of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.core.clock import Clock
+from toolkit.core.guard import Guard
+from toolkit.core.periodic import Chore, Keeper
+from toolkit.core.ranks import Rank
+from toolkit.telemetry.control.poller import ControlPoller
+from toolkit.telemetry.control.rank_control import Steering
+
+_LOOK_EVERY_S: Final = 2.0
+
+
+class Follower:
+    """Keeps in touch with rank 0 through the process group's store; touches no file."""
+
+    def __init__(self, rank: Rank, *, run_name: str, log_every: int, clock: Clock, guard: Guard) -> None:
+        poller = ControlPoller(
+            Path(),
+            run_id="",
+            clock=clock,
+            session_started=clock.wall(),
+            log_every=log_every,
+            answer=_say_nothing,
+            notify=_look_up_later,
+            was_answered=lambda _: False,
+            guard=guard,
+            hold=True,
+        )
+        self.steering = Steering(poller, rank, run_name=run_name, clock=clock, guard=guard)
+        chores = [Chore("keeping in touch with rank 0", _LOOK_EVERY_S, self.steering.poll)]
+        self._keeper = Keeper(chores, clock=clock, guard=guard)
+
+    def start(self) -> None:
+        """Begin."""
+        self._keeper.start()
+
+    def close(self) -> None:
+        """Stop."""
+        self._keeper.close(timeout_s=1.0)
+        self.steering.close()
+
+
+def _say_nothing(answer: Mapping[str, Any]) -> None:
+    """Rank 0 answers for all."""
+
+
+def _look_up_later() -> None:
+    """Every step is looked at anyway."""

@@ -1,0 +1,303 @@
+"""The errors of one session: each distinct one is told, and how often it came is counted."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Final
+
+from toolkit.core.exit_codes import code_of, exit_code
+from toolkit.core.guard import Guard
+from toolkit.privacy.masking import mask_secrets
+from toolkit.telemetry.errors.exits import EXITS
+from toolkit.telemetry.errors.failure import STACK, describe_in_full, fingerprint_of
+from toolkit.telemetry.errors.memory import is_out_of_memory, memory_state
+from toolkit.telemetry.errors.stack import Stack, fingerprint, path_shower, walk_frame
+from toolkit.telemetry.options.errors import ErrorOptions
+
+MAX_DISTINCT: Final = 100
+"""Errors that are told apart; what is unlike all of them is only counted, together."""
+AT_THE_END: Final = "end"
+"""How an error is caught that ends the run. It is told of however often it came before."""
+_TAKEN: Final = "_telemetry_recorded"
+_SPANS: Final = "_telemetry_spans"
+_RESERVE_BYTES: Final = 4 * 1024 * 1024
+"""Python asks for its memory a megabyte at a time. What was never touched takes none of the machine's."""
+_NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
+"""What says that something is at its end, as the last batch of an epoch does."""
+_CALLED_OFF: Final = ("CancelledError",)
+"""A task that somebody no longer wants has not failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What an error record asks the run for."""
+
+    put: Callable[[dict[str, Any]], None]
+    """Takes the fields of an error record."""
+    where: Callable[[], dict[str, Any]]
+    """Step and epoch, as far as they are known."""
+    spans: Callable[[], list[str]]
+    """Names of the spans that are open on this thread, innermost last."""
+    output: Callable[[], list[str]]
+    open_spans: Callable[[], list[str]] = list
+    """Names of the spans that are open on the training's thread, the short ones, too, innermost last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    """A `sys.exit` that was seen."""
+
+    status: Any
+    at: Mapping[str, Any]
+    """Step and epoch, by which it is seen whether the training continued."""
+    stack: list[str] = field(default_factory=list)
+    is_told: bool = False
+    """Whether there is an error record of it."""
+
+
+class _Kind:
+    """One distinct error."""
+
+    __slots__ = ("count", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = 0
+
+
+class ErrorBook:
+    """Tells of errors, each exception once: whoever sees it first, nested captures and the end of the run alike."""
+
+    def __init__(
+        self, options: ErrorOptions, around: Surroundings, *, session: int, run_id: str, guard: Guard
+    ) -> None:
+        self._options = options
+        self._around = around
+        self._session = session
+        self._mark = f"{run_id}/{session}"
+        self._guard = guard
+        self._kinds: dict[str, _Kind] = {}
+        self._others = 0
+        self._signal: str | None = None
+        self._exit: _Exit | None = None
+        # A signal handler may come in the middle of it, on the same thread.
+        self._counting = threading.RLock()
+        # Let go where memory has run out: one to tell of it with, one for whoever comes next, if only to print it.
+        self._reserves = [bytearray(_RESERVE_BYTES) for _ in range(2 if options.enabled else 0)]
+
+    def take(self, error: BaseException, *, caught_by: str, thread: str | None = None) -> None:
+        """Tell of an exception that is on its way; `thread` is where it was raised, if not on this one.
+
+        What is no failure (the end of an iterator, an interruption, an exit with 0) passes unsaid.
+        """
+        if not self._options.enabled:
+            return
+        if self.has_seen(error):
+            if caught_by == AT_THE_END:
+                self._tell_if_only_counted(error)
+            return
+        with self._guard.watch("remembering an error"):
+            # On the exception itself: to hold on to it here would keep every frame that it went through alive, and
+            # another one may have its address later.
+            vars(error).setdefault(_TAKEN, {})[self._mark] = None
+        if not is_failure(error):
+            return
+        if isinstance(error, SystemExit):
+            self._exit = _Exit(error.code, self._around.where(), is_told=True)
+        if isinstance(error, MemoryError):
+            self._reserves = self._reserves[:1]
+        kind, is_told = self._count(error)
+        if is_told or caught_by == AT_THE_END:
+            self._tell(error, kind, caught_by=caught_by, thread=thread)
+        else:
+            with self._guard.watch("remembering an error"):
+                vars(error)[_TAKEN][self._mark] = kind[0] if kind is not None else ""
+        if isinstance(error, MemoryError):
+            self._reserves = []
+
+    def _tell_if_only_counted(self, error: BaseException) -> None:
+        known_by: str | None = None
+        with self._guard.watch("remembering an error"):
+            known_by = vars(error)[_TAKEN][self._mark]
+            vars(error)[_TAKEN][self._mark] = None
+        if known_by is not None:
+            kind = self._kinds.get(known_by)
+            counted = (known_by, kind) if kind is not None else None
+            self._tell(error, counted, caught_by=AT_THE_END, thread=None)
+
+    def _tell(
+        self, error: BaseException, kind: tuple[str, _Kind] | None, *, caught_by: str, thread: str | None
+    ) -> None:
+        fields = describe_in_full(
+            error, guard=self._guard, source=self._options.source, local_values=self._options.locals
+        )
+        spans: list[str] = []
+        with self._guard.watch("reading the spans of an error"):
+            spans = vars(error).get(_SPANS) or self._around.spans()
+        if is_out_of_memory(error):
+            fields["memory"] = memory_state(error, self._guard)
+        self._put(fields, kind, caught_by=caught_by, spans=spans, thread=thread)
+
+    def take_signal(self, name: str, frame: FrameType | None, *, is_end: bool) -> None:
+        """Tell of a signal that reached the process, and where the main thread was then."""
+        if is_end:
+            self._signal = name
+        stack = Stack(walk_frame(frame))
+        kind, is_told = self._count_kind(fingerprint(name, str(is_end)), name)
+        if not is_told:
+            return
+        message = f"{name} ends the process"
+        if not is_end:
+            message = f"{name} came, and the script's own handler took it"
+        fields = {
+            "type": name,
+            "module": "signal",
+            "message": message,
+            "severity": "warning" if is_end else "info",
+            "stack": mask_secrets(stack.lines(path_shower())),
+        }
+        spans: list[str] = []
+        with self._guard.watch("reading the spans of a signal"):
+            spans = self._around.open_spans()
+        self._put(fields, kind, caught_by="signal", spans=spans, thread=threading.main_thread().name)
+
+    def has_seen(self, error: BaseException) -> bool:
+        """Say whether this very exception was taken already."""
+        with self._guard.watch("remembering an error"):
+            return self._mark in vars(error).get(_TAKEN, ())
+        return False
+
+    def how_it_ends(
+        self, reason: str | None, error: BaseException | None
+    ) -> tuple[str | None, BaseException | None]:
+        """Return why a run ends that is closed without a word on it, or by the end of its process.
+
+        It has failed where an exception that was taken is still on its way, as in a `finally`.
+        """
+        if error is not None or reason not in (None, "exit"):
+            return reason, error
+        on_its_way = sys.exc_info()[1]
+        if on_its_way is not None:
+            if self.has_seen(on_its_way):
+                if isinstance(on_its_way, KeyboardInterrupt):
+                    return "interrupted", None
+                if is_failure(on_its_way):
+                    return "failed", on_its_way
+            if isinstance(on_its_way, SystemExit) and is_failure(on_its_way):
+                # Nobody closes a run in the middle of it but in a `finally`.
+                return "failed", on_its_way
+        left = self._exit
+        # sys.exit(3) was seen, and no step came after it.
+        is_left = reason == "exit" and left is not None and left.at == self._around.where()
+        if left is not None and is_left and EXITS.is_left() is not False:
+            return "failed", self._as_exception(left)
+        return reason, None
+
+    def note_exit(self, status: Any, frame: FrameType | None) -> None:
+        """Remember that the script called `sys.exit`; whether it leaves by that is seen when the run ends."""
+        if exit_code(status) == 0:
+            self._exit = None
+            return
+        stack: list[str] = []
+        with self._guard.watch("reading where the script exits"):
+            stack = mask_secrets(Stack(walk_frame(frame)).lines(path_shower()))
+        self._exit = _Exit(status, self._around.where(), stack=stack)
+
+    def _as_exception(self, left: _Exit) -> SystemExit:
+        """Return an exception that tells what the one told that the interpreter has dropped."""
+        error = SystemExit(left.status)
+        about = vars(error)
+        about[STACK] = left.stack
+        if left.is_told:
+            about[_TAKEN] = {self._mark: None}
+        return error
+
+    def totals(self) -> dict[str, Any]:
+        """Return what the end record says: how many errors, of which kinds, how often each."""
+        if not self._kinds:
+            return {}
+        kinds = [
+            {"type": kind.name, "fingerprint": known_by, "count": kind.count}
+            for known_by, kind in list(self._kinds.items())
+        ]
+        total = self._others + sum(kind.count for kind in self._kinds.values())
+        others = {"errors_of_other_kinds": self._others} if self._others else {}
+        signal = {"signal": self._signal} if self._signal else {}
+        return {"errors_total": total, "errors": kinds, **others, **signal}
+
+    def _count(self, error: BaseException) -> tuple[tuple[str, _Kind] | None, bool]:
+        known_by, name = "?", "exception"
+        with self._guard.watch("telling an error from others"):
+            name = str(type(error).__name__)
+            known_by = fingerprint_of(error)
+        return self._count_kind(known_by, name)
+
+    def _count_kind(self, known_by: str, name: str) -> tuple[tuple[str, _Kind] | None, bool]:
+        """Return the kind with what it is known by, and whether this one of it is told of."""
+        with self._counting:
+            kind = self._kinds.get(known_by)
+            if kind is None and len(self._kinds) >= MAX_DISTINCT:
+                self._others += 1
+                return None, _is_power_of_ten(self._others)
+            if kind is None:
+                kind = self._kinds[known_by] = _Kind(name)
+            kind.count += 1
+            return (known_by, kind), _is_power_of_ten(kind.count)
+
+    def _put(
+        self,
+        fields: dict[str, Any],
+        counted: tuple[str, _Kind] | None,
+        *,
+        caught_by: str,
+        spans: list[str],
+        thread: str | None,
+    ) -> None:
+        if counted is not None:
+            known_by, kind = counted
+            fields |= {
+                "id": f"{self._session}-error-{known_by}",
+                "fingerprint": known_by,
+                "count": kind.count,
+            }
+        else:
+            fields |= {"id": f"{self._session}-errors-of-other-kinds", "count": self._others}
+        with self._guard.watch("reading where an error was"):
+            fields |= self._around.where()
+            fields["thread"] = thread if thread is not None else threading.current_thread().name
+        fields["caught_by"] = caught_by
+        if spans:
+            fields["spans"] = [str(name) for name in spans]
+        with self._guard.watch("reading the last output"):
+            output = self._around.output()
+            if output:
+                fields["output"] = output
+        self._around.put(fields)
+
+
+def note_spans(error: BaseException | str | None, spans: Callable[[], list[str]]) -> None:
+    """Note on an exception inside which spans it arose: by the time that it is told of, it has left them.
+
+    Only the first word counts, which is that of the innermost span.
+    """
+    if isinstance(error, BaseException):
+        about = vars(error)
+        if _SPANS not in about:
+            about[_SPANS] = spans()
+
+
+def is_failure(error: BaseException) -> bool:
+    """Say whether an exception means that something failed."""
+    if isinstance(error, (KeyboardInterrupt, *_NO_FAILURES)) or type(error).__name__ in _CALLED_OFF:
+        return False
+    return code_of(error) != 0
+
+
+def _is_power_of_ten(count: int) -> bool:
+    while count >= 10 and count % 10 == 0:
+        count //= 10
+    return count == 1

@@ -1,0 +1,1 @@
+"""Says what this machine is and does, off the training thread."""

@@ -1,0 +1,266 @@
+"""The machine, the software and the code that a run is made with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.core.guard import Guard
+from toolkit.privacy.masking import mask_secrets
+from toolkit.runfolder.process import boot_id, process_began
+from toolkit.telemetry.machine.samplers.nvml import initialise, load_nvml
+from toolkit.telemetry.machine.samplers.sampler import NothingToSample
+from toolkit.telemetry.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
+
+_DIST_INFO: Final = re.compile(r"(?P<name>.+?)-(?P<version>[0-9][^-]*)\.dist-info")
+
+PACKAGES: Final = (
+    *("torch", "numpy", "transformers", "diffusers", "peft", "accelerate", "trl", "datasets", "bitsandbytes"),
+    *("safetensors", "lightning", "xformers", "triton", "deepspeed", "optimum-quanto", "torchao"),
+    *("wandb", "tensorboard", "ai-toolkit-telemetry"),
+)
+"""The packages whose versions change what a training run does."""
+
+GIT_TIMEOUT_S: Final = 2.0
+
+_GB: Final = 1024**3
+
+
+def describe_environment(guard: Guard | None = None, timeout_s: float = 4.0) -> dict[str, Any]:
+    """Return what can be said about where this process runs, within `timeout_s`.
+
+    Each part is asked on a thread of its own and fails alone: what failed is left out and given to `guard`, and
+    what did not answer in time is named under `unanswered`. Torch is asked only where the training script has
+    imported and initialised it; nothing is imported or initialised for it. Secrets in the command line and in the
+    remote's address are masked.
+    """
+    guard = guard or Guard()
+    found: dict[str, Any] = {}
+    threads = {part: _ask(part, read, found, guard) for part, read in _PARTS.items()}
+    deadline = time.monotonic() + timeout_s
+    for thread in threads.values():
+        thread.join(max(0.0, deadline - time.monotonic()))
+    # In the order of the list, whoever answered first; a part that answers later changes a dict nobody holds.
+    described = {part: found[part] for part in _PARTS if found.get(part) is not None}
+    unanswered = [part for part, thread in threads.items() if thread.is_alive() and part not in described]
+    if unanswered:
+        described["unanswered"] = unanswered
+    return described
+
+
+def _ask(part: str, read: Callable[[], Any], found: dict[str, Any], guard: Guard) -> threading.Thread:
+    def ask() -> None:
+        with guard.watch(f"describing the environment ({part})"):
+            found[part] = read()
+
+    thread = threading.Thread(target=ask, name=f"telemetry-environment-{part}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _packages() -> dict[str, str]:
+    # An installed package has a folder that is called after its name and version. Reading their names costs a
+    # hundredth of what importlib.metadata does, which parses each package's whole description as an e-mail.
+    wanted = {_normal(package): package for package in PACKAGES}
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            entries = os.listdir(folder or os.curdir)
+        except OSError:
+            continue
+        for entry in entries:
+            match = _DIST_INFO.fullmatch(entry)
+            if match is not None and _normal(match["name"]) in wanted:
+                found.setdefault(wanted[_normal(match["name"])], match["version"])
+    return {package: found[package] for package in PACKAGES if package in found}
+
+
+def _normal(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _cpu() -> dict[str, Any]:
+    import psutil
+
+    described: dict[str, Any] = {"logical": os.cpu_count(), "physical": psutil.cpu_count(logical=False)}
+    if hasattr(os, "sched_getaffinity"):
+        described["usable"] = len(os.sched_getaffinity(0))
+    described["model"] = _cpu_model()
+    return {name: value for name, value in described.items() if value is not None}
+
+
+def _cpu_model() -> str | None:
+    if sys.platform == "darwin":
+        return _output("sysctl", "-n", "machdep.cpu.brand_string")
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    except OSError:
+        return platform.processor() or None
+    match = re.search(r"^(?:model name|Model|Hardware|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine() or None
+
+
+def _memory_gb() -> float:
+    import psutil
+
+    return round(psutil.virtual_memory().total / _GB, 2)
+
+
+def this_process_began() -> float:
+    """Return the wall time at which this process began."""
+    began = process_began(os.getpid())
+    if began is None:
+        # macOS and Windows keep the start itself, and not a time since the boot.
+        import psutil
+
+        began = psutil.Process().create_time()
+    return round(began, 3)
+
+
+def _accelerators() -> list[dict[str, Any]]:
+    return _nvidia_accelerators() or _torch_accelerators()
+
+
+def _nvidia_accelerators() -> list[dict[str, Any]]:
+    try:
+        nvml = load_nvml()
+        initialise(nvml)
+    except NothingToSample:
+        return []
+    try:
+        return [
+            {
+                "index": gpu.index,
+                "name": _text(nvml.nvmlDeviceGetName(gpu.board)),
+                "memory_gb": round(nvml.nvmlDeviceGetMemoryInfo(gpu.device).total / _GB, 2),
+                "kind": "cuda",
+            }
+            for gpu in gpus_as_torch_counts(nvml) or visible_gpus(nvml, os.environ)
+        ]
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _torch_accelerators() -> list[dict[str, Any]]:
+    """Describe what torch computes on, where it already does."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return []
+    for kind, module in (("cuda", "torch.cuda"), ("xpu", "torch.xpu")):
+        backend: Any = sys.modules.get(module)
+        if backend is None or not getattr(backend, "is_initialized", bool)():
+            continue
+        is_rocm = kind == "cuda" and getattr(torch.version, "hip", None)
+        return [
+            {
+                "index": index,
+                "name": properties.name,
+                "memory_gb": round(properties.total_memory / _GB, 2),
+                "kind": "rocm" if is_rocm else kind,
+            }
+            for index in range(backend.device_count())
+            for properties in [backend.get_device_properties(index)]
+        ]
+    mps: Any = sys.modules.get("torch.backends.mps")
+    if mps is not None and getattr(mps, "is_available", bool)():
+        memory = sys.modules["torch.mps"].recommended_max_memory()
+        return [
+            {
+                "index": 0,
+                "name": _cpu_model() or "Apple GPU",
+                "memory_gb": round(memory / _GB, 2),
+                "kind": "mps",
+            }
+        ]
+    return []
+
+
+def _git() -> dict[str, Any] | None:
+    """Describe the repository around the current folder, or return None where there is none (or no git)."""
+    if shutil.which("git") is None:
+        return None
+    deadline = time.monotonic() + GIT_TIMEOUT_S
+    questions = {
+        "commit": _start_git("rev-parse", "HEAD"),
+        "branch": _start_git("rev-parse", "--abbrev-ref", "HEAD"),
+        # Untracked files do not count: looking for them can take minutes beside a data set.
+        "dirty": _start_git("status", "--porcelain", "--untracked-files=no"),
+        "remote": _start_git("config", "--get", "remote.origin.url"),
+    }
+    answers = {name: _finish(process, deadline) for name, process in questions.items()}
+    if answers["commit"] is None:
+        return None
+    described: dict[str, Any] = {"commit": answers["commit"]}
+    if answers["branch"] not in (None, "HEAD"):
+        described["branch"] = answers["branch"]
+    if answers["dirty"] is not None:
+        described["dirty"] = bool(answers["dirty"])
+    if answers["remote"]:
+        described["remote"] = mask_secrets(_URL_LOGIN.sub("", answers["remote"]))
+    return described
+
+
+# "https://user:password@" and "https://token@" alike; "git@host:" is no URL, and holds no secret.
+_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def _start_git(*arguments: str) -> subprocess.Popen[str]:
+    # A repository's own settings can name programs for git to run; and a question takes no lock.
+    return _start("git", "-c", "core.fsmonitor=false", *arguments, environ={"GIT_OPTIONAL_LOCKS": "0"})
+
+
+def _start(*command: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "LC_ALL": "C", **environ},
+        encoding="utf-8",
+        errors="replace",
+    )
+
+
+def _finish(process: subprocess.Popen[str], deadline: float) -> str | None:
+    """Return what the program printed, or None where it failed or did not end in time."""
+    try:
+        output, _ = process.communicate(timeout=max(0.01, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        # Not waited for: on a file system that hangs it does not even die.
+        process.kill()
+        return None
+    return output.strip() if process.returncode == 0 else None
+
+
+def _output(*command: str) -> str | None:
+    return _finish(_start(*command, environ={}), time.monotonic() + GIT_TIMEOUT_S)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+_PARTS: Final[dict[str, Callable[[], Any]]] = {
+    "host": socket.gethostname,
+    "os": platform.platform,
+    "python": platform.python_version,
+    "packages": _packages,
+    "cpu": _cpu,
+    "memory_gb": _memory_gb,
+    "accelerators": _accelerators,
+    "git": _git,
+    "command_line": lambda: mask_secrets(list(sys.argv)),
+    "pid": os.getpid,
+    "boot_id": boot_id,
+    "process_started": this_process_began,
+}

@@ -1,0 +1,145 @@
+"""Asks every source of system metrics on a thread of its own, so that one that hangs holds up only itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.core.clock import Clock
+from toolkit.core.guard import Guard
+from toolkit.telemetry.machine.samplers.disk import DiskSampler
+from toolkit.telemetry.machine.samplers.host import HostSampler
+from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
+from toolkit.telemetry.machine.samplers.sampler import NothingToSample, Sampler
+from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
+
+SHORTEST_INTERVAL_S: Final = 1.0
+FAILURES_BEFORE_REST: Final = 5
+REST_S: Final = 60.0
+
+
+def default_samplers(log_dir: Path, guard: Guard | None = None) -> list[Sampler]:
+    """Return one sampler for everything this machine may have; making them asks and imports nothing."""
+    guard = guard or Guard()
+    return [
+        HostSampler(guard=guard),
+        DiskSampler(log_dir),
+        NvmlSampler(guard=guard),
+        TorchMemorySampler(guard=guard),
+    ]
+
+
+class SystemSampling:
+    """The newest sample of each source, ready to be read without waiting for anything.
+
+    No lock is shared with whoever reads. After a fork the child has no sampling threads: `latest` runs dry
+    there within the freshness limit, and `stop` does nothing.
+    """
+
+    def __init__(self, samplers: Sequence[Sampler], *, interval_s: float, clock: Clock, guard: Guard) -> None:
+        interval_s = max(SHORTEST_INTERVAL_S, interval_s)
+        self._clock = clock
+        self._fresh_s = 3 * interval_s + 1
+        self._stopping = threading.Event()
+        self._sources = [_Source(sampler, interval_s, clock, guard, self._stopping) for sampler in samplers]
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Start one daemon thread a source; the first samples are taken at once."""
+        for source in self._sources:
+            source.thread.start()
+
+    def latest(self) -> dict[str, Any]:
+        """Return the newest value of every metric whose source answered lately; old values are left out."""
+        now = self._clock.monotonic()
+        merged: dict[str, Any] = {}
+        for source in self._sources:
+            answered_at, sample = source.answer
+            if now - answered_at <= self._fresh_s:
+                merged.update(sample)
+        return merged
+
+    def sources(self) -> dict[str, str]:
+        """Return each source's name with how it does: sampling, failing, hung, or ended (it has nothing to sample)."""
+        now = self._clock.monotonic()
+        return {source.sampler.name: source.state(now, self._fresh_s) for source in self._sources}
+
+    def stale(self) -> list[str]:
+        """Return the names of the sources that were asked and have not come back: a hung driver or file system."""
+        return [name for name, state in self.sources().items() if state == "hung"]
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop every thread that answers; return within `timeout_s` whatever the others do."""
+        if os.getpid() != self._pid:
+            return
+        self._stopping.set()
+        deadline = self._clock.monotonic() + timeout_s
+        for source in self._sources:
+            if source.thread.is_alive() and source.thread is not threading.current_thread():
+                source.thread.join(max(0.0, deadline - self._clock.monotonic()))
+
+
+class _Source:
+    """One sampler, its thread, and its last answer."""
+
+    def __init__(
+        self, sampler: Sampler, interval_s: float, clock: Clock, guard: Guard, stopping: threading.Event
+    ) -> None:
+        self.sampler = sampler
+        self.answer: tuple[float, Mapping[str, Any]] = (float("-inf"), {})
+        """When it last answered, and what; replaced whole, so that a reader needs no lock."""
+        self.thread = threading.Thread(
+            target=self._run, name=f"telemetry-sampler-{sampler.name}", daemon=True
+        )
+        self._interval_s = interval_s
+        self._clock = clock
+        self._guard = guard
+        self._stopping = stopping
+        self._asked_at: float | None = None
+        self._failures = 0
+        self._ended = False
+
+    def state(self, now: float, fresh_s: float) -> str:
+        asked_at = self._asked_at
+        if self._ended:
+            return "ended"
+        if asked_at is not None and now - asked_at > fresh_s:
+            return "hung"
+        return "failing" if self._failures else "sampling"
+
+    def _run(self) -> None:
+        has_ended_itself = True
+        try:
+            while not self._stopping.is_set():
+                pause_s = self._ask()
+                if pause_s is None or self._stopping.wait(pause_s):
+                    break
+            has_ended_itself = False
+        finally:
+            self._ended = True
+            if has_ended_itself:
+                # It raised what nobody catches, such as SystemExit: a library that takes itself for the program.
+                ended = RuntimeError("it ended its own thread, and is not asked again")
+                self._guard.report(f"sampling {self.sampler.name}", ended)
+            with self._guard.watch(f"closing the {self.sampler.name} sampler"):
+                self.sampler.close()
+
+    def _ask(self) -> float | None:
+        """Take one sample and return how long to wait for the next, or None where there will be none."""
+        answered = False
+        self._asked_at = self._clock.monotonic()
+        try:
+            with self._guard.watch(f"sampling {self.sampler.name}"):
+                try:
+                    sample = dict(self.sampler.sample())
+                except NothingToSample:
+                    return None
+                self.answer = (self._clock.monotonic(), sample)
+                answered = True
+        finally:
+            self._asked_at = None
+        self._failures = 0 if answered else self._failures + 1
+        return self._interval_s if self._failures < FAILURES_BEFORE_REST else max(REST_S, self._interval_s)

@@ -1,1 +1,0 @@
-"""Options that are blocks of their own inside the `telemetry:` block, one file each."""

@@ -1,0 +1,19 @@
+"""The `telemetry:` block, checked once."""
+
+from toolkit.core.checks import OptionsError
+from toolkit.telemetry.options.telemetry_options import (
+    SpanOptions,
+    TelemetryOptions,
+    find_block,
+    options_from_config,
+    run_name_from_config,
+)
+
+__all__ = [
+    "OptionsError",
+    "SpanOptions",
+    "TelemetryOptions",
+    "find_block",
+    "options_from_config",
+    "run_name_from_config",
+]

@@ -1,0 +1,1 @@
+"""Turns whatever a caller hands over into numbered, encoded lines."""

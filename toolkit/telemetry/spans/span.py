@@ -1,0 +1,357 @@
+"""Spans: parts of the work with a beginning, an end, and what was known of them.
+
+Short, frequent ones are `FoldedSpan`s: their times are added up, which costs little more than reading the clock twice.
+The others are `Span`s, with a place in a tree and a record of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from toolkit.telemetry.spans.totals import SpanTimes
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from toolkit.telemetry.spans.recorder import SpanBook
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
+"""Exceptions that say that something is at its end, as the last batch of an epoch does."""
+
+
+class NoSpan:
+    """A span that nobody records."""
+
+    __slots__ = ()
+
+    id: str | None = None
+    parent_id: str | None = None
+    name = ""
+    duration: float | None = None
+
+    @property
+    def start(self) -> float | None:
+        """None: it never began."""
+        return None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Nothing is kept here."""
+        return {}
+
+    def set(self, **attributes: Any) -> None:
+        """Nothing is kept here."""
+
+    def set_all(self, attributes: Mapping[str, Any]) -> None:
+        """Nothing is kept here."""
+
+    def event(self, name: str, /, **attributes: Any) -> None:
+        """Nothing is kept here."""
+
+    def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
+        """Nothing is kept here."""
+
+    def fail(self, error: BaseException | str) -> None:
+        """Nothing is kept here."""
+
+    def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
+        """Nothing began."""
+
+    def __enter__(self) -> NoSpan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+NO_SPAN = NoSpan()
+
+
+class FoldedSpan:
+    """A span whose time is added to the step record; as cheap as it can be made.
+
+    Nothing that `__enter__` and `__exit__` do on every step can fail, so that no guard stands around it. What they do
+    to the meter is what `TimeMeter.enter` and `leave` do, without the calls.
+    """
+
+    __slots__ = (
+        *("_attributes", "_book", "began", "below", "closed", "duration"),
+        *("error", "outer", "step", "thread", "times"),
+    )
+
+    id: str | None = None
+    parent_id: str | None = None
+
+    def __init__(self, book: SpanBook, times: SpanTimes, attributes: dict[str, Any]) -> None:
+        self._book = book
+        self.times = times
+        self._attributes = attributes
+        self.error: BaseException | str | None = None
+        self.duration: float | None = None
+        self.closed = True
+        """Also before it begins: what is not open cannot be stopped."""
+
+    def __enter__(self) -> FoldedSpan:
+        book = self._book
+        self.closed = False
+        self.step = book.gate.last_step
+        self.outer = book.current.get()
+        self.thread = thread = get_ident()
+        now = self.began = book.monotonic()
+        if self.times.bucket is not None:
+            meter = book.meter
+            if thread == meter.owner:
+                top = self.below = meter.top
+                since = meter.since
+                meter.since = now
+                if top is not None:
+                    top.times.bucket[0] += now - since
+                meter.top = self
+            else:
+                with book.guard.watch("beginning a span"):
+                    book.enter_from_elsewhere(self, now)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        book, times = self._book, self.times
+        if self.closed:
+            with book.guard.watch("ending a span"):
+                book.say_stopped_twice(times.name)
+            return
+        now = book.monotonic()
+        duration = self.duration = now - self.began
+        self.closed = True
+        meter = book.meter
+        if meter.top is self:
+            since = meter.since
+            meter.since = now
+            times.bucket[0] += now - since  # type: ignore[index]
+            below = self.below
+            if below is not None and below.closed:
+                with book.guard.watch("ending a span"):
+                    below = meter.first_open(below)
+            meter.top = below
+        if self.thread == meter.owner:
+            times.seconds += duration
+            times.count += 1
+        else:
+            times.others.append(duration)
+        if self._attributes:
+            attributes, self._attributes = self._attributes, {}
+            with book.guard.watch("ending a span"):
+                self._attributes = book.writer.as_small(attributes)
+        book.closed.append(self)
+        if error is not None or self.error is not None:
+            with book.guard.watch("ending a span"):
+                if error is not None:
+                    meter.unwind(self, now)
+                book.keep_failed(self, error if error is not None else self.error)
+
+    # What a caller may do with any span.
+
+    def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
+        """End it, now or at a wall time."""
+        if error is not None:
+            self.error = error
+        if stop_time is not None and not self.closed:
+            with self._book.guard.watch("ending a span"):
+                self._book.end_folded_at(self, stop_time)
+        else:
+            self.__exit__(None, None, None)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.times.name
+
+    @property
+    def start(self) -> float | None:
+        """Seconds since the epoch; None before it begins."""
+        return self.began + self._book.walls.ahead if self._has_begun else None
+
+    def is_of(self, book: SpanBook) -> bool:
+        """Say whether `book` keeps it."""
+        return self._book is book
+
+    @property
+    def _has_begun(self) -> bool:
+        return not self.closed or self.duration is not None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What is known of it; written where it is kept by itself."""
+        return self._attributes
+
+    def set(self, **attributes: Any) -> None:
+        """Say more of it."""
+        self._attributes.update(attributes)
+
+    def set_all(self, attributes: Mapping[str, Any]) -> None:
+        """Say more of it, by whatever names."""
+        with self._book.guard.watch("reading a span's attributes"):
+            self._attributes.update(attributes)
+
+    def event(self, name: str, /, **attributes: Any) -> None:
+        """Tell of something that happens in it; that is written at once."""
+        self.event_with(name, attributes)
+
+    def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
+        """Tell of something that happened in it at `time`."""
+        with self._book.guard.watch("writing a span's event"):
+            outer = self.outer if self._has_begun else self._book.innermost()
+            self._book.put_event(outer, self.name, name, attributes, time)
+
+    def fail(self, error: BaseException | str) -> None:
+        """Say what went wrong in it; it is then kept by itself."""
+        self.error = error
+
+
+class DroppedSpan(FoldedSpan):
+    """A part of the job that is not to be written (`spans: {drop: [training_loop]}`).
+
+    Its time counts for the ledger and for the figures of the job, and an event in it belongs to the span around it.
+    """
+
+    __slots__ = ()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        book, times = self._book, self.times
+        with book.guard.watch("ending a span"):
+            if self.closed:
+                book.say_stopped_twice(times.name)
+                return
+            now = book.monotonic()
+            self.duration = now - self.began
+            self.closed = True
+            book.meter.leave(self, now)
+            if self.thread == book.meter.owner:
+                times.seconds += self.duration
+                times.count += 1
+                if error is not None:
+                    book.meter.unwind(self, now)
+
+
+class Span:
+    """A span with an id, a parent and a record of its own. Ends when its block does, or when it is stopped."""
+
+    # Defaults of the class, so that making one costs four assignments.
+    id: str = ""
+    outer: Span | None = None
+    """What was open here when it began, and is again what is open when it ends; its parent unless another was given."""
+    parent_id: str | None = None
+    start: float | None = None
+    """Seconds since the epoch; None before it begins."""
+    began = 0.0
+    duration: float | None = None
+    """Seconds; None while it goes on."""
+    error: BaseException | str | None = None
+    closed = False
+    is_told = False
+    """Whether its beginning was written."""
+    is_plain = True
+    """Whether its name needs no second look to be written."""
+    is_unfinished = False
+    """Whether the run ended before it did."""
+    kept: str | None = None
+    """Why a span that is usually only added up was written by itself."""
+    stopped_at: float | None = None
+    below: Any = None
+    step = -1
+    thread = 0
+
+    def __init__(self, book: SpanBook, name: str, times: SpanTimes, attributes: dict[str, Any]) -> None:
+        self._book = book
+        self.name = name
+        self.times = times
+        self.attributes = attributes
+
+    def __enter__(self) -> Span:
+        with self._book.guard.watch("beginning a span"):
+            self._book.begin(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._book.guard.watch("ending a span"):
+            if error is not None:
+                if not isinstance(error, NO_FAILURES):
+                    self.error = error
+                self._book.unwind(self)
+            self._book.end(self)
+
+    def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
+        """End it, now or at a wall time."""
+        if error is not None:
+            self.error = error
+        with self._book.guard.watch("ending a span"):
+            if stop_time is not None:
+                self.stopped_at = self._book.as_time(stop_time)
+            self._book.end(self)
+
+    def set(self, **attributes: Any) -> None:
+        """Say more of it."""
+        self.attributes.update(attributes)
+
+    def set_all(self, attributes: Mapping[str, Any]) -> None:
+        """Say more of it, by whatever names."""
+        with self._book.guard.watch("reading a span's attributes"):
+            self.attributes.update(attributes)
+
+    def event(self, name: str, /, **attributes: Any) -> None:
+        """Tell of something that happens in it."""
+        with self._book.guard.watch("writing a span's event"):
+            self._book.put_event(self, self.name, name, attributes, None)
+
+    def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
+        """Tell of something that happened in it at `time`."""
+        with self._book.guard.watch("writing a span's event"):
+            self._book.put_event(self, self.name, name, attributes, time)
+
+    def fail(self, error: BaseException | str) -> None:
+        """Say what went wrong in it, without ending it."""
+        self.error = error
+
+
+AnySpan = Span | FoldedSpan | NoSpan
+
+
+def timed_function(function: _F, make: Callable[[], AbstractContextManager[Any]]) -> _F:
+    """Return `function` with a span of `make` around each of its calls, whether it is awaited, iterated or neither."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call_later(*args: Any, **kwargs: Any) -> Any:
+            with make():
+                return await function(*args, **kwargs)
+
+        return call_later  # type: ignore[return-value]
+
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def iterate(*args: Any, **kwargs: Any) -> Any:
+            with make():
+                return (yield from function(*args, **kwargs))
+
+        return iterate  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with make():
+            return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""Gets acknowledged lines to the disk and to whatever follows the file."""

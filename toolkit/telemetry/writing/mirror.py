@@ -1,0 +1,206 @@
+"""A thread that follows the record file and hands its records to one sink.
+
+The file itself is the queue: a sink that is slow or hangs lags behind, and costs no memory and no record.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from toolkit.core.guard import Guard
+from toolkit.core.joining import join_thread
+from toolkit.core.sink import DeliveringSink, Sink
+from toolkit.runfolder.reader import Chunk, Cursor, read_from
+
+_READ_BYTES = 256 * 1024
+_GIVE_UP_AFTER = 5
+_MAX_PAUSE_S = 30.0
+_MOST_DOUBLINGS = 16
+_URGENT_PAUSE_S = 0.5
+_LOOK_AGAIN_S = 0.05
+_PATIENCE_S = 1.0
+"""Seconds that a mirror waits, all in all, for lines to become records again."""
+
+
+class Mirror:
+    """Follows `record_file` from `cursor` on for `sink`.
+
+    A sink that fails is tried again after a pause. A network or disk that is away (an `OSError`) may come back, so that
+    goes on for as long as the run does. One that is `optional` and fails otherwise five times in a row is switched off,
+    and `on_off` is given the reason. `caught_up` is called each time that the sink has everything that is in the file.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        record_file: Path,
+        *,
+        start_at: Callable[[], int],
+        guard: Guard,
+        interval_s: float,
+        optional: bool,
+        on_off: Callable[[str, str], None],
+        caught_up: Callable[[], None] | None = None,
+    ) -> None:
+        self.sink = sink
+        self._record_file = record_file
+        self._start_at = start_at
+        self._guard = guard
+        self._interval_s = interval_s
+        self._optional = optional
+        self._on_off = on_off
+        self._caught_up = caught_up
+        self._cursor: Cursor | None = None
+        self._failures = 0
+        self._faults = 0
+        self._longest_pause_s: float = getattr(sink, "longest_pause_s", _MAX_PAUSE_S)
+        self._urgent_until = 0.0
+        self._patience_s = _PATIENCE_S
+        self._wake = threading.Event()
+        self._closing = False
+        self._turns = threading.Condition()
+        self._asked = 0
+        self._done = 0
+        self._off = False
+        self._thread = threading.Thread(target=self._run, name=f"telemetry-{sink.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the sink has what is in the file now; False where it did not get there in time."""
+        if self._thread.ident is None:
+            return False
+        with self._turns:
+            self._asked += 1
+            wanted = self._asked
+            self._urgent_until = time.monotonic() + timeout_s
+            self._wake.set()
+            return self._turns.wait_for(lambda: self._off or self._done >= wanted, timeout_s)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether its last tries have all failed, so that waiting for it is of little use."""
+        return self._optional and self._failures >= _GIVE_UP_AFTER
+
+    def give_up(self, timeout_s: float) -> int:
+        """Hand over nothing more; return how many records of those that its sink delivers have not arrived.
+
+        Counts for `timeout_s`; where the file has more than could be counted in that time, there are more.
+        """
+        self._off = True
+        self._wake.set()
+        sink = self.sink
+        if not isinstance(sink, DeliveringSink):
+            return 0
+        sink.give_up()
+        deadline = time.monotonic() + timeout_s
+        cursor, undelivered = self._cursor or Cursor(self._start_at()), 0
+        while True:
+            chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
+            undelivered += sum(map(sink.is_undelivered, chunk.records))
+            if chunk.next_offset == cursor.offset or time.monotonic() > deadline:
+                return undelivered
+            cursor = chunk.cursor
+
+    def close(self, timeout_s: float) -> bool:
+        """Hand over what is left, close the sink and stop; False where the sink did not answer in time."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.ident is None:
+            # The system refused the thread; what follows the records on nobody's thread is left to `repair`.
+            return False
+        join_thread(self._thread, timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        has_ended_itself = True
+        try:
+            self._follow_until_closed()
+            has_ended_itself = False
+        finally:
+            with self._turns:
+                self._off = True
+                self._turns.notify_all()
+            if has_ended_itself:
+                # The sink raised what nobody catches, such as SystemExit: a library that takes itself for the program.
+                self._say_it_is_off("it ended its own thread")
+        with self._guard.watch(f"closing {self.sink.name}"):
+            self.sink.close()
+
+    def _follow_until_closed(self) -> None:
+        while not self._off:
+            last_turn = self._closing
+            with self._turns:
+                asked = self._asked
+            if self._follow():
+                with self._turns:
+                    self._done = max(self._done, asked)
+                    self._turns.notify_all()
+            if last_turn:
+                return
+            self._wake.wait(self._pause())
+            self._wake.clear()
+
+    def _pause(self) -> float:
+        doublings: int = 2 ** min(self._failures, _MOST_DOUBLINGS)
+        pause = min(self._interval_s * doublings, self._longest_pause_s)
+        is_urgent = time.monotonic() < self._urgent_until
+        return min(pause, _URGENT_PAUSE_S) if is_urgent else pause
+
+    def _follow(self) -> bool:
+        """Hand over everything that is in the file; False where the sink failed."""
+        handed = is_away = False
+        with self._guard.watch(f"writing to {self.sink.name}"):
+            try:
+                self._hand_over()
+                handed = True
+            except OSError:
+                is_away = True
+                raise
+        if handed:
+            self._failures = self._faults = 0
+            return True
+        self._failures += 1
+        self._faults += not is_away
+        if self._optional and self._faults >= _GIVE_UP_AFTER:
+            self._off = True
+            self._say_it_is_off(f"it failed {self._failures} times in a row")
+        return False
+
+    def _say_it_is_off(self, why: str) -> None:
+        with self._guard.watch(f"switching {self.sink.name} off"):
+            self._on_off(self.sink.name, why)
+
+    def _hand_over(self) -> None:
+        if self._cursor is None:
+            self._cursor = Cursor(self._start_at())
+        while True:
+            try:
+                chunk = self._read(self._cursor)
+            except FileNotFoundError:
+                return
+            if chunk.records:
+                self.sink.write(chunk.records)
+            if chunk.next_offset == self._cursor.offset and not chunk.replaced:
+                self._cursor = chunk.cursor
+                if self._caught_up is not None:
+                    self._caught_up()
+                return
+            self._cursor = chunk.cursor
+
+    def _read(self, cursor: Cursor) -> Chunk:
+        """Read on; where a line is no record, look again for a while.
+
+        After a sync that failed the kernel may show nothing where records stood, until they are written again.
+        """
+        chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
+        while chunk.bad_count and self._patience_s > 0.0:
+            time.sleep(_LOOK_AGAIN_S)
+            self._patience_s -= _LOOK_AGAIN_S
+            chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
+        return chunk

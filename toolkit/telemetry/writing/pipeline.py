@@ -1,0 +1,636 @@
+"""One session of a run at work: where its records go, and the threads that take them there."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.core.clock import Clock
+from toolkit.core.guard import Guard, describe_error
+from toolkit.core.joining import join_thread
+from toolkit.core.sink import DeliveringSink, Sink
+from toolkit.diagnostics.finding import Finding
+from toolkit.diagnostics.policy import policy_from
+from toolkit.diagnostics.rank_files import RankFiles
+from toolkit.mirrors.csv_mirror import CsvMirror
+from toolkit.mirrors.findings import FindingsSink, fields_of
+from toolkit.privacy.masking import mask_secrets
+from toolkit.runfolder.codec import decode
+from toolkit.runfolder.csv_table import ALL
+from toolkit.runfolder.journal import (
+    SEGMENT_BYTES,
+    Journal,
+    journals_in,
+    shared_memory_folders,
+)
+from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.layout import METRICS_JSONL, ONE_LOGGER_FILE, TENSORBOARD
+from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
+from toolkit.runfolder.process import is_in_container
+from toolkit.runfolder.reader import last_record
+from toolkit.runfolder.records import ERROR, FINDING, LOST
+from toolkit.runfolder.repair import Homeless, recover_killed, table_form
+from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.records.device_scalars import PendingScalar
+from toolkit.telemetry.records.record_queue import Intake
+from toolkit.telemetry.writing.mirror import Mirror
+from toolkit.telemetry.writing.record_file import RecordFile
+from toolkit.telemetry.writing.session_folder import RunHome
+from toolkit.telemetry.writing.writer import Syncer, Writer
+from toolkit.telemetry.writing.writer_lock import WriterLock
+
+if TYPE_CHECKING:
+    from toolkit.mirrors.messages.sink import MessageSink
+
+_MIRROR_INTERVAL_S = 0.5
+_ROOM_FOR_THE_END_BYTES = 2 * 1024 * 1024
+
+
+class Recorder:
+    """Takes records from any thread and gets them to the run folder and its mirrors."""
+
+    def __init__(
+        self, home: RunHome, options: TelemetryOptions, *, sinks: Sequence[Sink], clock: Clock, guard: Guard
+    ) -> None:
+        self.home = home
+        self.guard = guard
+        self.session_started = clock.monotonic()
+        self.manifest = home.manifest
+        self._options = options
+        self._clock = clock
+        queue_max_bytes = int(options.queue_max_mb * 1024 * 1024)
+        self._owner = Owner(
+            run_id=home.manifest.run_id,
+            session=home.session.session,
+            started=home.session.started,
+            rank=home.rank,
+        )
+        self._journal = Journal.create(
+            _places_for_journal(options.journal, home.folder),
+            home.record_file,
+            self._owner,
+            max_bytes=queue_max_bytes,
+            reserve_bytes=queue_max_bytes + _ROOM_FOR_THE_END_BYTES,
+        )
+        self.manifest = self.manifest.with_latest(
+            journal=self._journal_name(),
+            perf_tag=options.perf_tags,
+            session_tag=options.session_tag or home.manifest.run_id,
+        )
+        self.intake = Intake(
+            self._journal,
+            first_seq=home.first_seq,
+            awaits_start=True,
+            session=home.session.session,
+            rank=home.rank,
+            # A journal that grows is part of the memory that records may take; as small as it always is, it is not.
+            queue_max_bytes=max(0, queue_max_bytes - self._journal.capacity + 2 * SEGMENT_BYTES),
+            wake=lambda: self._writer.wake(),
+        )
+        self._file = RecordFile(home.record_file, file_mode=home.modes.file, folder_mode=home.modes.folder)
+        if home.left_behind:
+            self._file.take(home.left_behind)
+        self._lock = WriterLock(home.record_file, on_conflict=self._say_another_writes)
+        self._writer = Writer(
+            self.intake,
+            self._file,
+            self._lock,
+            guard=guard,
+            flush_interval=options.flush_interval,
+            elapsed=self.elapsed,
+            on_gone=self._go_on_after_loss,
+            on_spoilt=self._say_record_is_spoilt,
+        )
+        self._syncer = Syncer(self._writer, guard=guard, interval_s=options.sync_interval)
+        self._manifest_writer = _ManifestWriter(home.folder, mode=home.modes.file, guard=guard)
+        self.ask_for: Callable[[str, str], None] = _ask_nobody
+        """Called with an action and an id where a finding asks for something."""
+        self.on_incident: Callable[[], None] = _nothing
+        """Called where something new is found wrong."""
+        self.undelivered = 0
+        """Spans that collectors have not taken by the end of the run."""
+        self.usage_reports: str | None = None
+        """What the start record says of usage reports; None where none are asked for."""
+        self._findings: tuple[FindingsSink, Mirror] | None = None
+        self._messages: tuple[MessageSink, Mirror] | None = None
+        self._mirrors = self._make_mirrors(sinks)
+
+    def start(self) -> None:
+        """Start the threads, the most needed first: a machine may refuse some of them, or all."""
+        if self._journal.path is None:
+            trouble = "neither shared memory nor the run folder took one: a kill may cost the last moments"
+            self.guard.report("making a journal", OSError(trouble))
+        elif self._options.journal == "shm" and self._journal.path.parent == self.home.folder:
+            trouble = "telemetry.journal is shm, and there is no shared memory that takes one: it is in the run folder"
+            self.guard.report("making a journal", OSError(trouble))
+        starts = [self._writer.start]
+        if self.home.rank == 0:
+            self._manifest_writer.put(self.manifest)
+            starts.append(self._manifest_writer.start)
+        starts += [self._syncer.start, *(mirror.start for mirror in self._all_mirrors())]
+        if self._messages is not None:
+            starts.append(self._messages[0].start)
+        for start in starts:
+            with self.guard.watch("starting a thread"):
+                start()
+
+    def elapsed(self) -> float:
+        """Seconds since the session began."""
+        return self._clock.monotonic() - self.session_started
+
+    def put(
+        self, event: str, fields: dict[str, Any], pending: dict[str, PendingScalar] | None = None
+    ) -> None:
+        """Take a record whose fields are plain, stamped with the time of this call."""
+        self.intake.put(event, self._clock.wall(), self.elapsed(), fields, pending)
+
+    def put_own_failure(self, doing: str, error: BaseException) -> None:
+        """Record a failure of telemetry itself: the guard tells of the first of each kind."""
+        about = {"doing": doing, "type": type(error).__name__, "message": describe_error(error)}
+        self.put(ERROR, {"source": "telemetry", **about})
+
+    def tell_finding(self, finding: Finding, more: Mapping[str, Any]) -> None:
+        """Tell of what a live run noticed by its clock; on other ranks as well, which have nobody to examine them."""
+        if self._findings is not None:
+            self._findings[0].tell_live(finding, more)
+        elif self._options.diagnostics is not False:
+            self.put(FINDING, {**fields_of(finding), **more})
+
+    def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
+        """Give a sign of life in run.json; it is written soon, and nobody waits for that."""
+        self.manifest = replace(
+            self.manifest.with_latest(lock=self._lock.held, journal=self._journal_name()),
+            heartbeat=Heartbeat(time=self._clock.wall(), seq=self.intake.last_seq, global_step=global_step),
+            summary={**summary, **(self._findings[0].open_by_severity() if self._findings else {})},
+            control=control,
+        )
+        self._manifest_writer.put(self.manifest)
+
+    def recover_abandoned(self) -> list[Homeless]:
+        """Write out what other runs of this user on this disk left in shared memory when they were killed.
+
+        Returns those of this log directory whose folder is not there any more; their journals are kept.
+        """
+        homeless: list[Homeless] = []
+        for folder in shared_memory_folders():
+            for path in journals_in(folder):
+                with self.guard.watch("recovering a killed run"):
+                    found = recover_killed(path, self.home.folder)
+                    if found is not None and found.folder.parent == self.home.folder.parent.resolve():
+                        homeless.append(found)
+        return homeless
+
+    @property
+    def waits_for_no_disk(self) -> bool:
+        """Whether the journal is in shared memory, so that `keep_journal` waits for no disk."""
+        return self._journal.path is not None and self._journal.path.parent in shared_memory_folders()
+
+    def keep_journal(self) -> None:
+        """Look whether the journal is still there, and go on in another one where it is not.
+
+        Whoever cleans up shared memory when a user logs out, or a job ends, does not know that this run goes on.
+        """
+        journal = self._journal
+        if journal.is_closed:
+            return
+        if journal.path is None:
+            why = "there was none"
+        elif not journal.is_in_place:
+            why = f"{journal.path} was removed"
+        elif journal.trouble is not None:
+            why = f"{journal.path} took no more lines ({journal.trouble})"
+        else:
+            journal.lock_again()
+            return
+        spare = journal.spare(
+            _places_for_journal(self._options.journal, self.home.folder), self.home.record_file, self._owner
+        )
+        if spare is None or not journal.move_to(spare, self.intake.lock):
+            if spare is not None:
+                spare.close(remove=True)
+            if journal.path is not None:
+                trouble = f"{why}, and no other could be made: a kill may cost the last moments"
+                self.guard.report("keeping the journal", OSError(trouble))
+            return
+        if self.home.rank == 0:
+            self._manifest_writer.put(self.manifest.with_latest(journal=self._journal_name()))
+        self.guard.report("keeping the journal", OSError(f"{why}; the run goes on in {journal.path}"))
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there.
+
+        Not for a mirror whose network or disk has been away for a while.
+        """
+        deadline = time.monotonic() + timeout_s
+        self.wait_for_devices(timeout_s)
+        done = self._writer.flush(max(0.0, deadline - time.monotonic()))
+        # Half of the time at most: a resumed run may still be examining its earlier sessions, and the table waits.
+        self.conclude_findings(max(0.0, deadline - time.monotonic()) / 2, is_end=False)
+        for mirror in self._mirrors:
+            if not mirror.is_away:
+                done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
+        return done
+
+    def conclude_findings(self, timeout_s: float, *, is_end: bool = True) -> None:
+        """Have everything logged so far examined, at most for `timeout_s`, so that what is wrong stands in the records.
+
+        At the end of a run the last word is put on what is still open.
+        """
+        if self._findings is None:
+            return
+        sink, mirror = self._findings
+        deadline = time.monotonic() + timeout_s
+        if is_end:
+            sink.in_a_hurry = True
+            self._writer.flush(max(0.0, deadline - time.monotonic()))
+        is_done = mirror.flush(max(0.0, deadline - time.monotonic()))
+        if is_end and is_done:
+            sink.conclude()
+        # What was found has to reach the file as well.
+        self._writer.flush(max(0.0, deadline - time.monotonic()))
+
+    def conclude_messages(
+        self, *, status: str, reason: str, failure: dict[str, Any] | None, timeout_s: float
+    ) -> None:
+        """Have the end told to whoever wants to know, and wait for that at most `timeout_s`."""
+        if self._messages is None:
+            return
+        sink, mirror = self._messages
+        deadline = time.monotonic() + timeout_s
+        # The last steps and findings come through the file; a disk that hangs leaves time for the message.
+        self._writer.flush(timeout_s / 4)
+        mirror.flush(timeout_s / 4)
+        left_s = max(0.0, deadline - time.monotonic())
+        sink.conclude(
+            status=status, reason=reason, failure=failure, elapsed_s=self.elapsed(), timeout_s=left_s
+        )
+
+    def conclude_exports(self, timeout_s: float) -> None:
+        """Have what is left delivered to collectors, at most `timeout_s`, and say how much was not.
+
+        A run that has ended sends nothing more: what is counted here stays in the record file alone.
+        """
+        exports = [mirror for mirror in self._mirrors if isinstance(mirror.sink, DeliveringSink)]
+        deadline = time.monotonic() + timeout_s
+        if exports:
+            self._writer.flush(timeout_s / 4)
+        for mirror in exports:
+            assert isinstance(mirror.sink, DeliveringSink)
+            has_all = mirror.flush(max(0.0, deadline - time.monotonic()))
+            undelivered = 0 if has_all else mirror.give_up(timeout_s / 4)
+            undelivered += mirror.sink.refused
+            if undelivered:
+                self.undelivered += undelivered
+                self.guard.report(
+                    f"delivering to {mirror.sink.name}",
+                    OSError(f"{undelivered} spans did not arrive there; {METRICS_JSONL} has them"),
+                )
+
+    def give_up_messages(self) -> None:
+        """Wait for no message any more: somebody does not want to wait for a chat."""
+        if self._messages is not None:
+            self._messages[0].close()
+
+    def wait_for_devices(self, timeout_s: float) -> None:
+        """Wait until values that were still being computed have arrived, at most `timeout_s`.
+
+        A loop runs ahead of its device, so at its end the last values are usually some milliseconds away.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.intake.is_waiting and time.monotonic() < deadline:
+            self.intake.settle(self.elapsed())
+            time.sleep(0.001)
+
+    def sync(self, timeout_s: float) -> bool:
+        """Flush the records, and force them onto the disk; False where either failed or was not done in time."""
+        self.wait_for_devices(timeout_s / 2)
+        return self._writer.flush(timeout_s / 2) and self._writer.sync()
+
+    def close(self, *, status: str, reason: str, deadline: float) -> list[str]:
+        """Write what is left before `deadline`, by the monotonic clock; return what could not be done, in words."""
+        reason = mask_secrets(reason)
+        left_undone = []
+        self.intake.await_no_start()
+        self.intake.settle(self.elapsed(), give_up=True)
+        self.intake.say_what_was_dropped(self._clock.wall(), self.elapsed())
+        self._syncer.close()
+        # A little is left for the mirrors and run.json, which a disk that takes no records may still take.
+        written = self._writer.close(
+            max(0.1, deadline - time.monotonic() - 0.05 * self._options.close_timeout)
+        )
+        if not written:
+            self._keep_what_is_in_memory()
+            where = f"; `telemetry repair {self.home.folder}` writes them" if self._journal.path else ""
+            left_undone.append(
+                f"the disk did not take the last records ({self._writer.trouble or 'no answer'}){where}"
+            )
+        if self.home.rank == 0:
+            self.manifest = self.manifest.with_latest(
+                ended=self._clock.wall(),
+                status=status,
+                reason=reason if written else f"{reason}; closed_incomplete",
+                journal=None if written else self._journal_name(),
+                lock=None,
+            )
+            self._manifest_writer.put(self.manifest)
+            # Before the mirrors: one that is slow may have somebody lose their patience.
+            if not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
+                left_undone.append("run.json could not be written in time")
+        for mirror in self._all_mirrors():
+            if not mirror.close(max(0.1, deadline - time.monotonic())):
+                left_undone.append(f"{mirror.sink.name} did not take everything in time")
+        if not self._writer.is_stuck:
+            # Else the locks stay until the process ends: no other may write what this disk may still be writing.
+            self._journal.close(remove=written)
+            self._lock.close()
+        return left_undone
+
+    def _journal_name(self) -> str | None:
+        return None if self._journal.path is None else str(self._journal.path)
+
+    def _keep_what_is_in_memory(self) -> None:
+        """Move what neither the disk nor the journal had room for into the journal, where repair finds it."""
+        self._journal.open_reserve()
+        left = self.intake.unwritten_in_memory
+        while left:
+            self.intake.take_batch()
+            before, left = left, self.intake.unwritten_in_memory
+            if left == before:
+                return
+
+    def after_fork_in_child(self) -> None:
+        """Forget what belongs to the parent; nothing of it is written, flushed or closed here."""
+        self.intake.after_fork_in_child()
+        self._journal.forget()
+        self._lock.forget()
+
+    def _make_mirrors(self, sinks: Sequence[Sink]) -> list[Mirror]:
+        if self.home.rank != 0:
+            return []
+        options, home = self._options, self.home
+        session_start = _size_of(home.record_file)
+        mirrors = []
+        # Each fails alone: a run without its table is a run all the same.
+        if options.csv:
+            with self.guard.watch("setting up metrics.csv"):
+                form = table_form(home.folder, ALL if options.csv == ALL else None)
+                self.manifest = replace(self.manifest, table=form)
+                table = CsvMirror(home.folder, mode=home.modes.file, form=form)
+                mirrors.append(self._mirror(table, table.start_at, optional=False))
+        exporters: list[Sink] = []
+        with self.guard.watch("setting up the exporters"):
+            exporters = _exporters(home, options)
+        for sink in [*exporters, *sinks]:
+            with self.guard.watch("setting up a mirror"):
+                mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
+        if options.diagnostics is not False:
+            with self.guard.watch("setting up the diagnostics"):
+                self._findings = self._make_findings()
+        with self.guard.watch("setting up messages"):
+            mirrors += self._make_messages(session_start)
+        with self.guard.watch("setting up usage reports"):
+            mirrors += self._make_usage_reports(session_start)
+        return mirrors
+
+    def _make_findings(self) -> tuple[FindingsSink, Mirror]:
+        options = self._options
+        policy = policy_from(options.diagnostics, options.on_finding)
+        self.manifest = replace(self.manifest, diagnostics=dict(policy.severities))
+        watcher = FindingsSink(
+            policy,
+            session=self.home.session.session,
+            put=self.put,
+            ask=lambda action, request_id: self.ask_for(action, request_id),
+            on_news=lambda: self.on_incident(),
+            guard=self.guard,
+            ranks=self._rank_files(),
+        )
+        return watcher, self._mirror(watcher, lambda: 0, optional=True, caught_up=watcher.caught_up)
+
+    def _rank_files(self) -> RankFiles | None:
+        if self._options.ranks != "all":
+            return None
+        return RankFiles(self.home.folder, session=self.home.session.session)
+
+    def _make_messages(self, session_start: int) -> list[Mirror]:
+        receivers = self._options.message_options
+        if not receivers or not self._options.may_send:
+            return []
+        # Imported for those who want messages: the rest pay nothing for it.
+        from toolkit.mirrors.messages.sink import MessageSink
+
+        home = self.home
+        sink = MessageSink(
+            receivers,
+            run_name=home.manifest.display_name,
+            run_id=home.manifest.run_id,
+            folder=home.folder.name,
+            session=home.session.session,
+            record_file=home.record_file,
+            session_start=session_start,
+            put=self.put,
+            guard=self.guard,
+        )
+        mirror = self._mirror(sink, lambda: session_start, optional=True)
+        self._messages = sink, mirror
+        return [mirror]
+
+    def _make_usage_reports(self, session_start: int) -> list[Mirror]:
+        if not self._options.usage_options.enabled:
+            return []
+        # Imported for those who ask for them.
+        from toolkit.mirrors.usage.consent import state_of
+
+        self.usage_reports = state_of(self._options, os.environ)
+        if not self._options.may_send:
+            return []
+        from toolkit.mirrors.usage.sink import usage_sink
+
+        sink = usage_sink(self._options, session=self.home.session.session, guard=self.guard)
+        return [] if sink is None else [self._mirror(sink, lambda: session_start, optional=True)]
+
+    def _all_mirrors(self) -> list[Mirror]:
+        return self._mirrors if self._findings is None else [*self._mirrors, self._findings[1]]
+
+    def _mirror(
+        self,
+        sink: Sink,
+        start_at: Callable[[], int],
+        *,
+        optional: bool,
+        caught_up: Callable[[], None] | None = None,
+    ) -> Mirror:
+        return Mirror(
+            sink,
+            self.home.record_file,
+            start_at=start_at,
+            guard=self.guard,
+            interval_s=_MIRROR_INTERVAL_S,
+            optional=optional,
+            on_off=self._say_mirror_is_off,
+            caught_up=caught_up,
+        )
+
+    def _say_mirror_is_off(self, name: str, why: str) -> None:
+        self.put(
+            ERROR, {"source": "telemetry", "doing": f"writing to {name}", "message": f"{name} is off: {why}"}
+        )
+
+    def _say_another_writes(self) -> None:
+        """Say that another process has the record file locked, which a session does that writes it."""
+        trouble = f"another process has {self.home.record_file.name} locked and may be writing this run too"
+        self.guard.report("locking the record file", OSError(trouble))
+
+    def _say_record_is_spoilt(self, line: bytes) -> None:
+        """Say which record cannot be read any more, since another process appended half a line right before it."""
+        seq = decode(line)["seq"]
+        why = "another process appended half a line to the record file"
+        self.put(LOST, {"records": 1, "reason": why, "from_seq": seq, "to_seq": seq})
+
+    def _go_on_after_loss(self, last_line: bytes) -> None:
+        """Say which records went with a file that was removed; those that are in the file now were not lost."""
+        if self.home.rank == 0:
+            # The folder may be a new one, and what is in it belongs to this run.
+            self._manifest_writer.put(self.manifest)
+        if not last_line:
+            return
+        last = decode(last_line)["seq"]
+        there = last_record(self.home.record_file)
+        first = 0 if there is None else there["seq"] + 1
+        if first <= last:
+            why = "the record file was removed or replaced while the run was writing it"
+            self.put(LOST, {"records": last - first + 1, "reason": why, "from_seq": first, "to_seq": last})
+
+
+class _ManifestWriter:
+    """Writes run.json on a thread of its own, so that a disk that does not answer holds up nobody."""
+
+    def __init__(self, folder: Path, *, mode: int, guard: Guard) -> None:
+        self._folder = folder
+        self._mode = mode
+        self._guard = guard
+        self._newest: deque[Manifest] = deque(maxlen=1)
+        self._closing = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry-manifest", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, manifest: Manifest) -> None:
+        """Have `manifest` written; one that still waits is superseded."""
+        self._newest.append(manifest)
+        self._wake.set()
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits and stop; False where the disk did not take it in time."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.ident is None:
+            self._run()
+            return True
+        join_thread(self._thread, timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            is_last = self._closing
+            if self._newest:
+                manifest = self._newest.popleft()
+                with self._guard.watch("writing run.json"):
+                    # Synced each time: of a file that was renamed into its place and not synced, a power cut may leave
+                    # an empty one, and a run without its manifest is not found again by who wants to go on with it.
+                    write_manifest(self._folder, manifest, mode=self._mode, durable=True)
+            if is_last:
+                return
+
+
+def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
+    """Return the mirrors that the options ask for; what they need is imported for those who ask for it."""
+    found: list[Sink] = []
+    span_filter = None
+    if options.export_spans:
+        from toolkit.mirrors.shared.span_filter import span_filter_from
+
+        span_filter = span_filter_from(options.export_spans)
+    if options.tensorboard:
+        from toolkit.mirrors.tensorboard import TensorBoardExporter
+
+        folder = home.folder / TENSORBOARD
+        if options.tensorboard_dir:
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(home.session.started))
+            folder = Path(options.tensorboard_dir).expanduser().absolute() / f"{home.folder.name}_{stamp}"
+        found.append(TensorBoardExporter(folder, run_folder=home.folder))
+    if options.wandb:
+        from toolkit.mirrors.wandb import WandbExporter
+
+        found.append(
+            WandbExporter(
+                home.folder,
+                project=options.wandb_project or options.project or "ai-toolkit",
+                run_name=options.wandb_run_name or home.manifest.display_name,
+                run_id=home.manifest.run_id,
+                mode=options.wandb_mode,
+                span_filter=span_filter,
+            )
+        )
+    if options.one_logger_file:
+        from toolkit.mirrors.one_logger_file import OneLoggerFileExporter
+
+        path = home.folder / ONE_LOGGER_FILE
+        if isinstance(options.one_logger_file, str):
+            path = Path(options.one_logger_file).expanduser()
+        found.append(
+            OneLoggerFileExporter(
+                path, run_id=home.manifest.run_id, span_filter=span_filter, mode=home.modes.file
+            )
+        )
+    if options.otlp and "otlp" not in options.not_sent:
+        from toolkit.mirrors.otlp.exporter import OtlpExporter
+
+        found.append(
+            OtlpExporter(
+                options.otlp,
+                service_name=home.manifest.display_name,
+                run_id=home.manifest.run_id,
+                resource={
+                    "run.session": home.session.session,
+                    "perf_tag": options.perf_tags,
+                    "session_tag": options.session_tag or home.manifest.run_id,
+                },
+                span_filter=span_filter,
+                protocol=options.otlp_protocol,
+            )
+        )
+    return found
+
+
+def _places_for_journal(wanted: str, run_folder: Path) -> list[Path]:
+    """Return the folders to try for a journal, the first choice first."""
+    # Shared memory of a container ends with it, and so would the records that a kill of all of it leaves there.
+    is_in_folder = wanted == "folder" or (wanted == "auto" and is_in_container())
+    return [run_folder, *shared_memory_folders()] if is_in_folder else [*shared_memory_folders(), run_folder]
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+def _ask_nobody(action: str, request_id: str) -> None:
+    """The run obeys nobody."""
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

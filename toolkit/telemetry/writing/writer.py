@@ -1,0 +1,261 @@
+"""The thread that takes records from the journal to the record file."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+
+from toolkit.core.guard import Guard, describe_error
+from toolkit.core.joining import join_thread
+from toolkit.core.script_interrupts import pass_on_interrupt
+from toolkit.telemetry.records.record_queue import Intake
+from toolkit.telemetry.writing.record_file import RecordFile
+from toolkit.telemetry.writing.writer_lock import WriterLock
+
+_RETRY_S = 0.2
+"""How soon a disk that took nothing is tried again: space that comes back should be used at once."""
+
+_DESCRIPTOR_IS_DEAD = frozenset(
+    {errno.ESTALE, errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EBADF, errno.ENXIO, errno.ENODEV}
+)
+"""Answers after which the same file, opened anew, may be well: its server has come back, or its disk."""
+
+_LOOK_S = 1.0
+"""How often it is looked whether the file is still in its place."""
+
+
+class _Bell:
+    """Wakes a thread, and can be rung from anywhere.
+
+    `threading.Event` cannot: an exception that a signal handler raises while its lock is being taken leaves that lock
+    held for ever. Here one lock is all there is, and letting go of it is a single step.
+    """
+
+    def __init__(self) -> None:
+        self._silence = threading.Lock()
+        self._silence.acquire()
+
+    def ring(self) -> None:
+        """Wake whoever waits, or will wait next."""
+        try:
+            self._silence.release()
+        except RuntimeError as error:
+            # It rings already.
+            pass_on_interrupt(error)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it rings, at most `timeout_s`."""
+        self._silence.acquire(timeout=timeout_s)
+
+
+class Writer:
+    """Moves batches from the intake to the record file, about every `flush_interval` seconds.
+
+    `on_gone` is given the last line of a file that was removed or replaced under us, once writing goes on in another;
+    `on_spoilt` a line that another process made unreadable by appending half a line of its own.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        file: RecordFile,
+        lock: WriterLock,
+        *,
+        guard: Guard,
+        flush_interval: float,
+        elapsed: Callable[[], float],
+        on_gone: Callable[[bytes], None],
+        on_spoilt: Callable[[bytes], None],
+    ) -> None:
+        self.trouble: str | None = None
+        """Why the disk takes no records now, or None while it does."""
+        self.sync_failures = 0
+        self._intake = intake
+        self._file = file
+        self._lock = lock
+        self._guard = guard
+        self._flush_interval = flush_interval
+        self._elapsed = elapsed
+        self._on_gone = on_gone
+        self._on_spoilt = on_spoilt
+        self._others_told = False
+        self._bell = _Bell()
+        self._closing = False
+        self._deadline = 0.0
+        self._flush_asked = 0
+        self._flush_done = 0
+        self._turns = threading.Condition()
+        self._looked_at = time.monotonic()
+        self._sync_failed = False
+        self._thread = threading.Thread(target=self._run, name="telemetry-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Write soon: there is a lot."""
+        self._bell.ring()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was taken before this call is in the record file; False where that took too long."""
+        if self._thread.ident is None:
+            return False
+        with self._turns:
+            self._flush_asked += 1
+            wanted = self._flush_asked
+            self._bell.ring()
+            return self._turns.wait_for(lambda: self._flush_done >= wanted, timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what is left and stop; False where the disk did not take it in time."""
+        self._deadline = time.monotonic() + timeout_s - 2 * _RETRY_S
+        self._closing = True
+        self._bell.ring()
+        if self._thread.ident is None:
+            # The system refused a thread when the run began. It may grant one now; else this one has to do.
+            try:
+                self._thread.start()
+            except RuntimeError:
+                self._run()
+                return self._drained()
+        join_thread(self._thread, timeout_s)
+        return not self._thread.is_alive() and self._drained()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether, after `close`, the disk still holds the thread: what it was writing may yet arrive."""
+        return self._thread.is_alive()
+
+    def sync(self) -> bool:
+        """Force the records onto the disk; say whether those in the record file now are there for good."""
+        if self._sync_failed:
+            # The next sync could say yes to bytes that the kernel has thrown away: first they are written again.
+            return False
+        try:
+            return self._file.sync()
+        except OSError as error:
+            self._note_failed_sync(error)
+            return False
+
+    def _note_failed_sync(self, error: OSError) -> None:
+        self._sync_failed = True
+        self.sync_failures += 1
+        self._guard.report("syncing the records", error)
+        self._bell.ring()
+
+    def _run(self) -> None:
+        while True:
+            is_last = self._closing
+            with self._guard.watch("writing records"):
+                self._turn()
+            if is_last and (self._drained() or time.monotonic() > self._deadline):
+                with self._guard.watch("closing the record file"):
+                    self._finish()
+                return
+            self._bell.wait(_RETRY_S if self.trouble else self._flush_interval)
+
+    def _drained(self) -> bool:
+        return self._intake.is_empty and not self._file.has_rest
+
+    def _turn(self) -> None:
+        with self._turns:
+            asked = self._flush_asked
+        self._intake.settle(self._elapsed())
+        try:
+            self._look_at_the_file()
+            if self._sync_failed:
+                self._write_unsynced_again()
+            while True:
+                if self._file.has_rest:
+                    self._file.write()
+                    self._intake.batch_written()
+                    self._look_for_others()
+                batch = self._intake.take_batch()
+                if batch is None:
+                    break
+                self._file.take(batch)
+        except OSError as error:
+            if self.trouble is None:
+                self._guard.report("writing records", error)
+            self.trouble = describe_error(error)
+            if error.errno in _DESCRIPTOR_IS_DEAD:
+                self._file.close()
+            return
+        self.trouble = None
+        if asked > self._flush_done:
+            with self._turns:
+                self._flush_done = asked
+                self._turns.notify_all()
+
+    def _finish(self) -> None:
+        try:
+            if not self.trouble:
+                self.sync()
+                if self._sync_failed:
+                    self._turn()
+                    self.sync()
+        finally:
+            self._file.close()
+
+    def _look_at_the_file(self) -> None:
+        now = time.monotonic()
+        if self._file.is_open and not self._sync_failed and not self._file.is_cut():
+            if not self.trouble and now - self._looked_at < _LOOK_S:
+                return
+            self._looked_at = now
+            if self._file.is_in_place():
+                self._lock.keep()
+                return
+        # Writing to a removed file goes on without an error for ever, and into nothing.
+        self._file.make_folder_again()
+        if self._file.open():
+            self._on_gone(self._file.last_line_written())
+        self._lock.keep()
+
+    def _look_for_others(self) -> None:
+        """Say what another process that writes to the record file has done to it."""
+        if self._file.bytes_of_others and not self._others_told:
+            self._others_told = True
+            message = f"another process appended to {self._file.path.name} while this run was writing it"
+            self._guard.report("writing records", OSError(message))
+        while self._file.spoilt:
+            self._on_spoilt(self._file.spoilt.popleft())
+
+    def _write_unsynced_again(self) -> None:
+        self._sync_failed = False
+        try:
+            no_longer_held = self._file.write_unsynced_again()
+        except OSError:
+            self._sync_failed = True
+            raise
+        if no_longer_held:
+            message = f"{no_longer_held} bytes were not synced and are no longer in memory; they may be lost"
+            self._guard.report("writing again what was not synced", OSError(message))
+
+
+class Syncer:
+    """The thread that forces records onto the disk now and then; a disk that takes long over it holds up only this."""
+
+    def __init__(self, writer: Writer, *, guard: Guard, interval_s: float) -> None:
+        self._writer = writer
+        self._guard = guard
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry-sync", daemon=True)
+
+    def start(self) -> None:
+        """Begin, unless syncing is left to the kernel."""
+        if self._interval_s > 0:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ask the thread to end; it is not waited for, since a disk may hold it."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            with self._guard.watch("syncing the records"):
+                self._writer.sync()
