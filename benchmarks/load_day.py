@@ -65,7 +65,7 @@ class Day:
         run = self.log._run
         assert run is not None
         # Their threads go by the real clock, in which this day has a minute.
-        run.keeper.close(5.0)
+        run.periodic.close(5.0)
         run._watchman.close(5.0)
         assert run._sampling is not None
         run._sampling.stop(5.0)
@@ -101,7 +101,7 @@ class Day:
                 log.log_checkpoint(step, self.checkpoint)
             if number == steps // 2:
                 self._ask_for_another_interval()
-            run.keeper.tick()
+            run.periodic.tick()
             run._watchman.tick()
             self.step += 1
 

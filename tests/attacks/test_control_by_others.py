@@ -37,8 +37,8 @@ def run(tmp_path):
 
 def look(log):
     """Have the run look at its control file twice, for what may be half written is refused by the second look."""
-    log._steering.poll()
-    log._steering.poll()
+    log._rank_control.poll()
+    log._rank_control.poll()
     log.log_step(next(_steps), train_loss=1.0)
 
 
@@ -310,7 +310,7 @@ def test_a_storm_of_requests_changes_the_run_a_few_times_and_never_slows_it(run,
     longest = 0.0
     for number in range(count):
         plant(control, {"id": f"s{number}", "timestamp": time.time(), "log_every": 5 + number % 100})
-        run._steering.poll()
+        run._rank_control.poll()
         began = time.perf_counter()
         run.log_step(next(_steps), train_loss=1.0)
         longest = max(longest, time.perf_counter() - began)

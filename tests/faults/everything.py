@@ -79,6 +79,6 @@ def _call_decorators(log: TelemetryLogger) -> None:
 def keep_house(log: TelemetryLogger) -> None:
     """Do what the threads of ours would do within the next seconds."""
     if log._run is not None:
-        for chore in log._run.keeper._chores:
-            with log.guard.watch(chore.doing):
-                chore.do()
+        for task in log._run.periodic._tasks:
+            with log.guard.catch(task.doing):
+                task.do()

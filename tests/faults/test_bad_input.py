@@ -64,7 +64,7 @@ def _log_again(self):
 
 
 def _take_the_lock(self):
-    with LIVE[0]._run.recorder.intake.lock:
+    with LIVE[0]._run.pipeline.record_queue.lock:
         return 1.0
 
 
@@ -403,7 +403,7 @@ def test_a_bug_while_the_run_is_set_up_leaves_a_logger_that_does_nothing(tmp_pat
     def bug(*_, **__):
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr("toolkit.telemetry.live_run.SpanBook", bug)
+    monkeypatch.setattr("toolkit.telemetry.live_run.SpanRecorder", bug)
     log = TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False)
     log.log_step(1, train_loss=0.5)
     with log.span("forward"), log.profile_block("block"):

@@ -19,7 +19,8 @@ from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.process import is_in_container, pid_namespace
 from toolkit.runfolder.repair import is_being_written, repair_run
 from toolkit.runfolder.status import work_out_status
-from toolkit.telemetry import TelemetryLogger, run_home
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.writing import session_folder
 
 pytestmark = [
     pytest.mark.root,
@@ -73,7 +74,7 @@ def test_outside_of_a_container_the_journal_is_in_shared_memory(tmp_path):
     if is_in_container():
         pytest.skip("this is a container")
     with TelemetryLogger("run", log_dir=tmp_path, system=False) as log:
-        journal = log._run.recorder._journal.path
+        journal = log._run.pipeline._journal.path
 
     assert journal.parent in shared_memory_folders()
 
@@ -99,7 +100,7 @@ def test_a_run_in_a_container_is_neither_called_lost_nor_resumed_from_outside_wh
 
     # Whatever run.json says of its process, as an old one would: who holds the lock is writing. Stopped, so that it
     # does not write its own run.json meanwhile.
-    monkeypatch.setattr(run_home, "_WAIT_FOR_OTHERS_S", 0.1)
+    monkeypatch.setattr(session_folder, "_WAIT_FOR_OTHERS_S", 0.1)
     (inside,) = psutil.Process(child.process.pid).children()
     inside.suspend()
     for changes in (

@@ -16,7 +16,8 @@ from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
 from toolkit.runfolder.journal import Journal, journals_in, remove_unbegun
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry import TelemetryLogger, record_file
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.writing import record_file
 from toolkit.telemetry.writing.record_file import RecordFile
 
 

@@ -82,7 +82,7 @@ log.log_step(0, train_loss=1.0)
 holds, may_go_on = threading.Event(), threading.Event()
 
 def hold():
-    with log._run.recorder.intake.lock:
+    with log._run.pipeline.record_queue.lock:
         holds.set()
         may_go_on.wait()
 

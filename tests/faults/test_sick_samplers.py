@@ -68,14 +68,14 @@ def sampled(sickness):
     sampler = NvmlSampler(guard=guard, environ={})
     values = {}
     for _ in range(2):
-        with guard.watch("sampling"):
+        with guard.catch("sampling"):
             try:
                 values = dict(sampler.sample())
             except NothingToSample:
                 values = {"nothing": 1}
-    with guard.watch("describing"):
+    with guard.catch("describing"):
         _nvidia_accelerators()
-    with guard.watch("closing"):
+    with guard.catch("closing"):
         sampler.close()
     return values, guard.total
 

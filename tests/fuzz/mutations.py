@@ -59,10 +59,10 @@ def _glue_to_a_torn_line() -> None:
 def _number_from_the_start() -> None:
     from dataclasses import replace
 
-    from toolkit.telemetry.writing import session_folder as run_home
+    from toolkit.telemetry.writing import session_folder
 
-    real = run_home._new_session_of
-    run_home._new_session_of = lambda *given: replace(real(*given), first_seq=0, missing=None)
+    real = session_folder._new_session_of
+    session_folder._new_session_of = lambda *given: replace(real(*given), first_seq=0, missing=None)
 
 
 def _write_twice() -> None:

@@ -39,7 +39,7 @@ class Training:
         live = self.log._run
         assert live is not None, "the logger is not live"
         # Looking at the control file is then a call like others, and not a matter of time.
-        live.keeper.close(60.0)
+        live.periodic.close(60.0)
         self._live = live
         self.log.declare_action("save")
         self.log.declare_knob("lr", float, low=0.0, high=1.0)

@@ -12,7 +12,8 @@ from pathlib import Path
 from unittest import mock
 
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
-from toolkit.telemetry import TelemetryLogger, environment
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.machine import environment
 from toolkit.core.clock import ManualClock
 
 CONFIG = {

@@ -13,7 +13,8 @@ from tests.lengths import longer
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.csv_table import CsvTable
 from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifest, write_manifest
-from toolkit.telemetry import TelemetryLogger, control_history, control_poller
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.control import history, poller
 from toolkit.telemetry.control.history import was_answered
 
 RECORDS = longer(20_000, 1_000_000)
@@ -111,8 +112,8 @@ def test_a_request_to_a_long_run_has_none_of_its_records_parsed(tmp_path, monkey
     line = b'{"event":"step","time":1.0,"seq":%d,"session":1,"global_step":%d,"train_loss":0.5}\n'
     path.write_bytes(b"".join(line % (seq, seq) for seq in range(20_000)))
     parsed = []
-    parse = control_history.parse_line
-    monkeypatch.setattr(control_history, "parse_line", lambda *place: parsed.append(place) or parse(*place))
+    parse = history.parse_line
+    monkeypatch.setattr(history, "parse_line", lambda *place: parsed.append(place) or parse(*place))
 
     assert not was_answered(path, "0123456789abcdef")
     assert parsed == []
@@ -122,7 +123,7 @@ def test_a_request_to_a_long_run_has_none_of_its_records_parsed(tmp_path, monkey
     assert was_answered(path, "0123456789abcdef")
     assert len(parsed) == 1
     # What the session itself has answered its poller knows: only earlier records are looked at.
-    monkeypatch.setattr(control_history, "read_block", None)
+    monkeypatch.setattr(history, "read_block", None)
     assert not was_answered(path, "0123456789abcdef", upto=0)
 
 
@@ -153,10 +154,10 @@ def test_a_run_that_was_begun_again_hundreds_of_times_can_still_be_read_and_gone
 
 
 def test_requests_that_come_for_days_are_not_all_remembered():
-    newest = control_poller._Newest()
-    for number in range(3 * control_poller._MAX_REMEMBERED):
+    newest = poller._Newest()
+    for number in range(3 * poller._MAX_REMEMBERED):
         newest.add(f"request-{number}")
 
-    assert f"request-{3 * control_poller._MAX_REMEMBERED - 1}" in newest
+    assert f"request-{3 * poller._MAX_REMEMBERED - 1}" in newest
     assert "request-0" not in newest
-    assert len(newest._texts) == control_poller._MAX_REMEMBERED
+    assert len(newest._texts) == poller._MAX_REMEMBERED

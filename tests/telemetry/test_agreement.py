@@ -14,7 +14,7 @@ import pytest
 import toolkit
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
-from toolkit.telemetry.control.consensus import MAX_ATTEMPTS, StepAgreement, process_group_store
+from toolkit.telemetry.control.consensus import MAX_ATTEMPTS, StepConsensus, process_group_store
 
 distributed = pytest.importorskip("torch.distributed")
 
@@ -23,7 +23,7 @@ def make_ranks(size, store=None, clock=None, **options):
     store = store or distributed.HashStore()
     clock = clock or ManualClock()
     return [
-        StepAgreement(store, rank, size, clock=clock, prefix="t", pause=clock.advance, **options)
+        StepConsensus(store, rank, size, clock=clock, prefix="t", pause=clock.advance, **options)
         for rank in range(size)
     ]
 
@@ -243,7 +243,7 @@ def test_only_rank_0_proposes():
 
 def test_a_rank_outside_the_world_is_a_mistake():
     with pytest.raises(ValueError, match="0 to 1, got 2"):
-        StepAgreement(distributed.HashStore(), 2, 2, clock=ManualClock(), prefix="t")
+        StepConsensus(distributed.HashStore(), 2, 2, clock=ManualClock(), prefix="t")
 
 
 # ---------------------------------------------------------------- waiting, ending, failing
@@ -385,7 +385,7 @@ class World:
         self.quiet = False
         self.ranks = []
         for rank in range(size):
-            agreement = StepAgreement(
+            consensus = StepConsensus(
                 ExploringStore(self, rank),
                 rank,
                 size,
@@ -394,8 +394,8 @@ class World:
                 pause=self.pause,
                 wait_s=1.0,
             )
-            agreement._lock = ExploringLock(self)
-            self.ranks.append(agreement)
+            consensus._lock = ExploringLock(self)
+            self.ranks.append(consensus)
 
     def pause(self, seconds):
         self.clock.advance(seconds)
@@ -516,7 +516,7 @@ PROGRAM = textwrap.dedent(
     """
     import datetime, json, os, random, sys, threading, time
     import torch, torch.distributed as dist
-    from toolkit.telemetry.control.consensus import StepAgreement, process_group_store
+    from toolkit.telemetry.control.consensus import StepConsensus, process_group_store
     from toolkit.core.clock import SystemClock
 
     rank, size, address, rounds, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
@@ -537,7 +537,7 @@ PROGRAM = textwrap.dedent(
             port = int(file.read())
         store = dist.TCPStore("127.0.0.1", port, None, False, timeout=patience)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
-    agreement = StepAgreement(
+    agreement = StepConsensus(
         process_group_store(), rank, size, clock=SystemClock(), prefix="telemetry", lead_s=0.08
     )
     chance = random.Random(rank)

@@ -12,13 +12,13 @@ from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, record
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import finding_from
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry.writing import pipeline as recorder
+from toolkit.telemetry.writing import pipeline
 
 
 @pytest.fixture
 def examined_when_flushed(monkeypatch):
     """Let no records be examined halfway through a loop, as they are where the loop takes half a second."""
-    monkeypatch.setattr(recorder, "_MIRROR_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 3600.0)
 
 
 def loss_at(step, dice):

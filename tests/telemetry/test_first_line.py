@@ -13,7 +13,8 @@ import pytest
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.runfolder.repair import repair_run
-from toolkit.telemetry import environment, live_run
+from toolkit.telemetry import live_run
+from toolkit.telemetry.machine import environment
 
 
 @pytest.fixture(autouse=True)
@@ -100,13 +101,13 @@ def test_spans_do_not_wait_for_long(tmp_path, monkeypatch):
     log = make_logger(tmp_path, clock=clock, config={"name": "r"})
     with log.span("application"):
         log._run._put_overdue_start()
-        log._run.recorder._writer.flush(PATIENCE_S)
+        log._run.pipeline._writer.flush(PATIENCE_S)
         file = log.run_folder / "metrics.jsonl"
         assert not file.exists() or read_records(file) == []
 
         clock.advance(live_run._LONGEST_START_S)
         log._run._put_overdue_start()
-        log._run.recorder._writer.flush(PATIENCE_S)
+        log._run.pipeline._writer.flush(PATIENCE_S)
         assert events(log)[:2] == ["start", "span_start"]
 
         log.log_start(training={"max_steps": 5})
@@ -139,7 +140,7 @@ KILLED = """
         pass
     if sys.argv[2] == "started":
         # Before the writer has had a turn.
-        log._run.recorder._writer._turn = lambda: None
+        log._run.pipeline._writer._turn = lambda: None
         log.log_start(config={"lr": 1e-3})
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -28,9 +28,9 @@ class Guarded:
 def test_a_failure_is_swallowed_and_counted():
     guard = Guard()
     for _ in range(3):
-        with guard.watch("writing"):
+        with guard.catch("writing"):
             raise OSError("disk full")
-    with guard.watch("writing"):
+    with guard.catch("writing"):
         raise ValueError("odd")
 
     assert guard.counts == {"writing: OSError": 3, "writing: ValueError": 1}
@@ -39,7 +39,7 @@ def test_a_failure_is_swallowed_and_counted():
 
 def test_what_goes_well_is_not_counted():
     guard = Guard()
-    with guard.watch("writing"):
+    with guard.catch("writing"):
         pass
 
     assert guard.total == 0
@@ -60,11 +60,11 @@ def test_the_first_of_a_kind_is_said_and_the_others_only_counted(caplog):
 
 def test_a_bug_is_said_with_its_traceback_and_a_systems_answer_without(caplog):
     guard = Guard()
-    with guard.watch("a"):
+    with guard.catch("a"):
         raise OSError("disk full")
     assert "Traceback" not in caplog.text
 
-    with guard.watch("b"):
+    with guard.catch("b"):
         raise KeyError("bug")
     assert "Traceback" in caplog.text
 
@@ -73,12 +73,12 @@ def test_a_bug_is_said_with_its_traceback_and_a_systems_answer_without(caplog):
 def test_the_users_own_interrupts_pass_through(error):
     guard, thing = Guard(), Guarded()
 
-    with pytest.raises(error), guard.watch("writing"):
+    with pytest.raises(error), guard.catch("writing"):
         raise error
     with pytest.raises(error):
         thing.work(1, error=error())
     with pytest.raises(error):
-        guard.around("x", lambda *_: (_ for _ in ()).throw(error()))(1, 2, 3, 4)
+        guard.wrap("x", lambda *_: (_ for _ in ()).throw(error()))(1, 2, 3, 4)
     assert guard.total == thing.guard.total == 0
 
 
@@ -104,7 +104,7 @@ def test_a_function_for_every_step_is_guarded():
     def fail(*_):
         raise ValueError("bug")
 
-    assert guard.around("log_step", fail)(1, 2, 3, 4) is None
+    assert guard.wrap("log_step", fail)(1, 2, 3, 4) is None
     assert guard.counts == {"log_step: ValueError": 1}
 
 
@@ -187,7 +187,7 @@ def test_failures_of_many_threads_are_counted_without_one_waiting_for_another():
 def test_a_call_that_makes_no_sense_is_said_in_its_own_words_and_once(caplog):
     guard = Guard()
     for _ in range(3):
-        guard.misuse("the span 'a' was stopped twice")
+        guard.report_misuse("the span 'a' was stopped twice")
 
     assert guard.total == 3
     assert caplog.text.count("the span 'a' was stopped twice") == 1
@@ -198,7 +198,7 @@ def test_kinds_without_end_are_said_a_few_hundred_times_and_counted_all():
     told = []
     guard = Guard(on_first=lambda doing, error: told.append(doing))
     for number in range(2000):
-        guard.misuse(f"the span 'file {number}' was stopped twice")
+        guard.report_misuse(f"the span 'file {number}' was stopped twice")
 
     assert guard.total == 2000
     assert len(told) == len(guard.counts) < 600
@@ -207,7 +207,7 @@ def test_kinds_without_end_are_said_a_few_hundred_times_and_counted_all():
 def test_what_is_said_can_be_written_to_a_file_of_text(caplog):
     guard = Guard()
 
-    guard.misuse("the span '\ud800' was stopped twice")
+    guard.report_misuse("the span '\ud800' was stopped twice")
     guard.report("reading \udcff", ValueError("half \ud83d a character"))
 
     assert "\n".join(caplog.messages).encode("utf-8").count(b"\\ud") == 3

@@ -12,7 +12,7 @@ from toolkit.runfolder.journal import Journal
 from toolkit.runfolder.journal_head import Owner
 from toolkit.telemetry.records import record_queue as intake_module
 from toolkit.telemetry.records.device_scalars import PendingScalar
-from toolkit.telemetry.records.record_queue import Intake
+from toolkit.telemetry.records.record_queue import RecordQueue
 
 SEGMENT = 8192
 OWNER = Owner(run_id="r", session=2, started=1.5)
@@ -25,7 +25,7 @@ class Taken:
         self.woken = 0
         self.memory = Arriving()
         self.lines = []
-        self.intake = Intake(
+        self.record_queue = RecordQueue(
             Journal.create([], Path("metrics.jsonl"), OWNER, segment_bytes=SEGMENT),
             first_seq=first_seq,
             session=2,
@@ -40,19 +40,19 @@ class Taken:
     def put(self, event="step", elapsed=0.0, pending=(), finish=None, **fields):
         """Take a record that waits for the numbers named `pending`."""
         waits = {name: PendingScalar(self.memory, name, "f32") for name in pending}
-        self.intake.put(event, 1000.0 + elapsed, elapsed, fields, waits, finish=finish)
+        self.record_queue.put(event, 1000.0 + elapsed, elapsed, fields, waits, finish=finish)
 
     def drain(self):
         """Let the writer take everything that is ready, and return all it ever took."""
-        while (batch := self.intake.take_batch()) is not None:
+        while (batch := self.record_queue.take_batch()) is not None:
             self.lines += batch.splitlines()
-            self.intake.batch_written()
+            self.record_queue.batch_written()
         return [json.loads(line) for line in self.lines]
 
     def fill(self, **fields):
         """Put records while nobody takes them out, until one is dropped; return how many were put."""
         count = 0
-        while not self.intake.dropped_total:
+        while not self.record_queue.dropped_total:
             self.put(n=count, **fields)
             count += 1
         return count
@@ -92,7 +92,7 @@ def test_a_rank_other_than_zero_says_which():
     taken.put()
 
     assert column(taken.drain(), "rank") == [3]
-    assert not taken.intake.is_direct
+    assert not taken.record_queue.is_direct
 
 
 def test_what_finishing_leaves_out_takes_no_number(taken):
@@ -145,8 +145,8 @@ def test_a_record_that_waits_is_not_overtaken(taken):
     taken.put(n=2)
 
     assert column(taken.drain(), "n") == [0]
-    assert not taken.intake.is_direct
-    assert taken.intake.unwritten_in_memory == 2
+    assert not taken.record_queue.is_direct
+    assert taken.record_queue.unwritten_in_memory == 2
 
     taken.memory.values["loss"] = 0.5
     taken.put(n=3)
@@ -155,18 +155,18 @@ def test_a_record_that_waits_is_not_overtaken(taken):
     assert column(found, "n") == [0, 1, 2, 3]
     assert column(found, "seq") == [0, 1, 2, 3]
     assert found[1]["loss"] == 0.5
-    assert taken.intake.is_direct
+    assert taken.record_queue.is_direct
 
 
 def test_a_record_waits_for_all_its_numbers(taken):
     taken.put(pending=["a", "b"])
     taken.memory.values["b"] = 2.0
-    taken.intake.settle(0.0)
+    taken.record_queue.settle(0.0)
 
     assert taken.drain() == []
 
     taken.memory.values["a"] = 1.0
-    taken.intake.settle(0.0)
+    taken.record_queue.settle(0.0)
     (found,) = taken.drain()
 
     assert (found["a"], found["b"]) == (1.0, 2.0)
@@ -175,7 +175,7 @@ def test_a_record_waits_for_all_its_numbers(taken):
 def test_a_record_keeps_the_time_of_its_call_however_long_it_waits(taken):
     taken.put(elapsed=1.0, pending=["a"])
     taken.memory.values["a"] = 1.0
-    taken.intake.settle(9.0)
+    taken.record_queue.settle(9.0)
 
     assert column(taken.drain(), "time") == [1001.0]
 
@@ -185,12 +185,12 @@ def test_finishing_is_done_in_the_order_of_the_calls(taken):
     for n in range(4):
         taken.put(n=n, pending=[f"p{n}"], finish=lambda fields: seen.append(fields["n"]) or fields)
     taken.memory.values = {f"p{n}": 1.0 for n in (3, 2, 1)}
-    taken.intake.settle(0.0)
+    taken.record_queue.settle(0.0)
 
     assert seen == []
 
     taken.memory.values["p0"] = 1.0
-    taken.intake.settle(0.0)
+    taken.record_queue.settle(0.0)
 
     assert seen == [0, 1, 2, 3]
 
@@ -198,11 +198,11 @@ def test_finishing_is_done_in_the_order_of_the_calls(taken):
 def test_a_device_that_never_delivers_is_waited_for_a_minute_and_then_noted(taken):
     taken.put(elapsed=0.0, a=1, pending=["never"])
     taken.put(elapsed=1.0, b=2)
-    taken.intake.settle(59.0)
+    taken.record_queue.settle(59.0)
 
     assert taken.drain() == []
 
-    taken.intake.settle(60.5)
+    taken.record_queue.settle(60.5)
     first, second = taken.drain()
 
     assert (first["a"], list(first["unencodable"])) == (1, ["never"])
@@ -212,12 +212,12 @@ def test_a_device_that_never_delivers_is_waited_for_a_minute_and_then_noted(take
 def test_giving_up_writes_what_is_there_and_says_what_is_missing(taken):
     taken.memory.values["here"] = 1.0
     taken.put(pending=["here", "never"], unencodable={"other": "object"})
-    taken.intake.settle(0.0, give_up=True)
+    taken.record_queue.settle(0.0, give_up=True)
     (found,) = taken.drain()
 
     assert found["here"] == 1.0
     assert found["unencodable"] == {"other": "object", "never": "its device did not deliver it"}
-    assert taken.intake.is_empty
+    assert taken.record_queue.is_empty
 
 
 def test_too_many_records_that_wait_are_dropped_and_counted_exactly(taken, monkeypatch):
@@ -225,12 +225,12 @@ def test_too_many_records_that_wait_are_dropped_and_counted_exactly(taken, monke
     for n in range(80):
         taken.put(n=n, pending=["late"])
     taken.memory.values["late"] = 1.0
-    taken.intake.settle(0.0)
+    taken.record_queue.settle(0.0)
     taken.put(n=80)
     found = taken.drain()
     lost = [record for record in found if record["event"] == "lost"]
 
-    assert taken.intake.dropped_total == 30 == sum(record["records"] for record in lost)
+    assert taken.record_queue.dropped_total == 30 == sum(record["records"] for record in lost)
     assert len(found) - len(lost) == 51
     assert len(set(column(found, "seq"))) == len(found)
 
@@ -241,7 +241,7 @@ def test_what_explains_a_run_is_kept_however_many_wait(taken, monkeypatch):
         taken.put(n=n, pending=["never"])
     taken.put("error", message="the reason")
     taken.put("end", status="failed")
-    taken.intake.settle(0.0, give_up=True)
+    taken.record_queue.settle(0.0, give_up=True)
 
     assert [record["event"] for record in taken.drain() if record["event"] in ("error", "end")] == [
         "error",
@@ -256,15 +256,15 @@ def test_records_are_kept_in_memory_in_their_order_while_the_journal_is_full(tak
     for n in range(400):
         taken.put(n=n)
 
-    assert taken.intake.unwritten_in_memory > 0
+    assert taken.record_queue.unwritten_in_memory > 0
     assert taken.woken > 0
 
     found = taken.drain()
 
     assert column(found, "n") == list(range(400))
     assert column(found, "seq") == list(range(400))
-    assert taken.intake.unwritten_in_memory == 0
-    assert taken.intake.is_direct
+    assert taken.record_queue.unwritten_in_memory == 0
+    assert taken.record_queue.is_direct
 
 
 def test_memory_is_bounded_and_what_is_dropped_is_counted_exactly(taken):
@@ -276,9 +276,9 @@ def test_memory_is_bounded_and_what_is_dropped_is_counted_exactly(taken):
     (lost,) = [record for record in found if record["event"] == "lost"]
     kept = [record["n"] for record in found if record["event"] == "step"]
 
-    assert taken.intake._overflow_bytes == 0
+    assert taken.record_queue._overflow_bytes == 0
     assert len(kept) + lost["records"] == 5001
-    assert lost["records"] == taken.intake.dropped_total == lost["to_seq"] - lost["from_seq"] + 1
+    assert lost["records"] == taken.record_queue.dropped_total == lost["to_seq"] - lost["from_seq"] + 1
     assert kept == [*range(lost["from_seq"]), 5000]
     assert sorted(column(found, "seq") + list(range(lost["from_seq"], lost["to_seq"] + 1))) == list(
         range(5002)
@@ -294,7 +294,7 @@ def test_what_explains_a_run_is_kept_when_metrics_no_longer_are(taken):
     found = taken.drain()
 
     assert column(found, "event")[-4:] == ["error", "control_change", "finding", "end"]
-    assert taken.intake.dropped_total == 2
+    assert taken.record_queue.dropped_total == 2
     assert dropped_from not in [record.get("n") for record in found]
 
 
@@ -303,19 +303,19 @@ def test_the_reserve_has_an_end_too(taken):
     for _ in range(100):
         taken.put("error", text="x" * 60_000)
 
-    assert taken.intake._overflow_bytes < 64 * 1024 + 2 * 1024 * 1024
-    assert taken.intake.dropped_total > 50
+    assert taken.record_queue._overflow_bytes < 64 * 1024 + 2 * 1024 * 1024
+    assert taken.record_queue.dropped_total > 50
 
 
 def test_what_was_dropped_is_said_at_the_end_whether_or_not_there_is_room(taken):
     taken.fill()
-    taken.intake.say_what_was_dropped(1000.0, 5.0)
+    taken.record_queue.say_what_was_dropped(1000.0, 5.0)
     found = taken.drain()
 
     assert found[-1]["event"] == "lost"
     assert found[-1]["records"] == 1
 
-    taken.intake.say_what_was_dropped(1000.0, 5.0)
+    taken.record_queue.say_what_was_dropped(1000.0, 5.0)
 
     assert len(taken.drain()) == len(found)
 
@@ -334,7 +334,7 @@ def test_what_is_dropped_after_it_was_said_is_said_again(taken):
 
     assert len(lost) == 3
     assert len(found) - 3 + sum(lost) == total
-    assert sum(lost) == taken.intake.dropped_total
+    assert sum(lost) == taken.record_queue.dropped_total
 
 
 # ---------------------------------------------------------------- from within
@@ -351,7 +351,7 @@ def test_a_record_that_is_logged_while_another_is_taken_comes_right_behind_it(ta
 
     assert column(found, "event") == ["outer", "within", "after"]
     assert column(found, "seq") == [0, 1, 2]
-    assert not taken.intake.busy
+    assert not taken.record_queue.busy
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers of that kind")
@@ -383,21 +383,21 @@ def test_a_failure_while_finishing_leaves_the_intake_usable(taken):
     taken.put(n=2, pending=["late"])
     taken.memory.values["late"] = 1.0
     with pytest.raises(RuntimeError):
-        taken.intake.settle(0.0)
-    taken.intake.settle(0.0)
+        taken.record_queue.settle(0.0)
+    taken.record_queue.settle(0.0)
 
-    assert not taken.intake.busy
+    assert not taken.record_queue.busy
     assert column(taken.drain(), "n") == [2]
-    assert taken.intake.is_direct
+    assert taken.record_queue.is_direct
 
 
 def test_a_forked_child_has_a_lock_of_its_own(taken):
-    taken.intake.lock.acquire()
+    taken.record_queue.lock.acquire()
     locked = []
 
     def try_lock():
-        taken.intake.after_fork_in_child()
-        locked.append(taken.intake.lock.acquire(timeout=1))
+        taken.record_queue.after_fork_in_child()
+        locked.append(taken.record_queue.lock.acquire(timeout=1))
 
     thread = threading.Thread(target=try_lock)
     thread.start()

@@ -5,18 +5,18 @@ import time
 
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
-from toolkit.core.periodic import Chore, Keeper
+from toolkit.core.periodic import PeriodicThread, Task
 
 
 def test_each_chore_has_its_own_pace():
     clock, done = ManualClock(), []
-    chores = [
-        Chore("often", 1.0, lambda: done.append("often")),
-        Chore("seldom", 5.0, lambda: done.append("seldom")),
+    tasks = [
+        Task("often", 1.0, lambda: done.append("often")),
+        Task("seldom", 5.0, lambda: done.append("seldom")),
     ]
-    keeper = Keeper(chores, clock=clock, guard=Guard())
+    periodic = PeriodicThread(tasks, clock=clock, guard=Guard())
     for _ in range(20):
-        keeper.tick()
+        periodic.tick()
         clock.advance(0.5)
 
     assert (done.count("often"), done.count("seldom")) == (10, 2)
@@ -28,11 +28,11 @@ def test_a_chore_that_fails_is_counted_and_comes_again_and_the_others_are_done()
     def fail():
         raise OSError("disk full")
 
-    keeper = Keeper(
-        [Chore("failing", 1.0, fail), Chore("working", 1.0, lambda: done.append(1))], clock=clock, guard=guard
+    periodic = PeriodicThread(
+        [Task("failing", 1.0, fail), Task("working", 1.0, lambda: done.append(1))], clock=clock, guard=guard
     )
     for _ in range(3):
-        keeper.tick()
+        periodic.tick()
         clock.advance(1.0)
 
     assert guard.counts == {"failing: OSError": 3}
@@ -46,11 +46,11 @@ def test_a_chore_that_hangs_does_not_hold_up_the_end():
         hangs.set()
         let_go.wait(100)
 
-    keeper = Keeper([Chore("hanging", 1.0, hang)], clock=ManualClock(), guard=Guard())
-    keeper.start()
+    periodic = PeriodicThread([Task("hanging", 1.0, hang)], clock=ManualClock(), guard=Guard())
+    periodic.start()
     assert hangs.wait(60)
     began = time.monotonic()
-    keeper.close(timeout_s=0.2)
+    periodic.close(timeout_s=0.2)
 
     assert time.monotonic() - began < 30
     let_go.set()

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from toolkit.core.lifetime import OneEnd
+from toolkit.core.lifetime import CloseOnce
 
 
 def traced(call, at_each_step):
@@ -33,7 +33,7 @@ def traced(call, at_each_step):
 def test_a_handler_that_interrupts_the_beginning_of_an_end_neither_ends_it_too_nor_waits_for_itself():
     at = steps = 1
     while at <= steps:
-        ends, began, waited = OneEnd(), [], []
+        ends, began, waited = CloseOnce(), [], []
 
         def handle(step, at=at, ends=ends, began=began, waited=waited):
             if step == at:
@@ -52,7 +52,7 @@ def test_a_handler_that_interrupts_the_beginning_of_an_end_neither_ends_it_too_n
 
 
 def test_a_handler_that_interrupts_somebody_who_waits_for_an_end_comes_back():
-    ends = OneEnd()
+    ends = CloseOnce()
     assert ends.begin()
     handled = []
 

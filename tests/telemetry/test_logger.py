@@ -24,8 +24,9 @@ from toolkit.core.clock import ManualClock
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.control import write_request
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry import MemorySink, OptionsError, TelemetryLogger, TelemetryOptions, environment
+from toolkit.telemetry import MemorySink, OptionsError, TelemetryLogger, TelemetryOptions
 from toolkit.telemetry import logger as logger_module
+from toolkit.telemetry.machine import environment
 from toolkit.telemetry.machine.checkpoint_files import look_at
 
 TOKEN = "hf_" + "a1B2" * 9
@@ -53,7 +54,7 @@ def make(tmp_path):
         log.close()
         if log._run is not None:
             # A test may have kept the end from stopping them, and they would go on beside all later tests.
-            log._run.keeper.close(PATIENCE_S)
+            log._run.periodic.close(PATIENCE_S)
             if log._run._sampling is not None:
                 log._run._sampling.stop(PATIENCE_S)
 
@@ -64,12 +65,12 @@ def last(log, event):
 
 def keep_house(log):
     """Have the run's chores done now, and here alone, instead of after some seconds."""
-    log._run.keeper.close(PATIENCE_S)
-    for chore in log._run.keeper._chores:
-        with log.guard.watch(chore.doing):
-            chore.do()
+    log._run.periodic.close(PATIENCE_S)
+    for task in log._run.periodic._tasks:
+        with log.guard.catch(task.doing):
+            task.do()
     until = time.monotonic() + PATIENCE_S
-    while read_manifest(log.run_folder) != log._run.recorder.manifest:
+    while read_manifest(log.run_folder) != log._run.pipeline.manifest:
         assert time.monotonic() < until, "run.json was not written"
         time.sleep(0.005)
 
@@ -533,7 +534,7 @@ def test_a_run_leaves_no_thread_and_no_open_file_behind(make):
 
 def test_the_journal_is_gone_once_all_is_written(make):
     log = make()
-    journal = read_manifest(log.run_folder).latest.journal or log._run.recorder._journal.path
+    journal = read_manifest(log.run_folder).latest.journal or log._run.pipeline._journal.path
     log.close()
 
     assert journal
@@ -624,22 +625,22 @@ def train(log, steps=25):
         "toolkit.runfolder.journal.Journal.flip",
         "toolkit.runfolder.journal.Journal.release",
         "toolkit.telemetry.records.record_queue.encode",
-        "toolkit.telemetry.records.record_queue.Intake.put",
-        "toolkit.telemetry.records.record_queue.Intake.take_batch",
-        "toolkit.telemetry.records.record_queue.Intake.settle",
-        "toolkit.telemetry.records.plain_values.Values.fields",
-        "toolkit.telemetry.records.plain_values.Values.one",
-        "toolkit.telemetry.records.plain_values.Values.tree",
+        "toolkit.telemetry.records.record_queue.RecordQueue.put",
+        "toolkit.telemetry.records.record_queue.RecordQueue.take_batch",
+        "toolkit.telemetry.records.record_queue.RecordQueue.settle",
+        "toolkit.telemetry.records.plain_values.PlainValues.fields",
+        "toolkit.telemetry.records.plain_values.PlainValues.one",
+        "toolkit.telemetry.records.plain_values.PlainValues.tree",
         "toolkit.telemetry.records.step_gate.StepGate.take",
         "toolkit.telemetry.records.step_gate.StepGate.add",
-        "toolkit.telemetry.records.step_gate.StepGate.learn",
+        "toolkit.telemetry.records.step_gate.StepGate.update_jump_threshold",
         "toolkit.telemetry.step_records.StepRecords.put_rest",
         "toolkit.telemetry.live_run.start_fields",
         "toolkit.telemetry.errors.recorder.describe_in_full",
         "toolkit.telemetry.errors.recorder.fingerprint_of",
-        "toolkit.telemetry.errors.recorder.ErrorBook.take",
-        "toolkit.telemetry.errors.recorder.ErrorBook.totals",
-        "toolkit.telemetry.errors.recorder.ErrorBook.how_it_ends",
+        "toolkit.telemetry.errors.recorder.ErrorRecorder.take",
+        "toolkit.telemetry.errors.recorder.ErrorRecorder.totals",
+        "toolkit.telemetry.errors.recorder.ErrorRecorder.how_it_ends",
         "toolkit.telemetry.writing.record_file.RecordFile.write",
         "toolkit.telemetry.writing.record_file.RecordFile.open",
         "toolkit.telemetry.writing.record_file.RecordFile.sync",
@@ -655,7 +656,7 @@ def train(log, steps=25):
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.latest",
         "toolkit.telemetry.machine.samplers.host.HostSampler.sample",
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
-        "toolkit.core.periodic.Keeper.close",
+        "toolkit.core.periodic.PeriodicThread.close",
         "toolkit.telemetry.machine.environment.describe_environment",
         "os.write",
         "os.fsync",
@@ -667,9 +668,9 @@ def test_whatever_fails_within_does_not_reach_the_loop(make, monkeypatch, target
     log = make(csv=True, system=True, control=True, log_every=1, close_timeout=0.1)
     monkeypatch.setattr(target, full if target.startswith("os.") or ".record_file." in target else bug)
     finished = train(log)
-    for chore in log._run.keeper._chores:
-        with log.guard.watch(chore.doing):
-            chore.do()
+    for task in log._run.periodic._tasks:
+        with log.guard.catch(task.doing):
+            task.do()
     log.close("failed", error=ValueError("the training's own"))
     monkeypatch.undo()
 
@@ -683,13 +684,13 @@ def test_whatever_fails_within_does_not_reach_the_loop(make, monkeypatch, target
         "toolkit.telemetry.step_records.StepRecords.put_rest",
         "toolkit.telemetry.errors.recorder.describe_in_full",
         "toolkit.telemetry.errors.recorder.fingerprint_of",
-        "toolkit.telemetry.errors.recorder.ErrorBook.take",
-        "toolkit.telemetry.errors.recorder.ErrorBook.totals",
-        "toolkit.telemetry.errors.recorder.ErrorBook.how_it_ends",
-        "toolkit.telemetry.control.rank_control.Steering.close",
-        "toolkit.core.periodic.Keeper.close",
+        "toolkit.telemetry.errors.recorder.ErrorRecorder.take",
+        "toolkit.telemetry.errors.recorder.ErrorRecorder.totals",
+        "toolkit.telemetry.errors.recorder.ErrorRecorder.how_it_ends",
+        "toolkit.telemetry.control.rank_control.RankControl.close",
+        "toolkit.core.periodic.PeriodicThread.close",
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
-        "toolkit.telemetry.writing.pipeline.Recorder.beat",
+        "toolkit.telemetry.writing.pipeline.RecordPipeline.beat",
         "toolkit.mirrors.csv_mirror.CsvMirror.close",
     ],
 )
@@ -743,7 +744,7 @@ def test_a_failure_is_counted_said_once_and_recorded(make, monkeypatch, caplog):
     log = make(log_every=1)
     log.log_step(0, train_loss=0.5)
     with monkeypatch.context() as patch:
-        patch.setattr("toolkit.telemetry.records.plain_values.Values.fields", bug)
+        patch.setattr("toolkit.telemetry.records.plain_values.PlainValues.fields", bug)
         for step in range(1, 11):
             log.log_step(step, train_loss=0.5, text="needs a closer look")
     log.log_step(11, train_loss=0.25)
@@ -1051,8 +1052,8 @@ class ComesLater:
 
 def test_what_a_device_still_computes_at_the_end_is_waited_for(make):
     log = make()
-    intake = log._live().recorder.intake
-    intake.put("eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(0.2)})
+    record_queue = log._live().pipeline.record_queue
+    record_queue.put("eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(0.2)})
     log.close()
 
     assert last(log, "eval")["val_loss"] == 0.25
@@ -1061,7 +1062,7 @@ def test_what_a_device_still_computes_at_the_end_is_waited_for(make):
 
 def test_flush_waits_for_a_device_too(make):
     log = make()
-    log._live().recorder.intake.put("eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(0.2)})
+    log._live().pipeline.record_queue.put("eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(0.2)})
     log.flush(PATIENCE_S)
 
     assert last(log, "eval")["val_loss"] == 0.25
@@ -1070,7 +1071,9 @@ def test_flush_waits_for_a_device_too(make):
 
 def test_a_device_that_is_gone_holds_up_the_end_for_part_of_its_time_only(make):
     log = make(close_timeout=10.0)
-    log._live().recorder.intake.put("eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(3600)})
+    log._live().pipeline.record_queue.put(
+        "eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(3600)}
+    )
     log.close()
 
     assert last(log, "eval")["unencodable"] == {"val_loss": "its device did not deliver it"}

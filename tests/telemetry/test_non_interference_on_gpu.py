@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from toolkit.telemetry import TelemetryLogger  # noqa: E402
 from toolkit.telemetry.records.device_scalars import PLACES  # noqa: E402
-from toolkit.telemetry.records.plain_values import Values  # noqa: E402
+from toolkit.telemetry.records.plain_values import PlainValues  # noqa: E402
 from toolkit.telemetry.writing.record_file import RecordFile  # noqa: E402
 
 pytestmark = [
@@ -208,7 +208,7 @@ def test_a_training_on_the_gpu_is_the_same_to_the_last_bit(tmp_path, monkeypatch
         if how == "with a broken disk":
             monkeypatch.setattr(RecordFile, "write", broken)
         if how == "with a bug of ours":
-            monkeypatch.setattr(Values, "fields", broken)
+            monkeypatch.setattr(PlainValues, "fields", broken)
         with_it = trained(log)
 
     record_property("measured", f"{STEPS} steps on {torch.cuda.get_device_name()}, 0 bits different")

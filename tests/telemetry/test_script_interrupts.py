@@ -101,7 +101,7 @@ def log(tmp_path_factory):
 @pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS.keys())
 def test_what_a_handler_raises_in_a_call_arrives(handler):
     guard = Guard()
-    with handled_by(handler), pytest.raises(TimeoutError) as caught, guard.watch("reading"):
+    with handled_by(handler), pytest.raises(TimeoutError) as caught, guard.catch("reading"):
         float(Interrupted())
 
     assert caught.value is RAISED
@@ -141,7 +141,7 @@ def test_it_arrives_out_of_every_call_that_reads_a_value(log, call):
 def test_it_arrives_where_ours_has_made_another_exception_of_it():
     guard = Guard()
 
-    with handled_by(by_function), pytest.raises(TimeoutError) as caught, guard.watch("reading"):
+    with handled_by(by_function), pytest.raises(TimeoutError) as caught, guard.catch("reading"):
         ours("""
 try:
     signal.raise_signal(signal.SIGUSR1)
@@ -202,9 +202,9 @@ def test_a_function_that_is_given_the_frame_of_its_caller_is_no_handler():
     def look_at(number, frame):
         raise ValueError("no source")
 
-    with guard.watch("looking"):
+    with guard.catch("looking"):
         look_at(-1, sys._getframe())
-    with guard.watch("looking"):
+    with guard.catch("looking"):
         look_at("a", sys._getframe())
 
     assert guard.total == 2
@@ -223,11 +223,11 @@ def test_an_exception_whose_class_stands_in_the_way_is_looked_at_all_the_same():
     def raise_odd(signum, frame):
         raise Odd
 
-    with guard.watch("reading"):
+    with guard.catch("reading"):
         raise Odd from Odd()
     with handled_by(raise_odd):
         try:
-            with guard.watch("reading"):
+            with guard.catch("reading"):
                 float(Interrupted())
         except Odd:
             guard.report("arrived", OSError())

@@ -32,7 +32,7 @@ def make(tmp_path, clock):
         made.append(log)
         if log.is_live:
             # The tests do its chores where they want them done, and two at once would not do.
-            log._run.keeper.close(PATIENCE_S)
+            log._run.periodic.close(PATIENCE_S)
         return log
 
     yield make
@@ -422,13 +422,13 @@ def test_somebody_may_ask_for_the_next_steps(make, clock):
 
 def test_a_run_with_spans_offers_to_write_the_next_steps_one_by_one(make, clock):
     log = make(spans={"around": 2}, control=True)
-    assert "trace" not in log._steering.poller.declared()["actions"]
+    assert "trace" not in log._rank_control.poller.declared()["actions"]
     train(log, clock, 20)
     tend(log)
-    assert "trace" in log._steering.poller.declared()["actions"]
+    assert "trace" in log._rank_control.poller.declared()["actions"]
     request = {"actions": ["trace"], "id": "t1", "timestamp": clock.wall()}
     (log.run_folder / "control.json").write_text(json.dumps(request))
-    log._steering.poll()
+    log._rank_control.poll()
     train(log, clock, 20, first=21)
 
     assert [change["status"] for change in records_of(log, "control_change")] == ["applied"]

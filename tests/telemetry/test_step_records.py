@@ -13,7 +13,7 @@ from tests.telemetry.logged import Arriving, make_logger, read_records, records_
 from toolkit.core.clock import ManualClock
 from toolkit.telemetry.machine import environment
 from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
-from toolkit.telemetry.writing.pipeline import Recorder
+from toolkit.telemetry.writing.pipeline import RecordPipeline
 
 tries = settings(max_examples=25, deadline=None)
 
@@ -356,7 +356,7 @@ def test_a_record_is_stamped_with_the_time_of_the_call(make):
 
 
 def clock_of(log):
-    return log._run.recorder._clock
+    return log._run.pipeline._clock
 
 
 @pytest.mark.parametrize("log_every", [1, 5])
@@ -477,7 +477,7 @@ def test_the_rest_that_a_device_has_yet_to_deliver_is_written_at_the_end(make, d
 
 def test_what_a_device_never_delivers_is_noted_and_its_step_kept(make, device, monkeypatch):
     # It would be waited for during a good part of the time that the end may take, which is long here.
-    monkeypatch.setattr(Recorder, "wait_for_devices", lambda *_: None)
+    monkeypatch.setattr(RecordPipeline, "wait_for_devices", lambda *_: None)
     log = make(log_every=1)
     log.log_step(1, train_loss=OnDevice(0), lr=0.5)
     log.log_step(2, train_loss=0.25)

@@ -22,19 +22,19 @@ from hypothesis import strategies as st
 from toolkit.core.guard import Guard
 from toolkit.runfolder.codec import decode, encode
 from toolkit.telemetry.records.device_scalars import DeviceScalars
-from toolkit.telemetry.records.plain_values import Values
+from toolkit.telemetry.records.plain_values import PlainValues
 
 tries = settings(max_examples=60, deadline=None)
 
 
 @pytest.fixture
 def values():
-    return Values(Guard(), DeviceScalars())
+    return PlainValues(Guard(), DeviceScalars())
 
 
 def one(value):
     """Return what a record holds of `value`, after the trip through a line."""
-    values = Values(Guard(), DeviceScalars())
+    values = PlainValues(Guard(), DeviceScalars())
     plain, pending = values.fields({"v": value})
     assert pending == {}
     return decode(encode(plain)).get("v")
@@ -42,7 +42,7 @@ def one(value):
 
 def note(value):
     """Return what is said of a value that a record cannot hold."""
-    plain, _ = Values(Guard(), DeviceScalars()).fields({"v": value, "kept": 1})
+    plain, _ = PlainValues(Guard(), DeviceScalars()).fields({"v": value, "kept": 1})
     assert plain["kept"] == 1
     assert "v" not in plain
     return plain["unencodable"]["v"]
@@ -139,7 +139,7 @@ def test_a_value_is_kept_as_a_plain_one(value, plain):
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("make", [float, np.float32, np.float64, np.array, torch.tensor, MyFloat])
 def test_a_number_that_is_not_finite_is_kept_as_such_whoever_made_it(number, make):
-    plain, _ = Values(Guard(), DeviceScalars()).fields({"v": make(number)})
+    plain, _ = PlainValues(Guard(), DeviceScalars()).fields({"v": make(number)})
     record = decode(encode(plain))
 
     assert record["v"] is None
@@ -246,7 +246,7 @@ def test_nested_mappings_are_flattened(values):
 
 def test_any_mapping_is_flattened():
     given_mapping = collections.OrderedDict(a=types.MappingProxyType({"b": collections.Counter("xx")}))
-    plain, _ = Values(Guard(), DeviceScalars()).fields({"m": given_mapping})
+    plain, _ = PlainValues(Guard(), DeviceScalars()).fields({"m": given_mapping})
 
     assert plain == {"m/a/b/x": 2}
 
@@ -379,7 +379,7 @@ def test_an_evil_value_costs_no_more_than_itself(values, name):
 
 def test_what_a_value_did_is_counted():
     guard = Guard()
-    Values(guard, DeviceScalars()).fields({"a": EvilFloat(), "b": EvilMapping(a=1)})
+    PlainValues(guard, DeviceScalars()).fields({"a": EvilFloat(), "b": EvilMapping(a=1)})
 
     assert guard.counts == {"reading a value: MemoryError": 1, "reading a value: RuntimeError": 1}
 
@@ -523,7 +523,7 @@ anything = st.recursive(
 @tries
 @given(value=anything)
 def test_anything_at_all_becomes_a_record_and_raises_nothing(value):
-    values, value = Values(Guard(), DeviceScalars()), come_true(value)
+    values, value = PlainValues(Guard(), DeviceScalars()), come_true(value)
     plain, pending = values.fields({"v": value, "kept": 1})
 
     assert pending == {}
@@ -539,7 +539,7 @@ def test_a_structure_leaves_what_is_on_a_gpu_there():
         def take(self, tensor):
             raise AssertionError("a number that nobody will wait for was asked for")
 
-    values = Values(Guard(), Asked())
+    values = PlainValues(Guard(), Asked())
     tensor = torch.zeros(()).as_subclass(OnGpu)
 
     assert values.tree({"loss": tensor, "all": [tensor]}) == {"loss": "<OnGpu>", "all": ["<OnGpu>"]}

@@ -30,7 +30,7 @@ def clock():
 def log(tmp_path, clock):
     log = make_logger(tmp_path, clock=clock, log_every=5, diagnostics=False)
     # What a thread does in the background, these tests do where it matters.
-    log._run.keeper.close(60.0)
+    log._run.periodic.close(60.0)
     yield log
     log.close()
 

@@ -14,10 +14,10 @@ from typing import Final
 from toolkit.cli.chosen_run import printable, refuse
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.mirrors.messages.delivery import DELIVERED, Delivery, deliver
-from toolkit.mirrors.messages.message import TEST, Message, Standing
+from toolkit.mirrors.messages.message import TEST, Message, RunState
 from toolkit.mirrors.messages.options import MessageOptions
 from toolkit.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, receiver_from
-from toolkit.mirrors.messages.run_events import Happening, RunStory
+from toolkit.mirrors.messages.run_events import RunEvent, RunEventReader
 from toolkit.mirrors.messages.services import SERVICES
 from toolkit.mirrors.messages.sink import link_to
 from toolkit.privacy.redaction import Redactor
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send every receiver a test message, or print it; 1 where one does not take it, 2 where there is none."""
     try:
-        options, standing, folder = _what_is_meant(args.path)
+        options, run_state, folder = _what_is_meant(args.path)
     except (UnusableError, OptionsError, OSError) as error:
         refuse(f"{args.path}: {error}")
         return 2
@@ -85,8 +85,8 @@ def run(args: argparse.Namespace) -> int:
             worst = 1
             continue
         redactor = Redactor()
-        link = link_to((folder, standing.run_name), receiver.link, redactor)
-        message = _test_message(standing).told(redactor.redact, link=link)
+        link = link_to((folder, run_state.run_name), receiver.link, redactor)
+        message = _test_message(run_state).told(redactor.redact, link=link)
         if args.show:
             _show(receiver, receiver_options, message)
         else:
@@ -97,23 +97,23 @@ def run(args: argparse.Namespace) -> int:
 # ------------------------------------------------------------ whose messages
 
 
-def _what_is_meant(path: Path) -> tuple[TelemetryOptions, Standing, str]:
+def _what_is_meant(path: Path) -> tuple[TelemetryOptions, RunState, str]:
     """Return the options, how the run stands, and what its folder is called."""
     if not path.is_dir():
         config = read_training_yaml(path)
         name = run_name_from_config(config) or path.stem
-        return options_from_config(config), Standing(run_name=name, status="not started"), safe_run_name(name)
+        return options_from_config(config), RunState(run_name=name, status="not started"), safe_run_name(name)
     folder = run_at(path)
     start = _start_of(folder)
     kept = start.get("config")
     if not isinstance(kept, Mapping):
         raise UnusableError("its start record holds no configuration; give the training's YAML instead")
-    story = RunStory(run_name=str(start.get("run_name", folder.name)))
+    story = RunEventReader(run_name=str(start.get("run_name", folder.name)))
     for record in [start, *_last_records(folder)]:
         story.take(record)
-    standing = replace(story.standing, status=_status_of(folder), eta_s=None)
+    run_state = replace(story.run_state, status=_status_of(folder), eta_s=None)
     try:
-        return options_from_config(kept), standing, folder.name
+        return options_from_config(kept), run_state, folder.name
     except OptionsError as error:
         raise UnusableError(
             f"{error} (a run folder keeps no secrets: give the training's YAML instead)"
@@ -139,14 +139,14 @@ def _last_records(folder: Path) -> Sequence[Record]:
     return read_from(path, Cursor(offset)).records
 
 
-def _test_message(standing: Standing) -> Happening:
-    return Happening(
+def _test_message(run_state: RunState) -> RunEvent:
+    return RunEvent(
         occasion=TEST,
         name=TEST,
         what="test message",
         lines=("Somebody tried whether messages about this run arrive. They do.",),
         time=time.time(),
-        standing=standing,
+        run_state=run_state,
     )
 
 

@@ -60,15 +60,15 @@ class Guard:
         """How many failures were swallowed so far."""
         return sum(self.counts.values())
 
-    def watch(self, doing: str) -> _Watch:
+    def catch(self, doing: str) -> _Catch:
         """Return a context manager that swallows and counts any `Exception` raised while `doing` this."""
-        return _Watch(self, doing)
+        return _Catch(self, doing)
 
-    def watch_but_for(self, passing: type[Exception], doing: str) -> _Watch:
+    def catch_except(self, passing: type[Exception], doing: str) -> _Catch:
         """Return what `watch` does, for a block whose exceptions of the type `passing` are the caller's to hear of."""
-        return _WatchBut(self, doing, passing)
+        return _CatchExcept(self, doing, passing)
 
-    def around(
+    def wrap(
         self, doing: str, function: Callable[[_A, _B, _C, _D], None]
     ) -> Callable[[_A, _B, _C, _D], None]:
         """Return `function`, of four arguments, guarded: cheaper than `watch` or `guarded`, for every step's sake."""
@@ -84,7 +84,7 @@ class Guard:
 
         return call
 
-    def misuse(self, sentence: str) -> None:
+    def report_misuse(self, sentence: str) -> None:
         """Tell of a call that makes no sense: said once and counted, or raised where that is wanted.
 
         Raises:
@@ -169,7 +169,7 @@ def describe_error(error: BaseException, longest: int = 500) -> str:
     return f"{type(error).__name__}: {text[:longest]}" if text else type(error).__name__
 
 
-class _Watch:
+class _Catch:
     """One guarded block; a class, because a generator-based one costs five times as much."""
 
     __slots__ = ("_doing", "_guard")
@@ -195,7 +195,7 @@ class _Watch:
         return True
 
 
-class _WatchBut(_Watch):
+class _CatchExcept(_Catch):
     """A guarded block that lets one type of exception through."""
 
     __slots__ = ("_passing",)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from toolkit.core.exit_codes import code_of
 
 
-class Mortal(Protocol):
+class Closable(Protocol):
     """Something that ends with its process."""
 
     def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
@@ -24,14 +24,14 @@ class Mortal(Protocol):
 
 
 # Held fast: a logger whose variable has gone out of scope still has a run to end.
-_living: dict[int, Mortal] = {}
+_living: dict[int, Closable] = {}
 _is_watching = False
 _FIRST: Final = "first"
 _EARLIER: Final = "_telemetry_was_before"
 """On an exception that was printed at a prompt before a run began: it is none of that run's."""
 
 
-class OneEnd:
+class CloseOnce:
     """Lets a run end once, however many threads, signal handlers and exit handlers end it at the same moment."""
 
     def __init__(self, *, is_over: bool = False) -> None:
@@ -68,7 +68,7 @@ class OneEnd:
             self._under_way.release()
 
 
-def remember_until_exit(logger: Mortal) -> None:
+def close_at_exit(logger: Closable) -> None:
     """Have `logger` closed when the interpreter ends, and silenced in forked children."""
     global _is_watching
     _living[id(logger)] = logger
@@ -83,8 +83,8 @@ def remember_until_exit(logger: Mortal) -> None:
             os.register_at_fork(after_in_child=_silence_all)
 
 
-def forget_at_exit(logger: Mortal) -> None:
-    """Undo `remember_until_exit`: it was closed already."""
+def do_not_close_at_exit(logger: Closable) -> None:
+    """Undo `close_at_exit`: it was closed already."""
     _living.pop(id(logger), None)
 
 

@@ -13,7 +13,7 @@ _TICK_S = 0.5
 
 
 @dataclass(slots=True)
-class Chore:
+class Task:
     """Something to be done every so many seconds."""
 
     doing: str
@@ -22,13 +22,13 @@ class Chore:
     due: float = 0.0
 
 
-class Keeper:
+class PeriodicThread:
     """Does each chore at its pace. One that fails is counted and comes again; one that hangs holds up only these."""
 
     def __init__(
-        self, chores: list[Chore], *, clock: Clock, guard: Guard, name: str = "telemetry-keeper"
+        self, tasks: list[Task], *, clock: Clock, guard: Guard, name: str = "telemetry-keeper"
     ) -> None:
-        self._chores = chores
+        self._tasks = tasks
         self._clock = clock
         self._guard = guard
         self._stop = threading.Event()
@@ -47,11 +47,11 @@ class Keeper:
     def tick(self) -> None:
         """Do what is due now."""
         now = self._clock.monotonic()
-        for chore in self._chores:
-            if now >= chore.due:
-                chore.due = now + chore.every_s
-                with self._guard.watch(chore.doing):
-                    chore.do()
+        for task in self._tasks:
+            if now >= task.due:
+                task.due = now + task.every_s
+                with self._guard.catch(task.doing):
+                    task.do()
 
     def _run(self) -> None:
         while not self._stop.wait(_TICK_S):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class SwitchedBlock:
+class ToggleBlock:
     """The base of a frozen dataclass whose fields are `enabled` and those of `CHECKS`."""
 
     __slots__ = ()

@@ -148,7 +148,7 @@ class FindingsSink:
         if is_news and finding.severity in (WARNING, CRITICAL):
             self._on_news()
             # Standard error may be closed, or a pipe that nobody reads any more.
-            with self._guard.watch("saying what was found"):
+            with self._guard.catch("saying what was found"):
                 print(f"[telemetry] {finding.severity}: {finding.message}", file=sys.stderr, flush=True)
         if action is not None:
             self._ask(action, request_id_of(finding))

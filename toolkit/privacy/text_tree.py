@@ -80,7 +80,7 @@ class TreeRewriter:
         return MASK
 
     def _rewrite_path(self, path: os.PathLike[Any], place: Place) -> Any:
-        with _guard.watch("masking secrets"):
+        with _guard.catch("masking secrets"):
             text = os.fspath(path)
             written = self.rewrite_text(text, place) if isinstance(text, str) else text
             return path if written == text else written
@@ -92,7 +92,7 @@ class TreeRewriter:
         inside = place._replace(containers=(*place.containers, id(value)))
         written: Any = MASK
         # The caller's own containers may raise from anywhere; then this one is hidden, and those around it are not.
-        with _guard.watch("masking secrets"):
+        with _guard.catch("masking secrets"):
             if isinstance(value, Mapping):
                 written = self._rewrite_mapping(value, inside)
             elif isinstance(value, Sequence):

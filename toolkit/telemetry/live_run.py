@@ -13,7 +13,7 @@ from typing import Any, Final
 from toolkit.core.clock import Clock
 from toolkit.core.exit_codes import code_of
 from toolkit.core.guard import Guard
-from toolkit.core.periodic import Chore, Keeper
+from toolkit.core.periodic import PeriodicThread, Task
 from toolkit.core.ranks import Rank
 from toolkit.core.sink import Sink
 from toolkit.runfolder import records
@@ -22,7 +22,7 @@ from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.step_count import FIRST_STEP
 from toolkit.telemetry.control.history import was_answered
 from toolkit.telemetry.control.poller import ControlPoller
-from toolkit.telemetry.control.rank_control import Steering
+from toolkit.telemetry.control.rank_control import RankControl
 from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.errors.recorder import AT_THE_END
 from toolkit.telemetry.errors.run_errors import RunErrors
@@ -30,16 +30,16 @@ from toolkit.telemetry.machine.other_trackers import TrackerWatch
 from toolkit.telemetry.machine.peak_memory import peak_memory
 from toolkit.telemetry.machine.samplers.sampling import SystemSampling, default_samplers
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.records.completions.recorder import CompletionBook
+from toolkit.telemetry.records.completions.recorder import CompletionRecorder
 from toolkit.telemetry.records.device_scalars import DeviceScalars
-from toolkit.telemetry.records.plain_values import Values
+from toolkit.telemetry.records.plain_values import PlainValues
 from toolkit.telemetry.records.record_queue import MUCH
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
-from toolkit.telemetry.spans.recorder import SpanBook
+from toolkit.telemetry.spans.recorder import SpanRecorder
 from toolkit.telemetry.start_record import EnvironmentProbe, of_one_type, samples_per_step, start_fields
 from toolkit.telemetry.step_records import FixedInterval, StepRecords
-from toolkit.telemetry.writing.pipeline import Recorder
-from toolkit.telemetry.writing.session_folder import RunHome
+from toolkit.telemetry.writing.pipeline import RecordPipeline
+from toolkit.telemetry.writing.session_folder import SessionFolder
 
 _ON_STEP_RECORDS: Final = ("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb", "gpu_util")
 _IN_SUMMARY: Final = ("epoch", "train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec")
@@ -64,7 +64,7 @@ class LiveRun:
 
     def __init__(
         self,
-        home: RunHome,
+        session_folder: SessionFolder,
         options: TelemetryOptions,
         *,
         config: Any,
@@ -74,17 +74,17 @@ class LiveRun:
         clock: Clock,
         guard: Guard,
     ) -> None:
-        self.home = home
+        self.session_folder = session_folder
         self._world_size = rank.world_size
         self._options = options
         self._config = config
         self._gate = gate
         self._clock = clock
         self._guard = guard
-        self._values = Values(guard, DeviceScalars())
-        self.recorder = Recorder(home, options, sinks=sinks, clock=clock, guard=guard)
-        guard.on_first = self.recorder.put_own_failure
-        self._missing = home.missing
+        self._values = PlainValues(guard, DeviceScalars())
+        self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, clock=clock, guard=guard)
+        guard.on_first = self.pipeline.put_own_failure
+        self._missing = session_folder.missing
         self._homeless: set[Path] = set()
         """Journals without a run that were spoken of."""
         self._has_started = False
@@ -95,111 +95,115 @@ class LiveRun:
         self._probe = EnvironmentProbe(guard)
         self._sampling: SystemSampling | None = None
         if options.system:
-            with guard.watch("setting up the samplers"):
-                samplers = default_samplers(home.folder.parent, guard)
+            with guard.catch("setting up the samplers"):
+                samplers = default_samplers(session_folder.folder.parent, guard)
                 self._sampling = SystemSampling(
                     samplers, interval_s=_SAMPLE_EVERY_S, clock=clock, guard=guard
                 )
-        self.steering: Steering | None = None
+        self.rank_control: RankControl | None = None
         if options.control:
             poller = ControlPoller(
-                home.folder,
-                run_id=home.manifest.run_id,
+                session_folder.folder,
+                run_id=session_folder.manifest.run_id,
                 clock=clock,
-                session_started=home.session.started,
+                session_started=session_folder.session.started,
                 log_every=options.log_every,
                 # Every rank takes a request, and rank 0 answers it.
-                answer=partial(self.put, records.CONTROL_CHANGE) if home.rank == 0 else _say_nothing,
+                answer=partial(self.put, records.CONTROL_CHANGE)
+                if session_folder.rank == 0
+                else _say_nothing,
                 notify=self._have_the_next_step_looked_at,
                 # What this session answers the poller knows by itself.
-                was_answered=partial(was_answered, home.record_file, upto=_size_of(home.record_file)),
+                was_answered=partial(
+                    was_answered, session_folder.record_file, upto=_size_of(session_folder.record_file)
+                ),
                 guard=guard,
                 hold=rank.world_size > 1,
             )
-            self.steering = Steering(
-                poller, rank, run_name=home.manifest.display_name, clock=clock, guard=guard
+            self.rank_control = RankControl(
+                poller, rank, run_name=session_folder.manifest.display_name, clock=clock, guard=guard
             )
-        self.spans = SpanBook(
+        self.spans = SpanRecorder(
             options.span_options,
             gate,
             self._values,
             # Before the start record, too: what takes long before it can be written is a span's business.
-            intake=self.recorder.intake,
+            record_queue=self.pipeline.record_queue,
             clock=clock,
-            began=self.recorder.session_started,
+            began=self.pipeline.session_started,
             guard=guard,
         )
-        self.recorder.on_incident = self.spans.keep_around_an_incident
-        if self.steering is not None and options.span_options.around:
+        self.pipeline.on_incident = self.spans.keep_around_an_incident
+        if self.rank_control is not None and options.span_options.around:
             # Only a run that has spans can be asked for them.
-            poller = self.steering.poller
+            poller = self.rank_control.poller
             self.spans.on_first_use = lambda: poller.declare_action("trace", self.spans.keep_next)
         self.steps = StepRecords(
             gate,
-            self.recorder.intake,
+            self.pipeline.record_queue,
             self._values,
-            self.steering.poller if self.steering is not None else FixedInterval(options.log_every),
+            self.rank_control.poller if self.rank_control is not None else FixedInterval(options.log_every),
             self.spans.times,
             before_first=self._put_start_if_none,
             clock=clock,
-            began=self.recorder.session_started,
+            began=self.pipeline.session_started,
         )
-        self.completions = CompletionBook(
+        self.completions = CompletionRecorder(
             options.completion_options,
             self._values,
-            intake=self.recorder.intake,
+            record_queue=self.pipeline.record_queue,
             before_first=self._put_start_if_none,
             clock=clock,
-            began=self.recorder.session_started,
+            began=self.pipeline.session_started,
         )
-        if self.steering is not None:
-            self.steering.seconds_per_step = lambda: self.steps.latest.get("sec_per_step")
-            self.recorder.ask_for = self._ask_for
+        if self.rank_control is not None:
+            self.rank_control.seconds_per_step = lambda: self.steps.latest.get("sec_per_step")
+            self.pipeline.ask_for = self._ask_for
         self.errors = RunErrors(
             options,
-            session=home.session.session,
-            rank=home.rank,
-            run_id=home.manifest.run_id,
+            session=session_folder.session.session,
+            rank=session_folder.rank,
+            run_id=session_folder.manifest.run_id,
             gate=gate,
             spans=self.spans,
             sampling=self._sampling,
             latest=lambda: self.steps.latest,
             last_step=self._last_planned_step,
             put=self._put_error,
-            tell=self.recorder.tell_finding,
+            tell=self.pipeline.tell_finding,
             clock=clock,
             guard=guard,
         )
-        self.keeper = Keeper(self._chores(), clock=clock, guard=guard)
+        self.periodic = PeriodicThread(self._tasks(), clock=clock, guard=guard)
         # By itself: a disk that does not answer holds up the keeper, and is a reason to hang.
-        watching = [Chore(*chore) for chore in self.errors.chores]
-        if self.recorder.waits_for_no_disk:
-            watching.append(Chore(*self._keeping_the_journal))
-        self._watchman = Keeper(watching, clock=clock, guard=guard, name="telemetry-watch")
+        watching = [Task(*task) for task in self.errors.tasks]
+        if self.pipeline.waits_for_no_disk:
+            watching.append(Task(*self._keeping_the_journal))
+        self._watchman = PeriodicThread(watching, clock=clock, guard=guard, name="telemetry-watch")
 
     def start(self) -> None:
         """Say where the run is logged, and start the threads."""
-        if self.home.rank == 0:
-            folder = os.path.join(self._options.log_dir, self.home.folder.name)
+        if self.session_folder.rank == 0:
+            folder = os.path.join(self._options.log_dir, self.session_folder.folder.name)
             also = f" (and {METRICS_CSV})" if self._options.csv else ""
             # Standard output may be closed, full, or a pipe that nobody reads any more.
-            with self._guard.watch("saying where the run is logged"):
-                print(f"[telemetry] run_name={self.home.manifest.display_name}")
+            with self._guard.catch("saying where the run is logged"):
+                print(f"[telemetry] run_name={self.session_folder.manifest.display_name}")
                 print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
         if self._options.not_sent:
             left_out = ", ".join(f"telemetry.{name}" for name in self._options.not_sent)
-            with self._guard.watch("saying what is not sent"):
+            with self._guard.catch("saying what is not sent"):
                 print(
                     f"[telemetry] mode is offline: {left_out} will not be sent", file=sys.stderr, flush=True
                 )
-        if self.home.notice:
-            self._guard.report("resuming", OSError(self.home.notice))
+        if self.session_folder.notice:
+            self._guard.report("resuming", OSError(self.session_folder.notice))
         # A machine that starts no more threads is still a machine to train on.
-        starts = [self.recorder.start, self._probe.start, self.keeper.start, self._watchman.start]
+        starts = [self.pipeline.start, self._probe.start, self.periodic.start, self._watchman.start]
         if self._sampling is not None:
             starts.append(self._sampling.start)
         for start in starts:
-            with self._guard.watch("starting a thread"):
+            with self._guard.catch("starting a thread"):
                 start()
 
     def put(self, event: str, given: Mapping[str, Any]) -> None:
@@ -208,8 +212,8 @@ class LiveRun:
         fields, pending = self._values.fields(given)
         if event in _BETWEEN_STEPS:
             seconds = fields.get("seconds") if event == records.CHECKPOINT else None
-            self.steps.leave(self.recorder.elapsed(), seconds if type(seconds) is float else None)
-        self.recorder.put(event, fields, pending)
+            self.steps.leave(self.pipeline.elapsed(), seconds if type(seconds) is float else None)
+        self.pipeline.put(event, fields, pending)
         if event not in _NO_WORD_OF_THE_LOOP:
             self.errors.words += 1
 
@@ -231,7 +235,7 @@ class LiveRun:
             )
         finally:
             # Whatever went wrong with it: what came before it goes on to the file.
-            self.recorder.intake.await_no_start()
+            self.pipeline.record_queue.await_no_start()
 
     def _put_start(
         self,
@@ -244,7 +248,7 @@ class LiveRun:
         wait_s: float,
     ) -> None:
         fields = start_fields(
-            run_name=self.home.manifest.display_name,
+            run_name=self.session_folder.manifest.display_name,
             config=config if config is not None else self._config or None,
             lora=lora,
             model=model,
@@ -265,12 +269,12 @@ class LiveRun:
         }
         self.steps.samples_per_step = samples_per_step(kept)
         self._training = {name: kept[name] for name in ("max_steps", FIRST_STEP) if name in kept}
-        if self.recorder.usage_reports is not None:
-            kept["usage_reports"] = self.recorder.usage_reports
-        self.recorder.put(records.START, {**kept, "run_id": self.home.manifest.run_id})
+        if self.pipeline.usage_reports is not None:
+            kept["usage_reports"] = self.pipeline.usage_reports
+        self.pipeline.put(records.START, {**kept, "run_id": self.session_folder.manifest.run_id})
         if self._missing is not None:
             (first, last), self._missing = self._missing, None
-            self.recorder.put(
+            self.pipeline.put(
                 records.LOST,
                 {
                     "records": last - first + 1,
@@ -283,7 +287,7 @@ class LiveRun:
     @property
     def session_tag(self) -> str:
         """What names the jobs that do one task together: the run's own id where nobody says otherwise."""
-        return self._options.session_tag or self.home.manifest.run_id
+        return self._options.session_tag or self.session_folder.manifest.run_id
 
     @property
     def tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
@@ -301,23 +305,23 @@ class LiveRun:
         }
         before = self.tags
         self._options = self._options.changed(**changed)
-        self.recorder.manifest = self.recorder.manifest.with_latest(
+        self.pipeline.manifest = self.pipeline.manifest.with_latest(
             perf_tag=self._options.perf_tags, session_tag=self.session_tag
         )
         if self._has_started and self.tags != before:
             # Whoever reads the records knows it from here on.
             told = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
-            self.recorder.put(records.TAGS, {name: tag for name, tag in told.items() if tag is not None})
+            self.pipeline.put(records.TAGS, {name: tag for name, tag in told.items() if tag is not None})
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was logged is in the files; a start record comes before it."""
         self._put_start_if_held_up()
-        return self.recorder.flush(timeout_s)
+        return self.pipeline.flush(timeout_s)
 
     def sync(self, timeout_s: float) -> bool:
         """Flush the records, and force them onto the disk."""
         self._put_start_if_held_up()
-        return self.recorder.sync(timeout_s)
+        return self.pipeline.sync(timeout_s)
 
     def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
         """Write the last records, stop the threads, and return what could not be done, in words.
@@ -337,8 +341,8 @@ class LiveRun:
             deadline = min(deadline, time.monotonic() + _ONCE_INTERRUPTED_S)
             if not self._rest_is_put:
                 self._put_rest()
-            with self._guard.watch("giving up the last messages"):
-                self.recorder.give_up_messages()
+            with self._guard.catch("giving up the last messages"):
+                self.pipeline.give_up_messages()
         try:
             left_undone = self._let_go(status, reason, error, deadline)
         except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
@@ -356,43 +360,43 @@ class LiveRun:
             return max(0.0, min(share * timeout_s, of_what_is_left * (deadline - time.monotonic())))
 
         # Each part fails alone: whatever goes wrong before it, the end is told and the files are closed.
-        with self._guard.watch("closing"):
+        with self._guard.catch("closing"):
             # First: a run that is being closed has no more steps to wait for.
             self._watchman.close(at_most(0.1, 1.0))
         if error is not None:
-            with self._guard.watch("describing a failure"):
-                self.errors.book.take(error, caught_by=AT_THE_END)
-        with self._guard.watch("closing"):
+            with self._guard.catch("describing a failure"):
+                self.errors.recorder.take(error, caught_by=AT_THE_END)
+        with self._guard.catch("closing"):
             # Less than half of the time that close may take: the disk needs the rest, should the device be gone.
-            self.recorder.wait_for_devices(at_most(0.4, 1.0))
+            self.pipeline.wait_for_devices(at_most(0.4, 1.0))
         self._put_rest()
-        with self._guard.watch("examining the last records"):
-            self.recorder.conclude_findings(at_most(0.2, 0.5))
-        if self.steering is not None:
-            with self._guard.watch("closing"):
-                self.steering.close()
-        with self._guard.watch("sending the last messages"):
+        with self._guard.catch("examining the last records"):
+            self.pipeline.conclude_findings(at_most(0.2, 0.5))
+        if self.rank_control is not None:
+            with self._guard.catch("closing"):
+                self.rank_control.close()
+        with self._guard.catch("sending the last messages"):
             # More than half of the time, and less than all: the file has to be closed as well.
             failure = None if error is None else describe_failure(error)
-            self.recorder.conclude_messages(
+            self.pipeline.conclude_messages(
                 status=status, reason=reason, failure=failure, timeout_s=at_most(0.6, 0.75)
             )
-        with self._guard.watch("delivering the last spans"):
-            self.recorder.conclude_exports(at_most(0.6, 0.75))
+        with self._guard.catch("delivering the last spans"):
+            self.pipeline.conclude_exports(at_most(0.6, 0.75))
 
     def _put_rest(self) -> None:
         """Write what is still held back: steps that were folded or wait for a device, completions, open spans.
 
         Records that wait for the start record wait no longer: what follows the file is to have them before the end.
         """
-        with self._guard.watch("closing"):
-            self.recorder.intake.settle(self.recorder.elapsed(), give_up=True)
-        with self._guard.watch("closing"):
+        with self._guard.catch("closing"):
+            self.pipeline.record_queue.settle(self.pipeline.elapsed(), give_up=True)
+        with self._guard.catch("closing"):
             self.steps.put_rest()
-        with self._guard.watch("closing"):
+        with self._guard.catch("closing"):
             self.completions.close()
         self.spans.close()
-        with self._guard.watch("closing"):
+        with self._guard.catch("closing"):
             self._put_start_if_held_up()
         self._rest_is_put = True
 
@@ -405,26 +409,26 @@ class LiveRun:
 
         if not self._has_ended:
             errors: dict[str, Any] = {}
-            with self._guard.watch("counting the errors"):
-                errors = self.errors.book.totals()
+            with self._guard.catch("counting the errors"):
+                errors = self.errors.recorder.totals()
             code = code_of(error)
             left = {} if code is None else {"exit_code": code}
-            with self._guard.watch("closing"):
+            with self._guard.catch("closing"):
                 self.put(
                     records.END, {"status": status, "reason": reason, **left, **self._totals(), **errors}
                 )
             self._has_ended = True
         self.errors.watch.end()
-        with self._guard.watch("closing"):
+        with self._guard.catch("closing"):
             self._watchman.close(at_most(0.1))
-            self.keeper.close(at_most(0.2))
+            self.periodic.close(at_most(0.2))
         if self._sampling is not None:
-            with self._guard.watch("closing"):
+            with self._guard.catch("closing"):
                 self._sampling.stop(at_most(0.1))
-        if self.home.rank == 0:
-            with self._guard.watch("writing run.json"):
+        if self.session_folder.rank == 0:
+            with self._guard.catch("writing run.json"):
                 self._beat()
-        return self.recorder.close(status=status, reason=reason, deadline=deadline)
+        return self.pipeline.close(status=status, reason=reason, deadline=deadline)
 
     def _put_start_if_none(self) -> None:
         if not self._has_started:
@@ -432,46 +436,46 @@ class LiveRun:
 
     def _put_start_if_held_up(self) -> None:
         """Write a start record of what is known by now, where somebody wants to have what waits for it."""
-        if self.recorder.intake.is_held_up:
+        if self.pipeline.record_queue.is_held_up:
             self._put_start_if_none()
 
     def _put_overdue_start(self) -> None:
         """Write a start record of what is known by now, where records have waited for it for long."""
-        intake = self.recorder.intake
-        since = intake.held_since
+        record_queue = self.pipeline.record_queue
+        since = record_queue.held_since
         if since is not None and (
-            self.recorder.elapsed() - since >= _LONGEST_START_S or intake.journal.fill > MUCH
+            self.pipeline.elapsed() - since >= _LONGEST_START_S or record_queue.journal.fill > MUCH
         ):
             self._put_start_if_none()
 
-    def _chores(self) -> list[Chore]:
-        chores: list[tuple[str, float, Callable[[], None]]] = [
+    def _tasks(self) -> list[Task]:
+        tasks: list[tuple[str, float, Callable[[], None]]] = [
             ("telling of the machine", _SAMPLE_EVERY_S, self._tell_of_the_machine),
             ("tending the spans", _TEND_EVERY_S, self.spans.tend),
             ("waiting for the start", _TEND_EVERY_S, self._put_overdue_start),
         ]
         if self._sampling is not None:
-            chores.append(("reading the system's metrics", _SAMPLE_EVERY_S, self._look_at_the_system))
-            chores.append(("writing a system record", self._options.system_every, self._put_system))
-        if self.steering is not None:
-            chores.append(("looking at control.json", _CONTROL_EVERY_S, self._look_at_control))
-        if self.home.rank == 0:
-            chores.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
+            tasks.append(("reading the system's metrics", _SAMPLE_EVERY_S, self._look_at_the_system))
+            tasks.append(("writing a system record", self._options.system_every, self._put_system))
+        if self.rank_control is not None:
+            tasks.append(("looking at control.json", _CONTROL_EVERY_S, self._look_at_control))
+        if self.session_folder.rank == 0:
+            tasks.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
             trackers = TrackerWatch(
                 self._tell_of_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
             )
-            chores.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
-            chores.append(("recovering killed runs", 3600.0, self._recover_killed_runs))
-        if not self.recorder.waits_for_no_disk:
-            chores.append(self._keeping_the_journal)
-        return [Chore(*chore) for chore in chores]
+            tasks.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
+            tasks.append(("recovering killed runs", 3600.0, self._recover_killed_runs))
+        if not self.pipeline.waits_for_no_disk:
+            tasks.append(self._keeping_the_journal)
+        return [Task(*task) for task in tasks]
 
     @property
     def _keeping_the_journal(self) -> tuple[str, float, Callable[[], None]]:
-        return "keeping the journal", _JOURNAL_EVERY_S, self.recorder.keep_journal
+        return "keeping the journal", _JOURNAL_EVERY_S, self.pipeline.keep_journal
 
     def _recover_killed_runs(self) -> None:
-        for left in self.recorder.recover_abandoned():
+        for left in self.pipeline.recover_abandoned():
             if left.path not in self._homeless:
                 self._homeless.add(left.path)
                 run = f"run {left.run_id}" if left.run_id else "a run"
@@ -485,21 +489,21 @@ class LiveRun:
 
     def _put_error(self, fields: dict[str, Any]) -> None:
         self._put_start_if_none()
-        self.recorder.put(records.ERROR, fields)
+        self.pipeline.put(records.ERROR, fields)
 
     def _have_the_next_step_looked_at(self) -> None:
         self._gate.due_at = -NEVER
 
     def _ask_for(self, action: str, request_id: str) -> None:
         """Ask the run itself for `action`, because something critical was found."""
-        assert self.steering is not None
+        assert self.rank_control is not None
         request = ControlRequest(id=request_id, timestamp=self._clock.wall(), actions=(action,))
-        self.steering.poller.ask(request)
+        self.rank_control.poller.ask(request)
 
     def _look_at_control(self) -> None:
-        assert self.steering is not None
-        self.steering.poll()
-        if self.steering.poller.ready:
+        assert self.rank_control is not None
+        self.rank_control.poll()
+        if self.rank_control.poller.ready:
             self._have_the_next_step_looked_at()
 
     def _look_at_the_system(self) -> None:
@@ -521,7 +525,7 @@ class LiveRun:
             environment = self._probe.result(0.0)
             if environment is not None:
                 self._environment_is_told = True
-                self.recorder.put("environment", self._values.tree(environment))
+                self.pipeline.put("environment", self._values.tree(environment))
 
     def _tell_of_trackers(self, names: list[str]) -> None:
         self.put("other_trackers", {"trackers": names})
@@ -529,7 +533,7 @@ class LiveRun:
     @property
     def _counts_from_zero(self) -> bool:
         """Whether the loop counts its steps from 0: this session shows it, or an earlier one did."""
-        known = {**self.home.manifest.summary, **self._training}.get(FIRST_STEP)
+        known = {**self.session_folder.manifest.summary, **self._training}.get(FIRST_STEP)
         return self.steps.first_step == 0 or known == 0
 
     def _last_planned_step(self) -> int | None:
@@ -540,27 +544,27 @@ class LiveRun:
         latest = self.steps.latest
         summary = {name: latest[name] for name in _IN_SUMMARY if type(latest.get(name)) in (int, float)}
         control: dict[str, Any] = {}
-        if self.steering is not None:
-            poller = self.steering.poller
+        if self.rank_control is not None:
+            poller = self.rank_control.poller
             control = {"log_every_now": poller.log_every, **poller.declared()}
         step = self._gate.last_step
-        self.recorder.beat(
+        self.pipeline.beat(
             global_step=step if step >= 0 else None,
             summary={**self._training, **({FIRST_STEP: 0} if self._counts_from_zero else {}), **summary},
             control=control,
         )
 
     def _totals(self) -> dict[str, Any]:
-        intake = self.recorder.intake
+        record_queue = self.pipeline.record_queue
         totals: dict[str, Any] = {
-            "seconds": self.recorder.elapsed(),
-            "records": intake.next_seq + 1 - self.home.first_seq,
-            "records_lost": intake.dropped_total,
+            "seconds": self.pipeline.elapsed(),
+            "records": record_queue.next_seq + 1 - self.session_folder.first_seq,
+            "records_lost": record_queue.dropped_total,
             "telemetry_errors": self._guard.total,
             **peak_memory(self._guard),
         }
-        if self.recorder.undelivered:
-            totals["undelivered"] = self.recorder.undelivered
+        if self.pipeline.undelivered:
+            totals["undelivered"] = self.pipeline.undelivered
         if self._gate.last_step >= 0:
             totals["global_step"] = self._gate.last_step
         return totals

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, overload
 from toolkit.core.clock import Clock, SystemClock
 from toolkit.core.exit_codes import code_of
 from toolkit.core.guard import Guard, guarded
-from toolkit.core.lifetime import OneEnd, forget_at_exit, remember_until_exit
+from toolkit.core.lifetime import CloseOnce, close_at_exit, do_not_close_at_exit
 from toolkit.core.ranks import Rank, find_rank
 from toolkit.core.sink import Sink
 from toolkit.privacy.configured_secrets import keep_secrets_of
@@ -34,16 +34,16 @@ from toolkit.telemetry.spans.span import NO_SPAN, AnySpan, FoldedSpan, timed_fun
 
 if TYPE_CHECKING:
     from toolkit.telemetry.control.poller import Request
-    from toolkit.telemetry.control.rank_control import Steering
-    from toolkit.telemetry.control.silent_rank import Follower
+    from toolkit.telemetry.control.rank_control import RankControl
+    from toolkit.telemetry.control.silent_rank import SilentRank
     from toolkit.telemetry.errors.capture import ErrorCapture
     from toolkit.telemetry.live_run import LiveRun
-    from toolkit.telemetry.records.completions.recorder import CompletionBook
+    from toolkit.telemetry.records.completions.recorder import CompletionRecorder
     from toolkit.telemetry.spans.profiling import Profiling
-    from toolkit.telemetry.spans.recorder import SpanBook
+    from toolkit.telemetry.spans.recorder import SpanRecorder
     from toolkit.telemetry.spans.totals import SpanTimes
     from toolkit.telemetry.training import TrainingTelemetry
-    from toolkit.telemetry.writing.session_folder import RunHome
+    from toolkit.telemetry.writing.session_folder import SessionFolder
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -134,23 +134,23 @@ class TelemetryLogger:
         """Steps told to a logger that is not live."""
         self._options = options
         self._gate = _SHUT
-        self._ends: OneEnd
+        self._ends: CloseOnce
         self._run: LiveRun | None = None
-        self._follower: Follower | None = None
-        self._steering: Steering | None = None
+        self._silent_rank: SilentRank | None = None
+        self._rank_control: RankControl | None = None
         self._training: TrainingTelemetry | None = None
         self._profiling: Profiling | None = None
         self._profiled: Mapping[str, Callable[[], AbstractContextManager[object]]] = {}
         self._folding: dict[str, SpanTimes] = {}
         self._make_span: Callable[[Any, dict[str, Any]], AnySpan] = _make_no_span
-        self._book: SpanBook | None = None
+        self._span_recorder: SpanRecorder | None = None
         self._for_steps: tuple[Callable[[], float], Callable[[], float], float, Callable[..., None]]
         self.guard.strict = options.strict
         self._clock = clock or SystemClock()
         self._rank = rank
         is_set_up = False
         try:
-            with self.guard.watch_but_for(OptionsError, "setting up the run"):
+            with self.guard.catch_except(OptionsError, "setting up the run"):
                 self._set_up(run_name, config, sinks)
                 is_set_up = True
         finally:
@@ -160,14 +160,14 @@ class TelemetryLogger:
                 self._give_up()
 
     def _set_up(self, run_name: str, config: Mapping[str, Any] | None, sinks: Sequence[Sink]) -> None:
-        self._gate, self._ends = StepGate(), OneEnd()
+        self._gate, self._ends = StepGate(), CloseOnce()
         keep_secrets_of(self._options, os.environ)
         options = self._options = without_secrets(self._options)
         self.run_name = mask_text(str(run_name))
         clock = self._clock
         rank = self._rank or find_rank()
-        home = self._find_home(rank, clock) if options.enabled else None
-        if home is None:
+        session_folder = self._find_home(rank, clock) if options.enabled else None
+        if session_folder is None:
             self._become_inert()
             if options.enabled and options.control and rank.rank:
                 self._follow(rank, clock)
@@ -176,7 +176,7 @@ class TelemetryLogger:
         from toolkit.telemetry.live_run import LiveRun
 
         self._run = LiveRun(
-            home,
+            session_folder,
             options,
             config=config,
             sinks=sinks,
@@ -185,23 +185,23 @@ class TelemetryLogger:
             clock=clock,
             guard=self.guard,
         )
-        self._take_step = self.guard.around("log_step", self._run.steps.take)
-        take_first = self.guard.around("log_step", self._take_first_step)
-        self._for_steps = (clock.wall, clock.monotonic, self._run.recorder.session_started, take_first)
+        self._take_step = self.guard.wrap("log_step", self._run.steps.take)
+        take_first = self.guard.wrap("log_step", self._take_first_step)
+        self._for_steps = (clock.wall, clock.monotonic, self._run.pipeline.session_started, take_first)
         if options.span_options.enabled:
-            self._book = self._run.spans
-            self._folding = self._book.folding
-            self._make_span = self._book.make
+            self._span_recorder = self._run.spans
+            self._folding = self._span_recorder.folding
+            self._make_span = self._span_recorder.make
         else:
             self._run.spans.is_open = False
-        self._steering = self._run.steering
-        if self._steering is not None and self._steering.is_among_ranks:
+        self._rank_control = self._run.rank_control
+        if self._rank_control is not None and self._rank_control.is_among_ranks:
             self.__dict__["log_step"] = self._log_step_among_ranks
         self.is_live = True
-        remember_until_exit(self)
+        close_at_exit(self)
         self._run.start()
-        with self.guard.watch("hooking what ends the script"):
-            self._run.errors.watch.begin(self._run.errors.book, lambda: self.close("signal"))
+        with self.guard.catch("hooking what ends the script"):
+            self._run.errors.watch.begin(self._run.errors.recorder, lambda: self.close("signal"))
 
     def __getattr__(self, name: str) -> Any:
         # Only called for what is not there.
@@ -211,15 +211,15 @@ class TelemetryLogger:
 
     def _give_up(self) -> None:
         run, self._run = self._run, None
-        follower, self._follower = self._follower, None
-        self._steering = self._book = None
+        silent_rank, self._silent_rank = self._silent_rank, None
+        self._rank_control = self._span_recorder = None
         self._become_inert()
-        forget_at_exit(self)
-        with self.guard.watch("giving up the run"):
+        do_not_close_at_exit(self)
+        with self.guard.catch("giving up the run"):
             if run is not None:
                 run.close(status="failed", reason="telemetry could not be set up", error=None)
-            if follower is not None:
-                follower.close()
+            if silent_rank is not None:
+                silent_rank.close()
 
     @classmethod
     def from_config(
@@ -497,10 +497,10 @@ class TelemetryLogger:
         self._live().completions.put(global_step, {**texts, "reward": reward, **more})
 
     @property
-    def completions(self) -> CompletionBook | None:
+    def completions(self) -> CompletionRecorder | None:
         """Where completions are written, for what collects them from a trainer; None where none are kept."""
-        book = self._run.completions if self._run is not None and self.is_live else None
-        return book if book is not None and book.options.enabled else None
+        recorder = self._run.completions if self._run is not None and self.is_live else None
+        return recorder if recorder is not None and recorder.options.enabled else None
 
     @guarded
     def log_event(self, event: str, /, **fields: Any) -> None:
@@ -519,10 +519,10 @@ class TelemetryLogger:
         if type(name) is str:
             times = self._folding.get(name)
             if times is not None:
-                return FoldedSpan(self._book, times, attributes)  # type: ignore[arg-type]
+                return FoldedSpan(self._span_recorder, times, attributes)  # type: ignore[arg-type]
         span: AnySpan = NO_SPAN
-        if self._book is not None:
-            with self.guard.watch("making a span"):
+        if self._span_recorder is not None:
+            with self.guard.catch("making a span"):
                 span = self._make_span(name, attributes)
         return span
 
@@ -532,7 +532,7 @@ class TelemetryLogger:
 
     @guarded
     def _device_span(self, name: str, attributes: dict[str, Any]) -> AnySpan | None:
-        return None if self._book is None else self._book.make_on_device(name, attributes)
+        return None if self._span_recorder is None else self._span_recorder.make_on_device(name, attributes)
 
     def timed(self, name: str | None = None, /, **attributes: Any) -> Callable[[_F], _F]:
         """Return a decorator that puts a span around each call of a function, one that is awaited too."""
@@ -541,7 +541,7 @@ class TelemetryLogger:
             if isinstance(function, (staticmethod, classmethod)):
                 return type(function)(decorate(function.__func__))
             timed = function
-            with self.guard.watch("timing a function"):
+            with self.guard.catch("timing a function"):
                 called = name or str(getattr(function, "__qualname__", "call"))
                 timed = timed_function(function, lambda: self.span(called, **attributes))
             return timed
@@ -567,7 +567,7 @@ class TelemetryLogger:
 
         def decorate(called: _F) -> _F:
             profiled = called
-            with self.guard.watch("profiling a function"):
+            with self.guard.catch("profiling a function"):
                 profiling = self._profiles()
                 if profiling is not None:
                     profiled = profiling.function(called, name, min_duration_ms, log_interval)
@@ -595,9 +595,13 @@ class TelemetryLogger:
         if self._profiling is None and self.is_live and self._run is not None:
             from toolkit.telemetry.spans.profiling import Profiling
 
-            book = self._run.spans
+            recorder = self._run.spans
             self._profiling = Profiling(
-                self._options.profiling_options, book.times, book.closed, book.monotonic, self.guard
+                self._options.profiling_options,
+                recorder.times,
+                recorder.closed,
+                recorder.monotonic,
+                self.guard,
             )
             self._profiled = self._profiling.makers
         return self._profiling
@@ -635,7 +639,7 @@ class TelemetryLogger:
     def span_totals(self, name: str) -> tuple[int, float]:
         """Return how many spans of `name` the training's thread has ended in this session, and their seconds."""
         totals = (0, 0.0)
-        with self.guard.watch("adding up spans"):
+        with self.guard.catch("adding up spans"):
             times = self._run.spans.times.by_name.get(name) if self._run is not None else None
             totals = (times.count, times.seconds) if times is not None else totals
         return totals
@@ -643,7 +647,7 @@ class TelemetryLogger:
     def latest_loss(self) -> float | None:
         """Return the newest training loss that is known, without asking a device for it."""
         newest: Any = None
-        with self.guard.watch("looking up the loss"):
+        with self.guard.catch("looking up the loss"):
             newest = self._gate.latest
             if newest is None and self._run is not None:
                 newest = self._run.steps.latest.get("train_loss")
@@ -692,14 +696,14 @@ class TelemetryLogger:
         from toolkit.telemetry.errors.capture import ErrorCapture
 
         if self.is_live and self._run is not None:
-            with self.guard.watch("listening to the output"):
+            with self.guard.catch("listening to the output"):
                 self._run.errors.watch.listen()
         capture = ErrorCapture(self._take_error)
         return capture if function is None else capture(function)
 
     @guarded
     def _take_error(self, error: BaseException) -> None:
-        self._live().errors.book.take(error, caught_by="capture_errors")
+        self._live().errors.recorder.take(error, caught_by="capture_errors")
 
     # Steering.
 
@@ -709,8 +713,8 @@ class TelemetryLogger:
         Raises:
             ValueError: the name is no name.
         """
-        if self._steering is not None:
-            self._steering.poller.declare_action(name, callback)
+        if self._rank_control is not None:
+            self._rank_control.poller.declare_action(name, callback)
 
     def declare_knob(
         self,
@@ -728,8 +732,8 @@ class TelemetryLogger:
         Raises:
             ValueError: name, type or bounds make no sense.
         """
-        if self._steering is not None:
-            self._steering.poller.declare_knob(
+        if self._rank_control is not None:
+            self._rank_control.poller.declare_knob(
                 name, kind, low=low, high=high, choices=choices, callback=callback, value=value
             )
 
@@ -737,34 +741,36 @@ class TelemetryLogger:
     def should_stop(self) -> bool:
         """Whether somebody asked the run to stop; read it between steps."""
         asked = False
-        with self.guard.watch("looking whether to stop"):
-            asked = self._steering is not None and self._steering.poller.should_stop
+        with self.guard.catch("looking whether to stop"):
+            asked = self._rank_control is not None and self._rank_control.poller.should_stop
         return asked
 
     def take_requests(self) -> list[Request]:
         """Return what was asked of the run since the last call: actions by name, knobs with their value."""
         requests: list[Request] = []
-        with self.guard.watch("taking requests"):
-            if self._steering is not None:
-                requests = self._steering.poller.take_requests()
+        with self.guard.catch("taking requests"):
+            if self._rank_control is not None:
+                requests = self._rank_control.poller.take_requests()
         return requests
 
     @property
     def log_every(self) -> int:
         """Steps from one step record to the next, as in force now."""
-        return self._steering.poller.log_every if self._steering is not None else self._options.log_every
+        return (
+            self._rank_control.poller.log_every if self._rank_control is not None else self._options.log_every
+        )
 
     # What the run is, and how it ends.
 
     @property
     def run_folder(self) -> Path | None:
         """Where the run is written; None where it is not."""
-        return self._run.home.folder if self._run is not None else None
+        return self._run.session_folder.folder if self._run is not None else None
 
     @property
     def run_id(self) -> str | None:
         """What identifies the run across its sessions; None where nothing is written."""
-        return self._run.home.manifest.run_id if self._run is not None else None
+        return self._run.session_folder.manifest.run_id if self._run is not None else None
 
     @guarded
     def flush(self, timeout_s: float = 5.0) -> bool:
@@ -781,16 +787,16 @@ class TelemetryLogger:
 
     def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
         """End the run: `finished`, `stopped`, `interrupted`, `signal` or `failed`. Returns within `close_timeout`."""
-        if self._follower is not None:
-            follower, self._follower = self._follower, None
+        if self._silent_rank is not None:
+            silent_rank, self._silent_rank = self._silent_rank, None
             self._become_inert()
-            forget_at_exit(self)
-            with self.guard.watch("closing"):
-                follower.close()
+            do_not_close_at_exit(self)
+            with self.guard.catch("closing"):
+                silent_rank.close()
         self._close(reason, error)
         if self._run is not None:
             # Another thread may be ending it: a script that is over must not take that one's last records along.
-            with self.guard.watch("closing"):
+            with self.guard.catch("closing"):
                 self._ends.wait(self._options.close_timeout)
 
     @guarded
@@ -802,16 +808,16 @@ class TelemetryLogger:
             finally:
                 # In this order: a child that is forked in between must not wait for an end that is the parent's.
                 self._ends.done()
-                forget_at_exit(self)
+                do_not_close_at_exit(self)
 
     def _end(self, run: LiveRun, reason: str | None, error: BaseException | None) -> None:
-        with self.guard.watch("finding out why the run ends"):
-            reason, error = run.errors.book.how_it_ends(reason, error)
+        with self.guard.catch("finding out why the run ends"):
+            reason, error = run.errors.recorder.how_it_ends(reason, error)
         if reason is None:
             reason = "stopped" if self.should_stop else "finished"
         reason = reason if isinstance(reason, str) else f"<{type(reason).__name__}>"
         if self._training is not None:
-            with self.guard.watch("telling of the last iterations"):
+            with self.guard.catch("telling of the last iterations"):
                 self._training.close()
         self._become_inert()
         for sentence in run.close(status=_STATUS_OF.get(reason, "finished"), reason=reason, error=error):
@@ -839,47 +845,47 @@ class TelemetryLogger:
     def after_fork_in_child(self) -> None:
         """Become a logger that does nothing: the threads and files are the parent's."""
         self._become_inert()
-        self._steering = None
+        self._rank_control = None
         # Whoever was ending it is the parent's, and not waited for here.
-        self._ends = OneEnd(is_over=True)
+        self._ends = CloseOnce(is_over=True)
         if self._run is not None:
             self._run.errors.watch.after_fork_in_child()
             self._run.spans.after_fork_in_child()
-            self._run.recorder.after_fork_in_child()
+            self._run.pipeline.after_fork_in_child()
 
     # Within.
 
-    def _find_home(self, rank: Rank, clock: Clock) -> RunHome | None:
-        from toolkit.telemetry.writing.session_folder import join_rank_zero, settle_in
+    def _find_home(self, rank: Rank, clock: Clock) -> SessionFolder | None:
+        from toolkit.telemetry.writing.session_folder import join_rank_zero, open_session
 
         if rank.rank == 0:
-            return settle_in(self.run_name, self._options, now=clock.wall(), guard=self.guard)
+            return open_session(self.run_name, self._options, now=clock.wall(), guard=self.guard)
         if self._options.ranks != "all":
             return None
-        home = join_rank_zero(self.run_name, self._options, rank)
-        if home is None:
+        session_folder = join_rank_zero(self.run_name, self._options, rank)
+        if session_folder is None:
             self.guard.report(
                 "finding rank 0's folder", OSError(f"rank {rank.rank} found no run of this launch")
             )
-        return home
+        return session_folder
 
     def _follow(self, rank: Rank, clock: Clock) -> None:
         """Be asked what rank 0 is asked, without writing anything."""
-        from toolkit.telemetry.control.silent_rank import Follower
+        from toolkit.telemetry.control.silent_rank import SilentRank
 
-        self._follower = Follower(
+        self._silent_rank = SilentRank(
             rank, run_name=self.run_name, log_every=self._options.log_every, clock=clock, guard=self.guard
         )
-        self._steering = self._follower.steering
+        self._rank_control = self._silent_rank.rank_control
         self.__dict__["log_step"] = self._log_step_among_ranks
-        remember_until_exit(self)
-        self._follower.start()
+        close_at_exit(self)
+        self._silent_rank.start()
 
     def _log_step_among_ranks(self, global_step: int, *args: Any, **scalars: Any) -> None:
-        steering = self._steering
-        if steering is not None:
-            with self.guard.watch("agreeing with the other ranks"):
-                steering.at_step(global_step)
+        rank_control = self._rank_control
+        if rank_control is not None:
+            with self.guard.catch("agreeing with the other ranks"):
+                rank_control.at_step(global_step)
         if self.is_live:
             TelemetryLogger.log_step(self, global_step, *args, **scalars)
 

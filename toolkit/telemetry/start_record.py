@@ -13,7 +13,7 @@ from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.machine.metadata import find_process, lora_metadata, model_metadata, training_metadata
 from toolkit.telemetry.records.device_scalars import DeviceScalars
-from toolkit.telemetry.records.plain_values import Values
+from toolkit.telemetry.records.plain_values import PlainValues
 
 _NUMBERS: Final = frozenset(
     {
@@ -51,7 +51,7 @@ class EnvironmentProbe:
         # Imported here, on this thread: looking at a machine takes modules that a training may otherwise never need.
         from toolkit.telemetry.machine.environment import describe_environment
 
-        with self._guard.watch("describing the machine"):
+        with self._guard.catch("describing the machine"):
             self._found = describe_environment(self._guard)
 
 
@@ -63,17 +63,17 @@ def start_fields(
     model: Any,
     training: Any,
     guard: Guard | None = None,
-    values: Values | None = None,
+    values: PlainValues | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a start record, plain, secrets masked; what the caller does not say is in the config.
 
     `lora`, `model` and `training` are mappings or dataclasses; of anything else there is a note.
     """
     guard = guard or Guard()
-    values = values or Values(guard, DeviceScalars())
+    values = values or PlainValues(guard, DeviceScalars())
     fields: dict[str, Any] = {"run_name": run_name}
     # A configuration may be a class of the caller's that raises for what it does not have.
-    with guard.watch("reading the configuration"):
+    with guard.catch("reading the configuration"):
         fields.update(_stated_in(config if isinstance(config, Mapping) else {}))
     about_lora = _as_mapping("lora", lora)
     fields |= {**lora_metadata(about_lora), **_prefixed("lora_", about_lora)}

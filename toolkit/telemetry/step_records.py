@@ -13,10 +13,10 @@ from toolkit.core.clock import Clock
 from toolkit.core.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.records.folded_metrics import COLUMNS
-from toolkit.telemetry.records.plain_values import Values, is_finite_number
-from toolkit.telemetry.records.record_queue import MUCH, Intake
+from toolkit.telemetry.records.plain_values import PlainValues, is_finite_number
+from toolkit.telemetry.records.record_queue import MUCH, RecordQueue
 from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
-from toolkit.telemetry.spans.totals import AllTimes
+from toolkit.telemetry.spans.totals import SpanTotals
 
 _ENVELOPE: Final = frozenset(ENVELOPE)
 _MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096
@@ -103,10 +103,10 @@ class StepRecords:
     def __init__(
         self,
         gate: StepGate,
-        intake: Intake,
-        values: Values,
+        record_queue: RecordQueue,
+        values: PlainValues,
         interval: Interval,
-        times: AllTimes,
+        times: SpanTotals,
         *,
         before_first: Callable[[], None],
         clock: Clock,
@@ -125,7 +125,7 @@ class StepRecords:
         self.latest: Mapping[str, Any] = {}
         """The newest step record."""
         self._gate = gate
-        self._intake = intake
+        self._record_queue = record_queue
         self._values = values
         self._interval = interval
         self._times = times
@@ -140,13 +140,13 @@ class StepRecords:
         They are functions with all they need in their own variables, and `take` does the usual case in one piece,
         because on this path every look-up of an attribute and every call can be measured.
         """
-        gate, intake, interval, dumps = self._gate, self._intake, self._interval, orjson.dumps
+        gate, record_queue, interval, dumps = self._gate, self._record_queue, self._interval, orjson.dumps
         metrics = gate.metrics
-        lock, journal, take_any = intake.lock, intake.journal, self._take_any
+        lock, journal, take_any = record_queue.lock, record_queue.journal, self._take_any
         times = self._times
         timed, take_times = times.active, times.take
         append = journal.append
-        usual_line = b'{"event":"step","seq":%%d,"session":%d,%%b\n' % intake.session
+        usual_line = b'{"event":"step","seq":%%d,"session":%d,%%b\n' % record_queue.session
         log_every = 0
         next_due = last_due = last_recorded = asked = -NEVER
         last_elapsed = last_away = 0.0
@@ -182,10 +182,10 @@ class StepRecords:
             # What `with lock` does, at less cost: within the `try`, as a signal handler may raise behind any call.
             try:
                 lock.acquire()
-                if intake.is_direct and not intake.busy:
+                if record_queue.is_direct and not record_queue.busy:
                     lines = journal.lines
                     try:
-                        intake.busy = True
+                        record_queue.busy = True
                         if scalars:
                             record.update(scalars)
                         if timed:
@@ -196,7 +196,7 @@ class StepRecords:
                             # What `complete` does where nothing was folded or sampled since the last record.
                             gate.block.append(loss)
                             if len(gate.block) >= BLOCK:
-                                gate.learn()
+                                gate.update_jump_threshold()
                             if step != last_recorded:
                                 away = times.away + self.left_s
                                 if "sec_per_step" in record:
@@ -213,22 +213,22 @@ class StepRecords:
                         except TypeError:
                             total = math.nan
                         if total - total == 0.0 and len(body) < _MAX_PLAIN:
-                            seq = intake.next_seq
+                            seq = record_queue.next_seq
                             line = usual_line % (seq, body[1:])
                             fill = append(line)
-                            if fill > MUCH and not intake.has_woken:
-                                intake.wake_writer()
+                            if fill > MUCH and not record_queue.has_woken:
+                                record_queue.wake_writer()
                             elif not fill:
-                                intake.hold(line, STEP, seq)
+                                record_queue.hold(line, STEP, seq)
                             return
                     finally:
                         # Also where a signal handler raises in here: a line that was committed has used its number up.
-                        intake.next_seq += journal.lines - lines
+                        record_queue.next_seq += journal.lines - lines
                         try:
-                            if intake.interrupting:
-                                intake.take_interrupting()
+                            if record_queue.interrupting:
+                                record_queue.take_interrupting()
                         finally:
-                            intake.busy = False
+                            record_queue.busy = False
                     self._put_completed(record)
                     return
             finally:
@@ -310,7 +310,7 @@ class StepRecords:
         wall, elapsed = self._clock.wall(), self._clock.monotonic() - self._began
         finish = partial(self._finish_rest, gate.last_step, elapsed)
         fields = {**given, **(self._times.take(elapsed) if self._times.active else {})}
-        self._intake.put(STEP, wall, elapsed, fields, finish=finish)
+        self._record_queue.put(STEP, wall, elapsed, fields, finish=finish)
 
     def _finish_rest(self, step: int, elapsed: float, fields: dict[str, Any]) -> dict[str, Any] | None:
         record = self._finish(step, True, elapsed, 0.0, fields)
@@ -332,13 +332,13 @@ class StepRecords:
             # Taken now, though the record may have to wait for its device: these are the times up to this step.
             plain.update(self._times.take(elapsed))
         finish = partial(self._finish, step, due, elapsed, self._times.away + self.left_s)
-        self._intake.put(STEP, wall, elapsed, plain, pending, finish=finish)
+        self._record_queue.put(STEP, wall, elapsed, plain, pending, finish=finish)
 
     def _put_completed(self, record: dict[str, Any]) -> None:
         """Write a record that was completed before one of its values turned out to need a closer look."""
         wall, elapsed = record.pop("time"), record.pop("elapsed")
         plain, pending = self._values.fields(record)
-        self._intake.put(STEP, wall, elapsed, _of_one_type(plain), pending)
+        self._record_queue.put(STEP, wall, elapsed, _of_one_type(plain), pending)
 
     def _as_step(self, record: dict[str, Any]) -> int:
         """Return a step that is no plain integer as one; what cannot be one is noted, and the record kept."""

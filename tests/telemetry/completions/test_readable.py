@@ -7,9 +7,9 @@ import pytest
 from toolkit.core.guard import Guard
 from toolkit.telemetry.records.completions.readable import readable
 from toolkit.telemetry.records.device_scalars import DeviceScalars
-from toolkit.telemetry.records.plain_values import Values
+from toolkit.telemetry.records.plain_values import PlainValues
 
-TREE = Values(Guard(), DeviceScalars()).tree
+TREE = PlainValues(Guard(), DeviceScalars()).tree
 
 
 class Shout(str):  # noqa: SLOT000 - as people write it

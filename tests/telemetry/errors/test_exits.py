@@ -32,7 +32,7 @@ def call(function, *given):
 
 
 def how_it_ends(log):
-    reason, error = log._run.errors.book.how_it_ends("exit", None)
+    reason, error = log._run.errors.recorder.how_it_ends("exit", None)
     return reason, code_of(error)
 
 
@@ -102,7 +102,7 @@ def test_one_that_somebody_has_put_on_top_stays(tmp_path, monkeypatch):
     assert call(sys.exit, 3).code == 3
     with make_logger(tmp_path / "b") as log:
         call(sys.exit, 4)
-        assert log._run.errors.book._exit.status == 4
+        assert log._run.errors.recorder._exit.status == 4
     assert sys.exit is theirs
 
 

@@ -318,8 +318,8 @@ def hang_of(log):
 
 
 def look(log):
-    for chore in log._run._watchman._chores:
-        chore.do()
+    for task in log._run._watchman._tasks:
+        task.do()
 
 
 @pytest.fixture

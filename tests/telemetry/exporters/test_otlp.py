@@ -21,8 +21,9 @@ from toolkit.mirrors.otlp.exporter import OtlpError, OtlpExporter, traces_url
 from toolkit.mirrors.otlp.transport import protocol_of
 from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry import TelemetryLogger, recorder
+from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.writing import pipeline
 from toolkit.timing.history import read_run_time
 from toolkit.timing.ledger import LedgerBook
 
@@ -441,7 +442,7 @@ def test_the_spans_of_a_real_run_arrive_and_a_resumed_one_sends_nothing_twice(tm
 
 
 def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(recorder, "_MIRROR_INTERVAL_S", 0.01)
+    monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
     port = a_free_port()
     # Shorter than the first pause of OpenTelemetry's exporter: each try fails at once.
     sink = exporter(f"http://127.0.0.1:{port}", timeout_s=0.5)
@@ -574,7 +575,7 @@ def test_spans_arrive_over_grpc_and_one_that_is_refused_holds_up_no_other(tmp_pa
 
 def test_a_collector_that_comes_late_gets_everything_over_grpc(tmp_path, caplog, monkeypatch):
     pytest.importorskip("grpc")
-    monkeypatch.setattr(recorder, "_MIRROR_INTERVAL_S", 0.01)
+    monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
     port = a_free_port()
     sink = exporter(f"http://127.0.0.1:{port}", protocol="grpc", timeout_s=0.5)
     log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])

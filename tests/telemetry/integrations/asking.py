@@ -17,5 +17,5 @@ def look_at_requests(log):
     """Have the run look at its control file now."""
     # Its own thread looks every two seconds. Beside it, this look would find the request half taken, and a step
     # would pass before it is done, or both would take it; so that thread ends first, and is not needed any more.
-    log._run.keeper.close(_PATIENCE_S)
+    log._run.periodic.close(_PATIENCE_S)
     log._run._look_at_control()

@@ -1100,7 +1100,7 @@ OLDER_THAN_ITS_RANKS = """
         def training_step(self, batch, batch_idx):
             if self.global_rank == 0 and self.global_step == 3:
                 write_request(log.run_folder, actions=["save_and_stop"])
-                log._run.steering.poller.poll()
+                log._run.rank_control.poller.poll()
             return self.layer(batch).mean()
 
         def configure_optimizers(self):

@@ -7,9 +7,9 @@ import pytest
 from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, to
 from toolkit.mirrors.messages import delivery as module
 from toolkit.mirrors.messages.delivery import deliver
-from toolkit.mirrors.messages.message import Message, Standing
+from toolkit.mirrors.messages.message import Message, RunState
 
-MESSAGE = Message(occasion="start", title="r: started", standing=Standing(run_name="r"), about=("start:1",))
+MESSAGE = Message(occasion="start", title="r: started", run_state=RunState(run_name="r"), about=("start:1",))
 TOO_MANY = (429, {"Retry-After": "7"}, b"slow down")
 BROKEN = (500, {}, b"oops")
 

@@ -318,7 +318,7 @@ def test_without_receivers_nothing_of_it_is_imported(tmp_path, start):
         """
         with TelemetryLogger("run", log_dir=sys.argv[1]) as log:
             log.log_step(1, train_loss=1.0)
-        print([name for name in ("http.client", "toolkit.mirrors.messages") if name in sys.modules])
+        print([name for name in ("http.client", "toolkit.mirrors.messages.sink") if name in sys.modules])
         """,
         tmp_path,
     ).end()

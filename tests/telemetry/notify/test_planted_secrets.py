@@ -6,7 +6,7 @@ import pytest
 
 from tests.telemetry.notify.local_receivers import receiving, wait_until
 from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
-from toolkit.mirrors.messages.run_events import RunStory
+from toolkit.mirrors.messages.run_events import RunEventReader
 from toolkit.mirrors.messages.services import SERVICES
 from toolkit.mirrors.messages.sink import link_to
 from toolkit.privacy.redaction import Redactor
@@ -18,7 +18,7 @@ SECRET = "what-messages-are-signed-with"
 
 def messages_about(text, redactor):
     """Return messages in which `text` stands wherever a run's texts can stand."""
-    story = RunStory(run_name=text)
+    story = RunEventReader(run_name=text)
     finding = {"event": "finding", "kind": text, "id": text, "severity": "critical", "state": "open", "message": text,
                "metric": text, "causes": [text], "advice": [text]}  # fmt: skip
     error = {"event": "error", "type": "ValueError", "message": f"ValueError: could not read {text}"}

@@ -11,9 +11,9 @@ import pytest
 from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, to, wait_until
 from toolkit.core.guard import Guard
 from toolkit.mirrors.messages.digest import fold
-from toolkit.mirrors.messages.message import Message, Standing
+from toolkit.mirrors.messages.message import Message, RunState
 from toolkit.mirrors.messages.sender import Sender
-from toolkit.mirrors.messages.token_bucket import Allowance
+from toolkit.mirrors.messages.token_bucket import TokenBucket
 
 
 def message(number, occasion="milestone"):
@@ -21,7 +21,7 @@ def message(number, occasion="milestone"):
         occasion=occasion,
         title=f"r: number {number}",
         lines=("why",),
-        standing=Standing(run_name="r", step=number),
+        run_state=RunState(run_name="r", step=number),
         about=(f"{occasion}:{number}",),
     )
 
@@ -204,23 +204,23 @@ def test_a_sender_whose_thread_never_started_says_that_nothing_was_sent():
 
 
 def test_a_calm_receiver_may_be_sent_a_minutes_worth_at_once():
-    allowance = Allowance(6, now=0.0)
+    bucket = TokenBucket(6, now=0.0)
 
-    assert allowance.left(0.0) == 6
+    assert bucket.left(0.0) == 6
     for _ in range(6):
-        allowance.use(0.0)
-    assert allowance.left(0.0) == 0
-    assert allowance.wait_s(0.0) == pytest.approx(10.0)
-    assert allowance.left(10.0) == 1
-    assert allowance.left(1e9) == 6
+        bucket.use(0.0)
+    assert bucket.left(0.0) == 0
+    assert bucket.wait_s(0.0) == pytest.approx(10.0)
+    assert bucket.left(10.0) == 1
+    assert bucket.left(1e9) == 6
 
 
 def test_over_an_hour_no_more_are_sent_than_allowed():
-    allowance = Allowance(6, now=0.0)
+    bucket = TokenBucket(6, now=0.0)
     sent, now = 0, 0.0
     while now < 3600.0:
-        if allowance.left(now):
-            allowance.use(now)
+        if bucket.left(now):
+            bucket.use(now)
             sent += 1
         now += 0.5
 
@@ -256,7 +256,7 @@ def test_a_fault_of_our_own_costs_one_message_and_is_reported():
 
 
 def test_the_last_message_does_not_wait_for_one_that_is_in_flight(monkeypatch):
-    for place in ("deliver", "sender"):
+    for place in ("delivery", "sender"):
         # The one that is in flight is not given up before the end, however slow the machine.
         monkeypatch.setattr(f"toolkit.mirrors.messages.{place}.REQUEST_TIMEOUT_S", 1000.0)
     is_ending = threading.Event()

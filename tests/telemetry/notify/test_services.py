@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.mirrors.messages import options as messages
-from toolkit.mirrors.messages.message import Message, Standing
+from toolkit.mirrors.messages.message import Message, RunState
 from toolkit.mirrors.messages.services import SERVICES, lark, ntfy, webhook
 from toolkit.mirrors.messages.transport_types import Answer, NotDelivered
 
 NOW = 1_700_000_000.9
 LINK = "http://localhost:8501/overview?run=greyjacket"
-STANDING = Standing(
+STANDING = RunState(
     run_name="greyjacket", run_id="r1", step=1240, max_steps=5000, train_loss=0.12345, lr=1e-4, eta_s=8040.0
 )
 HOSTILE = '<!channel> <@U1> @everyone <at user_id="all">all</at> *b* _i_ `c` [x](http://y) & # ||s||'
@@ -31,7 +31,7 @@ def message(**changes):
         "occasion": "failure",
         "title": "greyjacket: failed with RuntimeError",
         "lines": ("RuntimeError: out of memory",),
-        "standing": STANDING,
+        "run_state": STANDING,
         "link": LINK,
         "time": NOW,
         "urgency": 5,
@@ -79,7 +79,7 @@ def test_a_message_says_what_happened_and_how_the_run_stands(service):
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_message_without_a_link_or_a_step_says_what_there_is(service):
-    text = text_of(service, link=None, standing=Standing(run_name="greyjacket"), lines=())
+    text = text_of(service, link=None, run_state=RunState(run_name="greyjacket"), lines=())
 
     assert "running" in text
     assert "http" not in text
@@ -226,7 +226,7 @@ def test_a_long_message_to_ntfy_stays_a_message(letter):
 
 
 def test_a_webhook_gets_an_object_of_always_the_same_keys():
-    bare = content("webhook", standing=Standing(run_name="r"), link=None, lines=(), details={})
+    bare = content("webhook", run_state=RunState(run_name="r"), link=None, lines=(), details={})
 
     assert set(bare) == set(content("webhook"))
     assert set(bare) == {

@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from toolkit.mirrors.messages.formatting import cut, cut_bytes, duration, short_number
-from toolkit.mirrors.messages.message import Standing
+from toolkit.mirrors.messages.message import RunState
 from toolkit.mirrors.messages.milestone_watch import MilestoneWatch
 from toolkit.mirrors.messages.milestones import milestone_from
-from toolkit.mirrors.messages.run_events import RunStory
+from toolkit.mirrors.messages.run_events import RunEventReader
 
 _seq = itertools.count()
 
@@ -46,7 +46,7 @@ def story(*milestones, **options):
         "milestones": [milestone_from("m", text) for text in milestones],
         **options,
     }
-    return RunStory(**given)
+    return RunEventReader(**given)
 
 
 def told(run, *records):
@@ -55,7 +55,7 @@ def told(run, *records):
 
 def words(happening):
     message = happening.told(lambda value: value, link=None)
-    return "\n".join([message.title, *message.lines, message.standing.in_words()])
+    return "\n".join([message.title, *message.lines, message.run_state.in_words()])
 
 
 def test_a_start_is_told_once_with_what_is_planned():
@@ -228,27 +228,27 @@ def test_what_is_left_follows_from_the_usual_pace():
     told(run, record("start", max_steps=1000), *(step(n, sec_per_step=2.0) for n in range(1, 10)))
     told(run, step(10, sec_per_step=500.0, train_loss=0.25, lr=1e-4))
 
-    assert run.standing.eta_s == 990 * 2.0
-    assert run.standing.in_words() == "running · step 10 of 1,000 (1%) · loss 0.25 · LR 0.0001 · ETA 33 m"
+    assert run.run_state.eta_s == 990 * 2.0
+    assert run.run_state.in_words() == "running · step 10 of 1,000 (1%) · loss 0.25 · LR 0.0001 · ETA 33 m"
 
 
 def test_a_loop_that_counts_from_zero_is_done_after_its_last_step():
     run = story()
     told(run, record("start", max_steps=18), *(step(n, sec_per_step=2.0) for n in range(17)))
 
-    assert run.standing.eta_s == 2.0
+    assert run.run_state.eta_s == 2.0
 
     told(run, step(17, sec_per_step=2.0))
 
-    assert run.standing.eta_s is None
-    assert run.standing.in_words() == "running · step 18 of 18 (100%)"
+    assert run.run_state.eta_s is None
+    assert run.run_state.in_words() == "running · step 18 of 18 (100%)"
 
 
 def test_what_is_not_known_is_not_said():
-    assert story().standing.in_words() == "running"
+    assert story().run_state.in_words() == "running"
     run = story()
     told(run, step(5))
-    assert run.standing.in_words() == "running · step 5"
+    assert run.run_state.in_words() == "running · step 5"
 
 
 @pytest.mark.parametrize(
@@ -399,4 +399,4 @@ def test_texts_are_cut_in_whole_letters():
 
 
 def test_progress_is_never_more_than_all():
-    assert "(100%)" in Standing(step=11, max_steps=10).in_words()
+    assert "(100%)" in RunState(step=11, max_steps=10).in_words()

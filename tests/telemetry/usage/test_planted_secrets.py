@@ -13,7 +13,7 @@ from tests.telemetry.notify.local_receivers import receiving
 from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
 from tests.telemetry.usage.posthog_server import all_bytes, arrived, reporting_to
 from toolkit.mirrors.usage.allow_list import EVENTS, allowed
-from toolkit.mirrors.usage.usage_events import UsageStory, events_of
+from toolkit.mirrors.usage.usage_events import UsageEventReader, events_of
 
 VALUES = [value for _, value in PLANTED]
 TEXT_FIELDS = (
@@ -106,7 +106,7 @@ def test_what_gets_through_the_list_by_its_look_is_stopped_by_the_redactor():
     """A name of a model, a stack and a device have a form only; a record that lies about them is told of by a story."""
     passed = []
     for kind, value in PLANTED:
-        story = UsageStory(1, environ=ENVIRON)
+        story = UsageEventReader(1, environ=ENVIRON)
         records = [
             {
                 "event": "start",

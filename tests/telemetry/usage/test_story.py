@@ -5,7 +5,7 @@ import itertools
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
 from toolkit.mirrors.usage.allow_list import EVENTS
 from toolkit.mirrors.usage.event import OF_THE_SERVICE
-from toolkit.mirrors.usage.usage_events import UsageStory, events_of
+from toolkit.mirrors.usage.usage_events import UsageEventReader, events_of
 
 MACHINE = {"os": "Linux-6.1.0-x86_64-with-glibc2.36", "python": "3.11.9"}
 
@@ -15,7 +15,7 @@ class Run:
 
     def __init__(self, session=1):
         self.session = session
-        self.story = UsageStory(session)
+        self.story = UsageEventReader(session)
         self._seq = itertools.count()
         self.events = []
 
@@ -153,7 +153,7 @@ def test_a_record_that_is_read_twice_is_looked_at_once():
 
 
 def test_records_of_other_sessions_and_torn_ones_are_passed_over():
-    story = UsageStory(2)
+    story = UsageEventReader(2)
     whole = {"event": "end", "time": 5.0, "elapsed": 1.0, "seq": 9, "session": 2, "status": "finished"}
 
     for torn in ({**whole, "session": 1}, {**whole, "seq": None}, {**whole, "time": "x"}, {}):

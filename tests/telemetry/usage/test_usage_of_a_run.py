@@ -257,7 +257,7 @@ def test_flushing_a_run_does_not_wait_for_a_server(tmp_path):
         log.log_start()
         log.log_step(1, train_loss=0.5)
         wait_until(lambda: server.connections)
-        flushed = log._live().recorder.flush(30.0)
+        flushed = log._live().pipeline.flush(30.0)
         log.close()
 
         assert flushed

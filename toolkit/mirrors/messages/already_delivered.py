@@ -14,7 +14,7 @@ _MARK: Final = b'"message"'
 _READ_BYTES: Final = 1024 * 1024
 
 
-def told_before(record_file: Path, until: int) -> dict[str, set[str]]:
+def already_delivered(record_file: Path, until: int) -> dict[str, set[str]]:
     """Return the names of what was delivered to each receiver by the records of `record_file` before byte `until`.
 
     Most lines are only searched for one word, so that this takes no longer than to read the file.

@@ -45,7 +45,7 @@ class Delivery:
         """Return it as the fields of a `message` record."""
         message = self.message
         return {
-            **({} if message.standing.step is None else {"global_step": message.standing.step}),
+            **({} if message.run_state.step is None else {"global_step": message.run_state.step}),
             "receiver": self.receiver,
             "service": self.service,
             "occasion": message.occasion,

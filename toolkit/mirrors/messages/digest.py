@@ -22,9 +22,9 @@ def fold(messages: Sequence[Message], *, more: Counter[str] | None = None) -> Me
     words = ", ".join(_count(occasion, count) for occasion, count in counts.most_common())
     return Message(
         occasion=SUMMARY,
-        title=f"{newest.standing.run_name}: {total:,} messages in short order ({words})",
+        title=f"{newest.run_state.run_name}: {total:,} messages in short order ({words})",
         lines=tuple(_listed(messages, total)),
-        standing=newest.standing,
+        run_state=newest.run_state,
         link=newest.link,
         time=newest.time,
         urgency=max(message.urgency for message in messages),
@@ -77,5 +77,5 @@ def _count(occasion: str, count: int) -> str:
 
 def _without_name(message: Message) -> str:
     """Return a message in one line; which run it is of stands above it."""
-    title = message.title.removeprefix(f"{message.standing.run_name}: ")
+    title = message.title.removeprefix(f"{message.run_state.run_name}: ")
     return f"{title}: {message.lines[0]}" if message.lines else title

@@ -17,7 +17,7 @@ TEST: Final = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RunState:
     """How far a run has come."""
 
     run_name: str = ""
@@ -69,7 +69,7 @@ class Message:
     occasion: str
     title: str
     lines: tuple[str, ...] = ()
-    standing: Standing = field(default_factory=Standing)
+    run_state: RunState = field(default_factory=RunState)
     link: str | None = None
     time: float = 0.0
     urgency: int = 3
@@ -85,4 +85,4 @@ class Message:
 
     def body(self, longest: int) -> str:
         """Return the text below the title and above the link, of so many letters at most."""
-        return cut("\n".join([*self.lines, self.standing.in_words()]), longest)
+        return cut("\n".join([*self.lines, self.run_state.in_words()]), longest)

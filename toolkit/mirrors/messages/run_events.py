@@ -12,7 +12,7 @@ from toolkit.core.long_texts import both_ends
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN
 from toolkit.mirrors.messages.formatting import cut, one_line, short_number
-from toolkit.mirrors.messages.message import Message, Standing
+from toolkit.mirrors.messages.message import Message, RunState
 from toolkit.mirrors.messages.milestone_watch import MilestoneWatch
 from toolkit.mirrors.messages.milestones import Milestone
 from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record
@@ -36,7 +36,7 @@ _LONGEST_ERROR: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class RunEvent:
     """Something worth a message, in plain words, not yet fit for others' eyes."""
 
     occasion: str
@@ -45,7 +45,7 @@ class Happening:
     what: str
     lines: tuple[str, ...] = ()
     time: float = 0.0
-    standing: Standing
+    run_state: RunState
     details: Mapping[str, Any] = field(default_factory=dict)
     milestone: Milestone | None = None
     """The milestone that it is about: only who asked for that one is told."""
@@ -54,14 +54,14 @@ class Happening:
         """Return it as a message; `redact` returns values without secrets, paths and names of people and machines."""
         # All at once: what one text gives away is taken out of the others too. Cut later: half a secret is no pattern.
         run_name, what, lines, details = redact(
-            [self.standing.run_name, self.what, list(self.lines), dict(self.details)]
+            [self.run_state.run_name, self.what, list(self.lines), dict(self.details)]
         )
         name = cut(_line(run_name), _LONGEST_NAME) or "run"
         return Message(
             occasion=self.occasion,
             title=f"{name}: {cut(_line(what), _LONGEST_TITLE)}",
             lines=tuple(cut(_line(line), _LONGEST_LINE) for line in lines),
-            standing=replace(self.standing, run_name=name),
+            run_state=replace(self.run_state, run_name=name),
             link=link,
             time=self.time,
             urgency=_URGENCY.get(self.occasion, 3),
@@ -73,13 +73,13 @@ class Happening:
         )
 
 
-class RunStory:
+class RunEventReader:
     """Follows the records of one session, and tells what happens."""
 
     def __init__(
         self, *, run_name: str, run_id: str = "", session: int = 1, milestones: Iterable[Milestone] = ()
     ) -> None:
-        self._standing = Standing(run_name=run_name, run_id=run_id, session=session)
+        self._run_state = RunState(run_name=run_name, run_id=run_id, session=session)
         self._milestones = MilestoneWatch(milestones)
         self._seconds: deque[float] = deque(maxlen=_STEPS_FOR_ETA)
         self._has_started = False
@@ -87,16 +87,16 @@ class RunStory:
         self._error: Record | None = None
 
     @property
-    def standing(self) -> Standing:
+    def run_state(self) -> RunState:
         """How far the run has come."""
-        return replace(self._standing, eta_s=self._eta())
+        return replace(self._run_state, eta_s=self._eta())
 
-    def take(self, record: Record) -> list[Happening]:
+    def take(self, record: Record) -> list[RunEvent]:
         """Return what `record`, the next of the session, tells."""
         event = record.get("event")
         if event == STEP:
             self._note_step(record)
-        found: list[Happening] = []
+        found: list[RunEvent] = []
         if event == START:
             found += self._start(record)
         elif event == FINDING:
@@ -109,7 +109,7 @@ class RunStory:
 
     def end(
         self, *, status: str, reason: str, now: float, elapsed_s: float, failure: Record | None = None
-    ) -> Happening:
+    ) -> RunEvent:
         """Return what the end of the session is to be told as; without a `failure`, the last error is what it was."""
         # Who asked to hear of failures wants to know of a job that the cluster has ended, too.
         has_failed = status == "failed" or reason == "signal"
@@ -122,13 +122,13 @@ class RunStory:
             lines = (_error_line(kind, text),)
             details |= {"error_type": str(kind), "error": lines[0]}
             what = f"failed with {kind}" if status == "failed" else what
-        return Happening(
+        return RunEvent(
             occasion="failure" if has_failed else "finish",
-            name=f"end:{self._standing.session}",
+            name=f"end:{self._run_state.session}",
             what=what,
             lines=lines,
             time=now,
-            standing=replace(self._standing, status=status, eta_s=None, elapsed_s=elapsed_s),
+            run_state=replace(self._run_state, status=status, eta_s=None, elapsed_s=elapsed_s),
             details=details,
         )
 
@@ -146,31 +146,31 @@ class RunStory:
             changes["train_loss"] = loss
         if isinstance(lr, (int, float)):
             changes["lr"] = lr
-        self._standing = replace(self._standing, **changes)
+        self._run_state = replace(self._run_state, **changes)
         seconds = record.get("sec_per_step")
         if isinstance(seconds, (int, float)) and seconds > 0:
             self._seconds.append(float(seconds))
 
-    def _start(self, record: Record) -> list[Happening]:
+    def _start(self, record: Record) -> list[RunEvent]:
         steps = record.get("max_steps")
         if isinstance(steps, int) and steps > 0:
-            from_zero = self._standing.from_zero or shows_count_from_zero(record)
-            self._standing = replace(self._standing, max_steps=steps, from_zero=from_zero)
+            from_zero = self._run_state.from_zero or shows_count_from_zero(record)
+            self._run_state = replace(self._run_state, max_steps=steps, from_zero=from_zero)
         if self._has_started:
             return []
         self._has_started = True
-        session = self._standing.session
+        session = self._run_state.session
         what = "started" if session == 1 else f"goes on, as session {session}"
         lines = (
-            (f"{steps:,} steps are planned.",) if self._standing.max_steps and isinstance(steps, int) else ()
+            (f"{steps:,} steps are planned.",) if self._run_state.max_steps and isinstance(steps, int) else ()
         )
         return [self._happening("start", f"start:{session}", what, lines, record)]
 
-    def _finding(self, record: Record) -> list[Happening]:
+    def _finding(self, record: Record) -> list[RunEvent]:
         kind, name, message = (str(record.get(key, "")) for key in ("kind", "id", "message"))
         is_stall = kind in STALLS
         is_open = record.get("state", OPEN) == OPEN
-        is_ours = record.get("began_in_session", self._standing.session) == self._standing.session
+        is_ours = record.get("began_in_session", self._run_state.session) == self._run_state.session
         if is_stall:
             # A pause that is over, or may yet be a long evaluation, is nothing to wake people for.
             is_news = is_open and record.get("severity") != INFO
@@ -180,7 +180,9 @@ class RunStory:
             return []
         # Two that watch for the same silence notice it one after the other.
         known = (
-            f"stall:{self._standing.session}:{self._standing.step}" if is_stall else f"finding:{name or kind}"
+            f"stall:{self._run_state.session}:{self._run_state.step}"
+            if is_stall
+            else f"finding:{name or kind}"
         )
         if known in self._findings:
             return []
@@ -198,7 +200,7 @@ class RunStory:
         lines = (message, *causes, *advice)
         return [self._happening(occasion, known, what, lines, record, {**details, "finding": message})]
 
-    def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> Happening:
+    def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> RunEvent:
         if milestone.every:
             what, lines = f"step {value:,.0f} reached", []
         else:
@@ -218,21 +220,21 @@ class RunStory:
         lines: tuple[str, ...],
         record: Record,
         details: Mapping[str, Any] | None = None,
-    ) -> Happening:
+    ) -> RunEvent:
         when = record.get("time")
-        return Happening(
+        return RunEvent(
             occasion=occasion,
             name=name,
             what=what,
             lines=lines,
             time=when if isinstance(when, (int, float)) else 0.0,
-            standing=self.standing,
+            run_state=self.run_state,
             details=details or {},
         )
 
     def _eta(self) -> float | None:
         """Return the seconds that are left at the usual pace: pauses to save or evaluate do not count."""
-        step, steps = self._standing.steps_done, self._standing.max_steps
+        step, steps = self._run_state.steps_done, self._run_state.max_steps
         if step is None or steps is None or step >= steps or not self._seconds:
             return None
         return (steps - step) * statistics.median(self._seconds)

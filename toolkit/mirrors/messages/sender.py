@@ -17,7 +17,7 @@ from toolkit.mirrors.messages.delivery import FAILED, REQUEST_TIMEOUT_S, Deliver
 from toolkit.mirrors.messages.digest import fold, fold_into
 from toolkit.mirrors.messages.message import Message
 from toolkit.mirrors.messages.receiver import Receiver
-from toolkit.mirrors.messages.token_bucket import Allowance
+from toolkit.mirrors.messages.token_bucket import TokenBucket
 
 _MOST_WAITING: Final = 200
 
@@ -135,8 +135,8 @@ class Sender:
         )
 
     def _run(self) -> None:
-        allowance = Allowance(self.receiver.per_minute, time.monotonic())
-        while (taken := self._take(allowance)) is not None:
+        bucket = TokenBucket(self.receiver.per_minute, time.monotonic())
+        while (taken := self._take(bucket)) is not None:
             self._send(taken)
 
     def _run_last(self) -> None:
@@ -150,7 +150,7 @@ class Sender:
         self._send(taken)
 
     def _send(self, taken: _InFlight) -> None:
-        with self._guard.watch(f"sending messages to {self.receiver.name}"):
+        with self._guard.catch(f"sending messages to {self.receiver.name}"):
             self._deliver(taken)
         with self._changed:
             if taken in self._in_flight:
@@ -160,7 +160,7 @@ class Sender:
                     self._report(self._undelivered(taken.message, taken.since, taken.attempts, why))
             self._changed.notify_all()
 
-    def _take(self, allowance: Allowance) -> _InFlight | None:
+    def _take(self, bucket: TokenBucket) -> _InFlight | None:
         """Wait for the next message, folding those that are too many; None when it is over."""
         with self._changed:
             while True:
@@ -169,12 +169,12 @@ class Sender:
                     return None
                 now = time.monotonic()
                 is_last = self._deadline is not None
-                wait_s = 0.0 if is_last else allowance.wait_s(now)
+                wait_s = 0.0 if is_last else bucket.wait_s(now)
                 if wait_s <= 0.0:
                     break
                 self._changed.wait(wait_s)
-            allowed = allowance.left(now)
-            allowance.use(now)
+            allowed = bucket.left(now)
+            bucket.use(now)
             if len(self._waiting) == 1 or len(self._waiting) <= allowed:
                 taken = _InFlight(*self._waiting.popleft())
             else:

@@ -12,12 +12,12 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from toolkit.core.guard import Guard
-from toolkit.mirrors.messages.already_delivered import told_before
+from toolkit.mirrors.messages.already_delivered import already_delivered
 from toolkit.mirrors.messages.delivery import FAILED, Delivery
 from toolkit.mirrors.messages.message import Message
 from toolkit.mirrors.messages.options import MessageOptions
 from toolkit.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, receiver_from, warning_about
-from toolkit.mirrors.messages.run_events import Happening, RunStory
+from toolkit.mirrors.messages.run_events import RunEvent, RunEventReader
 from toolkit.mirrors.messages.sender import Sender
 from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.records import ERROR, MESSAGE, START, Record
@@ -61,7 +61,7 @@ class MessageSink:
         self._session_start = session_start
         self._put = put
         self._guard = guard
-        self._story = RunStory(
+        self._story = RunEventReader(
             run_name=run_name,
             run_id=run_id,
             session=session,
@@ -142,11 +142,11 @@ class MessageSink:
 
     def _told_before(self) -> dict[str, set[str]]:
         if self._session > 1:
-            with self._guard.watch("reading what was sent before"):
-                return told_before(self._record_file, self._session_start)
+            with self._guard.catch("reading what was sent before"):
+                return already_delivered(self._record_file, self._session_start)
         return {}
 
-    def _tell(self, happening: Happening) -> None:
+    def _tell(self, happening: RunEvent) -> None:
         if self._is_concluded:
             return
         for sender in self._senders:
@@ -154,13 +154,13 @@ class MessageSink:
             if not was_told and (message := self._message(happening, sender.receiver)) is not None:
                 sender.put(message)
 
-    def _message(self, happening: Happening, receiver: Receiver) -> Message | None:
+    def _message(self, happening: RunEvent, receiver: Receiver) -> Message | None:
         """Return what `receiver` is told of `happening`; None where it does not want to know."""
         if happening.occasion not in receiver.when:
             return None
         if happening.milestone is not None and happening.milestone not in receiver.milestones:
             return None
-        names = (self._folder, happening.standing.run_name)
+        names = (self._folder, happening.run_state.run_name)
         return happening.told(self._redactor.redact, link=link_to(names, receiver.link, self._redactor))
 
     def _record(self, delivery: Delivery) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Allowance:
+class TokenBucket:
     """So many messages a minute: that many at once after a calm, and then one as each becomes allowed."""
 
     def __init__(self, per_minute: int, now: float) -> None:

@@ -72,7 +72,7 @@ class UsageSender:
                 self._switch_off()
                 return
             is_last, is_sent = self._is_closing, False
-            with self._guard.watch(_DOING):
+            with self._guard.catch(_DOING):
                 self._try(event)
                 is_sent = True
             if is_sent:

@@ -12,7 +12,7 @@ from toolkit.mirrors.usage.consent import project_key, why_not
 from toolkit.mirrors.usage.options import RunSettings
 from toolkit.mirrors.usage.posthog_client import PostHogClient
 from toolkit.mirrors.usage.sender import UsageSender
-from toolkit.mirrors.usage.usage_events import UsageStory
+from toolkit.mirrors.usage.usage_events import UsageEventReader
 from toolkit.runfolder.records import Record
 
 
@@ -21,7 +21,7 @@ class UsageSink:
 
     name = "usage"
 
-    def __init__(self, story: UsageStory, sender: UsageSender, *, close_s: float) -> None:
+    def __init__(self, story: UsageEventReader, sender: UsageSender, *, close_s: float) -> None:
         self._story = story
         self._sender = sender
         self._close_s = close_s
@@ -59,9 +59,9 @@ def usage_sink(
     # Drawn anew for each session and kept nowhere: nobody can tell from it whose run that was, nor which.
     client = PostHogClient(usage.host, project_key(usage.key_env, environ), str(uuid.uuid4()))
     sender = UsageSender(client.send, guard=guard, environ=environ)
-    return UsageSink(UsageStory(session, environ=environ), sender, close_s=0.6 * options.close_timeout)
+    return UsageSink(UsageEventReader(session, environ=environ), sender, close_s=0.6 * options.close_timeout)
 
 
 def _say(guard: Guard, sentence: str) -> None:
-    with guard.watch("saying where usage reports go"):
+    with guard.catch("saying where usage reports go"):
         print(f"[telemetry] {sentence}", file=sys.stderr, flush=True)

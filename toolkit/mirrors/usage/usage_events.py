@@ -24,7 +24,7 @@ _LONGER_BY: Final = 0.1
 """Progress is told the more seldom the longer a run goes on: about a hundred times in a month."""
 
 
-class UsageStory:
+class UsageEventReader:
     """Turns the records of one session into usage events.
 
     Each value comes through the allow-list first, and through the redactor in the end.
@@ -108,11 +108,11 @@ class UsageStory:
 
 def events_of(records: Iterable[Record]) -> Iterator[UsageEvent]:
     """Yield the events that the records of a run make, those of each of its sessions in turn."""
-    stories: dict[int, UsageStory] = {}
+    stories: dict[int, UsageEventReader] = {}
     for record in records:
         session = record.get("session")
         if isinstance(session, int):
-            yield from stories.setdefault(session, UsageStory(session)).take(record)
+            yield from stories.setdefault(session, UsageEventReader(session)).take(record)
 
 
 def _elapsed(record: Record) -> float:

@@ -173,7 +173,7 @@ def extract_model_info(model_config: Any, sd_model: Any = None) -> dict[str, Any
     flags = ("is_flux", "is_sdxl", "is_v2", "quantize", "low_vram")
     stated = model_metadata({"model": _block(model_config)})
     info = {"model_name_or_path": None, **dict.fromkeys(flags, False), **stated}
-    with _guard.watch("counting the network's parameters"):
+    with _guard.catch("counting the network's parameters"):
         parameters = getattr(getattr(sd_model, "network", None), "parameters", None)
         if callable(parameters):
             counted = [(parameter.numel(), parameter.requires_grad) for parameter in parameters()]

@@ -79,7 +79,7 @@ class TensorBoardSync:
 
     def take(self, writer: Any, summary: Any, step: Any) -> None:
         """Take a summary that was written; nothing of it reaches the script."""
-        with self._run.guard.watch("taking what a SummaryWriter wrote"), self._lock:
+        with self._run.guard.catch("taking what a SummaryWriter wrote"), self._lock:
             number = self._step if step is None else int(step)
             if number != self._step:
                 self.flush()
@@ -128,7 +128,7 @@ class TensorBoardSync:
     def _flush_late(self) -> None:
         while not self._closing.wait(_LONGEST_WAIT_S):
             if self._row and time.monotonic() - self._began >= _LONGEST_WAIT_S:
-                with self._run.guard.watch("writing what a SummaryWriter wrote"):
+                with self._run.guard.catch("writing what a SummaryWriter wrote"):
                     self.flush()
 
 
@@ -172,7 +172,7 @@ _patching = threading.Lock()
 
 def _patch(guard: Guard) -> None:
     for package, name in _WRITERS:
-        with guard.watch(f"listening to {name}"):
+        with guard.catch(f"listening to {name}"):
             module = _module(package, name)
             if module is not None:
                 _patched.append(_Wrapped(module.FileWriter))

@@ -58,7 +58,7 @@ class Entry:
         if root is None:
             return str(self._place)
         target = Path(root) / self.path
-        with made_before_a_run.watch("copying a file of an artifact"):
+        with made_before_a_run.catch("copying a file of an artifact"):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self._place, target)
         return str(target)
@@ -131,7 +131,7 @@ class Artifact:
         self, local_path: str | os.PathLike[str], name: str | None = None, *_: Any, **__: Any
     ) -> None:
         """Have all files of a folder be part of it; links are not followed."""
-        with made_before_a_run.watch("adding a folder to an artifact"):
+        with made_before_a_run.catch("adding a folder to an artifact"):
             root = Path(local_path).absolute()
             for folder, _folders, files in os.walk(root):
                 for file in files:
@@ -202,7 +202,7 @@ class Artifact:
         """Return a table that was added to it."""
         path = self._files.get(_inside(name)) or self._files.get(f"{_inside(name)}.table.json")
         if path is not None and path.name.endswith(".table.json"):
-            with made_before_a_run.watch("reading a table of an artifact"):
+            with made_before_a_run.catch("reading a table of an artifact"):
                 content = orjson.loads(path.read_bytes())
                 return Table(columns=content["columns"], data=content["data"])
         return stand_in(f"{name!r} of the artifact {self.name!r}", "is no table that was added to it")
@@ -320,7 +320,7 @@ class KeepsArtifacts:
         folder = self.telemetry.run_folder
         if folder is None or not self.telemetry.is_live or artifact.folder is not None:
             return artifact
-        with self.telemetry.guard.watch("wandb.log_artifact"):
+        with self.telemetry.guard.catch("wandb.log_artifact"):
             given = [aliases] if isinstance(aliases, str) else list(aliases or ())
             artifact.aliases = list(dict.fromkeys([*artifact.aliases, *map(str, given), _LATEST]))
             artifact.tags = [*artifact.tags, *map(str, tags or ())]
@@ -353,7 +353,7 @@ class KeepsArtifacts:
         if folder is None:
             return stand_in(f"the artifact {artifact_or_name!r}", "is not looked for: nothing is logged")
         found = None
-        with self.telemetry.guard.watch("wandb.use_artifact"):
+        with self.telemetry.guard.catch("wandb.use_artifact"):
             found = find_artifact(folder.parent, str(artifact_or_name))
             if found is not None:
                 self._event(
@@ -388,7 +388,7 @@ class KeepsArtifacts:
     ) -> Artifact | None:
         """Log the Python files of a folder as an artifact of the type `code`."""
         artifact = Artifact(name or f"source-{getattr(self, 'project', 'run')}", "code")
-        with self.telemetry.guard.watch("wandb.log_code"):
+        with self.telemetry.guard.catch("wandb.log_code"):
             base = Path(root or ".").absolute()
             for folder, folders, files in os.walk(base):
                 folders[:] = [each for each in folders if each not in _NO_CODE]

@@ -63,7 +63,7 @@ class Video(Sample):
     ) -> None:
         self.caption = caption
         self.format = (format or "gif").lower().lstrip(".")
-        with made_before_a_run.watch("reading a video"):
+        with made_before_a_run.catch("reading a video"):
             if isinstance(data_or_path, (str, os.PathLike)):
                 path = Path(data_or_path)
                 self.format = path.suffix.lower().lstrip(".") or self.format
@@ -97,7 +97,7 @@ class Audio(Sample):
     def __init__(self, data_or_path: Any, sample_rate: int | None = None, caption: str | None = None) -> None:
         self.caption = caption
         self.format = "wav"
-        with made_before_a_run.watch("reading a sound"):
+        with made_before_a_run.catch("reading a sound"):
             if isinstance(data_or_path, bytes):
                 self.data = data_or_path
             elif isinstance(data_or_path, (str, os.PathLike)):
@@ -140,7 +140,7 @@ class Html(Media):
 
     def __init__(self, data: Any, inject: bool = True, data_is_not_path: bool = False) -> None:
         self.html = ""
-        with made_before_a_run.watch("reading a page"):
+        with made_before_a_run.catch("reading a page"):
             if hasattr(data, "read"):
                 self.html = str(data.read())
             elif not data_is_not_path and isinstance(data, (str, os.PathLike)) and _is_file(data):

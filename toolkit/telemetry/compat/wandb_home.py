@@ -100,7 +100,7 @@ def last_step_of(log: TelemetryLogger) -> int | None:
     folder = log.run_folder
     if folder is None:
         return None
-    with log.guard.watch("looking for the last step"):
+    with log.guard.catch("looking for the last step"):
         manifest = read_manifest(folder)
         if len(manifest.sessions) < 2:
             return None

@@ -73,7 +73,7 @@ class Identity:
         self._describe("tags", lambda: tuple(str(tag) for tag in tags))
 
     def _describe(self, what: str, value: Callable[[], Any]) -> None:
-        with self.telemetry.guard.watch(f"run.{what} = …"):
+        with self.telemetry.guard.catch(f"run.{what} = …"):
             self._about = replace(self._about, **{what: value()})
             self._note("described", {what: getattr(self._about, what)})
 

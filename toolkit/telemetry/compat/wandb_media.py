@@ -92,7 +92,7 @@ class Image(Media):
         """The file's content; empty where it could not be read."""
         if boxes or masks or classes:
             say_once("wandb.Image(boxes=…, masks=…)", "is shown without its boxes and masks")
-        with made_before_a_run.watch("reading an image"):
+        with made_before_a_run.catch("reading an image"):
             self.data = self._read(data_or_path, mode)
 
     def _read(self, given: Any, mode: str | None) -> bytes:
@@ -143,7 +143,7 @@ class Histogram(Media):
     def __init__(self, sequence: Any = None, np_histogram: Any = None, num_bins: int = 64) -> None:
         self.histogram: list[float] = []
         self.bins: list[float] = []
-        with made_before_a_run.watch("counting a histogram"):
+        with made_before_a_run.catch("counting a histogram"):
             if np_histogram is not None:
                 counts, edges = np_histogram
                 self.histogram, self.bins = _listed(counts), _listed(edges)
@@ -174,7 +174,7 @@ class Table(Media):
     ) -> None:
         self.columns: list[Any] = ["Input", "Output", "Expected"]
         self.data: list[list[Any]] = []
-        with made_before_a_run.watch("reading a table"):
+        with made_before_a_run.catch("reading a table"):
             if columns is not None:
                 self.columns = list(columns)
             if dataframe is None and hasattr(data, "columns"):
@@ -196,7 +196,7 @@ class Table(Media):
 
     def add_column(self, name: str, data: Any, optional: bool = False) -> None:
         """Add a column, a value for each row there is; the first one makes the rows."""
-        with made_before_a_run.watch("adding a column to a table"):
+        with made_before_a_run.catch("adding a column to a table"):
             values = list(data)
             if not self.data:
                 self.columns, self.data = [], [[] for _ in values]
@@ -249,7 +249,7 @@ class Plotly(Media):
 
     def __init__(self, figure: Any) -> None:
         self.json = ""
-        with made_before_a_run.watch("reading a figure"):
+        with made_before_a_run.catch("reading a figure"):
             self.json = figure.to_json()
 
     def keep(self, place: Place) -> Any:

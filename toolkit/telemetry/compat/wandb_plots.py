@@ -91,7 +91,7 @@ def line_series(
 ) -> CustomChart:
     """Return several lines, with one list of places for all of them, or one for each."""
     rows: list[list[Any]] = []
-    with made_before_a_run.watch("reading lines"):
+    with made_before_a_run.catch("reading lines"):
         lines = [list(line_of) for line_of in ys]
         places = [list(one) if hasattr(one, "__iter__") else one for one in xs]
         each = places if places and isinstance(places[0], list) else [places] * len(lines)
@@ -112,7 +112,7 @@ def confusion_matrix(
 ) -> CustomChart:
     """Return how often each class was taken for which; `probs` has a probability for each class in each row."""
     rows: list[list[Any]] = []
-    with made_before_a_run.watch("counting a confusion matrix"):
+    with made_before_a_run.catch("counting a confusion matrix"):
         guesses = _plain(preds) if preds is not None else [_highest(row) for row in _plain(probs)]
         truth = _plain(y_true)
         known = _in_order({*truth, *guesses})
@@ -141,7 +141,7 @@ def roc_curve(
 ) -> CustomChart:
     """Return the rate of true positives over that of false ones, a curve for each class against all others."""
     rows: list[list[Any]] = []
-    with made_before_a_run.watch("drawing a curve"):
+    with made_before_a_run.catch("drawing a curve"):
         for name, found in _by_class(y_true, y_probas, labels, classes_to_plot):
             positives, negatives = _totals(found)
             points = [(wrong / max(1, negatives), right / max(1, positives)) for wrong, right in _walk(found)]
@@ -161,7 +161,7 @@ def pr_curve(
 ) -> CustomChart:
     """Return the precision over the recall, a curve for each class against all others."""
     rows: list[list[Any]] = []
-    with made_before_a_run.watch("drawing a curve"):
+    with made_before_a_run.catch("drawing a curve"):
         for name, found in _by_class(y_true, y_probas, labels, classes_to_plot):
             positives, _ = _totals(found)
             points = [

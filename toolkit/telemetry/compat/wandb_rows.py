@@ -76,7 +76,7 @@ class Rows:
         values, media = _split(row)
         if step is None:
             step = self._step_of(values)
-        with self._log.guard.watch("summing up a row"):
+        with self._log.guard.catch("summing up a row"):
             self._summary.take(values)
         if "global_step" in values:
             # Every record has a step under that name already.
@@ -87,7 +87,7 @@ class Rows:
             self._log.log_step(step, **values)
         for name, found in media:
             for index, item in enumerate(found):
-                with self._log.guard.watch(f"keeping a {type(item).__name__}"):
+                with self._log.guard.catch(f"keeping a {type(item).__name__}"):
                     item.keep(Place(log=self._log, key=name, step=step, index=index))
 
     def _step_of(self, values: Mapping[str, Any]) -> int:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from toolkit.core.exit_codes import code_of
-from toolkit.core.lifetime import forget_at_exit, remember_until_exit
+from toolkit.core.lifetime import close_at_exit, do_not_close_at_exit
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.compat.stand_ins import say_once, stand_in
@@ -83,8 +83,8 @@ class Run(Identity, KeepsArtifacts):
         self.start_time = time.time()
         if options.enabled:
             # In the logger's place, for what is left must be written before that is closed.
-            forget_at_exit(self.telemetry)
-            remember_until_exit(self)
+            do_not_close_at_exit(self.telemetry)
+            close_at_exit(self)
 
     @property
     def is_of_this_process(self) -> bool:
@@ -106,7 +106,7 @@ class Run(Identity, KeepsArtifacts):
             # Scripts write there without asking whether they are logged.
             self._temporary = self._temporary or tempfile.mkdtemp(prefix="telemetry-")
             return self._temporary
-        with self.guard.watch("making the folder for files"):
+        with self.guard.catch("making the folder for files"):
             (folder / FILES).mkdir(mode=0o700, exist_ok=True)
         return str(folder / FILES)
 
@@ -124,10 +124,10 @@ class Run(Identity, KeepsArtifacts):
                 say_once(
                     "run.log() in a forked process", "does nothing: log where the run was begun, or begin one"
                 )
-            with self.guard.watch("wandb.log"):
+            with self.guard.catch("wandb.log"):
                 self._rows.only_count(data, step, commit)
             return
-        with self.guard.watch("wandb.log"), self._lock:
+        with self.guard.catch("wandb.log"), self._lock:
             self._rows.take(data, step, commit)
 
     @property
@@ -159,7 +159,7 @@ class Run(Identity, KeepsArtifacts):
             summary=summary_kinds(summary),
             goal=goal,
         )
-        with self.guard.watch("wandb.define_metric"), self._lock:
+        with self.guard.catch("wandb.define_metric"), self._lock:
             self.summary.define(metric)
             if metric.name == "*" and metric.step_metric:
                 self._rows.step_metric = metric.step_metric
@@ -176,7 +176,7 @@ class Run(Identity, KeepsArtifacts):
         wait_duration: float | datetime.timedelta | None = None,
     ) -> None:
         """Put an alert into the records, unless one of this title came less than `wait_duration` ago."""
-        with self.guard.watch("wandb.alert"):
+        with self.guard.catch("wandb.alert"):
             wait_s = (
                 wait_duration.total_seconds()
                 if isinstance(wait_duration, datetime.timedelta)
@@ -200,7 +200,7 @@ class Run(Identity, KeepsArtifacts):
         if glob_str is None or not self.telemetry.is_live:
             return glob_str is None
         kept: list[str] = []
-        with self.guard.watch("wandb.save"):
+        with self.guard.catch("wandb.save"):
             pattern = os.fspath(glob_str)
             for path in sorted(globbing.glob(pattern)) if glob else [pattern]:
                 kept.append(link_into(Path(self.dir), Path(path), base_path))
@@ -222,7 +222,7 @@ class Run(Identity, KeepsArtifacts):
             say_once("wandb.watch(log_graph=True)", "draws no graph here")
         if not self.telemetry.is_live:
             return
-        with self.guard.watch("wandb.watch"):
+        with self.guard.catch("wandb.watch"):
             if self._watch is None:
                 self._watch = Watch(self._keep_histogram, self.guard, step=lambda: self.step)
             self._watch.add(models, what=log, log_freq=log_freq, idx=idx)
@@ -235,14 +235,14 @@ class Run(Identity, KeepsArtifacts):
     def sync_tensorboard(self) -> None:
         """Have what is written with a SummaryWriter go into the run as well, from now on."""
         if self._tensorboard is None and self.telemetry.is_live:
-            with self.guard.watch("wandb.init(sync_tensorboard=True)"):
+            with self.guard.catch("wandb.init(sync_tensorboard=True)"):
                 self._tensorboard = TensorBoardSync(self)
                 self._tensorboard.start()
 
     def log_at(self, row: dict[str, Any], step: int) -> None:
         """Write a row of values under a step of another's counting."""
         if self.telemetry.is_live:
-            with self.guard.watch("writing a SummaryWriter's values"), self._lock:
+            with self.guard.catch("writing a SummaryWriter's values"), self._lock:
                 self._rows.put_at(row, step)
 
     def _keep_histogram(
@@ -295,7 +295,7 @@ class Run(Identity, KeepsArtifacts):
             if self._watch is not None:
                 self._watch.close()
         self._put_what_is_left()
-        forget_at_exit(self)
+        do_not_close_at_exit(self)
         self._is_finished = True
         self.telemetry.close(reason, error=error)
         if self._temporary is not None and self.is_of_this_process:
@@ -307,7 +307,7 @@ class Run(Identity, KeepsArtifacts):
         """Write the row that nobody committed, and the summary."""
         if not self.telemetry.is_live:
             return
-        with self.guard.watch("wandb.finish"), self._lock:
+        with self.guard.catch("wandb.finish"), self._lock:
             self._rows.put()
             self._begin()
             summary = self.summary.as_dict()
@@ -347,7 +347,7 @@ class Run(Identity, KeepsArtifacts):
 
     def _tell_of_config(self, changes: Mapping[str, Any]) -> None:
         if self._has_begun:
-            with self.guard.watch("wandb.config"):
+            with self.guard.catch("wandb.config"):
                 masker = Masker()
                 self._event("config_change", changed=masker.mask(bounded(dict(changes), masker.cut)))
 

@@ -61,7 +61,7 @@ class Watch:
                 continue
             place = number if idx is None else idx + number
             prefix = f"graph_{place}" if place else ""
-            with self.guard.watch("watching a model"):
+            with self.guard.catch("watching a model"):
                 self._models.append(_Model(model, self, what or "", max(1, int(log_freq)), prefix))
 
     def remove(self, models: Any = None) -> None:
@@ -69,7 +69,7 @@ class Watch:
         given = list(models) if isinstance(models, (list, tuple)) else [models]
         for watched in self._models[:]:
             if models is None or any(watched.model is model for model in given):
-                with self.guard.watch("watching a model no more"):
+                with self.guard.catch("watching a model no more"):
                     watched.close()
                 self._models.remove(watched)
 
@@ -103,7 +103,7 @@ class Watch:
                 self._wake.wait()
                 self._wake.clear()
             elif self._under_way[0].has_arrived():
-                with self.guard.watch("writing histograms"):
+                with self.guard.catch("writing histograms"):
                     arrived = self._under_way.popleft()
                     for name, counts, edges, more in arrived.read():
                         self._keep(name, arrived.step, counts, edges, more)
@@ -147,7 +147,7 @@ class _Model:
         return disable(function) if disable is not None else function
 
     def _after_forward(self, *_: Any) -> None:
-        with self._guard.watch("watching a model"):
+        with self._guard.catch("watching a model"):
             torch = sys.modules["torch"]
             if not self.model.training or not torch.is_grad_enabled():
                 # An evaluation has no gradients.
@@ -189,7 +189,7 @@ class _Model:
     def _counting(self, name: str) -> Callable[[Any], None]:
         def count(gradient: Any) -> None:
             # Whatever goes wrong in here must not reach the backward pass.
-            with self._guard.watch("counting a gradient"):
+            with self._guard.catch("counting a gradient"):
                 torch = sys.modules["torch"]
                 if name not in self._counted and not _is_capturing(torch):
                     self._counted[name] = _count(torch, gradient.detach())

@@ -113,7 +113,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_asking.clear)
 
 
-class StepAgreement:
+class StepConsensus:
     """One rank's share in agreeing on steps.
 
     `due` belongs to the training thread, which calls it for every step it logs; `propose` and `poll` to a background
@@ -224,7 +224,7 @@ class StepAgreement:
             self._closed = True
             proposal = self._armed
             self._disarm()
-        with self._guard.watch("ending the agreement between ranks"):
+        with self._guard.catch("ending the agreement between ranks"):
             if proposal is not None and proposal.verdict is None:
                 self._decide(proposal, f"rank {self._rank} ended")
             if self._taken is not None:
@@ -338,13 +338,13 @@ class StepAgreement:
         if proposal is None:  # called off just now
             return ()
         verdict = "the store did not answer"
-        with self._guard.watch("agreeing with the other ranks"):
+        with self._guard.catch("agreeing with the other ranks"):
             verdict = proposal.verdict or self._verdict_at(step, proposal)
         self._finish(proposal, verdict)
         if verdict != _COMMIT:
             return ()
         if self._rank != 0:
-            with self._guard.watch("telling rank 0 that its commit was read"):
+            with self._guard.catch("telling rank 0 that its commit was read"):
                 self._say("known", proposal)
         return proposal.actions
 

@@ -98,7 +98,7 @@ class ControlPoller:
         self._doubtful: Signature | None = None
         self._oldest = session_started
         self._at_start: Signature | None = None
-        with self._guard.watch(f"looking at {CONTROL}"):
+        with self._guard.catch(f"looking at {CONTROL}"):
             self._at_start = _if_older(peek(run_folder), session_started)
 
         # Re-entrant, because a signal handler may read `should_stop` while its own thread is in here.
@@ -180,7 +180,7 @@ class ControlPoller:
         now = self._clock.wall()
         # A clock that was set back must not make every new request look old.
         self._oldest = min(self._oldest, now)
-        with self._guard.watch(f"looking at {CONTROL}"):
+        with self._guard.catch(f"looking at {CONTROL}"):
             self._look(now)
         with self._lock:
             self._expire(now)
@@ -453,7 +453,7 @@ class ControlPoller:
             return
         arguments = () if knob is None else (request.value,)
         raised = _Raised()
-        with self._guard.watch(f"the callback of {request.name}"), raised:
+        with self._guard.catch(f"the callback of {request.name}"), raised:
             callback(*arguments)
         with self._lock:
             if raised.description is None:
@@ -520,7 +520,7 @@ class ControlPoller:
             except IndexError:  # the other thread was faster
                 return
             # An answer that cannot be given must not take along what its caller is about to hand to the script.
-            with self._guard.watch("answering a request"):
+            with self._guard.catch("answering a request"):
                 self._answer({**fields, "source": _FINDING} if fields["id"] in self._own else fields)
 
     @staticmethod

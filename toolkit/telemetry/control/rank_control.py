@@ -9,13 +9,13 @@ from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import Rank
 from toolkit.runfolder.control import decode_request, encode_request
-from toolkit.telemetry.control.consensus import StepAgreement, asking_in_background, process_group_store
+from toolkit.telemetry.control.consensus import StepConsensus, asking_in_background, process_group_store
 from toolkit.telemetry.control.poller import ControlPoller
 
 _runs_of_name: dict[str, int] = {}
 
 
-class Steering:
+class RankControl:
     """The control file's requests on one rank.
 
     Only rank 0 reads the file. Where there are several ranks a request is held until all of them have agreed on a step
@@ -31,7 +31,7 @@ class Steering:
         self._rank = rank
         self._clock = clock
         self._guard = guard
-        self._agreement: StepAgreement | None = None
+        self._consensus: StepConsensus | None = None
         # All ranks open their loggers in the same order, so that they count to the same number.
         _runs_of_name[run_name] = count = _runs_of_name.get(run_name, 0) + 1
         self._prefix = f"telemetry/{run_name}/{count}"
@@ -45,8 +45,8 @@ class Steering:
                 self._talk()
 
     def _talk(self) -> None:
-        agreement = self._join()
-        if agreement is None:
+        consensus = self._join()
+        if consensus is None:
             for request in self.poller.held():
                 self.poller.refuse(
                     request.id, "the run has several ranks, and no process group to agree through"
@@ -54,32 +54,32 @@ class Steering:
             return
         seconds = self.seconds_per_step()
         for request in self.poller.held():
-            agreement.propose(encode_request(request).decode(), seconds if type(seconds) is float else None)
-        agreement.poll()
-        for text, reason in agreement.take_given_up():
+            consensus.propose(encode_request(request).decode(), seconds if type(seconds) is float else None)
+        consensus.poll()
+        for text, reason in consensus.take_given_up():
             self.poller.refuse(decode_request(text.encode()).id, reason)
 
     def at_step(self, step: Any) -> None:
         """Do what all ranks agreed to do at `step`; on the training thread, for every step."""
-        agreement = self._agreement
-        if agreement is None or type(step) is not int:
+        consensus = self._consensus
+        if consensus is None or type(step) is not int:
             return
-        for text in agreement.due(step):
+        for text in consensus.due(step):
             self.poller.release(decode_request(text.encode()))
         if self.poller.ready:
             self.poller.apply(step)
 
     def close(self) -> None:
         """Answer what is left, and let the other ranks read the last decision before the store goes away."""
-        if self._agreement is not None:
-            self._agreement.close()
+        if self._consensus is not None:
+            self._consensus.close()
         self.poller.close()
 
-    def _join(self) -> StepAgreement | None:
-        if self._agreement is None:
+    def _join(self) -> StepConsensus | None:
+        if self._consensus is None:
             store = process_group_store()
             if store is not None:
-                self._agreement = StepAgreement(
+                self._consensus = StepConsensus(
                     store,
                     self._rank.rank,
                     self._rank.world_size,
@@ -87,4 +87,4 @@ class Steering:
                     prefix=self._prefix,
                     guard=self._guard,
                 )
-        return self._agreement
+        return self._consensus

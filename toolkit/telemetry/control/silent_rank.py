@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
-from toolkit.core.periodic import Chore, Keeper
+from toolkit.core.periodic import PeriodicThread, Task
 from toolkit.core.ranks import Rank
 from toolkit.telemetry.control.poller import ControlPoller
-from toolkit.telemetry.control.rank_control import Steering
+from toolkit.telemetry.control.rank_control import RankControl
 
 _LOOK_EVERY_S: Final = 2.0
 
 
-class Follower:
+class SilentRank:
     """Keeps in touch with rank 0 through the process group's store; touches no file."""
 
     def __init__(self, rank: Rank, *, run_name: str, log_every: int, clock: Clock, guard: Guard) -> None:
@@ -32,18 +32,18 @@ class Follower:
             guard=guard,
             hold=True,
         )
-        self.steering = Steering(poller, rank, run_name=run_name, clock=clock, guard=guard)
-        chores = [Chore("keeping in touch with rank 0", _LOOK_EVERY_S, self.steering.poll)]
-        self._keeper = Keeper(chores, clock=clock, guard=guard)
+        self.rank_control = RankControl(poller, rank, run_name=run_name, clock=clock, guard=guard)
+        tasks = [Task("keeping in touch with rank 0", _LOOK_EVERY_S, self.rank_control.poll)]
+        self._periodic = PeriodicThread(tasks, clock=clock, guard=guard)
 
     def start(self) -> None:
         """Begin."""
-        self._keeper.start()
+        self._periodic.start()
 
     def close(self) -> None:
         """Stop."""
-        self._keeper.close(timeout_s=1.0)
-        self.steering.close()
+        self._periodic.close(timeout_s=1.0)
+        self.rank_control.close()
 
 
 def _say_nothing(answer: Mapping[str, Any]) -> None:

@@ -78,11 +78,11 @@ class _Description:
     def of(self, error: BaseException) -> dict[str, Any]:
         fields = self._one(error, is_main=True)
         # Each part by itself: an exception whose own code fails is still told of.
-        with self._guard.watch("reading the notes of an exception"):
+        with self._guard.catch("reading the notes of an exception"):
             notes = vars(error).get("__notes__")
             if isinstance(notes, (list, tuple)) and notes:
                 fields["notes"] = [self._text(str(note)) for note in notes[:_MAX_NOTES]]
-        with self._guard.watch("reading what caused an exception"):
+        with self._guard.catch("reading what caused an exception"):
             chain = [self._one(cause, link=link) for cause, link in _chain(error)]
             if chain:
                 fields["caused_by"] = chain
@@ -92,13 +92,13 @@ class _Description:
         self, error: BaseException, *, link: str | None = None, depth: int = 0, is_main: bool = False
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {"type": "exception"}
-        with self._guard.watch("reading an exception"):
+        with self._guard.catch("reading an exception"):
             fields["type"] = str(type(error).__name__)
             fields["module"] = str(type(error).__module__)
         fields["message"] = _message(error, self._masker, _LONGEST_IN_FULL if is_main else _LONGEST_BESIDE)
         if link is not None:
             fields["link"] = link
-        with self._guard.watch("reading a traceback"):
+        with self._guard.catch("reading a traceback"):
             trace = _trace_of(error)
             stack = exception_stack([*(walk_around(trace) if is_main else ()), *walk_trace(trace)])
             lines = vars(error).get(STACK) or self._masker.mask(stack.lines(self._shown))
@@ -107,7 +107,7 @@ class _Description:
                 fields["frames"] = stack.frames(
                     self._shown, self._masker, source=self._source, local_values=self._local_values
                 )
-        with self._guard.watch("reading a group of exceptions"):
+        with self._guard.catch("reading a group of exceptions"):
             within = _within(error)
             if within and depth < _DEEPEST_GROUP:
                 fields["group"] = [self._one(each, depth=depth + 1) for each in within[:_MAX_IN_GROUP]]

@@ -31,7 +31,7 @@ _guard = Guard()
 def shown_locals(frame: FrameType, masker: Masker) -> dict[str, str]:
     """Return the names and values of a frame, secrets masked, each at most 200 characters. Never raises."""
     found: dict[str, str] = {}
-    with _guard.watch("reading local values"):
+    with _guard.catch("reading local values"):
         for name, value in list(frame.f_locals.items()):
             # Not `isinstance`, which asks the value itself: one that stands for another would go and get it.
             if name.startswith("__") or issubclass(type(value), _NOBODY_ASKED_FOR):
@@ -40,7 +40,7 @@ def shown_locals(frame: FrameType, masker: Masker) -> dict[str, str]:
                 found["…"] = "more"
                 break
             text = f"<{type(value).__name__}>"
-            with _guard.watch("reading a local value"):
+            with _guard.catch("reading a local value"):
                 text = _shown(value, (name,), masker)
             found[str(masker.mask(name))] = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return found

@@ -40,10 +40,10 @@ def memory_state(
 ) -> dict[str, Any]:
     """Return what is known of memory now: the host's in MiB, that of devices in GiB. No device is waited for."""
     found: dict[str, Any] = {}
-    with guard.watch("reading the memory of devices"):
+    with guard.catch("reading the memory of devices"):
         found.update(TorchMemorySampler(guard=guard).sample())
     if not isinstance(error, MemoryError):
-        with guard.watch("reading the free memory of a device"):
+        with guard.catch("reading the free memory of a device"):
             found.update(_free_on_device())
     readings: tuple[Callable[[], dict[str, Any]], ...] = (
         lambda: _of_process(proc),
@@ -52,7 +52,7 @@ def memory_state(
         _of_limits,
     )
     for read in readings:
-        with guard.watch("reading the memory of the host"):
+        with guard.catch("reading the memory of the host"):
             found.update(read())
     return found
 

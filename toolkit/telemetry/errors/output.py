@@ -145,7 +145,7 @@ class SharedTail:
         if not lines:
             return
         self._wanted[id(who)] = lines
-        with guard.watch("listening to the output"):
+        with guard.catch("listening to the output"):
             if self._tail is None or lines > self._tail.lines:
                 if self._tail is not None:
                     self._tail.let_go()

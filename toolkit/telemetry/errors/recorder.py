@@ -33,7 +33,7 @@ _CALLED_OFF: Final = ("CancelledError",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ErrorContext:
     """What an error record asks the run for."""
 
     put: Callable[[dict[str, Any]], None]
@@ -69,11 +69,11 @@ class _Kind:
         self.count = 0
 
 
-class ErrorBook:
+class ErrorRecorder:
     """Tells of errors, each exception once: whoever sees it first, nested captures and the end of the run alike."""
 
     def __init__(
-        self, options: ErrorOptions, around: Surroundings, *, session: int, run_id: str, guard: Guard
+        self, options: ErrorOptions, around: ErrorContext, *, session: int, run_id: str, guard: Guard
     ) -> None:
         self._options = options
         self._around = around
@@ -100,7 +100,7 @@ class ErrorBook:
             if caught_by == AT_THE_END:
                 self._tell_if_only_counted(error)
             return
-        with self._guard.watch("remembering an error"):
+        with self._guard.catch("remembering an error"):
             # On the exception itself: to hold on to it here would keep every frame that it went through alive, and
             # another one may have its address later.
             vars(error).setdefault(_TAKEN, {})[self._mark] = None
@@ -114,14 +114,14 @@ class ErrorBook:
         if is_told or caught_by == AT_THE_END:
             self._tell(error, kind, caught_by=caught_by, thread=thread)
         else:
-            with self._guard.watch("remembering an error"):
+            with self._guard.catch("remembering an error"):
                 vars(error)[_TAKEN][self._mark] = kind[0] if kind is not None else ""
         if isinstance(error, MemoryError):
             self._reserves = []
 
     def _tell_if_only_counted(self, error: BaseException) -> None:
         known_by: str | None = None
-        with self._guard.watch("remembering an error"):
+        with self._guard.catch("remembering an error"):
             known_by = vars(error)[_TAKEN][self._mark]
             vars(error)[_TAKEN][self._mark] = None
         if known_by is not None:
@@ -136,7 +136,7 @@ class ErrorBook:
             error, guard=self._guard, source=self._options.source, local_values=self._options.locals
         )
         spans: list[str] = []
-        with self._guard.watch("reading the spans of an error"):
+        with self._guard.catch("reading the spans of an error"):
             spans = vars(error).get(_SPANS) or self._around.spans()
         if is_out_of_memory(error):
             fields["memory"] = memory_state(error, self._guard)
@@ -161,13 +161,13 @@ class ErrorBook:
             "stack": mask_secrets(stack.lines(path_shower())),
         }
         spans: list[str] = []
-        with self._guard.watch("reading the spans of a signal"):
+        with self._guard.catch("reading the spans of a signal"):
             spans = self._around.open_spans()
         self._put(fields, kind, caught_by="signal", spans=spans, thread=threading.main_thread().name)
 
     def has_seen(self, error: BaseException) -> bool:
         """Say whether this very exception was taken already."""
-        with self._guard.watch("remembering an error"):
+        with self._guard.catch("remembering an error"):
             return self._mark in vars(error).get(_TAKEN, ())
         return False
 
@@ -203,7 +203,7 @@ class ErrorBook:
             self._exit = None
             return
         stack: list[str] = []
-        with self._guard.watch("reading where the script exits"):
+        with self._guard.catch("reading where the script exits"):
             stack = mask_secrets(Stack(walk_frame(frame)).lines(path_shower()))
         self._exit = _Exit(status, self._around.where(), stack=stack)
 
@@ -231,7 +231,7 @@ class ErrorBook:
 
     def _count(self, error: BaseException) -> tuple[tuple[str, _Kind] | None, bool]:
         known_by, name = "?", "exception"
-        with self._guard.watch("telling an error from others"):
+        with self._guard.catch("telling an error from others"):
             name = str(type(error).__name__)
             known_by = fingerprint_of(error)
         return self._count_kind(known_by, name)
@@ -266,13 +266,13 @@ class ErrorBook:
             }
         else:
             fields |= {"id": f"{self._session}-errors-of-other-kinds", "count": self._others}
-        with self._guard.watch("reading where an error was"):
+        with self._guard.catch("reading where an error was"):
             fields |= self._around.where()
             fields["thread"] = thread if thread is not None else threading.current_thread().name
         fields["caught_by"] = caught_by
         if spans:
             fields["spans"] = [str(name) for name in spans]
-        with self._guard.watch("reading the last output"):
+        with self._guard.catch("reading the last output"):
             output = self._around.output()
             if output:
                 fields["output"] = output

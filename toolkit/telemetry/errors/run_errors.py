@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
 from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, Progress, Tell
-from toolkit.telemetry.errors.recorder import ErrorBook, Surroundings
+from toolkit.telemetry.errors.recorder import ErrorContext, ErrorRecorder
 from toolkit.telemetry.errors.watch import ErrorWatch
 from toolkit.telemetry.machine.samplers.sampling import SystemSampling
 from toolkit.telemetry.options import TelemetryOptions
@@ -62,17 +62,17 @@ class RunErrors:
         self._last_step = last_step
         chosen = options.error_options
         self.watch = ErrorWatch(chosen, close_timeout_s=options.close_timeout, guard=guard)
-        around = Surroundings(
+        around = ErrorContext(
             put=put,
             where=self._where,
             spans=spans.path,
             output=self.watch.last_lines,
             open_spans=self._open_spans,
         )
-        self.book = ErrorBook(chosen, around, session=session, run_id=run_id, guard=guard)
-        self.chores: list[tuple[str, float, Callable[[], None]]]
+        self.recorder = ErrorRecorder(chosen, around, session=session, run_id=run_id, guard=guard)
+        self.tasks: list[tuple[str, float, Callable[[], None]]]
         """What is to be done every so many seconds, on a thread that nothing else holds up."""
-        self.chores = [("following the output", _FOLLOW_EVERY_S, self.watch.follow)]
+        self.tasks = [("following the output", _FOLLOW_EVERY_S, self.watch.follow)]
         if chosen.enabled and chosen.hang and options.diagnostics is not False:
             hang = HangWatch(
                 after_s=chosen.hang_after,
@@ -85,7 +85,7 @@ class RunErrors:
                 about_gpu=self._about_gpu,
                 tell=tell,
             )
-            self.chores.append(("watching for a hang", LOOK_EVERY_S, hang.look))
+            self.tasks.append(("watching for a hang", LOOK_EVERY_S, hang.look))
 
     def _open_spans(self) -> list[str]:
         found = self._spans.open_now(short_ones=True)

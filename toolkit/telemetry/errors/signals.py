@@ -91,7 +91,7 @@ class Signals:
             self._teller = threading.Thread(target=self._tell_all, name="telemetry-signals", daemon=True)
             self._teller.start()
         if self._wake is None:
-            with guard.watch("listening for signals"):
+            with guard.catch("listening for signals"):
                 self._set_default = _c_default()
                 if self._set_default is not None:
                     self._wake = SignalWake.begin(self._look_after)
@@ -183,7 +183,7 @@ class Signals:
     def _tell(self, number: int, frame: FrameType | None, *, is_end: bool) -> None:
         name = signal.Signals(number).name
         for told, _ in list(self._listeners.values()):
-            with self._guard.watch("telling of a signal"):
+            with self._guard.catch("telling of a signal"):
                 told(name, frame, is_end)
 
     def _look_after(self, number: int) -> None:

@@ -134,7 +134,7 @@ class Termination:
 
         def tell_all() -> None:
             for told, _ in listeners:
-                with self._guard.watch("telling of a signal"):
+                with self._guard.catch("telling of a signal"):
                     told(signal.Signals(number).name, frame, True)
 
         teller = threading.Thread(target=tell_all, name="telemetry-end", daemon=True)

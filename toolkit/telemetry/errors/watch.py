@@ -11,7 +11,7 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.hooks import SCRIPT, THREADS
 from toolkit.telemetry.errors.output import SharedTail
-from toolkit.telemetry.errors.recorder import ErrorBook
+from toolkit.telemetry.errors.recorder import ErrorRecorder
 from toolkit.telemetry.options.errors import ErrorOptions
 
 _log = logging.getLogger("toolkit.telemetry")
@@ -25,12 +25,12 @@ class ErrorWatch:
         self._options = options
         self._close_timeout_s = close_timeout_s
         self._guard = guard
-        self._book: ErrorBook | None = None
+        self._recorder: ErrorRecorder | None = None
         self._end_by_signal: Callable[[], object] | None = None
 
-    def begin(self, book: ErrorBook, end_by_signal: Callable[[], object]) -> None:
+    def begin(self, recorder: ErrorRecorder, end_by_signal: Callable[[], object]) -> None:
         """Hook what was asked for; `end_by_signal` ends the run. Signals can be had on the main thread alone."""
-        self._book = book
+        self._recorder = recorder
         self._end_by_signal = end_by_signal
         options = self._options
         if not options.enabled:
@@ -79,12 +79,12 @@ class ErrorWatch:
 
     def end(self) -> None:
         """Give everything back, as far as it is still ours."""
-        with self._guard.watch("giving back the hooks"):
+        with self._guard.catch("giving back the hooks"):
             EXITS.leave(self)
             SCRIPT.leave(self)
             THREADS.leave(self)
             _OUTPUT.leave(self)
-        with self._guard.watch("giving back the signals"):
+        with self._guard.catch("giving back the signals"):
             if self._options.signals is True:
                 from toolkit.telemetry.errors.signals import SIGNALS
 
@@ -110,18 +110,18 @@ class ErrorWatch:
             TERMINATION.after_fork_in_child()
 
     def _take(self, error: BaseException, thread: str | None, caught_by: str) -> None:
-        with self._guard.watch("recording an error"):
-            if self._book is not None:
-                self._book.take(error, caught_by=caught_by, thread=thread)
+        with self._guard.catch("recording an error"):
+            if self._recorder is not None:
+                self._recorder.take(error, caught_by=caught_by, thread=thread)
 
     def _note_exit(self, status: Any, frame: FrameType | None) -> None:
-        with self._guard.watch("noting an exit"):
-            if self._book is not None:
-                self._book.note_exit(status, frame)
+        with self._guard.catch("noting an exit"):
+            if self._recorder is not None:
+                self._recorder.note_exit(status, frame)
 
     def _take_signal(self, name: str, frame: FrameType | None, is_end: bool) -> None:
-        if self._book is not None:
-            with self._guard.watch("recording a signal"):
-                self._book.take_signal(name, frame, is_end=is_end)
+        if self._recorder is not None:
+            with self._guard.catch("recording a signal"):
+                self._recorder.take_signal(name, frame, is_end=is_end)
         if is_end and self._end_by_signal is not None:
             self._end_by_signal()

@@ -118,7 +118,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     def start(self) -> None:
         """Open the run."""
-        with self.guard.watch("opening a run for Accelerate"):
+        with self.guard.catch("opening a run for Accelerate"):
             # A second `init_trackers` of one accelerator puts its trackers into its list once more.
             self._places += 1
             self._open()
@@ -178,11 +178,11 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         if isinstance(error, NO_FAILURES):
             error = None
         told = (type(error), error, error.__traceback__) if error is not None else (None, None, None)
-        with self.guard.watch("putting Accelerate's own methods back"):
+        with self.guard.catch("putting Accelerate's own methods back"):
             self._put_back()
-        with self.guard.watch("ending the parts of a training"):
+        with self.guard.catch("ending the parts of a training"):
             self._parts.end_all(error)
-        with self.guard.watch("closing the run of Accelerate"):
+        with self.guard.catch("closing the run of Accelerate"):
             if self.is_live and self._is_ours and self._log is not None:
                 self._log.__exit__(*told)
         self.is_live = self._has_start = False
@@ -196,7 +196,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         if not self.is_live or self._log is None:
             return False
         if not self._can_stop:
-            with self.guard.watch("declaring that the run can be stopped"):
+            with self.guard.catch("declaring that the run can be stopped"):
                 self._log.declare_action("stop")
             self._can_stop = True
         return self._log.should_stop
@@ -209,7 +209,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         """
         if not self._options.enabled:
             return
-        with self.guard.watch("watching an accelerator"):
+        with self.guard.catch("watching an accelerator"):
             self._put_back()
             self._accelerator = accelerator
             replace = {
@@ -308,7 +308,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             step, began = self._step, time.perf_counter()
             path = self._within("checkpoint_save", (step, given), partial(save, *args, **kwargs))
             seconds = time.perf_counter() - began
-            with self.guard.watch("telling of a checkpoint of Accelerate's"):
+            with self.guard.catch("telling of a checkpoint of Accelerate's"):
                 if self.is_live and self._log is not None and path is not None:
                     self._log.log_checkpoint(step, path, seconds=seconds)
                     remember_run(path, self._log)
@@ -346,7 +346,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
                 with accumulate(*models) as given:
                     yield given
             except BaseException as error:
-                with self.guard.watch("ending an iteration that failed"):
+                with self.guard.catch("ending an iteration that failed"):
                     self._parts.end_all(error, within=TRAINING_LOOP)
                 raise
             self._end_batch()
@@ -404,7 +404,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self._parts.end(name)
 
     def _note_loaded(self, _: Any, folder: Any) -> None:
-        with self.guard.watch("finding the run of a checkpoint"):
+        with self.guard.catch("finding the run of a checkpoint"):
             self._may_go_back = True
             if self._run_id is None and not self.is_live:
                 self._run_id = run_id_in(folder)

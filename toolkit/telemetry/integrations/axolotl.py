@@ -151,7 +151,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     @guarded
     def post_train_unload(self, cfg: Any) -> None:
         """Close the run: finished, or stopped where somebody asked for that."""
-        with self.guard.watch("telling of the final weights"):
+        with self.guard.catch("telling of the final weights"):
             self._tell_of_weights(cfg, is_last_chance=True)
         self._close(None)
 
@@ -233,7 +233,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         self._trained, self._is_saved, self._is_reading_data, self._adapter = None, False, False, None
         if log is None:
             return
-        with self.guard.watch("closing the run"):
+        with self.guard.catch("closing the run"):
             if code_of(error) == 0:
                 # What Axolotl makes of Ctrl-C, once it has saved the weights.
                 log.close("interrupted")
@@ -256,7 +256,7 @@ class _Door(TrainerCallback):
         trainer, self._trainer = self._trainer, None
         if trainer is None:
             return
-        with self._guard.watch("beginning to watch Axolotl's trainer"):
+        with self._guard.catch("beginning to watch Axolotl's trainer"):
             log = self._open_log()
             if log is not None:
                 trainer.add_callback(TelemetryCallback(log))

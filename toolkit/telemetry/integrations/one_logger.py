@@ -83,7 +83,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         log = self._ready_log()
         if log is None:
             return
-        with self._guard.watch("taking a span's start from OneLogger"):
+        with self._guard.catch("taking a span's start from OneLogger"):
             began = span.start_event
             ours = log.start_span(
                 _our_name(span),
@@ -100,7 +100,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
     @override
     def export_stop(self, span: Span) -> None:
         """End it."""
-        with self._guard.watch("taking a span's end from OneLogger"):
+        with self._guard.catch("taking a span's end from OneLogger"):
             found = self._open.pop(span.id, None)
             if found is None or span.stop_event is None:
                 return
@@ -121,7 +121,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         log = self._ready_log()
         if log is None:
             return
-        with self._guard.watch("taking an event from OneLogger"):
+        with self._guard.catch("taking an event from OneLogger"):
             name, attributes = event.name_str, _plain(event.attributes)
             self._tell(span, name, attributes, event)
             if name == "training_metrics_update" and self._log_steps:
@@ -134,7 +134,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
     @override
     def export_error(self, event: ErrorEvent, span: Span) -> None:
         """Tell of an error inside a span, and on it."""
-        with self._guard.watch("taking an error from OneLogger"):
+        with self._guard.catch("taking an error from OneLogger"):
             attributes = _plain(event.attributes)
             self._tell(span, event.name_str, attributes, event)
             if span.id in self._open:
@@ -148,7 +148,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         log = self._ready_log()
         if log is None:
             return
-        with self._guard.watch("taking a trouble of OneLogger's"):
+        with self._guard.catch("taking a trouble of OneLogger's"):
             told = _plain(error.attributes)
             log.log_event(
                 ERROR,
@@ -161,7 +161,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
     @override
     def close(self) -> None:
         """Close the run, if it was opened here: as failed where an exception is on its way."""
-        with self._guard.watch("closing the run of OneLogger"):
+        with self._guard.catch("closing the run of OneLogger"):
             super().close()
             if self._is_ours and self._log is not None:
                 self._log.__exit__(*sys.exc_info())
@@ -173,7 +173,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         if not self.ready or self._is_left_to_another:
             return None
         if self._log is None:
-            with self._guard.watch("opening a run for OneLogger"):
+            with self._guard.catch("opening a run for OneLogger"):
                 name = self._run_name or _application_name() or "one-logger"
                 self._log = self._open_run(name)
         return self._log

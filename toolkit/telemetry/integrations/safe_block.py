@@ -18,7 +18,7 @@ class SafeBlock:
         self._part: Part | None = None
 
     def __enter__(self) -> None:
-        with self._guard.watch("beginning a part of the training"):
+        with self._guard.catch("beginning a part of the training"):
             part = self._make()
             part.__enter__()
             self._part = part
@@ -27,5 +27,5 @@ class SafeBlock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._part is not None:
-            with self._guard.watch("ending a part of the training"):
+            with self._guard.catch("ending a part of the training"):
                 self._part.__exit__(kind, error, trace)

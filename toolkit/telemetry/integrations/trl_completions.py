@@ -18,7 +18,7 @@ from toolkit.telemetry.integrations.host_copies import HostCopy, HostRoom
 from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
 from toolkit.telemetry.integrations.stand_in import stand_in_for
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.records.completions.recorder import CompletionBook
+from toolkit.telemetry.records.completions.recorder import CompletionRecorder
 
 TRAIN: Final = "train"
 EVAL: Final = "eval"
@@ -45,7 +45,7 @@ class TrainerCompletions:
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
         self._replaced = ReplacedMethods()
-        self._book: CompletionBook | None = None
+        self._book: CompletionRecorder | None = None
         self._kind = ""
         self._decode: Callable[[list[int]], str] = str
         self._taken: dict[str, tuple[int, int]] = {}
@@ -58,7 +58,7 @@ class TrainerCompletions:
         """Begin, if this is a trainer whose completions are worth reading."""
         self.let_go()
         self.guard = log.guard
-        with self.guard.watch("looking for completions"):
+        with self.guard.catch("looking for completions"):
             self._look_at(trainer, log)
 
     def _look_at(self, trainer: Any, log: TelemetryLogger) -> None:
@@ -84,7 +84,7 @@ class TrainerCompletions:
         """Write what has been collected, and leave the trainer as it was."""
         self._replaced.put_back()
         self._current = None
-        with self.guard.watch("collecting completions"):
+        with self.guard.catch("collecting completions"):
             until = time.monotonic() + _PATIENCE_S
             while self._waiting and not self._write_arrived() and time.monotonic() < until:
                 time.sleep(0.001)
@@ -127,7 +127,7 @@ class TrainerCompletions:
     def _around_generating(self, trainer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             generated = original(*args, **kwargs)
-            with self.guard.watch("collecting completions"):
+            with self.guard.catch("collecting completions"):
                 self._take_generated(trainer, kwargs["inputs"] if "inputs" in kwargs else args[0])
             return generated
 
@@ -157,10 +157,10 @@ class TrainerCompletions:
 
     def _around_the_loss(self, trainer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self.guard.watch("collecting completions"):
+            with self.guard.catch("collecting completions"):
                 self._begin_batch(trainer, kwargs["inputs"] if "inputs" in kwargs else args[1])
             loss = original(*args, **kwargs)
-            with self.guard.watch("collecting completions"):
+            with self.guard.catch("collecting completions"):
                 self._end_batch()
             return loss
 
@@ -191,7 +191,7 @@ class TrainerCompletions:
         def call(*args: Any, **kwargs: Any) -> Any:
             found = original(*args, **kwargs)
             if self._current is not None:
-                with self.guard.watch("collecting rewards"):
+                with self.guard.catch("collecting rewards"):
                     losses, chosen, rejected, *_ = found
                     self._current.take_rewards(chosen, rejected)
                     if self._kind == "orpo":
@@ -203,7 +203,7 @@ class TrainerCompletions:
     def _around_gathering(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._current is not None:
-                with self.guard.watch("collecting rewards"):
+                with self.guard.catch("collecting rewards"):
                     self._look_into(sys._getframe(1))  # noqa: SLF001
             return original(*args, **kwargs)
 

@@ -27,7 +27,7 @@ def look_at(path: Any, timeout_s: float, guard: Guard) -> CheckpointFiles:
     found: list[CheckpointFiles] = []
 
     def look() -> None:
-        with guard.watch("looking up a checkpoint's size"):
+        with guard.catch("looking up a checkpoint's size"):
             found.append(_look(os.fspath(path)))
 
     # On a thread of its own: a disk that hangs would otherwise hold up the training.

@@ -60,7 +60,7 @@ def describe_environment(guard: Guard | None = None, timeout_s: float = 4.0) -> 
 
 def _ask(part: str, read: Callable[[], Any], found: dict[str, Any], guard: Guard) -> threading.Thread:
     def ask() -> None:
-        with guard.watch(f"describing the environment ({part})"):
+        with guard.catch(f"describing the environment ({part})"):
             found[part] = read()
 
     thread = threading.Thread(target=ask, name=f"telemetry-environment-{part}", daemon=True)

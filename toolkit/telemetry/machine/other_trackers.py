@@ -41,7 +41,7 @@ class TrackerWatch:
         self._known += new
         self._tell(new)
         verb = "logs" if len(new) == 1 else "log"
-        with self._guard.watch("saying which trackers are active"):
+        with self._guard.catch("saying which trackers are active"):
             print(
                 f"[telemetry] {_listed(new)} {verb} this process too: each tracker keeps its own copy of the metrics",
                 file=sys.stderr,
@@ -57,7 +57,7 @@ def active_trackers(guard: Guard, modules: Mapping[str, Any] | None = None) -> l
         tracker = loaded.get(module)
         if tracker is None:
             continue
-        with guard.watch(f"asking whether {title} is active"):
+        with guard.catch(f"asking whether {title} is active"):
             if is_active(tracker):
                 found.append(title)
     return found

@@ -21,9 +21,9 @@ def peak_memory(guard: Guard, timeout_s: float = _TIMEOUT_S) -> dict[str, float]
     in host memory, and torch is looked at only where the script has initialised it.
     """
     found: dict[str, float] = {}
-    with guard.watch("reading the peak of the process's memory"):
+    with guard.catch("reading the peak of the process's memory"):
         found.update(_of_the_process())
-    with guard.watch("reading the peak of the GPUs' memory"):
+    with guard.catch("reading the peak of the GPUs' memory"):
         found.update(_of_torch(guard, timeout_s))
     return found
 
@@ -52,7 +52,7 @@ def _of_torch(guard: Guard, timeout_s: float) -> dict[str, float]:
     found: dict[str, float] = {}
 
     def read() -> None:
-        with guard.watch("reading the peak of the GPUs' memory"):
+        with guard.catch("reading the peak of the GPUs' memory"):
             for index in range(in_use[0].device_count()):
                 peak = in_use[0].memory_stats_as_nested_dict(index)["allocated_bytes"]["all"]["peak"]
                 if peak:

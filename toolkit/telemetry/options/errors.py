@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from toolkit.core import checks
-from toolkit.core.toggle_block import SwitchedBlock
+from toolkit.core.toggle_block import ToggleBlock
 
 
 def _flag_or_auto(name: str, value: Any) -> None:
@@ -16,7 +16,7 @@ def _flag_or_auto(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorOptions(SwitchedBlock):
+class ErrorOptions(ToggleBlock):
     """What an error record holds, and where errors are looked for."""
 
     enabled: bool = True

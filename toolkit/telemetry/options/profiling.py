@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from toolkit.core import checks
-from toolkit.core.toggle_block import SwitchedBlock
+from toolkit.core.toggle_block import ToggleBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilingOptions(SwitchedBlock):
+class ProfilingOptions(ToggleBlock):
     """Which calls of a profiled function are logged."""
 
     enabled: bool = True

@@ -24,7 +24,7 @@ _NAMES_OF_TORCH = frozenset({"dtype", "device", "layout", "memory_format"})
 """Types of torch's whose values are names: `torch.bfloat16` says what it is."""
 
 
-class Values:
+class PlainValues:
     """Turns callers' values into plain ones. Nothing a value does, however odd, comes out as an exception."""
 
     def __init__(self, guard: Guard, device_scalars: DeviceScalars) -> None:
@@ -96,7 +96,7 @@ class Values:
         """Return `value` plain, pending, `Unencodable`, or None for nothing."""
         result: Any = Unencodable(value)
         # The value's own code runs in here, and it may raise anything at all.
-        with self._guard.watch("reading a value"):
+        with self._guard.catch("reading a value"):
             result = self._one(value)
         return result
 
@@ -169,7 +169,7 @@ class Values:
                 name = f"x_{name}"
             is_read = False
             # The value's own code runs in here too: a mapping may be a class of the caller's.
-            with self._guard.watch("reading a value"):
+            with self._guard.catch("reading a value"):
                 if not isinstance(value, Mapping):
                     if value is not None:
                         found.append((name, value))
@@ -189,7 +189,7 @@ class Values:
         if type(value) in _PLAIN or value is None:
             return value
         result: Any = f"<{type(value).__name__}>"
-        with self._guard.watch("reading a value"):
+        with self._guard.catch("reading a value"):
             if isinstance(value, (Mapping, list, tuple, set, frozenset)):
                 if id(value) in above:
                     result = "<itself>"

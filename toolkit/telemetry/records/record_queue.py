@@ -67,7 +67,7 @@ class Waiting:
         self.finish = finish
 
 
-class Intake:
+class RecordQueue:
     """Numbers records, encodes them and commits them to the journal, one at a time, in the order of the calls.
 
     Callers may be on any thread, and in a signal handler that interrupts a call. Nothing here waits for a disk.

@@ -87,7 +87,7 @@ class StepGate:
             self.block.append(loss)
         if not self.losses and not self.summed:
             if len(self.block) >= BLOCK:
-                self.learn()
+                self.update_jump_threshold()
             return {}
         self._compress()
         total, low, high, count = self._sum, self._min, self._max, self.summed
@@ -114,9 +114,9 @@ class StepGate:
         self._max = max(self._max, *taken)
         self.block += taken[-4 * BLOCK :]
         if len(self.block) >= BLOCK:
-            self.learn()
+            self.update_jump_threshold()
 
-    def learn(self) -> None:
+    def update_jump_threshold(self) -> None:
         """Work out anew above which loss a step is a jump."""
         # A jump must not teach that jumps are usual, so it counts as the largest ordinary loss.
         block, self.block = [min(loss, self.high) for loss in self.block], []

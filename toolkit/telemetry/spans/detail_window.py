@@ -17,7 +17,7 @@ _INCIDENT_EVERY_S: Final = 60.0
 """Incidents are looked at closely each, until there are many: a loss that stays NaN would fill the disk."""
 
 
-class CloseLook:
+class DetailWindow:
     """Looks closely at some steps: the first, the last, those around an incident, and when asked.
 
     While it looks, `folding` is empty, so that each span is asked of the book; else it holds what need not be.

@@ -15,7 +15,7 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.spans.span import FoldedSpan, Span
 
 if TYPE_CHECKING:
-    from toolkit.telemetry.spans.recorder import SpanBook
+    from toolkit.telemetry.spans.recorder import SpanRecorder
 
 _MAX_UNDER_WAY: Final = 256
 """Two events each: with many more the queue of the device itself would be full, and then whoever queues work waits."""
@@ -51,7 +51,7 @@ class DeviceTimer:
         else:
             self._under_way.append((first, last, span))
 
-    def settle(self, book: SpanBook) -> None:
+    def settle(self, recorder: SpanRecorder) -> None:
         """Add up what the device has got done; what it has not is left for the next time."""
         torch = sys.modules.get("torch")
         if torch is None or not self._under_way or torch.cuda.is_current_stream_capturing():
@@ -62,45 +62,45 @@ class DeviceTimer:
             self._idle += (first, last)
             span.times.device_seconds += seconds
             if isinstance(span, Span):
-                book.writer.write_device_span(span, seconds)
+                recorder.writer.write_device_span(span, seconds)
 
 
 class DeviceSpan:
     """A span that is timed by both clocks: the host's, which queues the work, and the device's, which does it."""
 
-    __slots__ = ("_book", "_first", "timed")
+    __slots__ = ("_first", "_recorder", "timed")
 
-    def __init__(self, book: SpanBook, span: Span | FoldedSpan) -> None:
-        self._book = book
+    def __init__(self, recorder: SpanRecorder, span: Span | FoldedSpan) -> None:
+        self._recorder = recorder
         self.timed = span
         """The span by the host's clock, which is also the one that has a name, an id and attributes."""
         self._first: Any = None
 
     def __enter__(self) -> DeviceSpan:
         self.timed.__enter__()
-        book = self._book
-        with book.guard.watch("timing on the device"):
-            book.device.settle(book)
-            self._first = book.device.mark()
+        recorder = self._recorder
+        with recorder.guard.catch("timing on the device"):
+            recorder.device.settle(recorder)
+            self._first = recorder.device.mark()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._book.guard.watch("timing on the device"):
+        with self._recorder.guard.catch("timing on the device"):
             self._finish()
         self.timed.__exit__(kind, error, trace)
 
     def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
         """End it."""
-        with self._book.guard.watch("timing on the device"):
+        with self._recorder.guard.catch("timing on the device"):
             self._finish()
         self.timed.stop(stop_time, error)
 
     def _finish(self) -> None:
         first, self._first = self._first, None
         if first is not None:
-            self._book.device.finish(first, self.timed)
+            self._recorder.device.finish(first, self.timed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.timed, name)

@@ -30,7 +30,7 @@ class Metered(Protocol):
     closed: bool
 
 
-class TimeMeter:
+class LedgerMeter:
     """Adds up the seconds of one thread, the one that trains: the innermost span that has an entry gets them.
 
     Spans enter and leave as they like, also in an order that is not the reverse of the other. What is added up only

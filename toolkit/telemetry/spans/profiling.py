@@ -20,7 +20,7 @@ from toolkit.core.checks import shown
 from toolkit.core.guard import Guard
 from toolkit.telemetry.options.profiling import ProfilingOptions
 from toolkit.telemetry.spans.span import timed_function
-from toolkit.telemetry.spans.totals import MAX_NAMES, AllTimes, SpanTimes
+from toolkit.telemetry.spans.totals import MAX_NAMES, SpanTimes, SpanTotals
 from toolkit.timing.names import PROFILING_PREFIX
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ class Profiling:
     def __init__(
         self,
         options: ProfilingOptions,
-        times: AllTimes,
+        times: SpanTotals,
         closed: deque[Any],
         monotonic: Callable[[], float],
         guard: Guard,
@@ -103,7 +103,7 @@ class Profiling:
             finally:
                 duration = monotonic() - began
                 if duration >= profile.shortest:
-                    with profile.guard.watch("counting a profiled call"):
+                    with profile.guard.catch("counting a profiled call"):
                         profile.count_one(duration)
 
         return call  # type: ignore[return-value]
@@ -129,7 +129,7 @@ class Profiling:
             return self._options.min_duration_ms
         if type(given) is not bool and isinstance(given, Real) and given <= _LONGEST_MS and not given < 0:
             return float(given)
-        self._guard.misuse(
+        self._guard.report_misuse(
             f"profiling {name}: min_duration_ms is {_shown(given)}; "
             f"it must be a number of milliseconds from 0 to {_LONGEST_MS}"
         )
@@ -140,7 +140,7 @@ class Profiling:
             return self._options.log_interval
         if type(given) is not bool and isinstance(given, Integral) and int(given) >= 1:
             return int(given)
-        self._guard.misuse(
+        self._guard.report_misuse(
             f"profiling {name}: log_interval is {_shown(given)}; it must be a whole number from 1 on"
         )
         return self._options.log_interval
@@ -205,7 +205,7 @@ class ProfiledBlock:
         profile = self._profile
         duration = profile.monotonic() - self._began
         if duration >= profile.shortest:
-            with profile.guard.watch("counting a profiled call"):
+            with profile.guard.catch("counting a profiled call"):
                 profile.count_one(duration)
 
 

@@ -15,14 +15,14 @@ from toolkit.core.guard import Guard
 from toolkit.core.wall_times import SET_S, WallTimes
 from toolkit.telemetry.errors.recorder import note_spans
 from toolkit.telemetry.options import SpanOptions
-from toolkit.telemetry.records.plain_values import Values
-from toolkit.telemetry.records.record_queue import Intake
+from toolkit.telemetry.records.plain_values import PlainValues
+from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.records.step_gate import StepGate
-from toolkit.telemetry.spans.detail_window import CloseLook
+from toolkit.telemetry.spans.detail_window import DetailWindow
 from toolkit.telemetry.spans.device import DeviceSpan, DeviceTimer
-from toolkit.telemetry.spans.ledger_meter import TimeMeter
+from toolkit.telemetry.spans.ledger_meter import LedgerMeter
 from toolkit.telemetry.spans.span import NO_FAILURES, NO_SPAN, AnySpan, DroppedSpan, FoldedSpan, Span
-from toolkit.telemetry.spans.totals import THE_REST, AllTimes, SpanTimes
+from toolkit.telemetry.spans.totals import THE_REST, SpanTimes, SpanTotals
 from toolkit.telemetry.spans.writer import LONGEST_NAME, SpanWriter, name_of_thread
 from toolkit.timing.names import (
     APPLICATION,
@@ -58,25 +58,25 @@ _DEEPEST: Final = 50
 """Spans inside each other that an error or a hang tells of."""
 
 
-class SpanBook:
+class SpanRecorder:
     """The spans of one session."""
 
     def __init__(
         self,
         options: SpanOptions,
         gate: StepGate,
-        values: Values,
+        values: PlainValues,
         *,
-        intake: Intake,
+        record_queue: RecordQueue,
         clock: Clock,
         began: float,
         guard: Guard,
     ) -> None:
         self.options = options
         self.gate = gate
-        self.times = AllTimes(clock.monotonic, began)
+        self.times = SpanTotals(clock.monotonic, began)
         self.times.incident = self.keep_around_an_incident
-        self.meter: TimeMeter = self.times.meter
+        self.meter: LedgerMeter = self.times.meter
         self.monotonic = clock.monotonic
         self.walls = WallTimes(clock)
         self.current: ContextVar[Span | None] = ContextVar("span", default=None)
@@ -89,9 +89,11 @@ class SpanBook:
         self.device = DeviceTimer(guard)
         self.on_first_use: Callable[[], None] | None = None
         """Called once there are spans."""
-        self.writer = SpanWriter(gate, values, intake=intake, clock=clock, began=began, guard=guard)
+        self.writer = SpanWriter(
+            gate, values, record_queue=record_queue, clock=clock, began=began, guard=guard
+        )
         self._prefix, self._ids, self._write = self.writer.prefix, self.writer.ids, self.writer.write
-        self._look = CloseLook(gate, self.folding, steps=options.around)
+        self._look = DetailWindow(gate, self.folding, steps=options.around)
         self._root: Span | None = None
         self._beside: Span | None = None
         """What goes on beside the training, the outermost of it."""
@@ -192,7 +194,7 @@ class SpanBook:
         # Not milliseconds either, and a comparison with NaN is never true.
         if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < _LATEST_TIME:
             return float(given)
-        self.guard.misuse("a time was given that is no number of seconds since the epoch; it is now")
+        self.guard.report_misuse("a time was given that is no number of seconds since the epoch; it is now")
         return None
 
     def end_folded_at(self, span: FoldedSpan, stop_time: Any) -> None:
@@ -252,7 +254,7 @@ class SpanBook:
         if name in _LONG_LIVED:
             if name == APPLICATION and self._root is None:
                 self._root = span
-            with self.guard.watch("telling that a span began"):
+            with self.guard.catch("telling that a span began"):
                 self.writer.write_beginning(span)
         if thread != self.meter.owner and name in (TRAINING_LOOP, TRAINING_ITERATION):
             self.meter.move_to(thread)
@@ -265,7 +267,7 @@ class SpanBook:
 
     def unwind(self, span: Span) -> None:
         """Take note that an exception leaves the block of `span`, and with it all that began in there."""
-        with self.guard.watch("noting where an error arose"):
+        with self.guard.catch("noting where an error arose"):
             note_spans(span.error, self.path)
         if span.thread == self.meter.owner and not span.closed:
             self.meter.unwind(span, self.monotonic())
@@ -402,7 +404,7 @@ class SpanBook:
     def say_stopped_twice(self, name: str) -> None:
         """Tell that somebody stops a span that is not open; after the end of the run, which stopped it, one may."""
         if self.is_open:
-            self.guard.misuse(f"the span {name!r} was stopped twice, or had never begun")
+            self.guard.report_misuse(f"the span {name!r} was stopped twice, or had never begun")
 
     # Looking closely: short spans one by one.
 
@@ -411,7 +413,7 @@ class SpanBook:
         span.error = None
         if not self.is_open or isinstance(error, NO_FAILURES):
             return
-        with self.guard.watch("ending a span"):
+        with self.guard.catch("ending a span"):
             note_spans(error, lambda: self.path(span))
             times = span.times
             times.failed += 1
@@ -457,7 +459,7 @@ class SpanBook:
 
     def close(self) -> None:
         """Write what is left: open spans, the short spans of the last steps, the ledger's last seconds, the summary."""
-        with self.guard.watch("closing the spans"):
+        with self.guard.catch("closing the spans"):
             self.tend(last=True)
             self.device.settle(self)
             if self.options.around:

@@ -18,7 +18,7 @@ from toolkit.telemetry.spans.totals import SpanTimes
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from toolkit.telemetry.spans.recorder import SpanBook
+    from toolkit.telemetry.spans.recorder import SpanRecorder
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -80,19 +80,19 @@ class FoldedSpan:
     """A span whose time is added to the step record; as cheap as it can be made.
 
     Nothing that `__enter__` and `__exit__` do on every step can fail, so that no guard stands around it. What they do
-    to the meter is what `TimeMeter.enter` and `leave` do, without the calls.
+    to the meter is what `LedgerMeter.enter` and `leave` do, without the calls.
     """
 
     __slots__ = (
-        *("_attributes", "_book", "began", "below", "closed", "duration"),
+        *("_attributes", "_recorder", "began", "below", "closed", "duration"),
         *("error", "outer", "step", "thread", "times"),
     )
 
     id: str | None = None
     parent_id: str | None = None
 
-    def __init__(self, book: SpanBook, times: SpanTimes, attributes: dict[str, Any]) -> None:
-        self._book = book
+    def __init__(self, recorder: SpanRecorder, times: SpanTimes, attributes: dict[str, Any]) -> None:
+        self._recorder = recorder
         self.times = times
         self._attributes = attributes
         self.error: BaseException | str | None = None
@@ -101,14 +101,14 @@ class FoldedSpan:
         """Also before it begins: what is not open cannot be stopped."""
 
     def __enter__(self) -> FoldedSpan:
-        book = self._book
+        recorder = self._recorder
         self.closed = False
-        self.step = book.gate.last_step
-        self.outer = book.current.get()
+        self.step = recorder.gate.last_step
+        self.outer = recorder.current.get()
         self.thread = thread = get_ident()
-        now = self.began = book.monotonic()
+        now = self.began = recorder.monotonic()
         if self.times.bucket is not None:
-            meter = book.meter
+            meter = recorder.meter
             if thread == meter.owner:
                 top = self.below = meter.top
                 since = meter.since
@@ -117,29 +117,29 @@ class FoldedSpan:
                     top.times.bucket[0] += now - since
                 meter.top = self
             else:
-                with book.guard.watch("beginning a span"):
-                    book.enter_from_elsewhere(self, now)
+                with recorder.guard.catch("beginning a span"):
+                    recorder.enter_from_elsewhere(self, now)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        book, times = self._book, self.times
+        recorder, times = self._recorder, self.times
         if self.closed:
-            with book.guard.watch("ending a span"):
-                book.say_stopped_twice(times.name)
+            with recorder.guard.catch("ending a span"):
+                recorder.say_stopped_twice(times.name)
             return
-        now = book.monotonic()
+        now = recorder.monotonic()
         duration = self.duration = now - self.began
         self.closed = True
-        meter = book.meter
+        meter = recorder.meter
         if meter.top is self:
             since = meter.since
             meter.since = now
             times.bucket[0] += now - since  # type: ignore[index]
             below = self.below
             if below is not None and below.closed:
-                with book.guard.watch("ending a span"):
+                with recorder.guard.catch("ending a span"):
                     below = meter.first_open(below)
             meter.top = below
         if self.thread == meter.owner:
@@ -149,14 +149,14 @@ class FoldedSpan:
             times.others.append(duration)
         if self._attributes:
             attributes, self._attributes = self._attributes, {}
-            with book.guard.watch("ending a span"):
-                self._attributes = book.writer.as_small(attributes)
-        book.closed.append(self)
+            with recorder.guard.catch("ending a span"):
+                self._attributes = recorder.writer.as_small(attributes)
+        recorder.closed.append(self)
         if error is not None or self.error is not None:
-            with book.guard.watch("ending a span"):
+            with recorder.guard.catch("ending a span"):
                 if error is not None:
                     meter.unwind(self, now)
-                book.keep_failed(self, error if error is not None else self.error)
+                recorder.keep_failed(self, error if error is not None else self.error)
 
     # What a caller may do with any span.
 
@@ -165,8 +165,8 @@ class FoldedSpan:
         if error is not None:
             self.error = error
         if stop_time is not None and not self.closed:
-            with self._book.guard.watch("ending a span"):
-                self._book.end_folded_at(self, stop_time)
+            with self._recorder.guard.catch("ending a span"):
+                self._recorder.end_folded_at(self, stop_time)
         else:
             self.__exit__(None, None, None)
 
@@ -178,11 +178,11 @@ class FoldedSpan:
     @property
     def start(self) -> float | None:
         """Seconds since the epoch; None before it begins."""
-        return self.began + self._book.walls.ahead if self._has_begun else None
+        return self.began + self._recorder.walls.ahead if self._has_begun else None
 
-    def is_of(self, book: SpanBook) -> bool:
+    def is_of(self, recorder: SpanRecorder) -> bool:
         """Say whether `book` keeps it."""
-        return self._book is book
+        return self._recorder is recorder
 
     @property
     def _has_begun(self) -> bool:
@@ -199,7 +199,7 @@ class FoldedSpan:
 
     def set_all(self, attributes: Mapping[str, Any]) -> None:
         """Say more of it, by whatever names."""
-        with self._book.guard.watch("reading a span's attributes"):
+        with self._recorder.guard.catch("reading a span's attributes"):
             self._attributes.update(attributes)
 
     def event(self, name: str, /, **attributes: Any) -> None:
@@ -208,9 +208,9 @@ class FoldedSpan:
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
         """Tell of something that happened in it at `time`."""
-        with self._book.guard.watch("writing a span's event"):
-            outer = self.outer if self._has_begun else self._book.innermost()
-            self._book.put_event(outer, self.name, name, attributes, time)
+        with self._recorder.guard.catch("writing a span's event"):
+            outer = self.outer if self._has_begun else self._recorder.innermost()
+            self._recorder.put_event(outer, self.name, name, attributes, time)
 
     def fail(self, error: BaseException | str) -> None:
         """Say what went wrong in it; it is then kept by itself."""
@@ -228,20 +228,20 @@ class DroppedSpan(FoldedSpan):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        book, times = self._book, self.times
-        with book.guard.watch("ending a span"):
+        recorder, times = self._recorder, self.times
+        with recorder.guard.catch("ending a span"):
             if self.closed:
-                book.say_stopped_twice(times.name)
+                recorder.say_stopped_twice(times.name)
                 return
-            now = book.monotonic()
+            now = recorder.monotonic()
             self.duration = now - self.began
             self.closed = True
-            book.meter.leave(self, now)
-            if self.thread == book.meter.owner:
+            recorder.meter.leave(self, now)
+            if self.thread == recorder.meter.owner:
                 times.seconds += self.duration
                 times.count += 1
                 if error is not None:
-                    book.meter.unwind(self, now)
+                    recorder.meter.unwind(self, now)
 
 
 class Span:
@@ -272,35 +272,37 @@ class Span:
     step = -1
     thread = 0
 
-    def __init__(self, book: SpanBook, name: str, times: SpanTimes, attributes: dict[str, Any]) -> None:
-        self._book = book
+    def __init__(
+        self, recorder: SpanRecorder, name: str, times: SpanTimes, attributes: dict[str, Any]
+    ) -> None:
+        self._recorder = recorder
         self.name = name
         self.times = times
         self.attributes = attributes
 
     def __enter__(self) -> Span:
-        with self._book.guard.watch("beginning a span"):
-            self._book.begin(self)
+        with self._recorder.guard.catch("beginning a span"):
+            self._recorder.begin(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._book.guard.watch("ending a span"):
+        with self._recorder.guard.catch("ending a span"):
             if error is not None:
                 if not isinstance(error, NO_FAILURES):
                     self.error = error
-                self._book.unwind(self)
-            self._book.end(self)
+                self._recorder.unwind(self)
+            self._recorder.end(self)
 
     def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
         """End it, now or at a wall time."""
         if error is not None:
             self.error = error
-        with self._book.guard.watch("ending a span"):
+        with self._recorder.guard.catch("ending a span"):
             if stop_time is not None:
-                self.stopped_at = self._book.as_time(stop_time)
-            self._book.end(self)
+                self.stopped_at = self._recorder.as_time(stop_time)
+            self._recorder.end(self)
 
     def set(self, **attributes: Any) -> None:
         """Say more of it."""
@@ -308,18 +310,18 @@ class Span:
 
     def set_all(self, attributes: Mapping[str, Any]) -> None:
         """Say more of it, by whatever names."""
-        with self._book.guard.watch("reading a span's attributes"):
+        with self._recorder.guard.catch("reading a span's attributes"):
             self.attributes.update(attributes)
 
     def event(self, name: str, /, **attributes: Any) -> None:
         """Tell of something that happens in it."""
-        with self._book.guard.watch("writing a span's event"):
-            self._book.put_event(self, self.name, name, attributes, None)
+        with self._recorder.guard.catch("writing a span's event"):
+            self._recorder.put_event(self, self.name, name, attributes, None)
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
         """Tell of something that happened in it at `time`."""
-        with self._book.guard.watch("writing a span's event"):
-            self._book.put_event(self, self.name, name, attributes, time)
+        with self._recorder.guard.catch("writing a span's event"):
+            self._recorder.put_event(self, self.name, name, attributes, time)
 
     def fail(self, error: BaseException | str) -> None:
         """Say what went wrong in it, without ending it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol
 
-from toolkit.telemetry.spans.ledger_meter import Metered, TimeMeter
+from toolkit.telemetry.spans.ledger_meter import LedgerMeter, Metered
 from toolkit.timing.names import (
     AT_TRAINING,
     DATA_LOADING,
@@ -119,11 +119,11 @@ class OnStepRecords(Protocol):
         ...
 
 
-class AllTimes:
+class SpanTotals:
     """The times of every name, and what a step record says of them."""
 
     def __init__(self, monotonic: Callable[[], float], began: float) -> None:
-        self.meter = TimeMeter(monotonic)
+        self.meter = LedgerMeter(monotonic)
         self.by_name: dict[str, SpanTimes] = {}
         self.active: list[SpanTimes] = []
         """Names that step records tell of; empty, and so false, in a run without spans."""
@@ -245,7 +245,7 @@ def _away(totals: Sequence[tuple[str, float]]) -> float:
 class _Block:
     """A stretch of the loop's time that belongs to one entry of the ledger, and is no span."""
 
-    def __init__(self, meter: TimeMeter, times: SpanTimes) -> None:
+    def __init__(self, meter: LedgerMeter, times: SpanTimes) -> None:
         self.times = times
         self.below: Metered | None = None
         self.closed = False

@@ -13,8 +13,8 @@ from toolkit.core.guard import Guard
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder import records
 from toolkit.telemetry.errors.failure import describe_failure
-from toolkit.telemetry.records.plain_values import Values
-from toolkit.telemetry.records.record_queue import Intake
+from toolkit.telemetry.records.plain_values import PlainValues
+from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.records.step_gate import StepGate
 from toolkit.telemetry.spans.span import FoldedSpan, Span
 from toolkit.timing.names import DEVICE_CLOCK, HOST_CLOCK, OF_A_STEP
@@ -30,9 +30,16 @@ class SpanWriter:
     """Writes the spans of one session."""
 
     def __init__(
-        self, gate: StepGate, values: Values, *, intake: Intake, clock: Clock, began: float, guard: Guard
+        self,
+        gate: StepGate,
+        values: PlainValues,
+        *,
+        record_queue: RecordQueue,
+        clock: Clock,
+        began: float,
+        guard: Guard,
     ) -> None:
-        self.write = guard.around("writing a span", self._write)
+        self.write = guard.wrap("writing a span", self._write)
         """Write a span that ended, at a moment of the monotonic clock; two arguments are there for the guard."""
         # Enough of it is chance that the sessions of a run, and its ranks, never use the same one. The letter in front
         # keeps tables from taking it for a number.
@@ -40,8 +47,8 @@ class SpanWriter:
         self.ids = count(1)
         self._gate = gate
         self._values = values
-        self._intake = intake
-        self._put = intake.put
+        self._record_queue = record_queue
+        self._put = record_queue.put
         self._wall = clock.wall
         self._monotonic = clock.monotonic
         self._began = began
@@ -63,7 +70,7 @@ class SpanWriter:
         if span.kept is not None:
             record["kept"] = span.kept
         if span.is_plain and not span.attributes and span.error is None:
-            self._intake.put_plain(records.SPAN, record)
+            self._record_queue.put_plain(records.SPAN, record)
             return
         if span.attributes:
             # From here on the span has them as they were written: the caller's own may be large, or on a GPU.
@@ -89,7 +96,7 @@ class SpanWriter:
         self._add_common(fields, span.step, span.thread)
         if span.attributes:
             fields["attributes"] = self._values.tree(dict(span.attributes))
-        with self._intake.lock:
+        with self._record_queue.lock:
             # It may end on its own thread just now: a beginning behind its end would read as a span that goes on.
             if not span.closed:
                 self._put(records.SPAN_START, self._wall(), self._elapsed(), fields)
@@ -188,7 +195,7 @@ class SpanWriter:
         if len(attributes) <= _SMALL_NUMBER and all(map(_is_small, attributes.values())):
             return attributes
         small: dict[str, Any] = {}
-        with self._guard.watch("reading a span's attributes"):
+        with self._guard.catch("reading a span's attributes"):
             plain = self._values.tree(dict(attributes))
             if len(repr(plain)) > _SMALL_TREE:
                 first = list(plain.items())[:_SMALL_NUMBER]

@@ -308,7 +308,7 @@ class Callbacks:
         """End a part whose end nobody told of; it is not counted as one that was done."""
         span = self._open.pop(name, None)
         if span is not None:
-            self._guard.misuse(
+            self._guard.report_misuse(
                 f"{_shown(name)} began again before it had ended; the earlier one is ended here"
             )
             self._job.abandon(name, span)
@@ -322,13 +322,13 @@ class Callbacks:
 
     def _say_never_began(self, name: str) -> None:
         if self._job.is_live:
-            self._guard.misuse(f"{_shown(name)} ended and had never begun")
+            self._guard.report_misuse(f"{_shown(name)} ended and had never begun")
 
     def _seconds(self, msec: float | None) -> float | None:
         if msec is None:
             return None
         if isinstance(msec, bool) or not isinstance(msec, (int, float)) or not 0 <= msec < 1e15:
-            self._guard.misuse(
+            self._guard.report_misuse(
                 "a time was given that is no number of milliseconds since the epoch; it is now"
             )
             return None

@@ -138,7 +138,7 @@ class ConfigSource:
         """Return what is known now. A function that fails, or returns nonsense, is said once and its field left out."""
         found = dict(self._values)
         for name, function in self._functions.items():
-            with self._guard.watch(f"asking the function given as {name}"):
+            with self._guard.catch(f"asking the function given as {name}"):
                 found[name] = _CHECKS[name](name, function())
         return TrainingConfig(**found)
 
@@ -149,7 +149,7 @@ class ConfigSource:
 
     def ask(self, name: str, given: Any) -> Any:
         """Return what `given`, a value or a function, comes to for the field `name`; None where it is of no use."""
-        with self._guard.watch(f"reading {name}"):
+        with self._guard.catch(f"reading {name}"):
             return _CHECKS[name](name, given() if callable(given) else given)
         return None
 
@@ -157,7 +157,7 @@ class ConfigSource:
         """Return what an iteration amounts to now, without asking any other function."""
         found = {name: self._values[name] for name in _OF_AN_ITERATION if name in self._values}
         for name in _OF_AN_ITERATION & self._functions.keys():
-            with self._guard.watch(f"asking the function given as {name}"):
+            with self._guard.catch(f"asking the function given as {name}"):
                 found[name] = _CHECKS[name](name, self._functions[name]())
         return TrainingConfig(**found).sizes
 

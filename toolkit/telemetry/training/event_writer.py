@@ -18,7 +18,7 @@ _TOLD_OF_A_TYPE: Final = 200
 """Exceptions of one type that are told of with their traceback: a loop may catch one in every step."""
 
 
-class Teller:
+class EventWriter:
     """Tells of one job, through one logger."""
 
     def __init__(self, log: TelemetryLogger) -> None:
@@ -48,7 +48,7 @@ class Teller:
         """
         if not isinstance(error, Exception) or isinstance(error, NO_FAILURES) or not self._log.is_live:
             return
-        with self._guard.watch("telling of an error"):
+        with self._guard.catch("telling of an error"):
             if hasattr(error, _TOLD):
                 return
             # On the exception itself: to remember it here would keep every frame it went through alive, and another
@@ -81,7 +81,7 @@ class Teller:
             return None
         number = whole_number(value)
         if number is None or number < 0:
-            self._guard.misuse(
+            self._guard.report_misuse(
                 f"a {type(value).__name__} was given as {name} that is no whole number from 0 on"
             )
             return None

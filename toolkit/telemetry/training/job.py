@@ -25,7 +25,7 @@ from toolkit.telemetry.training.attributes import (
     ValidationMetricsUpdateAttributes,
 )
 from toolkit.telemetry.training.config import ConfigSource, TrainingConfig
-from toolkit.telemetry.training.event_writer import Teller
+from toolkit.telemetry.training.event_writer import EventWriter
 from toolkit.telemetry.training.part import Kind
 from toolkit.telemetry.training.phases import Phases
 from toolkit.telemetry.training.progress import Progress
@@ -68,7 +68,7 @@ class Job:
         self._phases = Phases(log.span_totals)
         self._progress = Progress(self._phases)
         self._state = State(self._progress)
-        self._teller = Teller(log)
+        self._teller = EventWriter(log)
         self.saving = Saving(log, clock, self._state, self._teller)
         self._first: AnySpan | None = None
         """The first iteration; `_latest` is the last one so far."""
@@ -89,7 +89,7 @@ class Job:
         """
         self._source.take(given)
         config = self._ask_again()
-        with self._guard.watch("configuring the training telemetry"):
+        with self._guard.catch("configuring the training telemetry"):
             self._progress.follow(config)
             if config.perf_tag is not None or config.session_tag is not None:
                 tags = config.perf_tag
@@ -159,7 +159,7 @@ class Job:
     ) -> AnySpan:
         """Begin the job, and say which process of which job this is. There is one at a time."""
         if self._state.application is not None:
-            self._guard.misuse("a second application begins inside the first; it is left out")
+            self._guard.report_misuse("a second application begins inside the first; it is left out")
             return NO_SPAN
         config = self._ask_again()
         given = {"application_name": config.application_name} if config.application_name is not None else {}
@@ -169,7 +169,7 @@ class Job:
         if span is NO_SPAN:
             return span
         self._state.application = span
-        with self._guard.watch("telling of the application"):
+        with self._guard.catch("telling of the application"):
             rank = find_rank()
             told = OneLoggerInitializationAttributes(
                 world_size=self._world_size(),
@@ -210,14 +210,14 @@ class Job:
     ) -> AnySpan:
         """Begin the training loop at an iteration; the targets are the configuration's where they are not given."""
         if self._state.loop is not None:
-            self._guard.misuse(
+            self._guard.report_misuse(
                 "a training loop begins before the one before it has ended, which is ended here"
             )
             self.end_training_loop(self._state.loop)
         start = self._teller.whole_or_none("train_iterations_start", iterations_start) or 0
         attributes: dict[str, Any] = {}
         config = self._ask_again()
-        with self._guard.watch("beginning the training loop"):
+        with self._guard.catch("beginning the training loop"):
             told = self._progress.begin_loop(
                 config,
                 iterations_start=start,
@@ -280,14 +280,14 @@ class Job:
         if completed >= progress.due_at and progress.reach():
             self._end_window(stop_time)
         if self._state.loop is None:
-            self._guard.misuse("a training iteration is outside of a training loop")
+            self._guard.report_misuse("a training iteration is outside of a training loop")
 
     def note_loss(self, loss: Any) -> None:
         """Remember the loss of an iteration, if it is a number already: a device is never asked for one."""
         # A tensor's number is in the step records, as soon as the device has delivered it.
         self._progress.loss = None
         if isinstance(loss, Real):
-            with self._guard.watch("reading a loss"):
+            with self._guard.catch("reading a loss"):
                 self._progress.loss = float(loss)
 
     def sizes_said(self, batch_size: Any, tokens: Any) -> dict[str, int]:
@@ -313,7 +313,7 @@ class Job:
         self._progress.add_other(seconds, sizes, batch, tokens)
 
     def _end_window(self, time: float | None) -> None:
-        with self._guard.watch("summing up training iterations"):
+        with self._guard.catch("summing up training iterations"):
             progress, config = self._progress, self._state.config
             progress.last_finished = _end_of(self._latest)
             if progress.first_finished is None:

@@ -11,7 +11,7 @@ from toolkit.telemetry.spans.span import AnySpan, FoldedSpan, NoSpan, Span
 from toolkit.telemetry.training.attributes import CHECKPOINT_METRICS, CHECKPOINT_SUCCESS
 from toolkit.telemetry.training.checkpoints import Begun, Checkpoints, Save
 from toolkit.telemetry.training.config import ASYNC, SYNC
-from toolkit.telemetry.training.event_writer import Teller
+from toolkit.telemetry.training.event_writer import EventWriter
 from toolkit.telemetry.training.state import State
 from toolkit.timing.names import CHECKPOINT_SAVE_ASYNC, CHECKPOINT_SAVE_FINALIZATION, CHECKPOINT_SAVE_SYNC
 
@@ -25,7 +25,7 @@ _LOOK_S: Final = 0.2
 class Saving:
     """The checkpoints of a job, of either strategy; what succeeds elsewhere is told of by whichever thread it is on."""
 
-    def __init__(self, log: TelemetryLogger, clock: Clock, state: State, teller: Teller) -> None:
+    def __init__(self, log: TelemetryLogger, clock: Clock, state: State, teller: EventWriter) -> None:
         self._log = log
         self._clock = clock
         self._state = state
@@ -37,7 +37,7 @@ class Saving:
         """Return the checkpoint that is meant, by the strategy of the configuration where none is given."""
         step = self._teller.whole_or_none("global_step", global_step)
         if strategy not in (None, SYNC, ASYNC):
-            self._guard.misuse("a checkpoint has a strategy that is neither 'sync' nor 'async'")
+            self._guard.report_misuse("a checkpoint has a strategy that is neither 'sync' nor 'async'")
             strategy = None
         return Save(
             global_step=step if step is not None else self._state.progress.completed,
@@ -52,7 +52,7 @@ class Saving:
             return self._log.start_span(name, start_time=start_time)
         attributes = self._checkpoints.attempt(save).known()
         span = self._log.start_span(name, attributes=attributes, start_time=start_time)
-        with self._guard.watch("beginning a checkpoint"):
+        with self._guard.catch("beginning a checkpoint"):
             self._checkpoints.begin(Begun(save=save, work=self._state.work(), span=span))
         return span
 
@@ -73,7 +73,7 @@ class Saving:
         if error is not None:
             self._checkpoints.take(save.global_step)
         if not isinstance(span, NoSpan) and self._state.config.is_save_checkpoint_enabled:
-            with self._guard.watch("ending a checkpoint"):
+            with self._guard.catch("ending a checkpoint"):
                 told = self._checkpoints.end(save, self._seconds_in(span, stop_time))
                 self._teller.tell(span, CHECKPOINT_METRICS, told, stop_time)
         self._teller.end(span, error, stop_time)
@@ -88,12 +88,12 @@ class Saving:
         begun = self._checkpoints.take(save.global_step)
         where = self._state.application or self._state.loop
         if begun is None:
-            self._guard.misuse("a checkpoint succeeded that never began, or succeeded twice")
+            self._guard.report_misuse("a checkpoint succeeded that never began, or succeeded twice")
         else:
             save = replace(begun.save, path=path if path is not None else begun.save.path)
             # One that is written elsewhere is safe when its own span is long over.
             where = begun.span if save.strategy == SYNC else where
-        with self._guard.watch("telling of a checkpoint"):
+        with self._guard.catch("telling of a checkpoint"):
             files = look_at(save.path, _LOOK_S, self._guard)
             given_size = self._teller.whole_or_none("size", size)
             told = self._checkpoints.succeed(

@@ -129,7 +129,7 @@ class Mirror:
             if has_ended_itself:
                 # The sink raised what nobody catches, such as SystemExit: a library that takes itself for the program.
                 self._say_it_is_off("it ended its own thread")
-        with self._guard.watch(f"closing {self.sink.name}"):
+        with self._guard.catch(f"closing {self.sink.name}"):
             self.sink.close()
 
     def _follow_until_closed(self) -> None:
@@ -155,7 +155,7 @@ class Mirror:
     def _follow(self) -> bool:
         """Hand over everything that is in the file; False where the sink failed."""
         handed = is_away = False
-        with self._guard.watch(f"writing to {self.sink.name}"):
+        with self._guard.catch(f"writing to {self.sink.name}"):
             try:
                 self._hand_over()
                 handed = True
@@ -173,7 +173,7 @@ class Mirror:
         return False
 
     def _say_it_is_off(self, why: str) -> None:
-        with self._guard.watch(f"switching {self.sink.name} off"):
+        with self._guard.catch(f"switching {self.sink.name} off"):
             self._on_off(self.sink.name, why)
 
     def _hand_over(self) -> None:

@@ -38,10 +38,10 @@ from toolkit.runfolder.records import ERROR, FINDING, LOST
 from toolkit.runfolder.repair import Homeless, recover_killed, table_form
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.device_scalars import PendingScalar
-from toolkit.telemetry.records.record_queue import Intake
+from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.writing.mirror import Mirror
 from toolkit.telemetry.writing.record_file import RecordFile
-from toolkit.telemetry.writing.session_folder import RunHome
+from toolkit.telemetry.writing.session_folder import SessionFolder
 from toolkit.telemetry.writing.writer import Syncer, Writer
 from toolkit.telemetry.writing.writer_lock import WriterLock
 
@@ -52,28 +52,34 @@ _MIRROR_INTERVAL_S = 0.5
 _ROOM_FOR_THE_END_BYTES = 2 * 1024 * 1024
 
 
-class Recorder:
+class RecordPipeline:
     """Takes records from any thread and gets them to the run folder and its mirrors."""
 
     def __init__(
-        self, home: RunHome, options: TelemetryOptions, *, sinks: Sequence[Sink], clock: Clock, guard: Guard
+        self,
+        session_folder: SessionFolder,
+        options: TelemetryOptions,
+        *,
+        sinks: Sequence[Sink],
+        clock: Clock,
+        guard: Guard,
     ) -> None:
-        self.home = home
+        self.session_folder = session_folder
         self.guard = guard
         self.session_started = clock.monotonic()
-        self.manifest = home.manifest
+        self.manifest = session_folder.manifest
         self._options = options
         self._clock = clock
         queue_max_bytes = int(options.queue_max_mb * 1024 * 1024)
         self._owner = Owner(
-            run_id=home.manifest.run_id,
-            session=home.session.session,
-            started=home.session.started,
-            rank=home.rank,
+            run_id=session_folder.manifest.run_id,
+            session=session_folder.session.session,
+            started=session_folder.session.started,
+            rank=session_folder.rank,
         )
         self._journal = Journal.create(
-            _places_for_journal(options.journal, home.folder),
-            home.record_file,
+            _places_for_journal(options.journal, session_folder.folder),
+            session_folder.record_file,
             self._owner,
             max_bytes=queue_max_bytes,
             reserve_bytes=queue_max_bytes + _ROOM_FOR_THE_END_BYTES,
@@ -81,24 +87,28 @@ class Recorder:
         self.manifest = self.manifest.with_latest(
             journal=self._journal_name(),
             perf_tag=options.perf_tags,
-            session_tag=options.session_tag or home.manifest.run_id,
+            session_tag=options.session_tag or session_folder.manifest.run_id,
         )
-        self.intake = Intake(
+        self.record_queue = RecordQueue(
             self._journal,
-            first_seq=home.first_seq,
+            first_seq=session_folder.first_seq,
             awaits_start=True,
-            session=home.session.session,
-            rank=home.rank,
+            session=session_folder.session.session,
+            rank=session_folder.rank,
             # A journal that grows is part of the memory that records may take; as small as it always is, it is not.
             queue_max_bytes=max(0, queue_max_bytes - self._journal.capacity + 2 * SEGMENT_BYTES),
             wake=lambda: self._writer.wake(),
         )
-        self._file = RecordFile(home.record_file, file_mode=home.modes.file, folder_mode=home.modes.folder)
-        if home.left_behind:
-            self._file.take(home.left_behind)
-        self._lock = WriterLock(home.record_file, on_conflict=self._say_another_writes)
+        self._file = RecordFile(
+            session_folder.record_file,
+            file_mode=session_folder.modes.file,
+            folder_mode=session_folder.modes.folder,
+        )
+        if session_folder.left_behind:
+            self._file.take(session_folder.left_behind)
+        self._lock = WriterLock(session_folder.record_file, on_conflict=self._say_another_writes)
         self._writer = Writer(
-            self.intake,
+            self.record_queue,
             self._file,
             self._lock,
             guard=guard,
@@ -108,7 +118,9 @@ class Recorder:
             on_spoilt=self._say_record_is_spoilt,
         )
         self._syncer = Syncer(self._writer, guard=guard, interval_s=options.sync_interval)
-        self._manifest_writer = _ManifestWriter(home.folder, mode=home.modes.file, guard=guard)
+        self._manifest_writer = _ManifestWriter(
+            session_folder.folder, mode=session_folder.modes.file, guard=guard
+        )
         self.ask_for: Callable[[str, str], None] = _ask_nobody
         """Called with an action and an id where a finding asks for something."""
         self.on_incident: Callable[[], None] = _nothing
@@ -126,18 +138,18 @@ class Recorder:
         if self._journal.path is None:
             trouble = "neither shared memory nor the run folder took one: a kill may cost the last moments"
             self.guard.report("making a journal", OSError(trouble))
-        elif self._options.journal == "shm" and self._journal.path.parent == self.home.folder:
+        elif self._options.journal == "shm" and self._journal.path.parent == self.session_folder.folder:
             trouble = "telemetry.journal is shm, and there is no shared memory that takes one: it is in the run folder"
             self.guard.report("making a journal", OSError(trouble))
         starts = [self._writer.start]
-        if self.home.rank == 0:
+        if self.session_folder.rank == 0:
             self._manifest_writer.put(self.manifest)
             starts.append(self._manifest_writer.start)
         starts += [self._syncer.start, *(mirror.start for mirror in self._all_mirrors())]
         if self._messages is not None:
             starts.append(self._messages[0].start)
         for start in starts:
-            with self.guard.watch("starting a thread"):
+            with self.guard.catch("starting a thread"):
                 start()
 
     def elapsed(self) -> float:
@@ -148,7 +160,7 @@ class Recorder:
         self, event: str, fields: dict[str, Any], pending: dict[str, PendingScalar] | None = None
     ) -> None:
         """Take a record whose fields are plain, stamped with the time of this call."""
-        self.intake.put(event, self._clock.wall(), self.elapsed(), fields, pending)
+        self.record_queue.put(event, self._clock.wall(), self.elapsed(), fields, pending)
 
     def put_own_failure(self, doing: str, error: BaseException) -> None:
         """Record a failure of telemetry itself: the guard tells of the first of each kind."""
@@ -166,7 +178,9 @@ class Recorder:
         """Give a sign of life in run.json; it is written soon, and nobody waits for that."""
         self.manifest = replace(
             self.manifest.with_latest(lock=self._lock.held, journal=self._journal_name()),
-            heartbeat=Heartbeat(time=self._clock.wall(), seq=self.intake.last_seq, global_step=global_step),
+            heartbeat=Heartbeat(
+                time=self._clock.wall(), seq=self.record_queue.last_seq, global_step=global_step
+            ),
             summary={**summary, **(self._findings[0].open_by_severity() if self._findings else {})},
             control=control,
         )
@@ -180,9 +194,12 @@ class Recorder:
         homeless: list[Homeless] = []
         for folder in shared_memory_folders():
             for path in journals_in(folder):
-                with self.guard.watch("recovering a killed run"):
-                    found = recover_killed(path, self.home.folder)
-                    if found is not None and found.folder.parent == self.home.folder.parent.resolve():
+                with self.guard.catch("recovering a killed run"):
+                    found = recover_killed(path, self.session_folder.folder)
+                    if (
+                        found is not None
+                        and found.folder.parent == self.session_folder.folder.parent.resolve()
+                    ):
                         homeless.append(found)
         return homeless
 
@@ -209,16 +226,18 @@ class Recorder:
             journal.lock_again()
             return
         spare = journal.spare(
-            _places_for_journal(self._options.journal, self.home.folder), self.home.record_file, self._owner
+            _places_for_journal(self._options.journal, self.session_folder.folder),
+            self.session_folder.record_file,
+            self._owner,
         )
-        if spare is None or not journal.move_to(spare, self.intake.lock):
+        if spare is None or not journal.move_to(spare, self.record_queue.lock):
             if spare is not None:
                 spare.close(remove=True)
             if journal.path is not None:
                 trouble = f"{why}, and no other could be made: a kill may cost the last moments"
                 self.guard.report("keeping the journal", OSError(trouble))
             return
-        if self.home.rank == 0:
+        if self.session_folder.rank == 0:
             self._manifest_writer.put(self.manifest.with_latest(journal=self._journal_name()))
         self.guard.report("keeping the journal", OSError(f"{why}; the run goes on in {journal.path}"))
 
@@ -303,8 +322,8 @@ class Recorder:
         A loop runs ahead of its device, so at its end the last values are usually some milliseconds away.
         """
         deadline = time.monotonic() + timeout_s
-        while self.intake.is_waiting and time.monotonic() < deadline:
-            self.intake.settle(self.elapsed())
+        while self.record_queue.is_waiting and time.monotonic() < deadline:
+            self.record_queue.settle(self.elapsed())
             time.sleep(0.001)
 
     def sync(self, timeout_s: float) -> bool:
@@ -316,9 +335,9 @@ class Recorder:
         """Write what is left before `deadline`, by the monotonic clock; return what could not be done, in words."""
         reason = mask_secrets(reason)
         left_undone = []
-        self.intake.await_no_start()
-        self.intake.settle(self.elapsed(), give_up=True)
-        self.intake.say_what_was_dropped(self._clock.wall(), self.elapsed())
+        self.record_queue.await_no_start()
+        self.record_queue.settle(self.elapsed(), give_up=True)
+        self.record_queue.say_what_was_dropped(self._clock.wall(), self.elapsed())
         self._syncer.close()
         # A little is left for the mirrors and run.json, which a disk that takes no records may still take.
         written = self._writer.close(
@@ -326,11 +345,13 @@ class Recorder:
         )
         if not written:
             self._keep_what_is_in_memory()
-            where = f"; `telemetry repair {self.home.folder}` writes them" if self._journal.path else ""
+            where = (
+                f"; `telemetry repair {self.session_folder.folder}` writes them" if self._journal.path else ""
+            )
             left_undone.append(
                 f"the disk did not take the last records ({self._writer.trouble or 'no answer'}){where}"
             )
-        if self.home.rank == 0:
+        if self.session_folder.rank == 0:
             self.manifest = self.manifest.with_latest(
                 ended=self._clock.wall(),
                 status=status,
@@ -357,44 +378,44 @@ class Recorder:
     def _keep_what_is_in_memory(self) -> None:
         """Move what neither the disk nor the journal had room for into the journal, where repair finds it."""
         self._journal.open_reserve()
-        left = self.intake.unwritten_in_memory
+        left = self.record_queue.unwritten_in_memory
         while left:
-            self.intake.take_batch()
-            before, left = left, self.intake.unwritten_in_memory
+            self.record_queue.take_batch()
+            before, left = left, self.record_queue.unwritten_in_memory
             if left == before:
                 return
 
     def after_fork_in_child(self) -> None:
         """Forget what belongs to the parent; nothing of it is written, flushed or closed here."""
-        self.intake.after_fork_in_child()
+        self.record_queue.after_fork_in_child()
         self._journal.forget()
         self._lock.forget()
 
     def _make_mirrors(self, sinks: Sequence[Sink]) -> list[Mirror]:
-        if self.home.rank != 0:
+        if self.session_folder.rank != 0:
             return []
-        options, home = self._options, self.home
-        session_start = _size_of(home.record_file)
+        options, session_folder = self._options, self.session_folder
+        session_start = _size_of(session_folder.record_file)
         mirrors = []
         # Each fails alone: a run without its table is a run all the same.
         if options.csv:
-            with self.guard.watch("setting up metrics.csv"):
-                form = table_form(home.folder, ALL if options.csv == ALL else None)
+            with self.guard.catch("setting up metrics.csv"):
+                form = table_form(session_folder.folder, ALL if options.csv == ALL else None)
                 self.manifest = replace(self.manifest, table=form)
-                table = CsvMirror(home.folder, mode=home.modes.file, form=form)
+                table = CsvMirror(session_folder.folder, mode=session_folder.modes.file, form=form)
                 mirrors.append(self._mirror(table, table.start_at, optional=False))
         exporters: list[Sink] = []
-        with self.guard.watch("setting up the exporters"):
-            exporters = _exporters(home, options)
+        with self.guard.catch("setting up the exporters"):
+            exporters = _exporters(session_folder, options)
         for sink in [*exporters, *sinks]:
-            with self.guard.watch("setting up a mirror"):
+            with self.guard.catch("setting up a mirror"):
                 mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
         if options.diagnostics is not False:
-            with self.guard.watch("setting up the diagnostics"):
+            with self.guard.catch("setting up the diagnostics"):
                 self._findings = self._make_findings()
-        with self.guard.watch("setting up messages"):
+        with self.guard.catch("setting up messages"):
             mirrors += self._make_messages(session_start)
-        with self.guard.watch("setting up usage reports"):
+        with self.guard.catch("setting up usage reports"):
             mirrors += self._make_usage_reports(session_start)
         return mirrors
 
@@ -404,7 +425,7 @@ class Recorder:
         self.manifest = replace(self.manifest, diagnostics=dict(policy.severities))
         watcher = FindingsSink(
             policy,
-            session=self.home.session.session,
+            session=self.session_folder.session.session,
             put=self.put,
             ask=lambda action, request_id: self.ask_for(action, request_id),
             on_news=lambda: self.on_incident(),
@@ -416,7 +437,7 @@ class Recorder:
     def _rank_files(self) -> RankFiles | None:
         if self._options.ranks != "all":
             return None
-        return RankFiles(self.home.folder, session=self.home.session.session)
+        return RankFiles(self.session_folder.folder, session=self.session_folder.session.session)
 
     def _make_messages(self, session_start: int) -> list[Mirror]:
         receivers = self._options.message_options
@@ -425,14 +446,14 @@ class Recorder:
         # Imported for those who want messages: the rest pay nothing for it.
         from toolkit.mirrors.messages.sink import MessageSink
 
-        home = self.home
+        session_folder = self.session_folder
         sink = MessageSink(
             receivers,
-            run_name=home.manifest.display_name,
-            run_id=home.manifest.run_id,
-            folder=home.folder.name,
-            session=home.session.session,
-            record_file=home.record_file,
+            run_name=session_folder.manifest.display_name,
+            run_id=session_folder.manifest.run_id,
+            folder=session_folder.folder.name,
+            session=session_folder.session.session,
+            record_file=session_folder.record_file,
             session_start=session_start,
             put=self.put,
             guard=self.guard,
@@ -452,7 +473,7 @@ class Recorder:
             return []
         from toolkit.mirrors.usage.sink import usage_sink
 
-        sink = usage_sink(self._options, session=self.home.session.session, guard=self.guard)
+        sink = usage_sink(self._options, session=self.session_folder.session.session, guard=self.guard)
         return [] if sink is None else [self._mirror(sink, lambda: session_start, optional=True)]
 
     def _all_mirrors(self) -> list[Mirror]:
@@ -468,7 +489,7 @@ class Recorder:
     ) -> Mirror:
         return Mirror(
             sink,
-            self.home.record_file,
+            self.session_folder.record_file,
             start_at=start_at,
             guard=self.guard,
             interval_s=_MIRROR_INTERVAL_S,
@@ -484,7 +505,7 @@ class Recorder:
 
     def _say_another_writes(self) -> None:
         """Say that another process has the record file locked, which a session does that writes it."""
-        trouble = f"another process has {self.home.record_file.name} locked and may be writing this run too"
+        trouble = f"another process has {self.session_folder.record_file.name} locked and may be writing this run too"
         self.guard.report("locking the record file", OSError(trouble))
 
     def _say_record_is_spoilt(self, line: bytes) -> None:
@@ -495,13 +516,13 @@ class Recorder:
 
     def _go_on_after_loss(self, last_line: bytes) -> None:
         """Say which records went with a file that was removed; those that are in the file now were not lost."""
-        if self.home.rank == 0:
+        if self.session_folder.rank == 0:
             # The folder may be a new one, and what is in it belongs to this run.
             self._manifest_writer.put(self.manifest)
         if not last_line:
             return
         last = decode(last_line)["seq"]
-        there = last_record(self.home.record_file)
+        there = last_record(self.session_folder.record_file)
         first = 0 if there is None else there["seq"] + 1
         if first <= last:
             why = "the record file was removed or replaced while the run was writing it"
@@ -546,7 +567,7 @@ class _ManifestWriter:
             is_last = self._closing
             if self._newest:
                 manifest = self._newest.popleft()
-                with self._guard.watch("writing run.json"):
+                with self._guard.catch("writing run.json"):
                     # Synced each time: of a file that was renamed into its place and not synced, a power cut may leave
                     # an empty one, and a run without its manifest is not found again by who wants to go on with it.
                     write_manifest(self._folder, manifest, mode=self._mode, durable=True)
@@ -554,7 +575,7 @@ class _ManifestWriter:
                 return
 
 
-def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
+def _exporters(session_folder: SessionFolder, options: TelemetryOptions) -> list[Sink]:
     """Return the mirrors that the options ask for; what they need is imported for those who ask for it."""
     found: list[Sink] = []
     span_filter = None
@@ -565,20 +586,23 @@ def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
     if options.tensorboard:
         from toolkit.mirrors.tensorboard import TensorBoardExporter
 
-        folder = home.folder / TENSORBOARD
+        folder = session_folder.folder / TENSORBOARD
         if options.tensorboard_dir:
-            stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(home.session.started))
-            folder = Path(options.tensorboard_dir).expanduser().absolute() / f"{home.folder.name}_{stamp}"
-        found.append(TensorBoardExporter(folder, run_folder=home.folder))
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(session_folder.session.started))
+            folder = (
+                Path(options.tensorboard_dir).expanduser().absolute()
+                / f"{session_folder.folder.name}_{stamp}"
+            )
+        found.append(TensorBoardExporter(folder, run_folder=session_folder.folder))
     if options.wandb:
         from toolkit.mirrors.wandb import WandbExporter
 
         found.append(
             WandbExporter(
-                home.folder,
+                session_folder.folder,
                 project=options.wandb_project or options.project or "ai-toolkit",
-                run_name=options.wandb_run_name or home.manifest.display_name,
-                run_id=home.manifest.run_id,
+                run_name=options.wandb_run_name or session_folder.manifest.display_name,
+                run_id=session_folder.manifest.run_id,
                 mode=options.wandb_mode,
                 span_filter=span_filter,
             )
@@ -586,12 +610,15 @@ def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
     if options.one_logger_file:
         from toolkit.mirrors.one_logger_file import OneLoggerFileExporter
 
-        path = home.folder / ONE_LOGGER_FILE
+        path = session_folder.folder / ONE_LOGGER_FILE
         if isinstance(options.one_logger_file, str):
             path = Path(options.one_logger_file).expanduser()
         found.append(
             OneLoggerFileExporter(
-                path, run_id=home.manifest.run_id, span_filter=span_filter, mode=home.modes.file
+                path,
+                run_id=session_folder.manifest.run_id,
+                span_filter=span_filter,
+                mode=session_folder.modes.file,
             )
         )
     if options.otlp and "otlp" not in options.not_sent:
@@ -600,12 +627,12 @@ def _exporters(home: RunHome, options: TelemetryOptions) -> list[Sink]:
         found.append(
             OtlpExporter(
                 options.otlp,
-                service_name=home.manifest.display_name,
-                run_id=home.manifest.run_id,
+                service_name=session_folder.manifest.display_name,
+                run_id=session_folder.manifest.run_id,
                 resource={
-                    "run.session": home.session.session,
+                    "run.session": session_folder.session.session,
                     "perf_tag": options.perf_tags,
-                    "session_tag": options.session_tag or home.manifest.run_id,
+                    "session_tag": options.session_tag or session_folder.manifest.run_id,
                 },
                 span_filter=span_filter,
                 protocol=options.otlp_protocol,

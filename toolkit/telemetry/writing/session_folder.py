@@ -53,7 +53,7 @@ _MOST_SESSIONS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunHome:
+class SessionFolder:
     """Where one session of a run is written, and what came before it there."""
 
     folder: Path
@@ -83,7 +83,7 @@ class RunHome:
         return rank_file(self.folder, self.rank)
 
 
-def settle_in(display_name: str, options: TelemetryOptions, *, now: float, guard: Guard) -> RunHome:
+def open_session(display_name: str, options: TelemetryOptions, *, now: float, guard: Guard) -> SessionFolder:
     """Return the home of the session that begins now: of a new run, or of one that goes on.
 
     Raises:
@@ -100,10 +100,10 @@ def settle_in(display_name: str, options: TelemetryOptions, *, now: float, guard
             if notice is not None:
                 # Somebody who puts a run there must not keep its owner from going on with the one behind it.
                 continue
-            home = _go_on(earlier, options, modes, now=now, guard=guard)
-            if isinstance(home, RunHome):
-                return home
-            notice = home
+            session_folder = _go_on(earlier, options, modes, now=now, guard=guard)
+            if isinstance(session_folder, SessionFolder):
+                return session_folder
+            notice = session_folder
             break
     folder = _new_folder(log_dir, name, modes, options)
     run_id = options.run_id if options.run_id and notice is None else os.urandom(8).hex()
@@ -117,12 +117,12 @@ def settle_in(display_name: str, options: TelemetryOptions, *, now: float, guard
         sessions=(_new_session(1, now),),
         other=_other(),
     )
-    with guard.watch("writing run.json"):
+    with guard.catch("writing run.json"):
         write_manifest(folder, manifest, mode=modes.file)
-    return RunHome(folder=folder, manifest=manifest, modes=modes, notice=notice)
+    return SessionFolder(folder=folder, manifest=manifest, modes=modes, notice=notice)
 
 
-def join_rank_zero(display_name: str, options: TelemetryOptions, rank: Rank) -> RunHome | None:
+def join_rank_zero(display_name: str, options: TelemetryOptions, rank: Rank) -> SessionFolder | None:
     """Return the home that rank 0 of this launch has settled in, or None where it does not appear in time."""
     launch = launch_id()
     log_dir = _log_dir(options)
@@ -136,7 +136,7 @@ def join_rank_zero(display_name: str, options: TelemetryOptions, rank: Rank) -> 
             if manifest.other.get("launch") == launch and is_alive:
                 record_file = rank_file(folder, rank.rank)
                 record_file.parent.mkdir(mode=modes.folder, exist_ok=True)
-                return RunHome(
+                return SessionFolder(
                     folder=folder,
                     manifest=manifest,
                     modes=modes,
@@ -249,7 +249,7 @@ def _manifest_of(folder: Path) -> Manifest | None:
 
 def _go_on(
     run: tuple[Path, Manifest], options: TelemetryOptions, modes: Modes, *, now: float, guard: Guard
-) -> RunHome | str:
+) -> SessionFolder | str:
     """Return the home of a new session in the folder of an earlier one, or in words why it cannot be had."""
     folder = run[0]
     with _alone_in(folder):
@@ -268,10 +268,10 @@ def _go_on(
             return f"another process still holds records of {folder.name}; {_A_FOLDER_OF_ITS_OWN}"
         # The end may have been in the journal.
         earlier = with_end_record(earlier, folder)
-        home = _new_session_of(folder, earlier, recovered, options, modes, now)
-        with guard.watch("writing run.json"):
-            write_manifest(folder, home.manifest, mode=modes.file)
-    return home
+        session_folder = _new_session_of(folder, earlier, recovered, options, modes, now)
+        with guard.catch("writing run.json"):
+            write_manifest(folder, session_folder.manifest, mode=modes.file)
+    return session_folder
 
 
 _A_FOLDER_OF_ITS_OWN = "this run gets a folder of its own"
@@ -335,7 +335,7 @@ def _new_session_of(
     options: TelemetryOptions,
     modes: Modes,
     now: float,
-) -> RunHome:
+) -> SessionFolder:
     last = recovered.left_behind[-1][0] if recovered.left_behind else _last_seq(rank_file(folder, 0))
     known = earlier.heartbeat.seq if earlier.heartbeat else -1
     number = max((session.session for session in earlier.sessions), default=0) + 1
@@ -355,7 +355,7 @@ def _new_session_of(
         sessions=(*past[1 - _MOST_SESSIONS :], _new_session(number, now)),
         other={**earlier.other, **_other()},
     )
-    return RunHome(
+    return SessionFolder(
         folder=folder,
         manifest=manifest,
         modes=modes,

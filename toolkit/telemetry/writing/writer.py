@@ -10,7 +10,7 @@ from collections.abc import Callable
 from toolkit.core.guard import Guard, describe_error
 from toolkit.core.joining import join_thread
 from toolkit.core.script_interrupts import pass_on_interrupt
-from toolkit.telemetry.records.record_queue import Intake
+from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.writing.record_file import RecordFile
 from toolkit.telemetry.writing.writer_lock import WriterLock
 
@@ -59,7 +59,7 @@ class Writer:
 
     def __init__(
         self,
-        intake: Intake,
+        record_queue: RecordQueue,
         file: RecordFile,
         lock: WriterLock,
         *,
@@ -72,7 +72,7 @@ class Writer:
         self.trouble: str | None = None
         """Why the disk takes no records now, or None while it does."""
         self.sync_failures = 0
-        self._intake = intake
+        self._record_queue = record_queue
         self._file = file
         self._lock = lock
         self._guard = guard
@@ -149,21 +149,21 @@ class Writer:
     def _run(self) -> None:
         while True:
             is_last = self._closing
-            with self._guard.watch("writing records"):
+            with self._guard.catch("writing records"):
                 self._turn()
             if is_last and (self._drained() or time.monotonic() > self._deadline):
-                with self._guard.watch("closing the record file"):
+                with self._guard.catch("closing the record file"):
                     self._finish()
                 return
             self._bell.wait(_RETRY_S if self.trouble else self._flush_interval)
 
     def _drained(self) -> bool:
-        return self._intake.is_empty and not self._file.has_rest
+        return self._record_queue.is_empty and not self._file.has_rest
 
     def _turn(self) -> None:
         with self._turns:
             asked = self._flush_asked
-        self._intake.settle(self._elapsed())
+        self._record_queue.settle(self._elapsed())
         try:
             self._look_at_the_file()
             if self._sync_failed:
@@ -171,9 +171,9 @@ class Writer:
             while True:
                 if self._file.has_rest:
                     self._file.write()
-                    self._intake.batch_written()
+                    self._record_queue.batch_written()
                     self._look_for_others()
-                batch = self._intake.take_batch()
+                batch = self._record_queue.take_batch()
                 if batch is None:
                     break
                 self._file.take(batch)
@@ -257,5 +257,5 @@ class Syncer:
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
-            with self._guard.watch("syncing the records"):
+            with self._guard.catch("syncing the records"):
                 self._writer.sync()

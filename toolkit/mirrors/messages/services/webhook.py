@@ -18,19 +18,19 @@ _LONGEST: Final = 8000
 
 def request(message: Message, secret: str | None, now: float) -> Request:
     """Return the request for `message`."""
-    standing = message.standing
+    run_state = message.run_state
     content = {
         "version": VERSION,
         "id": message.id,
         "occasion": message.occasion,
         "time": message.time,
-        "run": {"id": standing.run_id, "name": standing.run_name, "session": standing.session},
-        "status": standing.status,
-        "step": standing.step,
-        "max_steps": standing.max_steps,
-        "train_loss": standing.train_loss,
-        "lr": standing.lr,
-        "eta_s": standing.eta_s,
+        "run": {"id": run_state.run_id, "name": run_state.run_name, "session": run_state.session},
+        "status": run_state.status,
+        "step": run_state.step,
+        "max_steps": run_state.max_steps,
+        "train_loss": run_state.train_loss,
+        "lr": run_state.lr,
+        "eta_s": run_state.eta_s,
         "title": message.title,
         "text": message.body(_LONGEST),
         "link": message.link,

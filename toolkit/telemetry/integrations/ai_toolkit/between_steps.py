@@ -84,15 +84,15 @@ def tidy_up(process: Any, guard: Guard) -> None:
     """Do for a trainer that was stopped what it does itself at its end, short of saving."""
     bar = getattr(process, "progress_bar", None)
     if bar is not None:
-        with guard.watch("closing the progress bar"):
+        with guard.catch("closing the progress bar"):
             bar.close()
-    with guard.watch("ending ai-toolkit's own log"):
+    with guard.catch("ending ai-toolkit's own log"):
         if process.accelerator.is_main_process:
             process.logger.finish()
-    with guard.watch("telling ai-toolkit of the stop"):
+    with guard.catch("telling ai-toolkit of the stop"):
         # As its own run.py does it where somebody presses Ctrl-C: its pages then show the job as stopped.
         process.on_error(KeyboardInterrupt("stopped on request"))
-    with guard.watch("ending the accelerator"):
+    with guard.catch("ending the accelerator"):
         process.accelerator.end_training()
     # Another process of the same job may need the memory.
     for name in ("sd", "network"):
@@ -103,7 +103,7 @@ def _save(process: Any, guard: Guard) -> bool:
     """Save; say whether that came to its end."""
     print(f"\n[telemetry] saving at step {process.step_num}, as was asked")
     is_saved = False
-    with guard.watch("saving on request"), _paused(process):
+    with guard.catch("saving on request"), _paused(process):
         process.save(process.step_num)
         is_saved = True
     return is_saved

@@ -29,13 +29,13 @@ def describe(process: Any, guard: Guard) -> dict[str, Any]:
     config: Mapping[str, Any] = process.config
     model: dict[str, Any] = {**model_metadata(config)}
     model.setdefault("name", model.get("model_name_or_path"))
-    with guard.watch("naming the model's architecture"):
+    with guard.catch("naming the model's architecture"):
         model.setdefault("architecture", process.model_config.arch)
-    with guard.watch("counting the model's parameters"):
+    with guard.catch("counting the model's parameters"):
         model["total_params"] = _count(process.sd.unet.parameters())
         model["trainable_params"] = _count(_trained(process.params))
     training: dict[str, Any] = {**training_metadata(config)}
-    with guard.watch("describing the training"):
+    with guard.catch("describing the training"):
         train = process.train_config
         training.update(
             batch_size=train.batch_size,

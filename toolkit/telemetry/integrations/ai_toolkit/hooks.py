@@ -36,7 +36,7 @@ def hook_class(base: Any, *, all_jobs: bool = False) -> None:
         nonlocal is_first
         was_first, is_first = is_first, False
         make(process, *args, **kwargs)
-        with Guard().watch("attaching to ai-toolkit"):
+        with Guard().catch("attaching to ai-toolkit"):
             # What was done before another job, or another process of the job, is not this one's start.
             began = this_process_began() if was_first and process.process_id == 0 else None
             _watch(process, all_jobs=all_jobs, began=began)

@@ -128,7 +128,7 @@ class Outputs:
         prompts = _prompts(config, getattr(process, "trigger_word", None))
         for index, path in new_samples(Path(process.save_root), sampling.known):
             inside = path
-            with self.guard.watch("bringing a sample into the run folder"):
+            with self.guard.catch("bringing a sample into the run folder"):
                 inside = bring_inside(path, run_folder)
             self._log.log_sample(
                 self._number(sampling.step),
@@ -164,7 +164,7 @@ class Outputs:
             return
         seconds, at, training = time.monotonic() - save.since, self._number(save.step), self._log.training
         weights: list[Path] = []
-        with self.guard.watch("finding the weights"):
+        with self.guard.catch("finding the weights"):
             if error is None or save.is_written:
                 weights = saved_weights(Path(self._process.save_root), weight_names(self._process), save.step)
         if weights:

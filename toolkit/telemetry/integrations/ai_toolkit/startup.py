@@ -83,9 +83,9 @@ class Startup:
     def _training_begins(self, *_: Any, **__: Any) -> None:
         self._parts.end_all(None, within=APPLICATION)
         process, log = self._process, self._log
-        with self.guard.watch("saying what is trained"):
+        with self.guard.catch("saying what is trained"):
             log.log_start(**describe(process, self.guard))
-        with self.guard.watch("saying what a step is"):
+        with self.guard.catch("saying what a step is"):
             log.training.configure(
                 global_batch_size=samples_a_step(process),
                 micro_batch_size=int(process.train_config.batch_size),
@@ -93,7 +93,7 @@ class Startup:
                 save_checkpoint_strategy="sync",
                 is_log_throughput_enabled=False,
             )
-        with self.guard.watch("saying what may be asked"):
+        with self.guard.catch("saying what may be asked"):
             declare(process, log)
         self._parts.begin(
             TRAINING_LOOP,

@@ -66,10 +66,10 @@ class Steps:
             return
         process, step = self._process, self._step
         loss, others = _losses_by_name(losses)
-        with self.guard.watch("telling of an epoch"):
+        with self.guard.catch("telling of an epoch"):
             self._count_for_epoch(process.epoch_num, step, loss)
         norm = None
-        with self.guard.watch("adding up the gradient's parts"):
+        with self.guard.catch("adding up the gradient's parts"):
             norm = _length_of(self._norms)
         # A name that a trainer's own log has must not take the place of a field's.
         fields = {
@@ -165,7 +165,7 @@ class Steps:
 
     def _learning_rate(self, step: int) -> Any:
         if self._rate_is_from is None or step - self._rate_is_from >= self._log.log_every:
-            with self.guard.watch("reading the learning rate"):
+            with self.guard.catch("reading the learning rate"):
                 self._rate = learning_rate(self._process)
                 self._rate_is_from = step if is_costly_rate(self._process) else None
         return self._rate

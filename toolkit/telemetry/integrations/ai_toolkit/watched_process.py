@@ -66,7 +66,7 @@ class WatchedProcess:
         self._process.run = run
 
     def _begin(self) -> None:
-        with self._guard.watch("opening the run"):
+        with self._guard.catch("opening the run"):
             process, began = self._process, self._began
             self._began = None
             save_root = Path(process.save_root)
@@ -114,12 +114,12 @@ class _WatchedRun:
         self._methods.put_back()
         guard = self._log.guard
         self._steps.tell()
-        with guard.watch("ending what is open"):
+        with guard.catch("ending what is open"):
             self._parts.end_all(error)
         for watcher in (self._startup, self._steps, self._outputs):
             # Somebody who has kept one of the methods may call it still.
             watcher.is_live = False
-        with guard.watch("closing the run"):
+        with guard.catch("closing the run"):
             if error is None:
                 self._log.close(reason)
             elif getattr(self._process, "is_stopping", False):
@@ -139,7 +139,7 @@ class _WatchedRun:
         # Where ai-toolkit's timers are not what they were, nobody has told of the step yet.
         self._steps.tell()
         process, asked = self._process, Asked()
-        with self._log.guard.watch("doing what was asked"):
+        with self._log.guard.catch("doing what was asked"):
             asked = answer(process, self._log)
         if asked.to_sample:
             sample(process)

@@ -79,12 +79,12 @@ def put_evaluation(run: SharedRun, call: OneCall) -> None:
 
 def put_the_rest(run: SharedRun, call: OneCall) -> None:
     """Tell of what no further hook would: an exception may have come before it."""
-    with run.guard.watch("telling of the last epoch"):
+    with run.guard.catch("telling of the last epoch"):
         put_epoch(run, call)
-    with run.guard.watch("telling of the last checkpoints"):
+    with run.guard.catch("telling of the last checkpoints"):
         if call.checkpoints is not None:
             call.checkpoints.tell_of_those_there()
-    with run.guard.watch("telling of the last metrics"):
+    with run.guard.catch("telling of the last metrics"):
         left = without({**call.handed_before, **run.take_metrics()}, "global_step")
         if left:
             run.opened.log_event(STEP, global_step=call.step.number, **with_known_names(left))

@@ -112,7 +112,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Find the logger of ours that the trainer has, if it has one."""
-        with self.guard.watch("setting up the callback"):
+        with self.guard.catch("setting up the callback"):
             if self._is_within_a_call_of_another(trainer):
                 self.is_live, self._call = False, OneCall(trainer=trainer, is_left_out=True, outer=self._call)
                 return
@@ -130,7 +130,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the run: a checkpoint has been read by now, so that it is known which one goes on."""
-        with self.guard.watch("opening a run for Lightning"):
+        with self.guard.catch("opening a run for Lightning"):
             # Some strategies read the checkpoint later; the run is then opened when the training begins.
             if not getattr(trainer.strategy, "restore_checkpoint_after_setup", False):
                 self._run.begin_training(trainer)
@@ -149,7 +149,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Say what is trained and how, and begin the loop."""
-        with self.guard.watch("opening a run for Lightning"):
+        with self.guard.catch("opening a run for Lightning"):
             if not self.is_live:
                 self._run.begin_training(trainer)
             self._open(pl_module)
@@ -202,7 +202,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         if number == call.step.number:
             return
         call.parts.end(TRAINING_ITERATION)
-        with self.guard.watch("logging a step of Lightning's"):
+        with self.guard.catch("logging a step of Lightning's"):
             put_step(self._run, call, pl_module, number)
         call.step.begin_after(number)
         self._do_requests(trainer, pl_module)
@@ -344,7 +344,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         call.parts.end(DATALOADER_INIT)
         call.step.number = step = trainer.global_step
         call.batch = BatchPart(run.opened.span)
-        with self.guard.watch("saying what is trained"):
+        with self.guard.catch("saying what is trained"):
             about = about_training(trainer) | ({"resumed_from_step": step} if step else {})
             put_start(run, trainer, pl_module, about)
         if run.knows_its_ranks:
@@ -355,7 +355,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             TRAINING_LOOP,
             run.training.training_loop(train_iterations_start=step, train_iterations_target=target),
         )
-        with self.guard.watch("following Lightning's data loading and checkpoints"):
+        with self.guard.catch("following Lightning's data loading and checkpoints"):
             self._follow(trainer)
         self._profile(pl_module)
 
@@ -384,7 +384,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             return
         call.is_profiled = True
         for name in _PROFILED:
-            with self.guard.watch("profiling a method of the module's"):
+            with self.guard.catch("profiling a method of the module's"):
                 original = getattr(pl_module, name)
                 timed = self._run.opened.profile(original, name=f"{type(pl_module).__name__}.{name}")
                 if timed is not original:
@@ -409,16 +409,16 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             self._call, self.is_live = call.outer, run.is_live
             return
         was_live, self.is_live, self._call = self.is_live, False, OneCall()
-        with self.guard.watch("putting Lightning's own methods back"):
+        with self.guard.catch("putting Lightning's own methods back"):
             call.replaced.put_back()
             for handle in call.hooked:
                 handle.remove()
         if was_live:
             put_the_rest(run, call)
-        with self.guard.watch("ending the parts of a training"):
+        with self.guard.catch("ending the parts of a training"):
             call.batch.end(error=error)
             call.parts.end_all(error, undone=TRAINING_ITERATION)
-        with self.guard.watch("closing the run of Lightning"):
+        with self.guard.catch("closing the run of Lightning"):
             run.has_callback = run.is_lightnings_turn = False
             run.close(error)
 
@@ -430,7 +430,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             return
         for request in log.take_requests():
             if request.name != "stop":
-                with self.guard.watch(f"doing what was asked: {request.name}"):
+                with self.guard.catch(f"doing what was asked: {request.name}"):
                     self.on_request(trainer, pl_module, request)
         if log.should_stop:
             trainer.should_stop = True
@@ -442,13 +442,13 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         trainer.save_checkpoint(path_of_asked(trainer))
 
     def _begin_evaluation(self, trainer: Any, pl_module: Any, loop: str) -> None:
-        with self.guard.watch("beginning an evaluation of Lightning's"):
+        with self.guard.catch("beginning an evaluation of Lightning's"):
             self._open(pl_module)
             if not self.is_live:
                 return
             run, call = self._run, self._call
             if not run.has_start:
-                with self.guard.watch("saying what is evaluated"):
+                with self.guard.catch("saying what is evaluated"):
                     put_start(run, trainer, pl_module, about_hardware(trainer))
             begin_evaluation(run, call)
             self._profile(pl_module)

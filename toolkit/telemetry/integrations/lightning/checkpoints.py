@@ -34,7 +34,7 @@ class Checkpoints:
             None,
         )
         is_async = _saves_beside_the_training(self._trainer)
-        with run.guard.watch("beginning a checkpoint of Lightning's"):
+        with run.guard.catch("beginning a checkpoint of Lightning's"):
             self.tell_of_those_there()
             strategy = "async" if is_async else "sync"
             part = run.training.checkpoint_save(saved.step, path=filepath, strategy=strategy)
@@ -42,11 +42,11 @@ class Checkpoints:
         try:
             result = self._save(filepath, *args, **kwargs)
         except BaseException as error:
-            with run.guard.watch("ending a checkpoint of Lightning's"):
+            with run.guard.catch("ending a checkpoint of Lightning's"):
                 if part is not None:
                     part.__exit__(type(error), error, error.__traceback__)
             raise
-        with run.guard.watch("ending a checkpoint of Lightning's"):
+        with run.guard.catch("ending a checkpoint of Lightning's"):
             saved.seconds = time.perf_counter() - began
             if part is not None:
                 part.__exit__(None, None, None)

@@ -85,7 +85,7 @@ class SharedRun:
         if not self.knows_its_ranks:
             # Each rank has a logger that takes itself for the only one. If one of them stopped, the others would wait.
             self.is_live = self.opened.is_live and rank.rank == 0
-            self.guard.misuse(
+            self.guard.report_misuse(
                 "the logger that was given is older than the trainer's processes, which could not agree on a step to "
                 "save or stop at, so that nothing can be asked of them: give the callback options instead"
             )

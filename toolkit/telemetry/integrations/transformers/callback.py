@@ -110,7 +110,7 @@ class TelemetryCallback(TrainerCallback):
         """Open the run and say what is trained."""
         if self._given is None and not self._options.enabled:
             return
-        with self.guard.watch("beginning to watch a Trainer"):
+        with self.guard.catch("beginning to watch a Trainer"):
             trainer, checkpoint = calling_trainer(self)
             if self._is_training and is_being_called(self._watch.trainer):
                 self._leave_to_another(trainer, args, state, control, kwargs)
@@ -306,9 +306,9 @@ class TelemetryCallback(TrainerCallback):
         log = self._live()
         self._is_training = True
         if trainer is not None:
-            with self.guard.watch("watching the Trainer's methods"):
+            with self.guard.catch("watching the Trainer's methods"):
                 self._watch.look_at(trainer, log, self, self._leave)
-        with self.guard.watch("telling of the start"):
+        with self.guard.catch("telling of the start"):
             log.log_start(
                 config=args.to_dict(),
                 model=about_model(model),
@@ -316,7 +316,7 @@ class TelemetryCallback(TrainerCallback):
                 lora=about_lora(model),
                 resumed_from_step=state.global_step or None,
             )
-        with self.guard.watch("declaring what can be asked for"):
+        with self.guard.catch("declaring what can be asked for"):
             self._declare(log, trainer, args, state)
         self._counts_tokens = args.include_num_input_tokens_seen not in ("no", False)
         self._tokens = state.num_input_tokens_seen
@@ -345,7 +345,7 @@ class TelemetryCallback(TrainerCallback):
 
     def _begin_blocks(self, job: TrainingTelemetry, trainer: Any, args: Any, state: Any) -> None:
         self._job = job
-        with self.guard.watch("configuring the training's vocabulary"):
+        with self.guard.catch("configuring the training's vocabulary"):
             job.configure(
                 global_batch_size=samples_a_step(trainer, args, state),
                 micro_batch_size=args.per_device_train_batch_size,
@@ -427,19 +427,19 @@ class TelemetryCallback(TrainerCallback):
             return
         self._is_training = False
         told = (type(error), error, error.__traceback__) if error is not None else (None, None, None)
-        with self.guard.watch("letting go of the Trainer"):
+        with self.guard.catch("letting go of the Trainer"):
             self._watch.let_go()
-        with self.guard.watch("telling of the last step"):
+        with self.guard.catch("telling of the last step"):
             self._tell_waiting()
             self._filter.look_at_arrived(log)
-        with self.guard.watch("ending an iteration"):
+        with self.guard.catch("ending an iteration"):
             self._end_open_parts(error)
-        with self.guard.watch("ending the training loop"):
+        with self.guard.catch("ending the training loop"):
             self._blocks.__exit__(*told)
         self._blocks, self._job = ExitStack(), None
         if self._given is None:
             self.is_live = False
-            with self.guard.watch("closing the run"):
+            with self.guard.catch("closing the run"):
                 log.__exit__(*told)
 
     def _end_open_parts(self, error: BaseException | None) -> None:

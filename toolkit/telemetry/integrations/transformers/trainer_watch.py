@@ -127,7 +127,7 @@ class TrainerWatch:
             except BaseException as error:
                 # Whoever calls an evaluation in the midst of an epoch may catch what it raises, and go on.
                 if self._depth == 1:
-                    with self.guard.watch("telling of the training's failure"):
+                    with self.guard.catch("telling of the training's failure"):
                         self._fail(error)
                 raise
             finally:
@@ -211,7 +211,7 @@ class TrainerWatch:
     def _saving(self, trainer: Any, log: TelemetryLogger, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             path, step, began = None, trainer.state.global_step, time.monotonic()
-            with self.guard.watch("finding a checkpoint's folder"):
+            with self.guard.catch("finding a checkpoint's folder"):
                 trial = kwargs["trial"] if "trial" in kwargs else args[1]
                 # Nothing public says where the checkpoints of a search's trial are.
                 folder = trainer._get_output_dir(trial)  # noqa: SLF001

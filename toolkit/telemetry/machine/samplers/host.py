@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.core.clock import Clock, SystemClock
 from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers.safe_reads import Readings, believable
+from toolkit.telemetry.machine.samplers.safe_reads import SafeReads, plausible
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample, Sample, Value
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class HostSampler:
     name = "host"
 
     def __init__(self, *, guard: Guard | None = None, clock: Clock | None = None) -> None:
-        self._readings = Readings(guard or Guard())
+        self._readings = SafeReads(guard or Guard())
         self._clock = clock or SystemClock()
         self._process: psutil.Process | None = None
         self._psutil: Any = None
@@ -63,7 +63,7 @@ class HostSampler:
         # `oneshot` would read more of /proc than these three need, and takes half as long again.
         take(values, "cpu_mem_rss_mb", lambda: _megabytes(process.memory_info().rss))
         take(values, "process_cpu_percent", lambda: self._percent(process.cpu_percent(None), _MOST_PERCENT))
-        take(values, "process_threads", lambda: believable(process.num_threads(), _MOST_THREADS))
+        take(values, "process_threads", lambda: plausible(process.num_threads(), _MOST_THREADS))
 
     def _read_machine(self, values: dict[str, Value]) -> None:
         psutil, take = self._psutil, self._readings.take
@@ -71,7 +71,7 @@ class HostSampler:
 
         def ram_used_mb() -> float | None:
             memory = psutil.virtual_memory()
-            percent = believable(memory.percent, 100.0)
+            percent = plausible(memory.percent, 100.0)
             if percent is not None:
                 values["ram_percent"] = percent
             return _megabytes(memory.used)
@@ -102,7 +102,7 @@ class HostSampler:
 
     def _percent(self, percent: float, highest: float) -> float | None:
         # psutil answers 0.0 where it has nothing to compare with yet; that is no measurement.
-        return believable(percent, highest) if self._rounds else None
+        return plausible(percent, highest) if self._rounds else None
 
     def _put_rate(self, values: dict[str, Value], name: str, counter: int) -> None:
         rate = self._rate(name, counter)
@@ -110,7 +110,7 @@ class HostSampler:
             values[name] = rate
 
     def _rate(self, name: str, counter: int) -> float | None:
-        if believable(counter, _MOST_BYTES) is None:
+        if plausible(counter, _MOST_BYTES) is None:
             return None
         now = self._clock.monotonic()
         before = self._counters.get(name)
@@ -121,5 +121,5 @@ class HostSampler:
 
 
 def _megabytes(count: int) -> float | None:
-    known = believable(count, _MOST_BYTES)
+    known = plausible(count, _MOST_BYTES)
     return None if known is None else round(known / _MB, 2)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers.safe_reads import Readings, believable
+from toolkit.telemetry.machine.samplers.safe_reads import SafeReads, plausible
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample, Sample, Value
 from toolkit.telemetry.machine.samplers.visible_gpus import VisibleGpu, gpus_as_torch_counts, visible_gpus
 
@@ -56,7 +56,7 @@ class NvmlSampler:
         self._initialised = False
         self._gpus: list[VisibleGpu] = []
         self._numbered_by_torch = False
-        self._readings = Readings(self._guard)
+        self._readings = SafeReads(self._guard)
 
     def sample(self) -> Sample:
         """Return `gpu/<index>/<metric>` for each visible GPU, and `gpu_util`, that of the first.
@@ -90,7 +90,7 @@ class NvmlSampler:
         if not self._initialised:
             initialise(nvml)
             self._initialised = True
-        self._readings = Readings(
+        self._readings = SafeReads(
             self._guard, unsupported=(nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
         )
         self._gpus = visible_gpus(nvml, self._environ)
@@ -99,7 +99,7 @@ class NvmlSampler:
 
     def _renumber(self) -> None:
         if not self._numbered_by_torch:
-            with self._guard.watch("matching GPUs with torch's numbers"):
+            with self._guard.catch("matching GPUs with torch's numbers"):
                 gpus = gpus_as_torch_counts(self._nvml)
                 self._numbered_by_torch = gpus is not None
                 self._gpus = gpus or self._gpus
@@ -111,12 +111,12 @@ class NvmlSampler:
             self._readings.take(values, f"gpu/{gpu.index}/{name}", read, source=f"GPU {gpu.index}")
 
         def number(name: str, read: Callable[[], float]) -> None:
-            take(name, lambda: believable(read(), _HIGHEST[name]))
+            take(name, lambda: plausible(read(), _HIGHEST[name]))
 
         def mem_used_gb() -> float | None:
             memory = _memory(nvml, gpu.device)
-            total = believable(memory.total, _MOST_MEMORY_BYTES)
-            used = believable(memory.used, total or 0)
+            total = plausible(memory.total, _MOST_MEMORY_BYTES)
+            used = plausible(memory.used, total or 0)
             if not total or used is None:
                 return None
             values[f"gpu/{gpu.index}/mem_total_gb"] = round(total / _GB, 3)

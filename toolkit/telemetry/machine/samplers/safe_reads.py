@@ -14,7 +14,7 @@ REST_ROUNDS: Final = 60
 """How many rounds a reading that failed is left alone: a broken one costs nothing and is found again when it heals."""
 
 
-def believable(value: object, highest: float) -> float | int | None:
+def plausible(value: object, highest: float) -> float | int | None:
     """Return a measurement that can be one; None for a negative one, one above `highest`, NaN, and what is no number.
 
     Some drivers answer -1, 255 % or 2**64 - 1 for "I do not know": better no value than one that is drawn as true.
@@ -24,7 +24,7 @@ def believable(value: object, highest: float) -> float | int | None:
     return value if 0 <= value <= highest else None
 
 
-class Readings:
+class SafeReads:
     """Takes readings one by one, and keeps a failing one from taking the others along.
 
     A failure is given to the guard once, then the reading rests; one that the hardware does not offer
@@ -53,7 +53,7 @@ class Readings:
             self._resting[name] = rounds_left - 1
             return
         self._resting[name] = REST_ROUNDS
-        with self._guard.watch(f"reading {source or name}"):
+        with self._guard.catch(f"reading {source or name}"):
             try:
                 value = read()
             except self._unsupported:

@@ -124,7 +124,7 @@ class _Source:
                 # It raised what nobody catches, such as SystemExit: a library that takes itself for the program.
                 ended = RuntimeError("it ended its own thread, and is not asked again")
                 self._guard.report(f"sampling {self.sampler.name}", ended)
-            with self._guard.watch(f"closing the {self.sampler.name} sampler"):
+            with self._guard.catch(f"closing the {self.sampler.name} sampler"):
                 self.sampler.close()
 
     def _ask(self) -> float | None:
@@ -132,7 +132,7 @@ class _Source:
         answered = False
         self._asked_at = self._clock.monotonic()
         try:
-            with self._guard.watch(f"sampling {self.sampler.name}"):
+            with self._guard.catch(f"sampling {self.sampler.name}"):
                 try:
                     sample = dict(self.sampler.sample())
                 except NothingToSample:

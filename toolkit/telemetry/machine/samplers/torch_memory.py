@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers.safe_reads import Readings
+from toolkit.telemetry.machine.samplers.safe_reads import SafeReads
 from toolkit.telemetry.machine.samplers.sampler import Sample, Value
 
 _GB: Final = 1024**3
@@ -24,7 +24,7 @@ class TorchMemorySampler:
 
     def __init__(self, *, guard: Guard | None = None) -> None:
         self._guard = guard or Guard()
-        self._readings = Readings(self._guard)
+        self._readings = SafeReads(self._guard)
         self._unreadable: set[str] = set()
 
     def sample(self) -> Sample:
@@ -64,7 +64,7 @@ class TorchMemorySampler:
                 continue
             # An allocator of the user's own may keep no counters: that is said once, and it is not asked again.
             self._unreadable.add(device)
-            with self._guard.watch(f"reading the memory of {device}"):
+            with self._guard.catch(f"reading the memory of {device}"):
                 # One call: `memory_allocated` and its siblings build the whole tree of counters for each number.
                 devices.append(_device_memory(index, backend.memory_stats_as_nested_dict(index)))
                 self._unreadable.discard(device)

@@ -14,7 +14,7 @@ from toolkit.telemetry.records.completions.budget import Budget, Stretch
 from toolkit.telemetry.records.completions.fitting import fit
 from toolkit.telemetry.records.completions.readable import readable
 from toolkit.telemetry.records.device_scalars import PendingScalar
-from toolkit.telemetry.records.record_queue import Intake
+from toolkit.telemetry.records.record_queue import RecordQueue
 
 SCRIPT: Final = "script"
 """The source of what a script logs itself; what is collected from a trainer names another."""
@@ -23,7 +23,7 @@ _TEXTS: Final = ("prompt", "completion", "chosen", "rejected")
 _LONGEST_HELD: Final = 64 * 1024
 
 
-class PlainValues(Protocol):
+class TreeReader(Protocol):
     """What makes plain values of whatever a caller has."""
 
     def fields(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, PendingScalar]]:
@@ -35,7 +35,7 @@ class PlainValues(Protocol):
         ...
 
 
-class CompletionBook:
+class CompletionRecorder:
     """The completions of one session. Safe to use from several threads.
 
     A completion that is written is safe from a kill when `put` returns, like any record. Those beyond the budget are
@@ -45,16 +45,16 @@ class CompletionBook:
     def __init__(
         self,
         options: CompletionOptions,
-        values: PlainValues,
+        values: TreeReader,
         *,
-        intake: Intake,
+        record_queue: RecordQueue,
         before_first: Callable[[], None],
         clock: Clock,
         began: float,
     ) -> None:
         self.options = options
         self._values = values
-        self._intake = intake
+        self._record_queue = record_queue
         self._before_first = before_first
         self._clock = clock
         self._began = began
@@ -79,7 +79,7 @@ class CompletionBook:
         named = self._with_texts(step, given)
         if is_within:
             fields, pending = self._values.fields(named)
-            self._intake.put(COMPLETION, wall, elapsed, fit(fields), pending)
+            self._record_queue.put(COMPLETION, wall, elapsed, fit(fields), pending)
             return
         # Of a structure nothing is taken from a device: what is never written would keep its place there for good.
         fields, _ = self._values.fields(self._values.tree(named))
@@ -99,7 +99,7 @@ class CompletionBook:
                 held = self._held.popleft()
                 held.stretch.dropped -= 1
                 held.stretch.written += 1
-                self._intake.put(COMPLETION, held.wall, held.elapsed, fit(held.fields))
+                self._record_queue.put(COMPLETION, held.wall, held.elapsed, fit(held.fields))
             for stretch in (*stretches, *self._budget.untold()):
                 if stretch.dropped != stretch.said:
                     self._tell(stretch)
@@ -135,7 +135,7 @@ class CompletionBook:
         }
         if stretch.source != SCRIPT:
             fields["split"] = stretch.source
-        self._intake.put(COMPLETIONS_DROPPED, self._clock.wall(), self._elapsed(), fields)
+        self._record_queue.put(COMPLETIONS_DROPPED, self._clock.wall(), self._elapsed(), fields)
 
 
 class _Held:
