@@ -1,4 +1,4 @@
-# Each target does its own set-up in .venv, from a clean clone. `make help` lists them.
+# Each target sets up .venv first, also from a clean clone. `make help` lists them.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +11,7 @@ CORPUS ?= ../shared/corpus
 BIN := $(VENV)/bin
 comma := ,
 
-# The dashboard's packages are large, so they are installed once there is a dashboard.
+# The dashboard's packages are large, so they are installed only if there is a dashboard.
 EXTRAS := dev,training,tensorboard,wandb,otlp,usage,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
 READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
@@ -20,21 +20,21 @@ REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirement
 .PHONY: help run dashboard test faults fuzz check format bench diagnose-eval clean
 .DELETE_ON_ERROR:
 
-help:  ## List what can be made.
+help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-# exec, so that a signal make passes on reaches the program and not a shell around it.
-run: $(READY)  ## Train the example and watch it on http://localhost:8501, until Ctrl-C (CONFIG=, ARGS= go to run.py).
+# exec, so that signals reach the program and not a shell around it.
+run: $(READY)  ## Train the example and show it on http://localhost:8501, until Ctrl-C (CONFIG=, ARGS= go to run.py).
 	@exec $(BIN)/python -m dashboard.with_training $(CONFIG) $(ARGS)
 
 dashboard: $(READY)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").
 	@exec $(BIN)/python run_dashboard.py $(ARGS)
 
-test: check  ## Run the checks, then every test (ARGS= goes to pytest; JOBS=0 for one at a time, in order).
+test: check  ## Run the checks, then every test (ARGS= goes to pytest; JOBS=0 runs one at a time, in order).
 	@echo "== pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-faults: $(READY)  ## Faults, attacks and load at length: figures of docs/guarantees.md (ARGS= goes to pytest).
+faults: $(READY)  ## Test faults, attacks and load at full length; writes the figures of docs/guarantees.md (ARGS= goes to pytest).
 	@mkdir -p build
 	@TELEMETRY_LONG=1 $(BIN)/python -m pytest --timeout 3600 --junitxml build/faults.xml \
 		tests/faults tests/attacks tests/load tests/browser tests/project/test_benchmarks.py \
@@ -43,36 +43,36 @@ faults: $(READY)  ## Faults, attacks and load at length: figures of docs/guarant
 		$$($(BIN)/python -m benchmarks.guarantees --other-tests) $(ARGS)
 	@$(BIN)/python -m benchmarks.guarantees build/faults.xml
 
-fuzz: $(READY)  ## Fuzz for MINUTES=10, then try histories of a run for as long (ARGS="--keep TARGET ..." goes to the fuzzer).
+fuzz: $(READY)  ## Fuzz for MINUTES=10, then test random run histories for as long (ARGS="--keep TARGET ..." goes to the fuzzer).
 	@$(BIN)/python -m tests.fuzz.provision || true
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 	@TELEMETRY_LONG=1 FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest tests/fuzz/test_machine.py
 
-check: $(READY)  ## Lint, types and import contracts.
+check: $(READY)  ## Check lint, types and import contracts.
 	@echo "== ruff check"
 	@$(BIN)/ruff check
 	@echo "== ruff format --check"
-	@$(BIN)/ruff format --check --quiet || { echo "'make format' does it." >&2; exit 1; }
+	@$(BIN)/ruff format --check --quiet || { echo "Run 'make format' to fix it." >&2; exit 1; }
 	@echo "== mypy --strict"
 	@$(BIN)/mypy
 	@echo "== import contracts"
 	@$(BIN)/lint-imports --no-logo
 
-format: $(READY)  ## Fold lines and sort imports the way the checks want them.
+format: $(READY)  ## Format code and sort imports.
 	@$(BIN)/ruff check --select I --fix --quiet
 	@$(BIN)/ruff format
 
-bench: $(READY_TO_BENCH)  ## Measure us beside the peers, in one sitting (ARGS=--quick for a short look).
+bench: $(READY_TO_BENCH)  ## Benchmark us and our peers (ARGS=--quick for a short run).
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-diagnose-eval: $(READY_TO_BENCH)  ## How often the detectors are right, on labelled curves (CORPUS=DIR): figures of docs/detectors.md.
+diagnose-eval: $(READY_TO_BENCH)  ## Score the detectors on labelled curves (CORPUS=DIR); writes the figures of docs/detectors.md.
 	@$(BIN)/python -m benchmarks.diagnose_eval --corpus $(CORPUS) $(ARGS)
 
-clean:  ## Remove what make, tests and tools made; logs and trained weights stay.
+clean:  ## Remove everything make, tests and tools created, except logs and trained weights.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 	find toolkit dashboard tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One pip call a set of extras; the stamp carries their names, so a new extra is a new stamp.
+# One pip call per set of extras; the stamp contains their names, so a new extra means a new stamp.
 $(VENV)/.installed-%: $(REQUIREMENTS) | $(BIN)/python
 	@echo "Installing $(subst -,$(comma) ,$*) into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check \

@@ -1,1 +1,1 @@
-"""Us beside the peers, measured in one sitting and printed as ratios."""
+"""Benchmarks of the logger and its peers, measured in one session."""

@@ -1,4 +1,4 @@
-"""Every benchmark in turn, then how many of the figures we set ourselves held."""
+"""Run every benchmark, then count how many of our targets held."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BENCHMARKS = (
 
 
 def main(options: Options) -> None:
-    """Run them all; figures of a full run are those that the documents quote."""
+    """Run all benchmarks; the documents quote the figures of a full run."""
     claims: list[Claim] = []
     for benchmark in _BENCHMARKS:
         report = benchmark.build(options)
@@ -49,11 +49,11 @@ def main(options: Options) -> None:
         claims.extend(report.claims)
 
     held = [claim for claim in claims if claim.verdict == "held"]
-    print(f"\n{len(held)} of {len(claims)} figures held")
+    print(f"\n{len(held)} of {len(claims)} targets held")
     for claim in claims:
         print(f"  {claim}")
     if not options.is_full:
-        print("A short look: figures to quote come from a full 'make bench'.")
+        print("A short run: use the figures of a full 'make bench' instead.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A headless Chromium, and when a page in it has finished drawing."""
+"""A headless Chromium, and how to tell that a page has finished drawing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PATIENCE_S = 120.0
 _LOOK_EVERY_MS = 20
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
-# Not innerText, which lays the page out anew at each look and would slow down what is measured.
+# Not innerText: it forces a new layout each time and would slow down what is measured.
 _CAPTIONS = (
     "[...document.querySelectorAll('[data-testid=\"stCaptionContainer\"]')]"
     ".map((caption) => caption.textContent).join(' ')"
 )
 
-# The loss is drawn up to its last step, and every point of it counted; charts below the fold wait until they are seen.
+# The loss is drawn up to its last step, with every point counted; charts below the fold wait until they are visible.
 _ALL_POINTS = """
 ([records, lastStep]) => {
   const charts = [...document.querySelectorAll(".telemetry-chart")];
@@ -46,7 +46,7 @@ _TABLE = """
 
 
 def missing() -> list[str]:
-    """Return what is not installed here and no page can be measured without."""
+    """Return which required packages are not installed."""
     packages = [
         package for package in ("playwright", "streamlit") if importlib.util.find_spec(package) is None
     ]
@@ -55,11 +55,11 @@ def missing() -> list[str]:
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Start a Chromium; one page is opened and thrown away, so that no measurement pays for its first one."""
+    """Start Chromium and open one page, so that no measurement includes the first one."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Root, as in a container, gets no sandbox; /dev/shm may be small there.
+        # Root, as in a container, has no sandbox; /dev/shm may be small there.
         browser = playwright.chromium.launch(
             executable_path=_chromium() or None, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
@@ -73,7 +73,7 @@ def open_browser() -> Iterator[Browser]:
 
 @contextmanager
 def fresh_page(browser: Browser) -> Iterator[Page]:
-    """Open a page with nothing in its cache."""
+    """Open a page with an empty cache."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     try:
         yield context.new_page()
@@ -82,27 +82,27 @@ def fresh_page(browser: Browser) -> Iterator[Page]:
 
 
 def seconds_until_all_points(page: Page, address: str, records: int) -> float:
-    """Return how long after asking for a run's overview all of its points are drawn."""
+    """Return how long it takes until a run's overview has drawn all points."""
     return _seconds(page, address, _ALL_POINTS, [records, records - 1])
 
 
 def seconds_until_table(page: Page, address: str, runs: int) -> float:
-    """Return how long after asking for the list of runs its table is drawn."""
+    """Return how long it takes until the list of runs is drawn."""
     return _seconds(page, address, _TABLE, f"{runs:,}")
 
 
 def seconds_until_title(page: Page, address: str) -> float:
-    """Return how long after asking for a page its heading is there."""
+    """Return how long it takes until a page's heading appears."""
     return _seconds(page, address, "() => document.querySelector('h1') !== null", None)
 
 
 def seconds_until_chart_of_trackio(page: Page, address: str) -> float:
-    """Return how long after asking for Trackio's page its first chart is drawn."""
+    """Return how long it takes until Trackio's page has drawn its first chart."""
     return _seconds(page, address, "() => document.querySelector('.plot canvas, .plot svg') !== null", None)
 
 
 def wait_for_all_points(page: Page, records: int) -> None:
-    """Return once the page that is open shows every one of `records` steps."""
+    """Wait until the open page shows all `records` steps."""
     _wait(page, _ALL_POINTS, [records, records - 1])
 
 
@@ -118,7 +118,7 @@ def _wait(page: Page, condition: str, argument: Any) -> None:
 
 
 def _chromium() -> str:
-    """Return where a Chromium is: the system's, or else the one that `playwright install chromium` brought."""
+    """Return the path of Chromium: the system's, or that of `playwright install chromium`."""
     for name in _NAMES:
         found = shutil.which(name)
         if found:

@@ -1,4 +1,4 @@
-"""Runs one measurement in a process of its own, and takes its answer out through a file."""
+"""Run one measurement in its own process and return its result through a file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class ChildError(RuntimeError):
-    """A measurement that did not come to an answer, with the end of what it printed."""
+    """A measurement that failed, with the end of its output."""
 
 
 def measure_in_child(function: Callable[..., Any], /, *args: Any, timeout_s: float = 900.0) -> Any:
-    """Call `function(folder, *args)` in a fresh interpreter and return its answer.
+    """Call `function(folder, *args)` in a fresh interpreter and return its result.
 
-    `folder` is a new, empty folder that is gone afterwards; the arguments and the answer pass through JSON.
-    The function must live at the top of a module under `benchmarks`.
+    `folder` is a new, empty folder that is removed afterwards; arguments and result pass through JSON.
+    The function must be at the top level of a module under `benchmarks`.
 
     Raises:
-        ChildError: the child failed or gave no answer.
+        ChildError: the child failed or returned nothing.
     """
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
         answer = Path(name) / "answer.json"
@@ -50,7 +50,7 @@ def measure_in_child(function: Callable[..., Any], /, *args: Any, timeout_s: flo
 
 
 def _module_of(function: Callable[..., Any]) -> str:
-    # Started as `python -m benchmarks.x`, the module calls itself __main__.
+    # Started with `python -m benchmarks.x`, the module's name is __main__.
     spec = sys.modules[function.__module__].__spec__
     return spec.name if spec is not None else function.__module__
 

@@ -13,20 +13,20 @@ from benchmarks.report import Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How thoroughly to measure, and whom."""
+    """How thoroughly to measure, and which contenders."""
 
     quick: bool = False
-    """A short look: the order of magnitude, not a figure to quote."""
+    """A short run: an order of magnitude, not a figure to quote."""
     only: tuple[str, ...] = ()
     """Names of the contenders to measure; empty means all."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the figures are fit to quote: nothing shortened, nobody left out."""
+        """Whether the figures can be quoted: nothing shortened, no contender left out."""
         return not self.quick and not self.only
 
     def choose(self, contenders: Iterable[Contender]) -> tuple[list[Contender], list[str]]:
-        """Return those of `contenders` that take part, and a sentence for each that is not installed."""
+        """Return the `contenders` to measure, and a note for each that is not installed."""
         asked = [contender for contender in contenders if not self.only or contender.name in self.only]
         present = [contender for contender in asked if not contender.missing]
         absent = [
@@ -38,16 +38,16 @@ class Options:
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
-    """Return what the command line asks for."""
-    parser = argparse.ArgumentParser(description="Measure the logger beside its peers, in one sitting.")
-    parser.add_argument("--quick", action="store_true", help="a short look, with few repeats")
-    parser.add_argument("--only", nargs="+", default=(), choices=sorted(ALL), help="measure these only")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Measure the logger and its peers in one session.")
+    parser.add_argument("--quick", action="store_true", help="a short run with few repeats")
+    parser.add_argument("--only", nargs="+", default=(), choices=sorted(ALL), help="measure only these")
     args = parser.parse_args(argv)
     return Options(quick=args.quick, only=tuple(args.only))
 
 
 def run_alone(build: Callable[[Options], Report]) -> None:
-    """Run one benchmark by itself: print what it found and leave its JSON."""
+    """Run one benchmark: print its results and write its JSON."""
     options = parse()
     report = build(options)
     report.show()
@@ -55,5 +55,5 @@ def run_alone(build: Callable[[Options], Report]) -> None:
 
 
 def say(text: str) -> None:
-    """Tell whoever waits what is being measured now."""
+    """Print what is being measured."""
     print(f"  … {text}", file=sys.stderr, flush=True)

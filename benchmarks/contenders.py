@@ -1,4 +1,4 @@
-"""The loggers that are measured, each behind the same two calls."""
+"""The measured loggers, all with the same two-call interface."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ VALUES: Mapping[str, float | int | bool] = {
 
 
 class Logger(Protocol):
-    """One logger that is open and ready for steps."""
+    """An open logger, ready for steps."""
 
     def log(self, step: int) -> None:
-        """Log `VALUES` as step `step`, the way the logger's own documentation shows."""
+        """Log `VALUES` as step `step`, as in the logger's own documentation."""
         ...
 
     def close(self) -> None:
-        """Finish the run the way a training script would."""
+        """Finish the run as a training script would."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A logger that may take part: what it is called, how it is opened, what it needs."""
+    """A logger to compare: its name, how to open it, what it requires."""
 
     name: str
     title: str
@@ -50,12 +50,12 @@ class Contender:
 
     @property
     def missing(self) -> list[str]:
-        """The packages it needs that are not installed here."""
+        """Required packages that are not installed."""
         return [package for package in self.needs if importlib.util.find_spec(package) is None]
 
 
 class _Nothing:
-    """Logs nothing: what the measurement itself makes of two equal loops."""
+    """Logs nothing: shows the noise between two equal loops."""
 
     def __init__(self, folder: Path) -> None:
         del folder
@@ -68,7 +68,7 @@ class _Nothing:
 
 
 class _Bare:
-    """The least that puts a record on disk: orjson and one append."""
+    """The minimum that puts a record on disk: orjson and one append."""
 
     def __init__(self, folder: Path) -> None:
         import orjson
@@ -86,7 +86,7 @@ class _Bare:
 
 
 class _JsonAndCsv:
-    """What a hand-written logger does: the standard library's json and csv, both flushed."""
+    """A hand-written logger: the standard library's json and csv, both flushed."""
 
     def __init__(self, folder: Path) -> None:
         self._lines = open(folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
@@ -107,14 +107,14 @@ class _JsonAndCsv:
 
 
 class _Ours:
-    """TelemetryLogger, every step logged, CSV mirror on: as it comes."""
+    """TelemetryLogger with every step logged and the CSV mirror on, the defaults."""
 
     log_every = 1
 
     def __init__(self, folder: Path) -> None:
         from toolkit.telemetry import TelemetryLogger
 
-        # The detectors are a benchmark of their own: what is compared here is logging.
+        # Detectors have their own benchmark: this one compares logging.
         self.telemetry = TelemetryLogger("bench", log_dir=folder, log_every=self.log_every, diagnostics=False)
 
     def log(self, step: int) -> None:
@@ -125,7 +125,7 @@ class _Ours:
 
 
 class _OursNotDue(_Ours):
-    """TelemetryLogger where nearly every step falls between two records."""
+    """TelemetryLogger when nearly every step falls between two records."""
 
     log_every = 1000
 
@@ -173,10 +173,10 @@ class _TensorBoard:
         self._writer.close()
 
 
-NOTHING = Contender("nothing", "nothing (the noise itself)", _Nothing)
+NOTHING = Contender("nothing", "nothing (the noise)", _Nothing)
 BARE = Contender("bare", "orjson + os.write", _Bare, ("orjson",))
 OURS = Contender("ours", "TelemetryLogger", _Ours)
-NOT_DUE = Contender("not_due", "TelemetryLogger, step not due", _OursNotDue)
+NOT_DUE = Contender("not_due", "TelemetryLogger, step between two records", _OursNotDue)
 JSON_AND_CSV = Contender("json_csv", "json + csv, both flushed", _JsonAndCsv)
 TRACKIO = Contender("trackio", "Trackio", _Trackio, ("trackio",))
 WANDB = Contender("wandb", "W&B offline", _WandbOffline, ("wandb",))

@@ -1,4 +1,4 @@
-"""How much processor time a record costs over all threads and helper processes, until it is on disk."""
+"""Processor time per record over all threads and helper processes, until it is on disk."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def build(options: Options) -> Report:
     ours = figures.get(OURS.name)
     return Report(
         name="cpu_per_record",
-        title="Processor time a record, all threads and helper processes, mirrors drained and the run closed",
-        columns=["logger", "burst µs", "x us", "one each 5 ms µs"],
+        title="Processor time per record over all threads and helper processes, mirrors drained and the run closed",
+        columns=["logger", "burst µs", "x us", "one every 5 ms µs"],
         rows=[
             [
                 contender.title,
@@ -56,15 +56,15 @@ def build(options: Options) -> Report:
         if ours
         else [],
         notes=[
-            "one each 5 ms: net of the same loop without a logger",
-            "it includes what runs whether or not records come: samplers, polling",
+            "one every 5 ms: minus the same loop without a logger",
+            "it includes background work such as samplers and polling",
             *notes,
         ],
     )
 
 
 def cpu_of_burst(folder: Path, name: str, records: int) -> float:
-    """Return the processor seconds a record costs, `records` logged as fast as the logger takes them."""
+    """Return the processor seconds per record, logged as fast as the logger accepts them."""
     logger = ALL[name].open(folder)
     for step in range(200):
         logger.log(step)
@@ -75,7 +75,7 @@ def cpu_of_burst(folder: Path, name: str, records: int) -> float:
 
 
 def cpu_of_paced(folder: Path, name: str, records: int) -> float:
-    """Return the processor seconds a record costs, one each 5 ms."""
+    """Return the processor seconds per record at one record every 5 ms."""
     logger = ALL[name].open(folder)
     for step in range(20):
         logger.log(step)
@@ -89,16 +89,16 @@ def cpu_of_paced(folder: Path, name: str, records: int) -> float:
 
 
 class _Meter:
-    """Processor seconds of this process, all its threads, and the processes below it, less its own looking."""
+    """Processor seconds of this process, its threads and its child processes, minus the cost of measuring."""
 
     def __init__(self) -> None:
         self._helpers = _cpu_of_helpers()
         self._own = time.process_time()
 
     def spent_with(self, close: Callable[[], None]) -> float:
-        """Call `close` and return the seconds from the start until it is done."""
+        """Call `close` and return the seconds used until it is done."""
         logged = time.process_time() - self._own
-        # A helper process is gone after close, so it is looked at before as well.
+        # A helper process is gone after close, so it is measured before as well.
         helpers = _cpu_of_helpers()
         before = time.process_time()
         close()

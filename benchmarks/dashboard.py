@@ -1,4 +1,4 @@
-"""The dashboard in a browser: opening a large run, refreshing it, listing many, and what the peers take for theirs.
+"""The dashboard in a browser: opening a large run, refreshing it, listing many runs, and the peers' times.
 
 `python -m benchmarks.dashboard --only open` measures one part; `--quick` takes a tenth of the records,
 `--full` 200 refreshes.
@@ -39,14 +39,14 @@ _MANY_REFRESHES = 200
 
 
 def build(options: Options) -> Report:
-    """Measure every part, or those of the contenders that `options` names."""
+    """Measure every part, or the contenders that `options` names."""
     asked = {OURS.name: _OURS, TENSORBOARD.name: ("tensorboard",), TRACKIO.name: ("trackio",)}
     parts = [part for name in options.only for part in asked.get(name, ())] if options.only else _PARTS
     return measure(QUICK if options.quick else Plan(), parts)
 
 
 def measure(plan: Plan, parts: Collection[str]) -> Report:
-    """Measure `parts` in one sitting."""
+    """Measure `parts` in one session."""
     missing = browser.missing()
     found: dict[str, Part] = {}
     notes = [_load()]
@@ -88,10 +88,10 @@ def _report(plan: Plan, found: dict[str, Part], notes: Sequence[str]) -> Report:
 
 
 def _load() -> str:
-    # A page keeps two cores busy by itself: figures taken beside other work say little.
+    # A page keeps two cores busy: figures measured next to other work mean little.
     if not hasattr(os, "getloadavg"):
-        return "how busy the machine was before is not known"
-    return f"load of the machine in the minute before: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} cores"
+        return "the load before the measurement is unknown"
+    return f"machine load in the minute before: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} cores"
 
 
 def _versions(chromium: Browser) -> str:
@@ -105,14 +105,16 @@ def _versions(chromium: Browser) -> str:
 
 
 def main() -> None:
-    """Do what the command line asks for: print what was found and leave its JSON."""
-    parser = argparse.ArgumentParser(description="Measure the dashboard beside its peers, in one sitting.")
+    """Run the selected parts, print the results and write the JSON."""
+    parser = argparse.ArgumentParser(description="Measure the dashboard and its peers in one session.")
     lengths = parser.add_mutually_exclusive_group()
-    lengths.add_argument("--quick", action="store_true", help="a short look, at a tenth of the records")
-    lengths.add_argument("--full", action="store_true", help=f"{_MANY_REFRESHES} refreshes, for their memory")
-    parser.add_argument("--only", nargs="+", default=(), choices=_PARTS, help="measure these parts only")
+    lengths.add_argument("--quick", action="store_true", help="a short run with a tenth of the records")
+    lengths.add_argument(
+        "--full", action="store_true", help=f"{_MANY_REFRESHES} refreshes, to measure memory"
+    )
+    parser.add_argument("--only", nargs="+", default=(), choices=_PARTS, help="measure only these parts")
     args = parser.parse_args()
-    # Ended from outside, it still takes its servers, its browser and its folders along.
+    # If terminated, still stop the servers and the browser and remove the folders.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     plan = QUICK if args.quick else Plan()
     if args.full:

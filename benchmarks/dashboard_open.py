@@ -1,4 +1,4 @@
-"""How long a browser waits for all of a large run, the first time and the second."""
+"""How long a browser takes to show all of a large run, the first time and the second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_MB = 700.0
 
 
 def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
-    """Open a run of `plan.records` steps in fresh servers and fresh browser contexts, and an empty page likewise."""
+    """Open a run of `plan.records` steps, and an empty page, in fresh servers and browser contexts."""
     empty: list[float] = []
     cold: list[float] = []
     warm: list[float] = []
@@ -41,7 +41,7 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
             for taken in read.values():
                 cache = folder / f"cache-{number}"
                 taken.append(measure_in_child(seconds_of_reading, str(folder / "logs"), str(cache)))
-            # A home of its own: nothing kept there yet. The second server finds what the first one left.
+            # A separate home with an empty cache. The second server finds what the first one cached.
             home = folder / f"home-{number}"
             for taken in (cold, warm):
                 with served.dashboard(folder / "logs", home) as server, fresh_page(browser) as page:
@@ -54,11 +54,11 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
     part = Part()
     middle = part.add("an empty Streamlit page", empty, "s")
     cold_s = part.add(f"overview of {plan.records:,} records, cold", cold, "s")
-    warm_s = part.add(f"overview of {plan.records:,} records, columns kept", warm, "s")
-    read_cold_s = part.add("the same without a page: all curves made, cold", read["cold"], "s")
-    read_warm_s = part.add("the same without a page, columns kept", read["warm"], "s")
+    warm_s = part.add(f"overview of {plan.records:,} records, columns cached", warm, "s")
+    read_cold_s = part.add("the same without a page: all curves built, cold", read["cold"], "s")
+    read_warm_s = part.add("the same without a page, columns cached", read["warm"], "s")
     rss_mb = part.add("memory of the server after opening, cold", memory_mb, "MB")
-    part.add("the server's own start, before the page is asked for", start, "s")
+    part.add("the server's own start, before the page is requested", start, "s")
     part.figures.update(
         {
             "empty_s": empty,
@@ -78,19 +78,22 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
             unit=" s",
         ),
         Claim(
-            text="opening, columns kept, against empty page + 2 s", measured=warm_s, limit=allowed, unit=" s"
+            text="opening, columns cached, against empty page + 2 s",
+            measured=warm_s,
+            limit=allowed,
+            unit=" s",
         ),
         Claim(text="memory of the server after opening", measured=rss_mb, limit=_MOST_MB, unit=" MB"),
     ]
     part.notes.append(
         "opening: from the request until the loss is drawn with every point counted, in a fresh server process "
-        "and a browser context with an empty cache; cold means that nothing was kept of the run"
+        "and a browser context with an empty cache; cold means an empty cache"
     )
     return part, Openings(cold_s, warm_s, read_cold_s, read_warm_s)
 
 
 def seconds_of_reading(folder: Path, logs: str, cache: str) -> float:
-    """Return how long the store behind the pages takes for every curve of the run, in a fresh process."""
+    """Return how long the store takes to build every curve of the run, in a fresh process."""
     del folder
     from dashboard.data.local_store import LocalStore
 
@@ -100,6 +103,6 @@ def seconds_of_reading(folder: Path, logs: str, cache: str) -> float:
     for metric in store.metrics("run"):
         store.series("run", metric.name)
     taken = time.perf_counter() - began
-    # The columns are being saved by now, and the next measurement is of those.
+    # The next measurement needs the columns that are being saved now.
     store.wait_until_saved(60.0)
     return taken

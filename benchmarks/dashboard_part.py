@@ -1,4 +1,4 @@
-"""What each part of the dashboard's benchmark is asked for, and what it gives back."""
+"""The input and the result of each part of the dashboard benchmark."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Part:
     notes: list[str] = field(default_factory=list)
 
     def add(self, what: str, values: Sequence[float], unit: str, openings: Openings | None = None) -> float:
-        """Add a row for `values` and return their median; `openings` is what to hold it against."""
+        """Add a row for `values` and return their median; `openings` is what to compare with."""
         middle = statistics.median(values)
         ratios = ["", ""]
         if openings is not None:
             ratios = [f"{middle / ours:.1f}" for ours in (openings.cold_s, openings.warm_s)]
-        # A long series says more by its two ends.
+        # For a long series, show only its range.
         each = values if len(values) <= 5 else (min(values), max(values))
         between = " " if len(values) <= 5 else " … "
         self.rows.append(
@@ -52,12 +52,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """How long the dashboard takes to show a whole run: the first time, and with its columns kept."""
+    """How long the dashboard takes to show a whole run: cold, and with cached columns."""
 
     cold_s: float
     warm_s: float
     read_cold_s: float
-    """The same without a page: reading the run and making its curves, in a fresh process."""
+    """The same without a page: reading the run and building its curves, in a fresh process."""
     read_warm_s: float
 
 

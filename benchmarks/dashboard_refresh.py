@@ -1,4 +1,4 @@
-"""What an open page costs the server while its run goes on: time, bytes and memory a refresh."""
+"""What an open page of a live run costs the server: time, bytes and memory per refresh."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _FIRST_LEFT_OUT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refresh:
-    """What one refresh of the page took."""
+    """The cost of one refresh."""
 
     cpu_ms: float
     """Of all threads of the server."""
     wall_ms: float
-    """Of the threads that compute the page, from begin to end."""
+    """Wall time of the threads that compute the page."""
     thread_cpu_ms: float
-    """Processor time of those threads alone: far below the wall time, the machine was busy with others."""
+    """Processor time of those threads; far below the wall time if the machine was busy."""
     computed: int
     """How many regions of the page were computed."""
     received_kb: float
@@ -42,7 +42,7 @@ class Refresh:
 
 
 def measure(browser: Browser, plan: Plan, *, costs: bool = True, memory: bool = True) -> Part:
-    """Keep a live run's overview open at a refresh every 2 s, and append 100 records before each."""
+    """Keep a live run's overview open with a refresh every 2 s, and append 100 records before each."""
     say(f"refresh: writing a live run of {plan.records:,} records")
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name,
@@ -50,7 +50,7 @@ def measure(browser: Browser, plan: Plan, *, costs: bool = True, memory: bool = 
         served.dashboard(Path(name) / "logs", Path(name) / "home", times=Path(name) / "times") as server,
         fresh_page(browser) as page,
     ):
-        # A sign of life, or else the run would count as stalled by now.
+        # A heartbeat, or else the run would count as stalled by now.
         run.log(_RECORDS_A_REFRESH)
         stream = _Stream(page)
         seconds_until_all_points(page, f"{server.url}/overview?run=run", run.records)
@@ -59,7 +59,7 @@ def measure(browser: Browser, plan: Plan, *, costs: bool = True, memory: bool = 
         opened_mb = server.rss_mb
         say(f"refresh: {plan.refreshes} of them, {_EVERY_S:g} s apart")
         found = _refreshes(page, server, run, stream, Path(name) / "times", plan.refreshes)
-        # A page that stood still in between has not been measured.
+        # The page must have refreshed in between.
         wait_for_all_points(page, run.records)
     return _report(found, opened_mb, plan, costs=costs, memory=memory)
 
@@ -74,7 +74,7 @@ def _refreshes(
     for _ in range(count):
         run.log(_RECORDS_A_REFRESH)
         due += _EVERY_S
-        # Each region of the page has a timer of its own: in one period every one of them comes round once.
+        # Each region of the page has its own timer: in one period each refreshes once.
         while (left := due - time.monotonic()) > 0:
             page.wait_for_timeout(left * 1000)
         computed, cpu_before = _computed_ms(times)[seen:], cpu_s
@@ -99,7 +99,7 @@ def _computed_ms(times: Path) -> list[tuple[float, float]]:
 
 
 class _Stream:
-    """How many bytes the page gets over its WebSocket."""
+    """Counts the bytes that the page receives over its WebSocket."""
 
     def __init__(self, page: Page) -> None:
         self._bytes = 0
@@ -112,7 +112,7 @@ class _Stream:
         self._bytes += len(event["response"]["payloadData"]) * 3 // 4
 
     def forget(self) -> int:
-        """Return how many came since the last call."""
+        """Return the bytes received since the last call."""
         received, self._bytes = self._bytes, 0
         return received
 
@@ -122,27 +122,27 @@ def _report(found: list[Refresh], opened_mb: float, plan: Plan, *, costs: bool, 
     part.figures["each"] = [{name: round(value, 2) for name, value in asdict(one).items()} for one in found]
     if costs:
         cpu_ms = part.add("a refresh: processor time of the server", [one.cpu_ms for one in found], "ms")
-        wall_ms = part.add(
-            "a refresh: computing the page, from begin to end", [one.wall_ms for one in found], "ms"
-        )
+        wall_ms = part.add("a refresh: computing the page, wall time", [one.wall_ms for one in found], "ms")
         own_ms = part.add(
-            "a refresh: computing the page, processor time of it", [one.thread_cpu_ms for one in found], "ms"
+            "a refresh: computing the page, processor time", [one.thread_cpu_ms for one in found], "ms"
         )
         sent_kb = part.add("a refresh: sent to the browser", [one.received_kb for one in found], "kB")
         part.figures.update(
             {"cpu_ms": cpu_ms, "wall_ms": wall_ms, "thread_cpu_ms": own_ms, "received_kb": sent_kb}
         )
         part.claims += [
-            Claim(text="processor time of the server a refresh", measured=cpu_ms, limit=_MOST_MS, unit=" ms"),
             Claim(
-                text="computing the page a refresh, from begin to end",
+                text="processor time of the server per refresh", measured=cpu_ms, limit=_MOST_MS, unit=" ms"
+            ),
+            Claim(
+                text="computing the page per refresh, wall time",
                 measured=wall_ms,
                 limit=_MOST_MS,
                 unit=" ms",
-                # Computing waits for nothing of its own: twice its processor time is other people's work.
+                # Computing never waits: more than twice its processor time means that other work interfered.
                 too_noisy=wall_ms > _MOST_MS >= own_ms and wall_ms > 2 * own_ms,
             ),
-            Claim(text="sent to the browser a refresh", measured=sent_kb, limit=_MOST_KB, unit=" kB"),
+            Claim(text="sent to the browser per refresh", measured=sent_kb, limit=_MOST_KB, unit=" kB"),
         ]
         part.notes.append(
             f"a refresh: a live run of {plan.records:,} records, {_RECORDS_A_REFRESH} appended, "

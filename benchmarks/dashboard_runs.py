@@ -1,4 +1,4 @@
-"""How much longer the list of runs takes with a thousand of them than with ten."""
+"""How much longer the list takes with a thousand runs than with ten."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_TIMES = 2.0
 
 
 def measure(browser: Browser, plan: Plan) -> Part:
-    """Open the first page in a fresh server, then once more in the same server, with few runs and with many."""
+    """Open the list in a fresh server, then again in the same server, with few runs and with many."""
     first: dict[int, list[float]] = {_FEW: [], _MANY: []}
     again: dict[int, list[float]] = {_FEW: [], _MANY: []}
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:

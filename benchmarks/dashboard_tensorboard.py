@@ -1,4 +1,4 @@
-"""How long TensorBoard takes to serve all of a run, beside our opening of one ten times as large."""
+"""How long TensorBoard takes to serve a whole run, compared with our opening of one ten times as large."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LOOK_EVERY_S = 0.5
 _PATIENCE_S = 600.0
 _TIMES_SOONER = 10.0
 _LAST = "written_last"
-"""A scalar of one point behind all others: asking for it costs the server nothing and tells when the rest is there."""
+"""A scalar with a single last point: requesting it is cheap, and it arrives after all others."""
 
 
 def measure(plan: Plan, openings: Openings | None) -> Part:
-    """Start TensorBoard on a run, as it comes and with all points kept, and wait for the last step."""
+    """Start TensorBoard on a run, with defaults and with all points kept, and wait for the last step."""
     part = Part()
     if importlib.util.find_spec("tensorboard") is None:
         part.notes.append("TensorBoard: not measured, tensorboard not installed")
@@ -39,25 +39,25 @@ def measure(plan: Plan, openings: Openings | None) -> Part:
         say(f"tensorboard: writing a run of {records:,} records")
         write_events(folder / "logs", records)
         for key, words, arguments in (
-            ("default", "as it comes", []),
-            # Its help says that 0 keeps everything; the data endpoints then answer with nothing at all.
+            ("default", "with defaults", []),
+            # Its help says that 0 keeps everything, but the data endpoints then return nothing.
             ("all", "all points kept", ["--samples_per_plugin", f"scalars={records + 1}"]),
         ):
             say(f"tensorboard, {words}: until the last of {records:,} records is there")
             found = _seconds_until_all(folder, records, arguments, all_points=key == "all")
             part.figures[key] = found
             middle = part.add(
-                f"TensorBoard, {records:,} records, {words} ({found['points']:,} points a curve)",
+                f"TensorBoard, {records:,} records, {words} ({found['points']:,} points per curve)",
                 [found["from_answering_s"]],
                 "s",
                 openings,
             )
             if openings is None:
                 continue
-            for ours, which in ((openings.cold_s, "cold"), (openings.warm_s, "columns kept")):
+            for ours, which in ((openings.cold_s, "cold"), (openings.warm_s, "columns cached")):
                 part.claims.append(
                     Claim(
-                        text=f"our {plan.records:,} records, {which}, sooner than TensorBoard's {records:,}, {words}",
+                        text=f"our {plan.records:,} records, {which}, faster than TensorBoard's {records:,}, {words}",
                         measured=middle / ours,
                         limit=_TIMES_SOONER,
                         unit="x",
@@ -67,7 +67,7 @@ def measure(plan: Plan, openings: Openings | None) -> Part:
     fast = _has_data_server()
     part.figures["data_server"] = fast
     part.notes.append(
-        "TensorBoard: from its first answer until its data endpoint gives the last step of the run, drawing left out; "
+        "TensorBoard: from its first answer until its data endpoint gives the last step of the run, without drawing; "
         + ("with" if fast else "this platform has no build of")
         + " its fast data server"
     )
@@ -75,13 +75,13 @@ def measure(plan: Plan, openings: Openings | None) -> Part:
 
 
 def write_events(folder: Path, records: int) -> None:
-    """Write the event file that a SummaryWriter leaves after `records` steps of ten scalars."""
+    """Write the event file of a SummaryWriter after `records` steps of ten scalars."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     folder.mkdir()
-    # SummaryWriter does the same, through a queue and a thread, and takes minutes for it.
+    # SummaryWriter does the same through a queue and a thread, but takes minutes.
     with (folder / f"events.out.tfevents.{int(BEGAN)}.bench.1.0").open("wb", buffering=1 << 20) as file:
         writer = RecordWriter(file)
 
@@ -128,7 +128,7 @@ def _series(url: str, tag: str) -> list[list[float]]:
         with urllib.request.urlopen(f"{url}/data/plugin/scalars/scalars?{query}", timeout=120) as answer:
             return list(json.load(answer))
     except urllib.error.HTTPError as error:
-        # Not read that far yet.
+        # Not read yet.
         error.close()
         return []
 
@@ -136,6 +136,6 @@ def _series(url: str, tag: str) -> list[list[float]]:
 def _has_data_server() -> bool:
     if importlib.util.find_spec("tensorboard_data_server") is None:
         return False
-    # Not typed, and not installed everywhere.
+    # Untyped, and not always installed.
     data_server: Any = importlib.import_module("tensorboard_data_server")
     return data_server.server_binary() is not None

@@ -1,4 +1,4 @@
-"""How long Trackio takes to show a run of the same size as ours: the question its page asks, and the page itself."""
+"""How long Trackio takes to show a run of the same size: its page's query, and the page itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SERVE = (
 
 
 def measure(browser: Browser | None, plan: Plan, openings: Openings | None) -> Part:
-    """Fill a database of Trackio's own with `plan.records` steps, then ask for them as its page does."""
+    """Fill a Trackio database with `plan.records` steps, then query them as its page does."""
     part = Part()
     if importlib.util.find_spec("trackio") is None:
         part.notes.append("Trackio: not measured, trackio not installed")
@@ -50,7 +50,7 @@ def measure(browser: Browser | None, plan: Plan, openings: Openings | None) -> P
                 with _serve(database, home) as server, fresh_page(browser) as page:
                     pages.append(seconds_until_chart_of_trackio(page, f"{server.url}/?project={_PROJECT}"))
     for key, words, values in (
-        ("query_s", "the question its page asks", queries),
+        ("query_s", "its page's query", queries),
         ("page_s", "its page, until the first chart", pages),
     ):
         if not values:
@@ -60,11 +60,11 @@ def measure(browser: Browser | None, plan: Plan, openings: Openings | None) -> P
         if openings is None:
             continue
         part.claims += _claims(
-            f"our page, {{}}, sooner than Trackio: {words}", middle, openings.cold_s, openings.warm_s
+            f"our page, {{}}, faster than Trackio: {words}", middle, openings.cold_s, openings.warm_s
         )
         if key == "query_s":
             part.claims += _claims(
-                "our curves without a page, {}, sooner than the question Trackio's page asks",
+                "our curves without a page, {}, faster than Trackio's query",
                 middle,
                 openings.read_cold_s,
                 openings.read_warm_s,
@@ -80,12 +80,12 @@ def _claims(text: str, theirs_s: float, cold_s: float, warm_s: float) -> list[Cl
         Claim(
             text=text.format(which), measured=theirs_s / ours_s, limit=_TIMES_SOONER, unit="x", at_least=True
         )
-        for which, ours_s in (("cold", cold_s), ("columns kept", warm_s))
+        for which, ours_s in (("cold", cold_s), ("columns cached", warm_s))
     ]
 
 
 def write_run(folder: Path, database: str, records: int) -> float:
-    """Log `records` steps with Trackio's own bulk function, and return how long that took."""
+    """Log `records` steps with Trackio's bulk function, and return how long that took."""
     del folder
     _point_to(database)
     from trackio.sqlite_storage import SQLiteStorage
@@ -107,7 +107,7 @@ def write_run(folder: Path, database: str, records: int) -> float:
 
 
 def seconds_of_query(folder: Path, database: str) -> float:
-    """Return how long the function behind Trackio's page takes for the run's points, in a fresh process."""
+    """Return how long the function behind Trackio's page takes to load the run, in a fresh process."""
     del folder
     _point_to(database)
     from trackio import server

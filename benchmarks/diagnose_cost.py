@@ -1,4 +1,4 @@
-"""What looking for trouble costs: a record in every detector, a long history, and the memory of both."""
+"""The cost of the detectors: time per record, a long history, and memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from benchmarks.report import Claim, Report, median_and_quartiles
 _MB = 1e6
 _HISTORY_S = 10.0
 _BATCH = 50
-"""Records that a writer hands over at once."""
+"""Records per batch of the writer."""
 
 
 def build(options: Options) -> Report:
-    """Measure the examiner by itself, then whole histories from their files."""
+    """Measure the examiner alone, then whole histories from their files."""
     few, many = (10_000, 50_000) if options.quick else (100_000, 1_000_000)
     rounds = 1 if options.quick else 5
     takes = []
@@ -36,7 +36,7 @@ def build(options: Options) -> Report:
     growth = history["rss_mb"][-1] - history["rss_mb"][0]
     return Report(
         name="diagnose_cost",
-        title=f"Looking for trouble: processor time a record, and {many:,} records of history",
+        title=f"Detectors: processor time per record, and {many:,} records of history",
         columns=["what", "median", "quartiles"],
         rows=[
             [
@@ -57,7 +57,7 @@ def build(options: Options) -> Report:
                 measured=seconds["wall_s"],
                 limit=_HISTORY_S,
                 unit=" s",
-                # Others had the processor for longer than it would have taken.
+                # Other processes used the CPU for longer than this took.
                 too_noisy=seconds["cpu_s"] <= _HISTORY_S < seconds["wall_s"],
             ),
             Claim(
@@ -68,14 +68,14 @@ def build(options: Options) -> Report:
             ),
         ],
         notes=[
-            "resident MB on the way: " + ", ".join(f"{mb:.1f}" for mb in history["rss_mb"]),
-            f"findings in the made run, in which nothing is wrong: {history['findings']}",
+            "resident MB over time: " + ", ".join(f"{mb:.1f}" for mb in history["rss_mb"]),
+            f"findings in the synthetic run without a fault: {history['findings']}",
         ],
     )
 
 
 def cost_of_taking(folder: Path, records: int) -> dict[str, float]:
-    """Return the µs of processor time that a parsed record costs in the examiner, and those of reading it."""
+    """Return the processor time in µs per parsed record in the examiner, and for reading it."""
     from benchmarks.large_run import write_finished_run
     from toolkit.diagnostics.examiner import Examiner
     from toolkit.runfolder.blocks import blocks_of, records_in
@@ -86,7 +86,7 @@ def cost_of_taking(folder: Path, records: int) -> dict[str, float]:
     found = [record for block in blocks_of(run / METRICS_JSONL) for record in records_in(block)[0]]
     parsed = time.process_time()
     examiner = Examiner()
-    # Made before the clock is read again: a writer has its batches already.
+    # Built before the clock starts: a writer already has its batches.
     batches = [found[first : first + _BATCH] for first in range(0, len(found), _BATCH)]
     before = time.process_time()
     for batch in batches:
@@ -99,7 +99,7 @@ def cost_of_taking(folder: Path, records: int) -> dict[str, float]:
 
 
 def cost_of_history(folder: Path, records: int) -> dict[str, Any]:
-    """Return the seconds that a run of `records` steps takes from its folder, and the resident MB on the way."""
+    """Return the seconds to examine a run of `records` steps from its folder, and the resident MB over time."""
     from benchmarks.large_run import write_finished_run
     from toolkit.diagnostics.history import diagnose
 

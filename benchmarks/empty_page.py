@@ -1,4 +1,4 @@
-"""The least page that Streamlit can serve, behind the server and the options of the dashboard."""
+"""The smallest Streamlit page, served with the dashboard's server and options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SCRIPT = 'import streamlit as st\n\nst.title("Nothing but a title")\n'
 
 
 def main() -> None:
-    """Serve it on any free port until a signal comes."""
+    """Serve it on a free port until a signal arrives."""
     from dashboard.listening import DEFAULT_HOST, listen
     from dashboard.server import DashboardServer
 

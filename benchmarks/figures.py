@@ -1,6 +1,6 @@
-"""The figures of the last full run, as the tables that the documents show.
+"""Tables of the last full run, for the documents.
 
-`python -m benchmarks.figures` puts them between the marks in README.md and docs/benchmarks.md.
+`python -m benchmarks.figures` writes them between the markers in README.md, docs/benchmarks.md and docs/load.md.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from benchmarks.contenders import BARE, NOT_DUE, NOTHING, OURS, PEERS
 from benchmarks.report import LATEST, RESULTS
 
 GPU = RESULTS / "gpu_loop.json"
-"""The loop on a GPU is usually measured on another machine than the rest, so its own file counts."""
+"""The GPU loop is usually measured on another machine, so it has its own file."""
 
 DASHBOARD = RESULTS / "dashboard.json"
-"""So is the dashboard: it needs a browser and a quiet machine for a quarter of an hour."""
+"""So does the dashboard: it needs a browser and a quiet machine for 15 minutes."""
 
 LOAD = RESULTS / "load.json"
-"""And so is load, for which one core after the other is busy for a quarter of an hour."""
+"""And so does load, which keeps the cores busy for 15 minutes."""
 
 BEGIN = "<!-- figures: written by python -m benchmarks.figures -->"
 END = "<!-- end of the figures -->"
 
 
 def documents() -> dict[Path, str]:
-    """Return what each document shows between its marks, worked out from the results on disk."""
+    """Return the text between the markers of each document, from the results on disk."""
     latest = json.loads(LATEST.read_text(encoding="utf-8"))
     gpu, dashboard = (
         json.loads(path.read_text(encoding="utf-8")) if path.exists() else None for path in (GPU, DASHBOARD)
@@ -49,7 +49,7 @@ def documents() -> dict[Path, str]:
 def overview(
     latest: Mapping[str, Any], gpu: Mapping[str, Any] | None, dashboard: Mapping[str, Any] | None = None
 ) -> str:
-    """Return one table of everything, and a sentence each on the GPU and on the dashboard."""
+    """Return one table of everything, and a paragraph each on the GPU and on the dashboard."""
     log, paced, cpu, imports, memory, kill = (
         latest[name]["figures"]
         for name in ("log_cost", "paced", "cpu_per_record", "import_cost", "memory", "kill_loss")
@@ -79,7 +79,7 @@ def overview(
     header = [
         "logger",
         "one call, µs (p50 / p99)",
-        "CPU µs a record",
+        "CPU µs per record",
         "slowdown of a 5.5 ms step",
         "import, ms",
         "memory, MB",
@@ -88,11 +88,11 @@ def overview(
     lines = [
         _table(header, rows),
         "",
-        f"Ten scalars a step, every step logged, each column measured in one sitting ({_machine(latest)}).",
-        f"Slowdown: of matrix products, then of many small operations; two silent loops differ by {noise} (quartiles).",
+        f"Ten scalars per step, every step logged; each column was measured in one session ({_machine(latest)}).",
+        f"Slowdown: matrix products / many small operations; two loops without logging differ by {noise} (quartiles).",
     ]
     if NOT_DUE.name in log:
-        lines.append(f"A step that is not due costs {log[NOT_DUE.name]['p50_us']:.2f} µs.")
+        lines.append(f"A step between two records costs {log[NOT_DUE.name]['p50_us']:.2f} µs.")
     if "span_cost" in latest:
         lines += ["", _span_sentence(latest["span_cost"]["figures"])]
     if "under_fault" in latest:
@@ -107,8 +107,8 @@ def overview(
 def in_full(
     latest: Mapping[str, Any], gpu: Mapping[str, Any] | None, dashboard: Mapping[str, Any] | None = None
 ) -> str:
-    """Return every table as it was printed, with the figures the project sets itself."""
-    parts = [f"Each table was measured in one sitting: {_machine(latest)}."]
+    """Return every table as printed, with the project's targets."""
+    parts = [f"Each table was measured in one session: {_machine(latest)}."]
     reports = [report for name, report in latest.items() if name not in ("gpu_loop", "dashboard", "load")]
     reports += [report for report in (gpu, dashboard) if report is not None]
     for report in reports:
@@ -122,10 +122,10 @@ def in_full(
 
 
 def alone(report: Mapping[str, Any]) -> str:
-    """Return the table of a report that has a document of its own."""
+    """Return the table of a report that has its own document."""
     found = report["machine"]
     parts = [
-        f"Measured in one sitting: {found['cores']} cores, {found['cpu']}, Python {found['python']}.",
+        f"Measured in one session: {found['cores']} cores, {found['cpu']}, Python {found['python']}.",
         _table(report["columns"], report["rows"]),
         "\n".join(f"- {note}" for note in report["notes"]),
         "\n".join(_claim(claim) for claim in report["claims"]),
@@ -134,42 +134,42 @@ def alone(report: Mapping[str, Any]) -> str:
 
 
 def put_between_marks(text: str, figures: str, begin: str = BEGIN) -> str:
-    """Return the document `text` with `figures` between its marks, of which `begin` is the first.
+    """Return the document `text` with `figures` between its markers, of which `begin` is the first.
 
     Raises:
-        ValueError: the document has no marks.
+        ValueError: the document has no markers.
     """
-    before, mark, rest = text.partition(begin)
+    before, marker, rest = text.partition(begin)
     _, end, after = rest.partition(END)
-    if not mark or not end:
+    if not marker or not end:
         raise ValueError(f"the document has no place for figures: {begin} … {END}")
     return f"{before}{begin}\n\n{figures}\n\n{END}{after}"
 
 
 def _megabytes(added_mb: float, helpers_mb: float) -> str:
-    return f"{added_mb:.1f}" + (f" + {helpers_mb:.0f} beside it" if helpers_mb else "")
+    return f"{added_mb:.1f}" + (f" + {helpers_mb:.0f} in helpers" if helpers_mb else "")
 
 
 def _span_sentence(spans: Mapping[str, Any]) -> str:
     took = {name: figure["p50_us"] for name, figure in spans.items()}
     sentence = (
-        f"A span that is added up costs {took['ours_added_up']:.1f} µs, one with a record of its own "
-        f"{took['ours_kept']:.1f} µs, and one that is switched off {took['ours_off']:.1f} µs"
+        f"A summed span costs {took['ours_added_up']:.1f} µs, one with its own record "
+        f"{took['ours_kept']:.1f} µs, and one that is switched off {took['ours_off']:.1f} µs."
     )
     if "one_logger" not in took:
-        return f"{sentence}."
+        return sentence
     return (
-        f"{sentence}; a training iteration of the vocabulary, windows and totals included, "
-        f"{took['ours_iteration']:.1f} µs, "
-        f"where OneLogger takes {took['one_logger']:.0f} µs, {took['one_logger_exported']:.0f} µs when it exports it, "
-        f"and {took['one_logger_off']:.0f} µs when it is off."
+        f"{sentence}\n"
+        f"A `training_iteration`, windows and totals included, costs {took['ours_iteration']:.1f} µs; "
+        f"OneLogger's costs {took['one_logger']:.0f} µs, {took['one_logger_exported']:.0f} µs when exported, "
+        f"and {took['one_logger_off']:.0f} µs when off."
     )
 
 
 def _fault_sentence(faults: Mapping[str, Any]) -> str:
     hung, full = faults["hung"], faults["full"]
     others = [contender for contender in PEERS if contender.name in hung]
-    held_up = ", ".join(
+    blocked = ", ".join(
         f"{contender.title} {hung[contender.name]['longest_ms'] / 1e3:.1f} s" for contender in others
     )
     lost = ", ".join(
@@ -179,9 +179,9 @@ def _fault_sentence(faults: Mapping[str, Any]) -> str:
     )
     ours = OURS.name
     return (
-        f"While a disk hangs for {hung[ours]['seconds']:g} s, the longest call of ours takes "
-        f"{hung[ours]['longest_ms']:.1f} ms (others: {held_up}), and {hung[ours]['lost']} records are lost. "
-        f"After {full[ours]['seconds']:g} s without room on it, ours has lost {full[ours]['lost']} "
+        f"While a disk hangs for {hung[ours]['seconds']:g} s, our longest call takes "
+        f"{hung[ours]['longest_ms']:.1f} ms (others: {blocked}), and {hung[ours]['lost']} records are lost.\n"
+        f"After {full[ours]['seconds']:g} s of a full disk, we have lost {full[ours]['lost']} "
         f"of {full[ours]['returned']:,} records and raised nothing (others: {lost})."
     )
 
@@ -193,9 +193,9 @@ def _gpu_sentence(gpu: Mapping[str, Any]) -> str:
     low, high = again["slowdown_quartiles"]
     step_ms = variants["no logging"]["step_ms"]
     return (
-        f"On a GPU ({gpu['figures']['device']}, a LoRA-shaped loop of {step_ms:.1f} ms a step), "
-        f"logging loss and gradient norm as GPU tensors every step changes its time by {ours['slowdown']:+.2%}; "
-        f"two equal loops without any logging differ by {low:+.2%} to {high:+.2%} (quartiles), "
+        f"On a GPU ({gpu['figures']['device']}, a LoRA-like loop of {step_ms:.1f} ms per step), "
+        f"logging loss and gradient norm as GPU tensors every step changes the step time by {ours['slowdown']:+.2%}; "
+        f"two equal loops without logging differ by {low:+.2%} to {high:+.2%} (quartiles), "
         f"and `.item()` with a bare append costs {item['slowdown']:+.2%}."
     )
 
@@ -212,11 +212,11 @@ def _dashboard_sentence(dashboard: Mapping[str, Any]) -> str:
         statistics.median(figures["trackio"]["page_s"]),
     )
     return (
-        f"The dashboard draws the loss of {figures['records']:,} records {opening['cold']:.1f} s after it is asked, "
-        f"and {opening['warm']:.1f} s the second time, where an empty Streamlit page takes {opening['empty']:.1f} s; "
-        f"TensorBoard has read 100,000 after {peers[0]:.0f} s, and Trackio's page draws the million "
-        f"after {peers[1]:.0f} s. "
-        f"A refresh costs {refresh['cpu_ms']:.0f} ms of the server's processor and {refresh['received_kb']:.0f} kB."
+        f"The dashboard draws the loss of {figures['records']:,} records in {opening['cold']:.1f} s, "
+        f"and in {opening['warm']:.1f} s the second time; an empty Streamlit page takes {opening['empty']:.1f} s.\n"
+        f"TensorBoard needs {peers[0]:.0f} s to read 100,000 records, and Trackio's page {peers[1]:.0f} s "
+        f"to draw the million.\n"
+        f"A refresh costs {refresh['cpu_ms']:.0f} ms of server CPU time and {refresh['received_kb']:.0f} kB."
     )
 
 
@@ -240,7 +240,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> int:
-    """Put the figures into the documents."""
+    """Write the figures into the documents."""
     for path, figures in documents().items():
         path.write_text(put_between_marks(path.read_text(encoding="utf-8"), figures), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: figures written")

@@ -1,4 +1,4 @@
-"""A LoRA-shaped loop on a CUDA GPU, with and without us: is the difference larger than the loop's own noise?
+"""A LoRA-like loop on a CUDA GPU, with and without us: does the difference exceed the loop's own noise?
 
 Needs torch, orjson and a GPU, nothing else: `python3 -m benchmarks.gpu_loop`.
 """
@@ -20,9 +20,9 @@ from benchmarks.report import Claim, Report, median_and_quartiles
 if TYPE_CHECKING:
     import torch
 
-TITLE = "A LoRA-shaped loop on a GPU, loss and grad_norm logged every step"
+TITLE = "A LoRA-like loop on a GPU, loss and grad_norm logged every step"
 _STEP_MS = 10.0
-# Past this, "within the noise" would only say how busy the machine was.
+# Beyond this, "within the noise" would only mean that the machine was busy.
 _WIDEST_SPREAD = 0.02
 
 Step = Callable[[], "tuple[torch.Tensor, torch.Tensor]"]
@@ -51,7 +51,7 @@ def build(options: Options) -> Report:
 
 
 def _lora_step() -> Step:
-    """Return one training step of frozen layers with low-rank adapters, deep enough to take about 10 ms."""
+    """Return a training step of frozen layers with low-rank adapters that takes about 10 ms."""
     import torch
 
     torch.manual_seed(0)
@@ -92,7 +92,7 @@ def _lora_step() -> Step:
 
 @contextmanager
 def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
-    """Open one logger a variant; `None` logs nothing."""
+    """Open one logger per variant; `None` logs nothing."""
     import orjson
 
     from toolkit.telemetry import TelemetryLogger
@@ -133,7 +133,7 @@ def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
 def _alternate(
     step: Step, variants: dict[str, Log | None], rounds: int, steps: int
 ) -> dict[str, list[float]]:
-    """Return the seconds a step took in each block, one block of each variant a round, the order reversed each time."""
+    """Return the seconds per step of each block: one block per variant and round, in alternating order."""
     names = list(variants)
     blocks: dict[str, list[float]] = {name: [] for name in names}
     done = 0
@@ -161,7 +161,7 @@ def _block(step: Step, log: Log | None, first: int, steps: int) -> float:
 
 
 def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
-    """Log `steps` steps where torch raises on any synchronisation, and compare what is on disk with the tensors."""
+    """Log `steps` steps while torch raises on any synchronisation, and compare the file with the tensors."""
     import torch
 
     from toolkit.telemetry import TelemetryLogger
@@ -176,7 +176,7 @@ def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
                 log.log_step(number, train_loss=loss, grad_norm=norm)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-            # What is written is the value at the call, whatever happens to the tensor afterwards.
+            # The value written is that at the call, whatever happens to the tensor afterwards.
             loss.zero_()
         torch.cuda.synchronize()
     with open(folder / "sync-check" / "metrics.jsonl", encoding="utf-8") as lines:
@@ -215,8 +215,8 @@ def _report(
     noise = max(abs(value) for value in found["no logging, again"]["slowdown_quartiles"])
     return Report(
         name="gpu_loop",
-        title=f"{TITLE} ({device}; {len(base)} blocks of {steps} steps each way)",
-        columns=["loop", "ms a step", "quartiles", "slowdown", "quartiles"],
+        title=f"{TITLE} ({device}; {len(base)} blocks of {steps} steps per variant)",
+        columns=["loop", "ms per step", "quartiles", "slowdown", "quartiles"],
         rows=rows,
         figures=figures,
         claims=[
@@ -228,7 +228,7 @@ def _report(
                 too_noisy=noise > _WIDEST_SPREAD,
             ),
             Claim(
-                text="values right on disk, of 200 logged with synchronisation forbidden",
+                text="correct values on disk, of 200 logged with synchronisation forbidden",
                 measured=unsynchronised["right"],
                 limit=unsynchronised["steps"],
                 unit="",
@@ -242,7 +242,7 @@ def _not_measured(reason: str) -> Report:
     return Report(
         name="gpu_loop",
         title=TITLE,
-        columns=["loop", "ms a step"],
+        columns=["loop", "ms per step"],
         rows=[],
         figures={},
         notes=[f"Not measured: {reason}."],

@@ -1,6 +1,6 @@
-"""What the last run of the fault, attack, load and fuzz tests counted, behind each promise of the documents.
+"""Put the latest figures of the fault, attack, load and fuzz tests into the documents.
 
-`python -m benchmarks.guarantees REPORT.xml` takes a report of pytest's (--junitxml), which `make faults` writes.
+`python -m benchmarks.guarantees REPORT.xml` reads a pytest report (--junitxml) from `make faults`.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ _PROOF = re.compile(r"^- `(?P<test>tests/\S+\.py::\w+)`(?:: (?P<figure>.*))?$")
 _PHRASES_SHOWN = 3
 
 _RUN_AS_A_WHOLE = ("tests/faults/", "tests/attacks/", "tests/load/")
-"""Folders that `make faults` runs; of the others it runs the tests that a promise names."""
+"""Folders that `make faults` runs completely; of the others it runs only the tests named in the documents."""
 
 
 class Counted(TypedDict):
-    """What became of one test function."""
+    """The result of one test function."""
 
     passed: int
     skipped: int
     measured: list[str]
-    """The phrases its cases recorded with `record_property("measured", …)`, in their order."""
+    """The phrases its cases recorded with `record_property("measured", …)`, in order."""
 
 
 def counted_in(report: Path) -> dict[str, Counted]:
-    """Return what a report says of each test function, by its name as pytest takes it.
+    """Return the result of each test function in a report, by its pytest name.
 
     Raises:
-        ValueError: a test failed; what it counted proves nothing.
+        ValueError: a test failed, so the figures prove nothing.
     """
     tests: dict[str, Counted] = {}
-    # Written by our own pytest a moment ago, so no stranger's XML.
+    # Written by our own pytest, so the XML is trusted.
     for case in ElementTree.parse(report).iter("testcase"):
-        # A module that is skipped as a whole is a case without a test.
+        # A module skipped as a whole is a case without a test.
         if not case.get("classname"):
             continue
         name = f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name'].partition('[')[0]}"
@@ -59,7 +59,7 @@ def counted_in(report: Path) -> dict[str, Counted]:
 
 
 def figure_of(counted: Counted) -> str:
-    """Return what a document says behind the name of a test."""
+    """Return the figure shown after a test's name."""
     if not counted["passed"]:
         return "not run: what it needs was missing"
     phrases = list(dict.fromkeys(counted["measured"]))
@@ -70,13 +70,13 @@ def figure_of(counted: Counted) -> str:
 
 
 def proofs_in(document: str) -> list[tuple[str, str]]:
-    """Return the tests that a document names, each with the figure it gives."""
+    """Return the tests a document names, each with its figure."""
     found = (_PROOF.match(line) for line in document.splitlines())
     return [(match["test"], match["figure"] or "") for match in found if match]
 
 
 def with_figures(document: str, tests: Mapping[str, Counted]) -> str:
-    """Return the document with the newest figure behind each test; one that was not run keeps the figure it has."""
+    """Return the document with the latest figure after each test; a test that was not run keeps its figure."""
 
     def line_for(line: str) -> str:
         match = _PROOF.match(line)
@@ -92,7 +92,7 @@ def _named() -> set[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Put the figures of one or more reports into the results and the documents."""
+    """Write the figures of one or more reports into the results and the documents."""
     if argv == ["--other-tests"]:
         print(*sorted(name for name in _named() if not name.startswith(_RUN_AS_A_WHOLE)))
         return 0
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
     for report in argv:
         try:
             for name, counted in counted_in(Path(report)).items():
-                # What only another machine can run (a GPU) keeps what was counted there.
+                # A test that needs another machine (a GPU) keeps the figure from there.
                 if counted["passed"] or name not in tests:
                     tests[name] = counted
         except ValueError as error:
@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
     COUNTED.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for path in DOCUMENTS:
         path.write_text(with_figures(path.read_text("utf-8"), kept), encoding="utf-8")
-    print(f"{len(kept)} tests behind the promises, {len(named - kept.keys())} of those named were never run")
+    print(f"{len(kept)} tests in the documents have figures, {len(named - kept.keys())} were never run")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How long an import takes, and what it drags into the process."""
+"""How long an import takes, and which modules it loads."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NAMES = {
     WANDB: "wandb.init",
     TENSORBOARD: "torch.utils.tensorboard.SummaryWriter",
 }
-"""What a script imports to log with it; a package that loads lazily shows its cost only when its name is used."""
+"""What a script imports to log; a lazy package shows its cost only when the name is used."""
 _HEAVY = ("torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit")
 
 
 def build(options: Options) -> Report:
-    """Import each contender in fresh interpreters, taking turns."""
+    """Import each contender in fresh interpreters, in turns."""
     rounds = 2 if options.quick else 7
     contenders, notes = options.choose(_NAMES)
     answers: dict[str, list[dict[str, Any]]] = {contender.name: [] for contender in contenders}
@@ -45,19 +45,19 @@ def build(options: Options) -> Report:
     if ours:
         claims = [
             Claim(text="importing TelemetryLogger", measured=ours["ms"], limit=150.0, unit=" ms"),
-            Claim(text="heavy packages it brings along", measured=len(ours["heavy"]), limit=0, unit=""),
+            Claim(text="heavy packages it imports", measured=len(ours["heavy"]), limit=0, unit=""),
         ]
     return Report(
         name="import_cost",
         title="Importing, in a fresh interpreter (median)",
-        columns=["import", "ms", "x us", "modules", "brings along"],
+        columns=["import", "ms", "x us", "modules", "heavy packages"],
         rows=[
             [
                 _NAMES[contender],
                 f"{figure['ms']:.0f}",
                 f"{figure['ms'] / ours['ms']:.1f}" if ours else "",
                 str(figure["modules"]),
-                ", ".join(figure["heavy"]) or "none of the heavy ones",
+                ", ".join(figure["heavy"]) or "none",
             ]
             for contender in contenders
             for figure in [figures[contender.name]]
@@ -69,7 +69,7 @@ def build(options: Options) -> Report:
 
 
 def time_import(dotted: str) -> dict[str, Any]:
-    """Import `dotted` in an interpreter that has loaded nothing else: milliseconds, modules, heavy ones among them."""
+    """Import `dotted` in a fresh interpreter; return milliseconds, modules, and the heavy ones among them."""
     module, _, name = dotted.rpartition(".")
     code = (
         "import sys, time\n"

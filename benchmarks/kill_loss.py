@@ -1,4 +1,4 @@
-"""How many acknowledged records a SIGKILL takes along."""
+"""How many acknowledged records a SIGKILL loses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build(options: Options) -> Report:
     records, rounds = (1000, 1) if options.quick else (5000, 5)
     contenders, notes = options.choose((BARE, OURS, *PEERS))
     figures: dict[str, list[int]] = {contender.name: [] for contender in contenders}
-    # Loggers that write on a timer lose more or less with the moment, so that differs from round to round.
+    # Loggers that write on a timer lose more or less depending on the moment, so it varies between rounds.
     moments = random.Random(5)
     for number in range(rounds):
         until_kill = records + moments.randint(-records // 10, records // 10)
@@ -52,7 +52,7 @@ def build(options: Options) -> Report:
 
 
 def lost_after_kill(folder: Path, name: str, records: int) -> int:
-    """Return how many of `records` acknowledged steps a killed process of contender `name` left out."""
+    """Return how many of `records` acknowledged steps are missing after contender `name` was killed."""
     acknowledged = folder / "acknowledged"
     acknowledged.write_bytes(struct.pack("<q", 0))
     logs = folder / "logs"
@@ -76,13 +76,13 @@ def lost_after_kill(folder: Path, name: str, records: int) -> int:
         time.sleep(0.001)
     child.send_signal(signal.SIGKILL)
     child.wait()
-    # A helper process that outlives the victim may still be writing what it was handed.
+    # A helper process that outlives the victim may still be writing.
     time.sleep(2.0)
     return len(set(range(1, records + 1)) - steps_on_disk(name, logs))
 
 
 def log_until_killed(name: str, logs: Path, acknowledged: Path, records: int) -> None:
-    """Log `records` steps at 1 kHz, note each one that the logger took, then wait for the end."""
+    """Log `records` steps at 1 kHz, note each acknowledged one, then wait to be killed."""
     with open(acknowledged, "r+b") as file, mmap.mmap(file.fileno(), 8) as noted:
         logger = ALL[name].open(logs)
         due = time.perf_counter()

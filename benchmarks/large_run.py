@@ -1,4 +1,4 @@
-"""Run folders as the logger leaves them, with as many records or as many runs as a measurement asks for."""
+"""Run folders as the logger writes them, with any number of records or runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AT_ONCE = 20_000
 
 
 def steps(first: int, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield `count` steps from `first` on with their ten scalars, the same ones for everybody who is measured."""
+    """Yield `count` steps from `first` on with ten scalars, the same for every contender."""
     for start in range(first, first + count, _AT_ONCE):
         step = np.arange(start, min(start + _AT_ONCE, first + count))
         noise = np.random.default_rng(start).normal(size=(6, len(step)))
@@ -48,7 +48,7 @@ def steps(first: int, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def write_finished_run(root: Path, name: str, records: int) -> Path:
-    """Write a run of `records` steps that has ended, and return its folder."""
+    """Write a finished run of `records` steps, and return its folder."""
     folder = _write_records(root, name, records)
     ended = BEGAN + records * SECONDS_A_STEP
     with (folder / METRICS_JSONL).open("ab") as file:
@@ -69,7 +69,7 @@ def write_finished_run(root: Path, name: str, records: int) -> Path:
 
 
 class LiveRun:
-    """A run whose process lives on this machine, and which logs when it is told to."""
+    """A run with a live process on this machine, which logs on demand."""
 
     def __init__(self, root: Path, name: str, records: int) -> None:
         self.records = records
@@ -87,7 +87,7 @@ class LiveRun:
         write_manifest(self.folder, self._manifest)
 
     def log(self, count: int) -> None:
-        """Append `count` steps in one write, and give a sign of life."""
+        """Append `count` steps in one write, with a heartbeat."""
         with (self.folder / METRICS_JSONL).open("ab") as file:
             file.write(b"".join(map(_line, steps(self.records, count))))
         self.records += count
@@ -106,7 +106,7 @@ class LiveRun:
 
 
 def write_many_runs(root: Path, count: int, *, records: int = 300) -> None:
-    """Write `count` runs that have ended, alike but for their names and ages."""
+    """Write `count` finished runs that differ only in name and age."""
     root.mkdir(parents=True)
     first = write_finished_run(root, "run-0000", records)
     lines = (first / METRICS_JSONL).read_bytes()
@@ -144,7 +144,7 @@ def _write_records(root: Path, name: str, records: int) -> Path:
             )
         )
         file.writelines(map(_line, steps(0, records)))
-    # What a measurement reads lies in memory already, and nothing is still being written meanwhile.
+    # Measured files are in the page cache already, and nothing is being written meanwhile.
     os.sync()
     return folder
 

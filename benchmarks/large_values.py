@@ -1,4 +1,4 @@
-"""What a call costs its caller that brings far more than a record can hold."""
+"""The cost of a call with far more data than a record can hold."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _TITLES = {
     "full": "an event with a text of 60,000 characters",
 }
 _LIMITS_MS = {"metrics": 50.0, "text": 50.0, "texts": 200.0, "completion": 12.0, "full": 12.0}
-"""What a call may take; a record that is full takes about a tenth of it, and a busy machine the rest."""
+"""Limit for a call; a full record takes about a tenth of it, and a busy machine may need the rest."""
 
 
 def build(options: Options) -> Report:
-    """Time each kind of call on its thread, the first of its kind and the later ones."""
+    """Time each kind of call on its thread, the first one and later ones."""
     rounds = 3 if options.quick else 15
     say("large values")
     found = measure_in_child(time_calls, rounds)
@@ -36,7 +36,7 @@ def build(options: Options) -> Report:
     }
     return Report(
         name="large_values",
-        title="A call with more than a record can hold, processor time of the caller's thread",
+        title="A call with more data than a record can hold, processor time of the caller's thread",
         columns=["call", "first ms", "then ms"],
         rows=[
             [title, f"{figures[name]['first_ms']:.1f}", f"{figures[name]['ms']:.1f}"]
@@ -51,7 +51,7 @@ def build(options: Options) -> Report:
 
 
 def time_calls(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Return the milliseconds that each call took, by its kind."""
+    """Return the milliseconds of each call, by kind."""
     chance = random.Random(0)
     prose = " ".join(chance.choices(_PROSE.split(), k=200_000))
     metrics = {f"layer_{number}/norm_of_the_gradient": number / 7 for number in range(10_000)}
@@ -59,7 +59,7 @@ def time_calls(folder: Path, rounds: int) -> dict[str, list[float]]:
         f"part_{n}": {f"text_{m}": prose[n * m : n * m + 1_000] for m in range(100)} for n in range(1_000)
     }
     big = prose * 100
-    # Steps far apart, so that each completion is the first of its kind and is kept.
+    # Steps far apart, so that each completion is the first of its interval and is kept.
     steps = count(1_000, 1_000)
     with TelemetryLogger("large", log_dir=folder, log_every=1, system=False, csv=False) as log:
         log.log_start()

@@ -1,4 +1,4 @@
-"""What much of everything takes: writers, runs, records, hours and tabs."""
+"""Load: many writers, runs, records, hours and tabs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARTS_A_SESSION = 6
 
 
 def build(options: Options) -> Report:
-    """Measure each kind of load in a process of its own."""
+    """Measure each kind of load in its own process."""
     quick = options.quick
     figures: dict[str, Any] = {}
 
@@ -35,10 +35,10 @@ def build(options: Options) -> Report:
 
 
 def report_of(figures: dict[str, Any]) -> Report:
-    """Return the report of what was measured."""
+    """Return the report."""
     rows: list[list[str]] = []
     claims: list[Claim] = []
-    notes = ["seconds of the processor, unless they are said to be of the clock"]
+    notes = ["processor seconds, unless marked as wall time"]
     if "writers" in figures:
         writers = figures["writers"]
         rows += _of_writers(writers)
@@ -49,7 +49,7 @@ def report_of(figures: dict[str, Any]) -> Report:
         if name.startswith("runs_"):
             rows += _of_runs(found)
             claims += _flat(
-                f"{found['looks']} looks at {found['runs']:,} runs", found["points"], limit_mb=8.0
+                f"{found['looks']} refreshes of {found['runs']:,} runs", found["points"], limit_mb=8.0
             )
     if "day" in figures:
         day = figures["day"]
@@ -64,7 +64,7 @@ def report_of(figures: dict[str, Any]) -> Report:
     if "tabs" in figures:
         rows += _of_tabs(figures["tabs"])
     else:
-        notes.append("tabs were not measured in this sitting: streamlit is not installed there")
+        notes.append("tabs were not measured: streamlit was not installed")
     return Report(
         name="load",
         title="Very many processes, runs, records, hours and tabs",
@@ -79,21 +79,21 @@ def report_of(figures: dict[str, Any]) -> Report:
 def _of_runs(found: dict[str, Any]) -> list[list[str]]:
     name = f"the list of {found['runs']:,} runs"
     return [
-        [f"{name}: the first time, trends of a page included", f"{found['first_s']:.2f} s"],
+        [f"{name}: first time, including the trends of a page", f"{found['first_s']:.2f} s"],
         [f"{name}: again, nothing changed", f"{found['again_s']:.3f} s"],
         [f"{name}: again, one run changed", f"{found['changed_s']:.3f} s"],
         [f"{name}: searched", f"{found['search_s']:.3f} s"],
-        [f"{name}: sorted otherwise", f"{found['sort_s']:.3f} s"],
-        [f"{name}: a run asked for that is gone", f"{found['unknown_s']:.3f} s"],
-        [f"{name}: memory it takes", f"{found['held_mb']:.1f} MB"],
-        [f"{name}: {found['looks']} looks, growth", _growth(found["points"])],
+        [f"{name}: sorted differently", f"{found['sort_s']:.3f} s"],
+        [f"{name}: requesting a deleted run", f"{found['unknown_s']:.3f} s"],
+        [f"{name}: memory used", f"{found['held_mb']:.1f} MB"],
+        [f"{name}: {found['looks']} refreshes, growth", _growth(found["points"])],
     ]
 
 
 def _of_day(day: dict[str, Any]) -> list[list[str]]:
     points = day["points"]
     after = min(2, len(points) - 1)
-    name = f"{day['lived_s'] / 3600:.0f} hours at two steps a second"
+    name = f"{day['lived_s'] / 3600:.0f} hours at two steps per second"
     counts = day["counts"]
     return [
         [f"{name}: steps, sessions", f"{day['steps']:,}, {day['sessions']}"],
@@ -108,10 +108,10 @@ def _of_day(day: dict[str, Any]) -> list[list[str]]:
             _growth(points[after:]),
         ],
         [
-            f"{name}: growth of a dashboard that looks on",
+            f"{name}: growth of a watching dashboard",
             _growth([point["dashboard"] for point in points[after:]]),
         ],
-        [f"{name}: telemetry's own work, all threads", f"{day['cpu_s']:.0f} s"],
+        [f"{name}: CPU time of telemetry, all threads", f"{day['cpu_s']:.0f} s"],
     ]
 
 
@@ -128,19 +128,19 @@ def _of_records(found: dict[str, Any]) -> list[list[str]]:
     return [
         [f"{name}: logged, all threads", f"{found['logging']['cpu_s']:.1f} s"],
         [f"{name}: growth of the trainer from a quarter on", _growth(points[len(points) // 4 :])],
-        [f"{name}: lost when it was killed", str(lost)],
+        [f"{name}: lost in the kill", str(lost)],
         [f"{name}: files", f"{used['bytes'] / 1e6:.0f} MB JSONL, {used['csv_bytes'] / 1e6:.0f} MB CSV"],
         *(
             [f"{name}: {words}", f"{took[f'{key}_cpu_s']:.2f} s"]
             for key, words in (
-                ("repair", "repaired after the kill, table built again"),
+                ("repair", "repaired after the kill, table rebuilt"),
                 ("read", "read record by record"),
                 ("load", "read into the dashboard's columns"),
                 ("chart", "one smoothed chart from them"),
-                ("load_again", "opened again from the columns kept"),
+                ("load_again", "opened again from cached columns"),
                 ("doctor", "examined by every detector"),
-                ("ledger", "its time added up"),
-                ("resume", "gone on with, and ended again"),
+                ("ledger", "time ledger computed"),
+                ("resume", "resumed and ended again"),
             )
         ),
         [
@@ -155,20 +155,20 @@ def _of_writers(found: dict[str, Any]) -> list[list[str]]:
     there, watched = found["found"], found["watched"]
     return [
         [
-            f"{name}: records, lost, mixed up, left over",
+            f"{name}: records, lost, mixed up, leftover files",
             f"{there['records']:,}, {there['lost']}, {there['foreign']}, {there['left_over']}",
         ],
-        [f"{name}: slowest start of all", f"{max(found['start_s']):.1f} s of the clock"],
-        [f"{name}: all of them together", f"{found['cpu_s']:.0f} s"],
+        [f"{name}: slowest start", f"{max(found['start_s']):.1f} s wall time"],
+        [f"{name}: total", f"{found['cpu_s']:.0f} s"],
         [
-            f"{name}: looks of a dashboard meanwhile, bad lines seen",
+            f"{name}: dashboard refreshes meanwhile, bad lines seen",
             f"{watched['looks']}, {watched['bad_lines']}",
         ],
     ]
 
 
 def _of_tabs(found: dict[str, Any]) -> list[list[str]]:
-    name = f"{found['tabs'] * found['rounds']} tabs that come and go, four pages each"
+    name = f"{found['tabs'] * found['rounds']} tabs opened and closed, four pages each"
     return [[f"{name}: growth of the server", _growth(found["points"])]]
 
 

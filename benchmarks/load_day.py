@@ -1,4 +1,4 @@
-"""A whole day of training at two steps a second, lived through in a minute or two by a clock that is set forward."""
+"""A day of training at two steps per second, simulated in a minute or two with a manual clock."""
 
 # ruff: noqa: SLF001 - what the logger's threads do by the real clock is done here by the day's.
 
@@ -36,11 +36,11 @@ _NAME = "day"
 
 
 class Day:
-    """The run of one day. Threads that would wait for the clock do their turns when the day says so."""
+    """The run of one day. Periodic threads run when the simulated clock advances."""
 
     def __init__(self, log_dir: Path) -> None:
         self.log_dir = log_dir
-        # In the past: a dashboard that looks on must not take the run for one from the future.
+        # In the past: a watching dashboard must not see a run from the future.
         self.clock = ManualClock(time.time() - 86_400.0 * 2)
         self.began = self.clock.monotonic()
         self.step = 0
@@ -64,12 +64,12 @@ class Day:
         self.sessions += 1
         run = self.log._run
         assert run is not None
-        # Their threads go by the real clock, in which this day has a minute.
+        # Their threads use the real clock, by which this day lasts a minute.
         run.periodic.close(5.0)
         run._watchman.close(5.0)
         assert run._sampling is not None
         run._sampling.stop(5.0)
-        # A GPU's driver was let go of when its thread ended; these two have nothing to let go of.
+        # The GPU sampler released its driver when its thread ended; these two have nothing to release.
         self._sources = [
             source for source in run._sampling._sources if source.sampler.name in ("host", "disk")
         ]
@@ -80,7 +80,7 @@ class Day:
         self.log.declare_action("save")
 
     def live_on(self, steps: int) -> None:
-        """Train for `steps`, and be asked for another `log_every` in the middle of them."""
+        """Train for `steps`, with a request for another `log_every` half way."""
         clock, log, run = self.clock, self.log, self._run
         for number in range(steps):
             clock.advance(SECONDS_A_STEP)
@@ -106,12 +106,12 @@ class Day:
             self.step += 1
 
     def rest(self) -> None:
-        """Have everything written that was logged."""
+        """Write everything that was logged."""
         if not self.log.flush(120.0):
             raise TimeoutError("the records did not reach the disk within two minutes")
 
     def begin_again(self) -> None:
-        """End the session as a job does whose time is over, and go on in another."""
+        """End the session as if the job's time were over, and resume in another."""
         self.close()
         self.clock.advance(60.0)
         self._begin()
@@ -128,12 +128,12 @@ class Day:
 
 
 def _loss(step: int) -> float:
-    """Return a loss that falls, with a spike every quarter of an hour: something for the detectors."""
+    """Return a falling loss with a spike every 15 minutes, for the detectors."""
     return 1.0 / (1.0 + step / 2e4) + 0.05 * math.sin(step / 7.0) + (8.0 if step % 1800 == 1799 else 0.0)
 
 
 class Follower:
-    """A dashboard's store in a process of its own that looks at the run when it is told to, and says what it holds."""
+    """A dashboard store in its own process that reads the run on demand and reports its resources."""
 
     def __init__(self, log_dir: Path) -> None:
         self._process = subprocess.Popen(
@@ -145,7 +145,7 @@ class Follower:
         )
 
     def look(self) -> dict[str, Any]:
-        """Have it look, and return what it saw and what it holds."""
+        """Read the run, and return what was seen and the resources held."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("look\n")
@@ -162,12 +162,12 @@ class Follower:
 
 
 def measure(folder: Path, hours: int) -> dict[str, Any]:
-    """Return the figures of a day, or a part of one."""
+    """Return the figures of a day, or part of one."""
     return live(folder, hours, traced=False)
 
 
 def follow(log_dir: Path) -> None:
-    """Look at the newest run whenever a line comes in, as an open overview page does."""
+    """Read the newest run for each input line, as an open overview page does."""
     from dashboard.data.local_store import LocalStore
 
     store = LocalStore([log_dir], cache_dir=None)
@@ -200,9 +200,9 @@ def live(
     parts_a_session: int = _PARTS_A_SESSION,
     traced: bool = True,
 ) -> dict[str, Any]:
-    """Live through `parts` of a day, `steps` each; return what was held after each and what is on disk in the end.
+    """Simulate `parts` of a day, `steps` each; return the resources after each and the files at the end.
 
-    With `traced`, every object counts, which takes twice as long.
+    `traced` counts every object, which takes twice as long.
     """
     log_dir = folder / "logs"
     process = psutil.Process()

@@ -1,4 +1,4 @@
-"""One run with very many records: logged, read, tabled, killed, repaired, examined, added up and gone on with."""
+"""One run with very many records: logged, killed, repaired, read, examined, its ledger computed, and resumed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SPAN_EVERY = 100
 
 
 def log_many(folder: Path, records: int) -> dict[str, Any]:
-    """Log about `records` records and be killed without a word; return what the process held on the way.
+    """Log about `records` records; return the resources of the process over time.
 
-    It prints its figures before it is killed, so this is to be started by `measure`.
+    Start it through `measure`, which reads the figures it prints and then kills it.
     """
     from toolkit.telemetry import TelemetryLogger
 
@@ -46,7 +46,7 @@ def log_many(folder: Path, records: int) -> dict[str, Any]:
         if step % _EVAL_EVERY == 0:
             log.log_eval(step, val_loss=1.0 / (1.0 + step))
         if step % _FLUSH_EVERY == _FLUSH_EVERY - 1:
-            # A tight loop outruns any disk; a run that lasts does not.
+            # A tight loop outruns any disk; a real run does not.
             log.flush()
         if (step + 1) % every == 0:
             points.append({"records": step + 1, **held_by(process)})
@@ -64,7 +64,7 @@ def held_by(process: psutil.Process) -> dict[str, float]:
 
 
 def log_and_be_killed(root: Path, records: int, *, timeout_s: float = 3000.0) -> dict[str, Any]:
-    """Have a process of its own log `records` and kill it; return its figures and what it left in its journal."""
+    """Log `records` in a child process and kill it; return its figures and what its journal holds."""
     import json
 
     source = (
@@ -93,7 +93,7 @@ def log_and_be_killed(root: Path, records: int, *, timeout_s: float = 3000.0) ->
 
 
 def count_records(path: Path) -> dict[str, Any]:
-    """Read a record file to its end in blocks, and say what is in it."""
+    """Read a record file in blocks, and summarise it."""
     cursor = Cursor()
     found = {"records": 0, "with_rows": 0, "steps": 0, "bad": 0, "out_of_order": 0}
     seq, began = -1, time.thread_time()
@@ -112,7 +112,7 @@ def count_records(path: Path) -> dict[str, Any]:
 
 
 def use(root: Path, records: int) -> dict[str, Any]:
-    """Do with a killed run whatever people do with one, each thing once; return what each took."""
+    """Do everything people do with a killed run, once each; return the times."""
     from dashboard.data.local_store import LocalStore
     from toolkit.diagnostics.history import diagnose
     from toolkit.telemetry import TelemetryLogger
@@ -175,7 +175,7 @@ def use(root: Path, records: int) -> dict[str, Any]:
 
 
 def measure(folder: Path, records: int) -> dict[str, Any]:
-    """Return the figures of one run of `records` steps, from its first record to its second session."""
+    """Return the figures of a run of `records` steps, from its first record to its second session."""
     root = folder / "logs"
     return {"steps": records, "logging": log_and_be_killed(root, records), "use": use(root, records)}
 

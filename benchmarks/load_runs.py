@@ -1,4 +1,4 @@
-"""A log directory with very many runs, listed the way the page does it."""
+"""A log directory with very many runs, listed as the page does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORDERS = ("last sign", "started", "name", "loss", "progress", "duration", "statu
 
 def one_look(store: LocalStore, text: str = "", order: Any = "last sign") -> list[RunCard]:
     """List, search, sort and sample the losses of the first page: what one refresh of the runs page does."""
-    # The store looks at the disk at most twice a second, which would let nine of ten looks here cost nothing.
+    # The store reads the disk at most twice a second, so nine of ten refreshes here would cost nothing.
     store._look_again()  # noqa: SLF001
     query = parse(text)
     shown = sort_cards([card for card in store.list_runs().cards if matches(query, card)], order)
@@ -37,7 +37,7 @@ def one_look(store: LocalStore, text: str = "", order: Any = "last sign") -> lis
 
 
 def touch(root: Path, name: str, step: int) -> None:
-    """Give one run another sign of life."""
+    """Update the heartbeat of one run."""
     folder = root / name
     manifest = read_manifest(folder)
     beat = Heartbeat(time=time.time(), seq=step, global_step=step)
@@ -45,7 +45,7 @@ def touch(root: Path, name: str, step: int) -> None:
 
 
 def ask_for_nothing(store: LocalStore) -> None:
-    """Ask for a run that is not there, as a tab does whose run was removed."""
+    """Request a missing run, like a tab whose run was removed."""
     try:
         store.meta("run-of-last-year-that-is-gone")
     except UnknownRun:
@@ -54,7 +54,7 @@ def ask_for_nothing(store: LocalStore) -> None:
 
 
 def measure(folder: Path, runs: int, looks: int) -> dict[str, Any]:
-    """Return what listing `runs` runs takes: the first time, again, after one changed, and after many looks."""
+    """Return the cost of listing `runs` runs: first, again, after one changed, and after many refreshes."""
     root = folder / "logs"
     write_many_runs(root, runs, records=30)
     process = psutil.Process()
@@ -90,7 +90,7 @@ def measure(folder: Path, runs: int, looks: int) -> dict[str, Any]:
 
 
 def usage(process: psutil.Process) -> dict[str, float]:
-    """Return what the process holds now."""
+    """Return the resources the process holds now."""
     return {
         "rss_mb": process.memory_info().rss / _MB,
         "files": float(len(os.listdir("/proc/self/fd"))) if os.path.isdir("/proc/self/fd") else 0.0,
@@ -99,7 +99,7 @@ def usage(process: psutil.Process) -> dict[str, float]:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    # Of the processor: others who use the machine meanwhile do not count.
+    # Processor time: other processes on the machine do not count.
     began = time.thread_time()
     call()
     return time.thread_time() - began

@@ -1,4 +1,4 @@
-"""Tabs that come and go: real WebSocket sessions with a real server, and what it still holds when they are gone."""
+"""Tabs that open and close: real WebSocket sessions with a real server, and the resources it holds afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PATIENCE_S = 60.0
 
 
 class Tab:
-    """One session as a browser's tab has it: it asks for a page, and reads until the page is drawn."""
+    """A session like a browser tab's: it requests a page and reads until the page is drawn."""
 
     def __init__(self, url: str) -> None:
         from websockets.sync.client import connect
@@ -35,7 +35,7 @@ class Tab:
         self._socket = self._opened.enter_context(connection)
 
     def ask(self, query: str = "", *, page: str = "") -> int:
-        """Ask for a page and return how many messages drew it."""
+        """Request a page and return how many messages drew it."""
         from streamlit.proto.BackMsg_pb2 import BackMsg
         from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
@@ -58,7 +58,7 @@ class Tab:
 
 
 def come_and_go(url: str, tabs: int, pages: list[tuple[str, str]], *, at_once: int = 4) -> int:
-    """Open `tabs` of them, a few at a time, have each draw every one of `pages`, and close them; count the messages."""
+    """Open `tabs` tabs, a few at a time, draw all `pages` in each, and close them; count the messages."""
     messages = 0
     for first in range(0, tabs, at_once):
         opened = [Tab(url) for _ in range(min(at_once, tabs - first))]
@@ -71,7 +71,7 @@ def come_and_go(url: str, tabs: int, pages: list[tuple[str, str]], *, at_once: i
 
 
 def settled(process: psutil.Process, *, threads: float = 0.0, files: float = 0.0) -> dict[str, float]:
-    """Return what the server holds once threads and descriptors are down to these, or after a while in any case."""
+    """Return the server's resources once threads and descriptors are down to these, or after a timeout."""
     deadline = time.monotonic() + 10.0
     while True:
         held = held_by(process)
@@ -83,9 +83,9 @@ def settled(process: psutil.Process, *, threads: float = 0.0, files: float = 0.0
 def soak(
     url: str, pid: int, run: str, *, rounds: int, tabs: int, log: Callable[[int], object]
 ) -> list[dict[str, float]]:
-    """Let tabs come and go in `rounds`; return what the server holds after each, the first being the warm-up.
+    """Open and close tabs in `rounds`; return the server's resources after each, the first being the warm-up.
 
-    Before each round the run goes on: `log` is told to write so many steps more.
+    Before each round, `log` writes this many further steps.
     """
     process = psutil.Process(pid)
     pages = [("", ""), ("overview", f"run={run}"), ("metrics", f"run={run}"), ("alerts", f"run={run}")]
@@ -101,7 +101,7 @@ def soak(
 
 
 def measure(folder: Path, rounds: int, tabs: int) -> dict[str, Any]:
-    """Return what a server with a live run holds after each round of tabs."""
+    """Return the resources of a server with a live run after each round of tabs."""
     from benchmarks import served
     from benchmarks.large_run import LiveRun
 

@@ -1,4 +1,4 @@
-"""Many processes that log into one directory at the same moment, and what is found there afterwards."""
+"""Many processes that log into one directory at once, and a check of the result."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SPAN_EVERY = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrote:
-    """What one process says of itself."""
+    """The report of one process."""
 
     worker: int
     folder: str
     start_s: float
-    """From asking for a logger to having one, while all others do the same."""
+    """Seconds to create a logger while all others do the same."""
     slowest_call_s: float
     log_s: float
     close_s: float
@@ -40,26 +40,26 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is in the directory when all of them are done."""
+    """The contents of the directory when all are done."""
 
     runs: int
     records: int
     lost: int
-    """Acknowledged steps and spans that are not there."""
+    """Acknowledged steps and spans that are missing."""
     foreign: int
-    """Records of another process than the folder's own."""
+    """Records of a process other than the folder's own."""
     out_of_order: int
-    """Records whose `seq` is not the one behind the record in front."""
+    """Records whose `seq` does not follow the previous record's."""
     rows_missing: int
     """Records without a row in metrics.csv."""
     not_finished: int
     left_over: int
-    """Files that nobody needs any more: journals, and what a rename did not get to."""
+    """Leftover files: journals and temporary files that were not renamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What somebody saw who listed and read the runs all the while."""
+    """What a reader saw that listed and read the runs meanwhile."""
 
     looks: int
     most_runs: int
@@ -70,12 +70,12 @@ class Watched:
 def write_together(
     log_dir: Path, *, processes: int, steps: int, sharing: int = 1
 ) -> tuple[list[Wrote], Watched]:
-    """Have `processes` of them begin at one moment and log `steps` each, with a table and spans; say how it went.
+    """Start `processes` processes at once that log `steps` each, with a table and spans; return the results.
 
-    Every one of `sharing` asks for the name that all of those have, the others for one of their own.
+    `sharing` of them use one name, the others their own.
     """
     context = multiprocessing.get_context("forkserver")
-    # The first of them would import, and the rest wait for it: it is logging that is measured.
+    # Import first, so that only logging is measured.
     context.set_forkserver_preload(["toolkit.telemetry.live_run"])
     barrier = context.Barrier(processes)
     patience_s = _patience_s(steps)
@@ -95,14 +95,14 @@ def write_together(
         ended = [worker.exitcode for worker in workers]
         for worker in workers:
             worker.kill()
-        raise RuntimeError(f"not all came to their end within {patience_s:.0f} s: {ended}") from None
+        raise RuntimeError(f"not all finished within {patience_s:.0f} s: {ended}") from None
     for worker in workers:
         worker.join(patience_s)
     return sorted(found, key=lambda wrote: wrote.worker), watcher.end()
 
 
 def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
-    """Count everything in `log_dir` against what its writers say."""
+    """Compare `log_dir` with the reports of its writers."""
     totals = dict.fromkeys(("records", "lost", "foreign", "out_of_order", "rows_missing", "not_finished"), 0)
     for one in wrote:
         folder = Path(one.folder)
@@ -132,7 +132,7 @@ def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
 
 
 def _patience_s(steps: int) -> float:
-    """Return how long all of them together may take on a small machine before they are thought to hang."""
+    """Return how long all may take on a small machine before they count as hung."""
     return 150.0 + 0.06 * steps
 
 
@@ -148,7 +148,7 @@ def journals_for(log_dir: Path) -> list[Path]:
 
 
 def measure(folder: Path, processes: int, steps: int) -> dict[str, Any]:
-    """Return the figures of one such start."""
+    """Return the figures of one such run."""
     log_dir = folder / "logs"
     began = time.monotonic()
     wrote, watched = write_together(log_dir, processes=processes, steps=steps, sharing=2)
@@ -171,12 +171,12 @@ def _work(number: int, log_dir: str, steps: int, one_name: bool, barrier: Any, a
 
     from toolkit.telemetry import TelemetryLogger
 
-    # Should one hang, it says where.
+    # If one hangs, it prints where.
     faulthandler.dump_traceback_later(_patience_s(steps) - 30.0, exit=True)
     barrier.wait(_patience_s(steps))
     began = time.perf_counter()
     name = "all" if one_name else f"worker-{number}"
-    # Sixty-four on two cores end slowly, and nothing is to be given up for that.
+    # Sixty-four processes on two cores end slowly, so the timeout is generous.
     log = TelemetryLogger(name, log_dir=log_dir, log_every=1, close_timeout=_patience_s(steps))
     started = time.perf_counter()
     slowest, spans = 0.0, 0
@@ -185,7 +185,7 @@ def _work(number: int, log_dir: str, steps: int, one_name: bool, barrier: Any, a
             with log.span("validation", worker=number):
                 spans += 1
         before = time.perf_counter()
-        # A loss that always stays the same would be found to be a plateau.
+        # A constant loss would be reported as a plateau.
         log.log_step(step, train_loss=2.0 / (1.0 + step), worker=number, lr=1e-4)
         slowest = max(slowest, time.perf_counter() - before)
     logged = time.perf_counter()
@@ -209,7 +209,7 @@ def _work(number: int, log_dir: str, steps: int, one_name: bool, barrier: Any, a
 
 
 class _Watcher:
-    """A dashboard's store that lists the directory and reads its runs, on a thread of its own."""
+    """A dashboard store that lists the directory and reads its runs on a separate thread."""
 
     def __init__(self, log_dir: Path) -> None:
         from dashboard.data.local_store import LocalStore
@@ -236,7 +236,7 @@ class _Watcher:
         self._looks += 1
         self._most = max(self._most, len(runs.cards))
         self._problems += sum(card.problem is not None for card in runs.cards)
-        # The newest ones, as somebody would who opens them.
+        # The newest ones, as a user would open them.
         for card in runs.cards[:3]:
             health = self._store.refresh(card.key, wait_s=0.1)
             self._problems += health.bad_count + health.lost_records

@@ -1,4 +1,4 @@
-"""How much memory a logger takes, and whether it keeps taking more."""
+"""How much memory a logger takes, and whether that keeps growing."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def build(options: Options) -> Report:
             )
         )
         notes.append(
-            "resident MB on the way: "
+            "resident MB over time: "
             + ", ".join(f"{mb:.1f}" for mb in growth["rss_mb"])
             + f" (every {growth['records'][1] - growth['records'][0]:,} records)"
         )
     return Report(
         name="memory",
-        title="Memory added to the process after import, start and 200 steps (helper processes apart)",
+        title="Memory added to the process after import, start and 200 steps (helper processes separately)",
         columns=["logger", "MB", "in helper processes MB"],
         rows=[
             [
@@ -66,14 +66,14 @@ def build(options: Options) -> Report:
 
 
 def memory_added(folder: Path, name: str) -> dict[str, float]:
-    """Return the MB by which importing, starting and using contender `name` grows the process."""
+    """Return the MB that importing, starting and using contender `name` adds to the process."""
     process = psutil.Process()
     before = process.memory_info().rss
     logger = ALL[name].open(folder)
     for step in range(200):
         logger.log(step)
         time.sleep(0.005)
-    # Samplers and mirrors start on threads of their own.
+    # Samplers and mirrors start on their own threads.
     time.sleep(1.5)
     added = process.memory_info().rss - before
     helpers = sum(child.memory_info().rss for child in process.children(recursive=True))
@@ -82,7 +82,7 @@ def memory_added(folder: Path, name: str) -> dict[str, float]:
 
 
 def memory_over_time(folder: Path, records: int) -> dict[str, list[float]]:
-    """Return the resident MB after each tenth of `records` steps of ours."""
+    """Return the resident MB of our logger after each tenth of `records` steps."""
     from toolkit.telemetry import TelemetryLogger
 
     process = psutil.Process()
@@ -91,7 +91,7 @@ def memory_over_time(folder: Path, records: int) -> dict[str, list[float]]:
         for step in range(1, records + 1):
             log.log_step(step, train_loss=1.0 / step, lr=1e-4, grad_norm=0.5 + step % 7)
             if step % 2000 == 0:
-                # A tight loop outruns any disk; a run that lasts does not.
+                # A tight loop outruns any disk; a real run does not.
                 log.flush()
             if step % (records // 10) == 0:
                 found["records"].append(step)

@@ -1,4 +1,4 @@
-"""Which steps of each logger can be read back from its folder, by its own reader where it has one."""
+"""Which steps of each logger can be read back, with its own reader if it has one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEP_METRIC = "train_loss"
 
 
 def steps_on_disk(name: str, logs: Path) -> set[int]:
-    """Return the steps that contender `name` left in `logs`."""
+    """Return the steps of contender `name` in `logs`."""
     return _READERS[name](logs)
 
 
@@ -31,7 +31,7 @@ def _steps_of_lines(path: Path) -> set[int]:
 def _our_steps(logs: Path) -> set[int]:
     import orjson
 
-    # What a person runs after a crash, and what the next session or reader does by itself.
+    # What a user runs after a crash, and what the next session does automatically.
     telemetry = shutil.which("telemetry", path=str(Path(sys.executable).parent)) or "telemetry"
     subprocess.run([telemetry, "repair", str(logs / "bench")], check=True, stdout=subprocess.DEVNULL)
     records = map(orjson.loads, (logs / "bench" / "metrics.jsonl").read_bytes().splitlines())
@@ -49,7 +49,7 @@ def _trackio_steps(logs: Path) -> set[int]:
 def _wandb_steps(logs: Path) -> set[int]:
     import orjson
 
-    # Generated code, which a type checker cannot see into.
+    # Generated code, opaque to the type checker.
     protobuf: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     steps: set[int] = set()
     for path in logs.rglob("*.wandb"):
@@ -64,7 +64,7 @@ def _wandb_steps(logs: Path) -> set[int]:
 
 
 def _wandb_entries(data: bytes) -> Iterator[bytes]:
-    """Yield the complete entries of a .wandb file: LevelDB's log format behind a header of seven bytes."""
+    """Yield the complete entries of a .wandb file: LevelDB's log format after a header of seven bytes."""
     block, header, whole, last = 32768, 7, 1, 4
     position, parts = 7, b""
     while position + header <= len(data):

@@ -1,4 +1,4 @@
-"""What one log call after each 5 to 6 ms of work costs a step, caches cold and the GIL in use."""
+"""The cost of one log call after each 5 to 6 ms of work, with cold caches and the GIL in use."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.contenders import ALL, BARE, NOTHING, OURS, PEERS, Logger
 from benchmarks.report import Claim, Report, interval_of_median, median_and_quartiles
 
 _STEP_S = 0.0055
-# The first steps after a change still carry the background work of the block before.
+# The first steps of a block still include background work of the one before.
 _SETTLING = 10
-# Past this, "no difference to be seen" would only say how busy the machine was.
+# Beyond this, "no difference" would only mean that the machine was busy.
 _WIDEST_MARGIN = 0.01
 _KINDS = {"big": "matrix products", "small": "many small operations"}
 
 
 def build(options: Options) -> Report:
-    """Measure the slowdown of a step for every contender, in blocks with and without the call that take turns."""
+    """Measure the slowdown of a step for every contender, in alternating blocks with and without the call."""
     turns, steps, rounds = (4, 30, 1) if options.quick else (30, 40, 2)
     contenders, notes = options.choose((NOTHING, BARE, OURS, *PEERS))
     found: dict[str, dict[str, list[dict[str, list[float]]]]] = {
@@ -70,7 +70,7 @@ def build(options: Options) -> Report:
 def time_turns(
     folder: Path, name: str, beside: str | None, kind: str, turns: int, steps: int
 ) -> dict[str, list[float]]:
-    """Return the slowdown in each turn, that beyond contender `beside` if one is named, and the seconds a call took."""
+    """Return the slowdown in each turn, the excess over contender `beside` if given, and the seconds per call."""
     work = _work_of(kind)
     loggers: dict[str, Logger | None] = {"none": None}
     for role, contender in (("own", name), ("beside", beside)):
@@ -99,11 +99,11 @@ def time_turns(
     found: dict[str, list[float]] = {"slowdowns": [], "beyond": []}
     order = list(loggers)
     for turn in range(turns + 1):
-        # Whoever goes later meets a warmer machine, so each has every place.
+        # Later positions meet a warmer machine, so the order rotates.
         order = order[1:] + order[:1]
         took = {role: block(role) for role in order}
         if turn == 0:
-            # The first blocks are where memory is first touched.
+            # The first blocks touch memory for the first time.
             continue
         found["slowdowns"].append(took["own"] / took["none"] - 1)
         if "beside" in took:
@@ -172,7 +172,7 @@ def _claims(figures: dict[str, dict[str, dict[str, float]]]) -> list[Claim]:
     claims = []
     for kind, what in _KINDS.items():
         ours = figures[OURS.name][kind]
-        # Two medians are never equal: what counts is whether the difference can be told from none.
+        # Two medians are never equal: the question is whether the difference exceeds the noise.
         margin = (ours["beyond_bare_high"] - ours["beyond_bare_low"]) / 2
         claims.append(
             Claim(

@@ -1,4 +1,4 @@
-"""What a benchmark prints, and the JSON it leaves behind."""
+"""A benchmark's printed report and its JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 LATEST = RESULTS / "latest.json"
-"""The last full run of each benchmark: what the documents quote."""
+"""The last full run of each benchmark, which the documents quote."""
 
 _PACKAGES = ("orjson", "torch", "trackio", "wandb", "tensorboard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One figure that the project sets itself, and what came out this time."""
+    """A target of the project and its measured value."""
 
     text: str
     measured: float
@@ -31,11 +31,11 @@ class Claim:
     unit: str
     at_least: bool = False
     too_noisy: bool = False
-    """The machine was too busy to tell: neither held nor missed."""
+    """The machine was too busy to decide."""
 
     @property
     def verdict(self) -> str:
-        """Whether the figure was reached: held, missed or undecided."""
+        """Whether the target was reached: held, missed or undecided."""
         if self.too_noisy:
             return "undecided"
         reached = self.measured >= self.limit if self.at_least else self.measured <= self.limit
@@ -48,7 +48,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one benchmark found: rows as printed, and the claims they bear on."""
+    """The result of a benchmark: printed rows and their claims."""
 
     name: str
     title: str
@@ -69,9 +69,9 @@ class Report:
         sys.stdout.flush()
 
     def save(self, *, quotable: bool) -> None:
-        """Write the figures to `benchmarks/results/<name>.json`, and those fit to quote into `latest.json` as well.
+        """Write the figures to `benchmarks/results/<name>.json`, and quotable ones to `latest.json` as well.
 
-        What was not measured leaves the last figures in their place.
+        If nothing was measured, the previous figures stay.
         """
         if not self.rows:
             return
@@ -83,7 +83,7 @@ class Report:
             _write(LATEST, {**latest, self.name: found})
 
     def as_json(self) -> dict[str, Any]:
-        """Return what is worth keeping of the report."""
+        """Return the report for saving."""
         return {
             "title": self.title,
             "columns": list(self.columns),
@@ -95,7 +95,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """Return what a reader needs to judge the figures, and nothing that names the machine."""
+    """Describe the machine for readers of the figures, without identifying it."""
     return {
         "cpu": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -106,13 +106,13 @@ def machine() -> dict[str, Any]:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Return the value below which `share` of `values` lie."""
+    """Return the value that `share` of `values` are below."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def median_and_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the middle of `values` and the two quarters around it."""
+    """Return the median of `values` and the two quartiles."""
     if len(values) < 2:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -120,7 +120,7 @@ def median_and_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def interval_of_median(values: Sequence[float], resamples: int = 2000) -> tuple[float, float]:
-    """Return the two ends between which the median lies with 95 % confidence, by resampling."""
+    """Return the 95 % confidence interval of the median, by resampling."""
     draw = random.Random(0)
     medians = [statistics.median(draw.choices(values, k=len(values))) for _ in range(resamples)]
     return percentile(medians, 0.025), percentile(medians, 0.975)

@@ -1,4 +1,4 @@
-"""A web server in a process of its own, from its start until it is no longer needed."""
+"""A web server in its own process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OTHERS_SETTINGS = ("STREAMLIT_", "TELEMETRY_", "XDG_", "TRACKIO_", "GRADIO_", "
 
 
 class Served:
-    """A started server: where it answers, how long it took to get there, and what it uses."""
+    """A started server: its address, start-up time and resource use."""
 
     def __init__(
         self, command: Sequence[str], folder: Path, *, says: str, environ: Mapping[str, str] | None = None
     ) -> None:
-        """Start `command` with `folder` as its home; `says` is what it prints around its address once it is ready."""
+        """Start `command` with `folder` as its home; `says` matches the line with its address."""
         folder.mkdir(parents=True, exist_ok=True)
         self._printed = folder / "printed.txt"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS_SETTINGS)}
@@ -54,7 +54,7 @@ class Served:
                 return found[1]
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._end()
-                raise RuntimeError(f"the server did not come up: {said[-2000:]}")
+                raise RuntimeError(f"the server did not start: {said[-2000:]}")
             time.sleep(0.01)
 
     @property
@@ -64,12 +64,12 @@ class Served:
 
     @property
     def rss_mb(self) -> float:
-        """Memory that the process holds now."""
+        """Resident memory of the process."""
         return float(self._usage.memory_info().rss) / 1e6
 
     @property
     def cpu_s(self) -> float:
-        """Processor time that all its threads have used so far."""
+        """Processor time of all its threads so far."""
         times = self._usage.cpu_times()
         return float(times.user + times.system)
 
@@ -92,9 +92,9 @@ class Served:
 
 
 def dashboard(log_dir: Path, home: Path, *, times: Path | None = None) -> Served:
-    """Start the dashboard as people do; the columns it keeps lie under `home`.
+    """Start the dashboard as users do, with its cache under `home`.
 
-    With `times`, what computing each page takes goes into that file.
+    `times` is a file for the computing time of each page.
     """
     program = ["-m", "benchmarks.timed_dashboard"] if times else [str(ROOT / "run_dashboard.py")]
     return Served(
@@ -106,5 +106,5 @@ def dashboard(log_dir: Path, home: Path, *, times: Path | None = None) -> Served
 
 
 def empty_page(home: Path) -> Served:
-    """Start a page with one title in it, behind the very server and options that the dashboard has."""
+    """Start a page with only a title, on the dashboard's server and options."""
     return Served([sys.executable, "-m", "benchmarks.empty_page"], home, says=r"Empty page: (http://\S+)")

@@ -1,4 +1,4 @@
-"""What a span costs the thread that trains, ours and OneLogger's, in a tight loop."""
+"""The cost of a span on the training thread, ours and OneLogger's, in a tight loop."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ONE_LOGGER_EXPORTED: Final = "one_logger_exported"
 
 _TITLES: Final = {
     OURS_OFF: "ours, switched off",
-    OURS_ADDED_UP: "ours, added up on the step record (`forward`)",
-    OURS_KEPT: "ours, a record of its own",
+    OURS_ADDED_UP: "ours, summed on the step record (`forward`)",
+    OURS_KEPT: "ours, with its own record",
     OURS_ITERATION: "ours, `training_iteration` of the vocabulary",
     PROFILE_BLOCK: "ours, `profile_block` that does not log",
     PROFILE_LOGGED: "ours, `profile_block` that logs",
@@ -43,7 +43,7 @@ _LIMITS_US: Final = {OURS_OFF: 2.0, OURS_ADDED_UP: 2.0, OURS_KEPT: 10.0, PROFILE
 
 
 def build(options: Options) -> Report:
-    """Measure each in a process of its own, in turns."""
+    """Measure each in its own process, in turns."""
     blocks, calls, rounds = (5, 300, 1) if options.quick else (20, 1000, 3)
     has_one_logger = importlib.util.find_spec("nv_one_logger") is not None
     names = [name for name in _TITLES if has_one_logger or not name.startswith("one_logger")]
@@ -85,7 +85,7 @@ def build(options: Options) -> Report:
         )
     return Report(
         name="span_cost",
-        title="One span around nothing in a tight loop, time on the caller's thread",
+        title="One empty span in a tight loop, time on the caller's thread",
         columns=["span", "p50 µs", "p99 µs", "x our iteration"],
         rows=rows,
         figures=figures,
@@ -95,12 +95,12 @@ def build(options: Options) -> Report:
 
 
 _IN_ONE: Final = 10
-"""Spans between two looks at the clock: one look costs as much as the cheapest of them."""
+"""Spans between two clock readings: a reading costs as much as the cheapest span."""
 
 
 def time_spans(folder: Path, name: str, blocks: int, calls: int) -> list[float]:
-    """Return the microseconds a span, measured ten at a time."""
-    # OneLogger leaves files in the folder it is started from.
+    """Return the microseconds per span, measured ten at a time."""
+    # OneLogger writes files into the working directory.
     os.chdir(folder)
     with _MAKERS[name](folder) as make:
         took = []
@@ -112,7 +112,7 @@ def time_spans(folder: Path, name: str, blocks: int, calls: int) -> list[float]:
                     with make():
                         pass
                 took.append((clock() - before) / 1e3 / _IN_ONE)
-            # As between the steps of a training: what runs in the background gets its turn.
+            # As between training steps: let background threads run.
             time.sleep(0.01)
     return took
 

@@ -1,4 +1,4 @@
-"""The dashboard as people start it, with one line in a file for each time that a page or a part of it is computed."""
+"""The dashboard, plus one line in a file each time a page or a part of it is computed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import time
 from typing import Any
 
 TIMES_VARIABLE = "BENCH_TIMES"
-"""Where the lines go: wall and processor milliseconds of the thread that computed."""
+"""Output file: wall and processor milliseconds of the computing thread."""
 
 
 def main() -> int:
-    """Serve with the arguments of run_dashboard.py, and note what computing takes."""
+    """Serve with the arguments of run_dashboard.py, and record the computing times."""
     from streamlit.runtime.scriptrunner.script_runner import ScriptRunner
 
     from dashboard import launcher
 
-    # Opened by its full name: the launcher leaves the current folder.
+    # Opened by its absolute path: the launcher changes the current folder.
     times = os.open(os.environ[TIMES_VARIABLE], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-    # Streamlit has no public hook around a run. From outside, only its answers can be timed, by a busy browser.
+    # Streamlit has no public hook around a script run. From outside only its responses can be timed.
     runner: Any = ScriptRunner
     run_script = runner._run_script  # noqa: SLF001
 

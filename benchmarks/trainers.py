@@ -1,4 +1,4 @@
-"""How much slower a small run of a trainer gets with a logger in it: ours, W&B offline and TensorBoard."""
+"""How much a logger slows down a small training run: ours, W&B offline and TensorBoard."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ WANDB: Final = "wandb"
 TENSORBOARD: Final = "tensorboard"
 
 _TITLES: Final = {
-    NOTHING: "nothing (the noise itself)",
-    OURS: "ours, as it comes",
+    NOTHING: "nothing (the noise)",
+    OURS: "ours, with defaults",
     OURS_OFF: "ours, `enabled: false`",
     WANDB: "W&B offline",
     TENSORBOARD: "TensorBoard",
 }
 _NEEDS: Final = {WANDB: "wandb", TENSORBOARD: "tensorboard"}
 
-# The first steps still make what the later ones use, and carry the start of the logger.
+# The first steps include warm-up and the logger's start.
 _SETTLING: Final = 15
 _LOG_EVERY: Final = 10
-# Past this, "no difference to be seen" would only say how busy the machine was.
+# Beyond this, "no difference" would only mean that the machine was busy.
 _WIDEST_MARGIN: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A trainer that may take part, and a function that trains once and returns when each step ended."""
+    """A trainer, with a function that trains once and returns when each step ended."""
 
     title: str
     package: str
@@ -47,7 +47,7 @@ class Framework:
 
 
 def build(options: Options) -> Report:
-    """Measure each logger in a process of its own, where runs with and without it take turns."""
+    """Measure each logger in its own process, alternating runs with and without it."""
     turns, steps = (2, 40) if options.quick else (8, 50)
     asked = [name for name in _TITLES if not options.only or name.removesuffix("_off") in options.only]
     absent = {name for name, package in _NEEDS.items() if importlib.util.find_spec(package) is None}
@@ -68,8 +68,8 @@ def build(options: Options) -> Report:
                 figures[key][name] = _summary(measure_in_child(time_turns, key, name, turns, steps))
     return Report(
         name="trainers",
-        title="A small training run with a logger in it, against the same run without",
-        columns=["trainer", "logger", "ms a step without", "with", "slowdown", "quartiles"],
+        title="A small training run with and without a logger",
+        columns=["trainer", "logger", "ms per step without", "with", "slowdown", "quartiles"],
         rows=[
             [
                 FRAMEWORKS[key].title,
@@ -89,25 +89,25 @@ def build(options: Options) -> Report:
 
 
 def time_turns(folder: Path, framework: str, name: str, turns: int, steps: int) -> dict[str, list[float]]:
-    """Return the seconds a step in runs without the logger and in runs with it, one of each a turn."""
-    # Loggers leave files in the folder that they are started from, and none may ask for a network.
+    """Return the seconds per step in runs without the logger and with it, alternating."""
+    # Loggers write files into the working directory, and none may use the network.
     os.chdir(folder)
     os.environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     import torch
 
-    # Models this small gain nothing from a second thread, whose waiting would be measured instead.
+    # Models this small gain nothing from a second thread; its waiting would be measured instead.
     torch.set_num_threads(1)
     train = FRAMEWORKS[framework].train
     took: dict[str, list[float]] = {"without": [], "with": []}
     for turn in range(turns + 1):
-        # Whoever goes second meets a warmer machine, so each has either place.
+        # The second meets a warmer machine, so the order alternates.
         roles = ("without", "with") if turn % 2 else ("with", "without")
         for role in roles:
             into = folder / f"{turn}-{role}"
             into.mkdir()
             ends = train(into, name if role == "with" else NOTHING, steps + _SETTLING)
             if turn:
-                # The first turn is where code is first loaded and memory first touched.
+                # The first turn loads code and touches memory for the first time.
                 took[role].append((ends[-1] - ends[_SETTLING - 1]) / (len(ends) - _SETTLING))
     return took
 
@@ -162,7 +162,7 @@ def _train_with_transformers(folder: Path, name: str, steps: int) -> list[float]
         train_dataset=[{"input_ids": row, "labels": row} for row in rows],
         callbacks=callbacks,
     )
-    # A terminal that is slow to print is no part of this.
+    # Exclude the time of a slow terminal.
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     _end_wandb(name)
@@ -176,7 +176,7 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[float]:
     import lightning
     import torch
 
-    # What Lightning advises a real training to do is no concern of this one.
+    # Lightning's advice for real trainings does not apply here.
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     ends: list[float] = []
@@ -236,7 +236,7 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[float]:
 
 
 def _end_wandb(name: str) -> None:
-    """End the run of W&B, which otherwise goes on beside the next one."""
+    """End the W&B run, which would otherwise continue during the next one."""
     if name == WANDB:
         import wandb
 
@@ -269,7 +269,7 @@ def _claims(title: str, found: dict[str, dict[str, float]]) -> list[Claim]:
     claims = []
     if OURS_OFF in found:
         off = found[OURS_OFF]
-        # Two medians are never equal: what counts is whether the difference can be told from none.
+        # Two medians are never equal: the question is whether the difference exceeds the noise.
         margin = (off["slowdown_high"] - off["slowdown_low"]) / 2
         claims.append(
             Claim(

@@ -1,4 +1,4 @@
-"""What becomes of a training and of its records while the disk hangs, and while it is full."""
+"""A training and its records while the disk hangs, and while it is full."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _FAULTS: dict[str, list[dict[str, str]]] = {
 _STEP_S = 0.005
 _UNTIL_END_S = 60.0
 
-# What the process that logs tells the one that watches: the last step, the longest call, then a byte a step.
+# Shared from the logging process to the watching one: the last step, the longest call, then one byte per step.
 _HEAD = struct.Struct("<qd")
 _PLACES = 100_000
 _RETURNED, _RAISED = 1, 2
 
 
 def build(options: Options) -> Report:
-    """Log a step each 5 ms; for some seconds of it the disk does not answer, or has no room."""
+    """Log a step every 5 ms; for some seconds the disk hangs or is full."""
     why_not = _why_not()
     seconds = 2.0 if options.quick else 10.0
     contenders, notes = options.choose((BARE, OURS, *PEERS))
@@ -53,7 +53,7 @@ def build(options: Options) -> Report:
     ]
     return Report(
         name="under_fault",
-        title=f"A step each 5 ms, {seconds:g} s of them on a disk that hangs or is full",
+        title=f"A step every 5 ms, {seconds:g} s of them on a hung or full disk",
         columns=["disk", "logger", "steps meanwhile", "longest call ms", "calls that raised", "lost", "end"],
         rows=rows,
         figures=figures,
@@ -68,7 +68,7 @@ def build(options: Options) -> Report:
 
 
 def through(folder: Path, fault: str, name: str, seconds: float) -> dict[str, Any]:
-    """Return how contender `name` and its training came through `seconds` of `fault`."""
+    """Return the results of contender `name` for `seconds` of `fault`."""
     noted = folder / "noted"
     noted.write_bytes(bytes(_HEAD.size + _PLACES))
     stop = folder / "stop"
@@ -92,12 +92,12 @@ def through(folder: Path, fault: str, name: str, seconds: float) -> dict[str, An
             end = "none"
             child.kill()
             child.wait()
-        # A helper process that outlives it may still be writing what it was handed.
+        # A helper process that outlives it may still be writing.
         time.sleep(2.0)
         data = noted.read_bytes()
         longest = _HEAD.unpack_from(data)[1]
         calls = data[_HEAD.size :]
-        returned = {step for step, told in enumerate(calls) if told == _RETURNED}
+        returned = {step for step, outcome in enumerate(calls) if outcome == _RETURNED}
         try:
             lost = len(returned - steps_on_disk(name, shown))
         except Exception as error:  # noqa: BLE001 - whatever a reader says of a file that a fault broke
@@ -113,8 +113,8 @@ def through(folder: Path, fault: str, name: str, seconds: float) -> dict[str, An
     }
 
 
-def log_until_told(name: str, logs: Path, noted: Path, stop: Path) -> None:
-    """Log a step each 5 ms until `stop` is there, and note how each call went."""
+def log_until_stopped(name: str, logs: Path, noted: Path, stop: Path) -> None:
+    """Log a step every 5 ms until `stop` exists, and record each call."""
     with open(noted, "r+b") as file, mmap.mmap(file.fileno(), 0) as notes:
         logger = ALL[name].open(logs)
         longest = 0.0
@@ -124,11 +124,11 @@ def log_until_told(name: str, logs: Path, noted: Path, stop: Path) -> None:
             began = time.perf_counter()
             try:
                 logger.log(step)
-                told = _RETURNED
+                outcome = _RETURNED
             except Exception:  # noqa: BLE001 - whatever it is, it would have ended a training
-                told = _RAISED
+                outcome = _RAISED
             longest = max(longest, time.perf_counter() - began)
-            notes[_HEAD.size + step] = told
+            notes[_HEAD.size + step] = outcome
             notes[: _HEAD.size] = _HEAD.pack(step, longest)
             time.sleep(_STEP_S)
         logger.close()
@@ -195,6 +195,6 @@ def _claims(fault: str, ours: dict[str, Any]) -> list[Claim]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["victim"]:
-        log_until_told(sys.argv[2], *map(Path, sys.argv[3:6]))
+        log_until_stopped(sys.argv[2], *map(Path, sys.argv[3:6]))
         sys.exit(0)
     run_alone(build)

@@ -1,9 +1,9 @@
-"""Which share of the W&B calls in a folder of scripts our W&B door answers.
+"""Count which share of the W&B calls in a folder of scripts our W&B module supports.
 
     python -m benchmarks.wandb_calls FOLDER
 
-A call counts where it is written: `wandb.log(…)` in three places is three calls. It is answered where its name leads to
-something of ours that does what the call is for, and not where it warns that it does nothing. Nothing is run.
+Calls are counted in the source: `wandb.log(…)` in three places is three calls. A call is supported if its name leads to
+a working implementation, not to one that only warns. Nothing is run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toolkit.telemetry.compat.wandb_summary import Summary
 _RUN: Final = "Run"
 _MADE_BY: Final = {"wandb.init": _RUN, "Run.use_artifact": "Artifact", "Run.log_artifact": "Artifact"}
 _FOLLOWED: Final = frozenset({"Api", "Artifact", "Table"})
-"""What a call gives back, where methods of that are called later; these classes give back their own."""
+"""The class that a call returns, if its methods are called later; classes return themselves."""
 _PART_OF: Final = {"Run.config": "Config", "Run.summary": "Summary", "Artifact.metadata": "dict"}
 _CLASSES: Final[dict[str, type]] = {"Summary": Summary, "dict": dict}
 
@@ -39,11 +39,11 @@ class Found:
 
     @property
     def calls(self) -> int:
-        """How many there are."""
+        """The number of calls."""
         return self.answered.total() + self.left_out.total()
 
     def add(self, other: Found) -> None:
-        """Count those of another script as well."""
+        """Add those of another script."""
         self.answered += other.answered
         self.left_out += other.left_out
 
@@ -52,7 +52,7 @@ def calls_in(source: str) -> Found:
     """Return the W&B calls of one script.
 
     Raises:
-        SyntaxError: it is no Python of this version.
+        SyntaxError: it is not valid for this Python version.
     """
     reader = _Reader()
     reader.visit(ast.parse(source))
@@ -63,12 +63,12 @@ def calls_in(source: str) -> Found:
 
 
 class _Reader(ast.NodeVisitor):
-    """Reads a script for what it calls of W&B's, and of the objects that it got from there."""
+    """Finds the calls of W&B, and of its objects, in a script."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self._names: dict[str, str] = {}
-        """What a name of the script means: `wandb`, `wandb.plot`, or the class of an object."""
+        """What each name in the script refers to: `wandb`, `wandb.plot`, or the class of an object."""
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -110,7 +110,7 @@ class _Reader(ast.NodeVisitor):
             self._names[name] = made
 
     def _made_by(self, value: ast.expr) -> str | None:
-        """Return what the class of a value is, where W&B made it."""
+        """Return the class of a value created by W&B."""
         if not isinstance(value, ast.Call):
             return None
         name = self._name_of(value.func)
@@ -120,7 +120,7 @@ class _Reader(ast.NodeVisitor):
         return last if last in _FOLLOWED else None
 
     def _name_of(self, node: ast.expr) -> str | None:
-        """Return what a call is a call of: `wandb.log`, `Run.log`, `Artifact.add_file`; None where not of W&B's."""
+        """Return what is called: `wandb.log`, `Run.log`, `Artifact.add_file`; None if it is not W&B's."""
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
             made = self._made_by(node.value)
             return None if made is None else f"{made}.{node.attr}"
@@ -151,7 +151,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def _is_answered(name: str) -> bool:
-    """Say whether our door does what a call of this name is for."""
+    """Return whether our module implements this call."""
     if "(" in name:
         return False
     first, *rest = name.split(".")
@@ -160,7 +160,7 @@ def _is_answered(name: str) -> bool:
         found = _CLASSES.get(first) or getattr(wandb, first, None)
     for part in rest:
         if isinstance(found, type) and first != "wandb":
-            # Of an object's methods: those that its class has, and not what it makes up for others.
+            # Only methods that the class defines, not those made up by __getattr__.
             found = next((vars(base)[part] for base in found.__mro__ if part in vars(base)), StandIn())
         else:
             found = getattr(found, part, StandIn())
@@ -172,12 +172,12 @@ def _scripts(folder: Path) -> Iterator[Path]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the share, and which names are left out; 2 where there is no script to read."""
+    """Print the share and the unsupported names; exit 2 if there is no script."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--all", action="store_true", help="list the names that are answered, too")
+    parser.add_argument("--all", action="store_true", help="also list the supported names")
     options = parser.parse_args(argv)
     together = Found()
     scripts = whole = unread = 0
@@ -195,8 +195,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"no script with a W&B call in {options.folder}", file=sys.stderr)
         return 2
     answered = together.answered.total()
-    print(f"{scripts} scripts, {together.calls} calls: {answered} answered ({answered / together.calls:.1%})")
-    print(f"{whole} scripts have every call answered ({whole / scripts:.1%}); {unread} could not be parsed")
+    print(
+        f"{scripts} scripts, {together.calls} calls: {answered} supported ({answered / together.calls:.1%})"
+    )
+    print(f"{whole} scripts have every call supported ({whole / scripts:.1%}); {unread} could not be parsed")
     for title, names in (
         ("left out", together.left_out),
         *([("answered", together.answered)] if options.all else []),
@@ -208,6 +210,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # What is left out is listed; the warnings that its names give would be the same list once more.
+    # Unsupported names are listed, so their warnings would only repeat the list.
     logging.getLogger("toolkit.telemetry").setLevel(logging.ERROR)
     sys.exit(main())

@@ -1,1 +1,1 @@
-"""How often the detectors are right: on labelled curves of other people's runs, and on made runs with a fault."""
+"""Scores of the detectors on labelled real curves and on synthetic runs with an injected fault."""

@@ -1,4 +1,4 @@
-"""Runs the detectors, and others, over a corpus of labelled curves; writes the figures of docs/detectors.md.
+"""Run our detectors and others on a corpus of labelled curves; write the figures of docs/detectors.md.
 
 `make diagnose-eval CORPUS=DIR`.
 """
@@ -24,16 +24,14 @@ from toolkit.diagnostics.finding import INFO
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Evaluate; exit 2 where there is nothing to evaluate on."""
+    """Evaluate; exit 2 if there is no corpus."""
     parser = argparse.ArgumentParser(description="Evaluate the detectors on labelled training curves.")
     parser.add_argument("--corpus", type=Path, default=DEFAULT, help="folder with evaluate.py and the curves")
     parser.add_argument(
-        "--ours", action="store_true", help="measure ours only; others keep their last figures"
+        "--ours", action="store_true", help="measure only ours; others keep their last figures"
     )
     parser.add_argument("--list-errors", action="store_true", help="print each miss and each false alarm")
-    parser.add_argument(
-        "--only-print", action="store_true", help="leave the document and the results as they are"
-    )
+    parser.add_argument("--only-print", action="store_true", help="do not write the document and the results")
     args = parser.parse_args(argv)
     before = json.loads(tables.RESULT.read_text(encoding="utf-8")) if tables.RESULT.exists() else {}
     try:
@@ -46,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for split in splits:
         last = before.get("splits", {}).get(split.name)
         results["splits"][split.name] = _measure(split, evaluator, args, last)
-    say("made runs with a fault put in")
+    say("synthetic runs with an injected fault")
     results["injected"] = injected.measure()
     print(tables.document(results))
     for name, found in results["splits"].items():
@@ -67,11 +65,11 @@ def _measure(
     split: Split, evaluator: Evaluator, args: argparse.Namespace, last: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     say(
-        f"{split.name}: {len(split.labels)} of {len(split.labels) + len(split.left_out)} labelled runs are there"
+        f"{split.name}: {len(split.labels)} of {len(split.labels) + len(split.left_out)} labelled runs are available"
     )
     said: dict[str, list[Prediction]] = {}
     found: dict[str, list[Delay | None]] = {}
-    live = {"same": 0, "told": 0, "on_time": 0}
+    live = {"same": 0, "reported": 0, "on_time": 0}
     records = 0
     for run, about in split.labels.items():
         rows = split.rows(run)
@@ -103,7 +101,7 @@ def _summaries(found: Mapping[str, list[Delay | None]]) -> dict[str, Any]:
     summaries = {
         kind: tables.summary_of_delays(found[kind]) for kind in FAMILIES if kind in found and kind != "spike"
     }
-    # An event is one of them, not two.
+    # Count each event once.
     apart = [waited for kind in found if kind not in ("spike", "divergence") for waited in found[kind]]
     return {**summaries, tables.ALL: tables.summary_of_delays(apart)}
 
@@ -116,12 +114,12 @@ def _add_live(live: dict[str, int], examined: Examined) -> None:
             first.setdefault(telling.finding.id, telling.step)
     for finding in examined.findings:
         if finding.severity != INFO:
-            live["told"] += 1
+            live["reported"] += 1
             live["on_time"] += first.get(finding.id) == finding.noticed_step
 
 
 def _folds(split: Split, evaluator: Evaluator, said: Mapping[str, list[Prediction]]) -> list[dict[str, Any]]:
-    """The figures of each half of the repositories; nothing where no manifest names them."""
+    """Return the figures of each half of the repositories; empty without a manifest."""
     if not split.repositories:
         return []
     events: dict[str, int] = {}
@@ -129,7 +127,7 @@ def _folds(split: Split, evaluator: Evaluator, said: Mapping[str, list[Predictio
         repository = split.repositories[run]
         sure = sum(label["certainty"] == "sure" for label in about["labels"])
         events[repository] = events.get(repository, 0) + sure
-    # Those with the most events first, to either side in turn; a checksum decides between equals.
+    # Most events first, alternating between the halves; a checksum breaks ties.
     order = sorted(events, key=lambda name: (-events[name], zlib.crc32(name.encode())))
     side = {name: (0, 1, 1, 0)[place % 4] for place, name in enumerate(order)}
     halves: list[dict[str, str]] = [{}, {}]

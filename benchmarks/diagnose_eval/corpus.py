@@ -1,4 +1,4 @@
-"""A folder of labelled training curves, and the evaluator that lies beside them."""
+"""A folder of labelled training curves with its evaluator."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ Predictions = Mapping[str, list[Prediction]]
 
 
 class CorpusError(Exception):
-    """There is nothing to evaluate on; the message says what is missing."""
+    """There is no usable corpus; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """One folder with labels and the runs that they are about."""
+    """One folder with labels and their runs."""
 
     name: str
     folder: Path
     labels: Mapping[str, Any] = field(repr=False)
-    """Those of the runs that are there."""
+    """Labels of the available runs."""
     left_out: tuple[str, ...]
-    """Labelled runs whose curve is not there."""
+    """Labelled runs whose curve is missing."""
     repositories: Mapping[str, str] = field(repr=False)
-    """Where each run comes from; empty where no manifest says so."""
+    """The repository of each run; empty without a manifest."""
 
     def rows(self, run: str) -> Rows:
-        """Return the records of `run`, whose bare NaN and Infinity are numbers that are none."""
+        """Return the records of `run`; bare NaN and Infinity are accepted."""
         with open(self.folder / "runs" / f"{run}.jsonl", encoding="utf-8") as lines:
             return [json.loads(line) for line in lines if line.strip()]
 
     def without(self, runs: Collection[str]) -> Split:
-        """Return the same without these runs."""
+        """Return a copy without these runs."""
         labels = {name: about for name, about in self.labels.items() if name not in runs}
         gone = tuple(sorted({*self.left_out, *(name for name in self.labels if name in runs)}))
         return Split(
@@ -62,28 +62,28 @@ class Split:
 
 
 def splits_of(corpus: Path) -> list[Split]:
-    """Return the parts of `corpus` that have labels and curves: folders in it, or it itself.
+    """Return the parts of `corpus` with labels and curves: its folders, or `corpus` itself.
 
     Raises:
-        CorpusError: there is none.
+        CorpusError: there are no labels or curves.
     """
     if not corpus.is_dir():
-        raise CorpusError(f"There is no corpus at {corpus}: no such folder. Say where it is with CORPUS=DIR.")
+        raise CorpusError(f"There is no corpus at {corpus}: no such folder. Set CORPUS=DIR.")
     folders = [corpus, *sorted(path for path in corpus.iterdir() if path.is_dir())]
     labelled = [folder for folder in folders if (folder / "labels.json").is_file()]
     if not labelled:
-        raise CorpusError(f"{corpus} holds no labels.json, and no folder in it does.")
+        raise CorpusError(f"{corpus} holds no labels.json, and neither does any folder in it.")
     splits = [_read(folder) for folder in labelled if (folder / "runs").is_dir()]
     if not splits:
         raise CorpusError(f"The curves are missing: {labelled[0]} has labels.json and no folder runs.")
     splits = [split for split in splits if split.labels]
     if not splits:
-        raise CorpusError(f"The curves are missing: {labelled[0] / 'runs'} holds none that is labelled.")
+        raise CorpusError(f"The curves are missing: {labelled[0] / 'runs'} holds no labelled run.")
     return splits
 
 
 def beside(corpus: Path, name: str) -> Path | None:
-    """Return the file or folder `name` of the corpus, wherever it keeps it; None where it has none."""
+    """Return the file or folder `name` of the corpus, or None."""
     places = (corpus / name, corpus.parent / name, DEFAULT / name)
     return next((place for place in places if place.exists()), None)
 
@@ -100,20 +100,20 @@ def load_module(path: Path, name: str) -> ModuleType:
 
 
 class Evaluator:
-    """The corpus's own `evaluate.py`, used from where it lies."""
+    """The corpus's own `evaluate.py`, used in place."""
 
     def __init__(self, corpus: Path) -> None:
         path = beside(corpus, "evaluate.py")
         if path is None:
             raise CorpusError(f"The evaluator is missing: {corpus} holds no evaluate.py.")
-        # Under its own name, because the corpus's other files import it so.
+        # Under its own name, because other files of the corpus import it.
         self._module = load_module(path, "evaluate")
-        # The steps of a run are asked for once a tool and do not change.
+        # Each tool loads the steps of a run again, and they do not change.
         read = functools.lru_cache(maxsize=None)(self._module.load_steps)
         self._module.load_steps = lambda path: read(os.path.realpath(path))  # type: ignore[attr-defined]
 
     def score(self, split: Split, predictions: Predictions, runs: Collection[str] | None = None) -> Any:
-        """Return what the evaluator says of `predictions` at severity warning and above, on all or on these runs."""
+        """Evaluate `predictions` of severity warning and above, on all or on these runs."""
         with _folder_of(split, split.labels if runs is None else runs) as folder:
             return self._module.evaluate(str(folder), predictions, 1, True)
 
@@ -137,7 +137,7 @@ def _read(folder: Path) -> Split:
 
 @contextmanager
 def _folder_of(split: Split, runs: Collection[str]) -> Iterator[Path]:
-    """A folder with the labels of some runs only, as the evaluator wants it."""
+    """Create a folder with the labels of some runs only, in the evaluator's layout."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         labels = {run: about for run, about in split.labels.items() if run in runs}

@@ -1,4 +1,4 @@
-"""How long after an event can be seen the detectors speak of it."""
+"""Detection delay: from when an event is visible until the detectors report it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from toolkit.diagnostics.robust import median
 
 EVALS_AFTER_THE_BEST = 4
 RISE = 0.1
-"""An overfit label is sure from so many evaluations after the best on, with the middle of them so far above it."""
+"""An overfit is visible after this many evaluations past the best, with their median this far above it."""
 
 ROWS_INSIDE = 20
 SHARE_INSIDE = 0.5
-"""A plateau is a matter of most of a run: so many records of it, and so large a share of those logged so far."""
+"""A plateau is visible after this many records, if they are this share of all records so far."""
 
 _SIGNALS = {"overfit": "val_loss", "val_spike": "val_loss", "exploding_grad": "grad_norm", "nan": None}
 
@@ -29,15 +29,15 @@ class Delay:
     """One event that was found."""
 
     records: int
-    """Records of the metric that shows it, from where it can be seen to where it was told."""
+    """Records of its metric, from when it is visible until it was reported."""
     share: float
-    """The same in steps, as a share of the run's."""
+    """The same in steps, as a share of the run."""
 
 
 def delays(
     labels: Sequence[Mapping[str, Any]], rows: Rows, examined: Examined
 ) -> dict[str, list[Delay | None]]:
-    """Return the delay of each sure event that was found, by kind; None where nothing says from when on it shows."""
+    """Return the delay of each found sure event, by kind; None if it is unknown when it became visible."""
     steps = sorted(row["global_step"] for row in rows)
     span = max(1, steps[-1] - steps[0])
     distinct = sorted(set(steps))
@@ -50,18 +50,18 @@ def delays(
         for family, kinds in FAMILIES.items():
             if label["kind"] not in kinds:
                 continue
-            told = _told_at(label, kinds, early, 0.05 * span, examined)
-            if told is None:
+            reported = _reported_at(label, kinds, early, 0.05 * span, examined)
+            if reported is None:
                 continue
             seen = seen_from(label, rows)
             found.setdefault(family, []).append(
-                None if seen is None else _between(seen, told, label, rows, span)
+                None if seen is None else _between(seen, reported, label, rows, span)
             )
     return found
 
 
 def seen_from(label: Mapping[str, Any], rows: Rows) -> int | None:
-    """Return the step from which on the event can be seen by whoever has only the records up to then."""
+    """Return the step from which the event is visible in the records so far."""
     start = int(label["start_step"])
     if label["kind"] == "overfit":
         return _overfit_seen(start, rows)
@@ -99,10 +99,10 @@ def _plateau_seen(start: int, end: int, rows: Rows) -> int | None:
     return None
 
 
-def _told_at(
+def _reported_at(
     label: Mapping[str, Any], kinds: Sequence[str], early: float, late: float, examined: Examined
 ) -> float | None:
-    """The step at which the event was told, its start where that was told before and still open; None if never."""
+    """Return the step at which the event was reported, its start if already open then; None if never."""
     first, last = label["start_step"] - early, label["end_step"] + late
     states: dict[str, bool] = {}
     for telling in examined.tellings:
@@ -113,11 +113,11 @@ def _told_at(
     return float(label["start_step"]) if any(states.values()) else None
 
 
-def _between(seen: int, told: float, label: Mapping[str, Any], rows: Rows, span: int) -> Delay:
-    if told <= seen:
+def _between(seen: int, reported: float, label: Mapping[str, Any], rows: Rows, span: int) -> Delay:
+    if reported <= seen:
         return Delay(records=0, share=0.0)
     name = _SIGNALS.get(label["kind"], "train_loss")
     records = {row["global_step"] for row in rows if name is None or row.get(name) is not None}
-    if not any(seen < step <= told for step in records):
+    if not any(seen < step <= reported for step in records):
         records = {row["global_step"] for row in rows}
-    return Delay(records=sum(seen < step <= told for step in records), share=(told - seen) / span)
+    return Delay(records=sum(seen < step <= reported for step in records), share=(reported - seen) / span)

@@ -1,4 +1,4 @@
-"""Faults put into made runs, for the kinds of which no real curve is labelled, and made runs without any."""
+"""Synthetic runs with injected faults, for kinds without labelled real curves, and runs without any."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from toolkit.diagnostics.finding import INFO
 
 Record = dict[str, Any]
 Fault = tuple[list[Record], int]
-"""A run with a fault in it, and the step at which that begins."""
+"""A run with a fault, and the step at which it begins."""
 
 Change = Callable[[int, Any], Any]
-"""What takes the place of a value, from its step and itself."""
+"""Returns the replacement for a value, from its step and the value."""
 
 made: Any = importlib.import_module("tests.diagnostics.made_runs")
 """The runs that the detectors' own tests use; tests are not typed."""
@@ -27,7 +27,7 @@ BEGINS = 2000
 
 
 def measure() -> dict[str, Any]:
-    """Return, a kind, how many faults were put in and found; and what was said of the runs without one."""
+    """Return, per kind, how many faults were injected and found, and the findings on runs without one."""
     kinds = {kind: _found(kind, faults) for kind, faults in FAULTS.items()}
     runs = 0
     alarms: dict[str, int] = {}
@@ -55,7 +55,7 @@ def _found(kind: str, faults: Callable[[int], Iterator[Fault]]) -> dict[str, int
 
 
 def _clean() -> Iterator[list[Record]]:
-    """The made runs in which nothing is wrong, with what a detector wants to see in each of them."""
+    """Synthetic runs without a fault, with the metrics that detectors read."""
     for number, (_, records) in enumerate(made.clean_runs()):
         yield _with_everything(number, records)
 
@@ -65,7 +65,7 @@ def _with_everything(seed: int, records: list[Record]) -> list[Record]:
     scale = 2.0**20
 
     def next_scale(_: int) -> float:
-        # Found within the first records; later it doubles now and then, and is halved by the overflow that follows.
+        # Settles within the first records; later it doubles now and then, and the next overflow halves it.
         nonlocal scale
         if scale > 2.0**15 or (scale == 2.0**15 and dice.random() < 0.5):
             scale /= 2.0
@@ -193,4 +193,4 @@ FAULTS: dict[str, Callable[[int], Iterator[Fault]]] = {
     "data_starvation": _waits_for_data,
     "low_gpu_util": _idles,
 }
-"""How each kind is broken into a run: several strengths, places and noises a seed."""
+"""How each kind is injected: several strengths, places and noise levels per seed."""

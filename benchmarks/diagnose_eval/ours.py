@@ -1,4 +1,4 @@
-"""Our detectors on a corpus: what they say, when they say it, and whether live and history agree."""
+"""Our detectors on a corpus: what they report, when, and whether live and history agree."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from toolkit.diagnostics.examiner import Examiner, examine
 from toolkit.diagnostics.finding import INFO, Finding
 
 _AS_LABELLED = {"memory_growth": "mem_leak"}
-"""Kinds that the corpus calls otherwise."""
+"""Kinds that have another name in the corpus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telling:
-    """One word on a finding, at the step of the record that brought it."""
+    """One report of a finding, at the step of the record that caused it."""
 
     step: int
     finding: Finding
 
     @property
     def is_loud(self) -> bool:
-        """Whether it says that something is wrong now, and not only in passing."""
+        """Whether it is an open finding above `info`."""
         return self.finding.severity != INFO and self.finding.is_open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What a run's records gave, one by one."""
+    """The result of examining a run record by record."""
 
     findings: Sequence[Finding]
     tellings: Sequence[Telling]
     agrees: bool
-    """Whether the same records, all at once, gave the same."""
+    """Whether the same records, all at once, gave the same result."""
 
 
 def predictions(rows: Rows) -> list[Prediction]:
-    """Return what the detectors say of a run, in the evaluator's form."""
+    """Return the findings on a run in the evaluator's format."""
     return as_predictions(examine(rows))
 
 
 def as_predictions(findings: Iterable[Finding]) -> list[Prediction]:
-    """Return `findings` in the evaluator's form."""
+    """Return `findings` in the evaluator's format."""
     return [
         {
             "kind": _AS_LABELLED.get(finding.kind, finding.kind),
@@ -56,7 +56,7 @@ def as_predictions(findings: Iterable[Finding]) -> list[Prediction]:
 
 
 def follow(rows: Rows) -> Examined:
-    """Return what the detectors say when the records come one by one, as from a run that is going on."""
+    """Examine the records one by one, as in a live run."""
     examiner = Examiner()
     tellings = []
     step = 0

@@ -1,4 +1,4 @@
-"""Other people's detectors on the same curves, each fed the way its own documentation shows."""
+"""Other detectors on the same curves, each used as its documentation shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tool = Callable[[Rows], list[Prediction]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """One tool that takes a run's records and says what is wrong."""
+    """A tool that examines a run's records."""
 
     name: str
     title: str
@@ -29,7 +29,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One published rule about one kind of event."""
+    """A published rule for one kind of event."""
 
     title: str
     kind: str
@@ -37,7 +37,7 @@ class Rule:
 
 
 def packages() -> tuple[list[Contender], list[str]]:
-    """Return the peers from PyPI that are installed, and a sentence for each that is not."""
+    """Return the installed peers from PyPI, and a note for each that is not."""
     present, absent = [], []
     for package, predict in (
         ("runmedic", _runmedic),
@@ -53,7 +53,7 @@ def packages() -> tuple[list[Contender], list[str]]:
 
 
 def baselines(corpus: Path) -> tuple[list[Contender], list[Rule], list[str]]:
-    """Return the corpus's own baselines and the rules that it has of known tools, or a sentence why there are none."""
+    """Return the corpus's baselines and its rules of known tools, or a note if there are not any."""
     folder = beside(corpus, "baselines")
     if folder is None:
         return [], [], [f"baselines: not measured, {corpus} has none"]
@@ -70,9 +70,19 @@ def baselines(corpus: Path) -> tuple[list[Contender], list[Rule], list[str]]:
 
 
 def _event(
-    kind: str, start: float | None, end: float | None, told: float | None = None, severity: str = "warning"
+    kind: str,
+    start: float | None,
+    end: float | None,
+    reported: float | None = None,
+    severity: str = "warning",
 ) -> Prediction:
-    return {"kind": kind, "start_step": start, "end_step": end, "detected_step": told, "severity": severity}
+    return {
+        "kind": kind,
+        "start_step": start,
+        "end_step": end,
+        "detected_step": reported,
+        "severity": severity,
+    }
 
 
 # ---------------------------------------------------------------- runmedic: the whole run at once
@@ -108,7 +118,7 @@ def _runmedic(rows: Rows) -> list[Prediction]:
         kind = _RUNMEDIC.get(found.check, found.check)
         if found.check == "input_bound":
             kind = "low_gpu_util" if "util" in (found.metric or "") else "data_starvation"
-        # One finding names up to ten steps that spiked: each of them counts as told.
+        # One finding names up to ten steps that spiked: each of them counts as reported.
         listed = [match[1] for line in found.evidence if (match := _LISTED.match(line))]
         if found.check in _SINGLE and listed:
             steps = [float(step) for step in listed[0].removesuffix(" ...").split(", ")]
@@ -125,7 +135,7 @@ _TRAINPULSE = {
     "grad_norm": "grad_norm",
     "lr": "learning_rate",
     "step_time_s": "step_time",
-    # Whatever has "loss" in its name goes into one window with the training loss.
+    # Everything with "loss" in its name shares one window with the training loss.
     "val_loss": "validation",
 }
 
@@ -142,7 +152,7 @@ def _trainpulse(rows: Rows) -> list[Prediction]:
             steps.append(step)
         for theirs, name in _TRAINPULSE.items():
             value = row.get(theirs)
-            # A step time that is not measured yet is logged as NaN by some; that is no fault of the run's.
+            # Some log a step time that is not measured yet as NaN; that is not a fault of the run.
             if value is None or (theirs == "step_time_s" and not math.isfinite(value)):
                 continue
             for alert in monitor.log(name, step, value):
@@ -178,13 +188,13 @@ def _training_doctor(rows: Rows) -> list[Prediction]:
         step = row["global_step"]
         values = {name: row[name] for name in ("lr", "grad_norm", "val_loss") if row.get(name) is not None}
         if row.get("train_loss") is not None:
-            # Some of its detectors ask for one name and some for the other.
+            # Some of its detectors use one name and some the other.
             values["loss"] = values["train_loss"] = row["train_loss"]
             steps.append(step)
         if not values:
             continue
         store.log(step, **values)
-        # Its windows are 50 records and more; asked at each of a long run's, it needs minutes a run.
+        # Its windows have 50 records and more; queried at each record, a long run takes minutes.
         if number >= _DOCTOR_OFTEN and number % _DOCTOR_STRIDE:
             continue
         for detector in detectors:
@@ -195,15 +205,19 @@ def _training_doctor(rows: Rows) -> list[Prediction]:
 
 
 def _diagnosed(diagnosis: Any, step: int, steps: list[int]) -> list[Prediction]:
-    told = diagnosis.detector_name
+    detector = diagnosis.detector_name
     severity = diagnosis.severity.value
-    if told in ("plateau", "lr_too_low"):
+    if detector in ("plateau", "lr_too_low"):
         return [
             _event(
-                "plateau", steps[-min(len(steps), 200 if told == "plateau" else 100)], step, step, severity
+                "plateau",
+                steps[-min(len(steps), 200 if detector == "plateau" else 100)],
+                step,
+                step,
+                severity,
             )
         ]
-    if told == "overfitting":
+    if detector == "overfitting":
         return [_event("overfit", step, step, step, severity)]
     events = []
     for evidence in diagnosis.evidence:
@@ -224,9 +238,9 @@ def _diagnosed(diagnosis: Any, step: int, steps: list[int]) -> list[Prediction]:
 
 
 def _quick_store(base: Any) -> Any:
-    """Its store, with the same answers in less than a walk through the whole run each time."""
+    """Its store, with the same results but without scanning the whole run each time."""
 
-    class QuickStore(base):  # type: ignore[misc]  # its class is not typed
+    class QuickStore(base):  # type: ignore[misc]  # its class is untyped
         def get_last(self, metric: str, n: int = 1) -> Any:
             return self.get(metric)[-n:]
 

@@ -1,4 +1,4 @@
-"""What the evaluator found, as the counts that are kept and compared."""
+"""The evaluator's results as counts to save and compare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAMILIES = {
     "data_starvation": ("data_starvation",),
     "low_gpu_util": ("low_gpu_util",),
 }
-"""Rows of the tables, and the labels that each is about."""
+"""Rows of the tables and the labels of each."""
 
 _COUNTS = {
     "labels": "labels",
@@ -32,7 +32,7 @@ _COUNTS = {
 
 
 def counts_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counts of an evaluation, without ratios: those follow from them."""
+    """Return the counts of an evaluation; ratios are derived from them."""
     kinds = {
         kind: {ours: result["kinds"][kind][theirs] for theirs, ours in _COUNTS.items()}
         for kind in (*FAMILIES, "vanishing_grad", "mem_leak")
@@ -52,22 +52,22 @@ def counts_of(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def precision(counts: Mapping[str, int], of: str = "") -> float | None:
-    """Return the share of alarms that were right; None where there was none. `of` is "runs_" for whole runs."""
+    """Return the share of correct alarms, or None without alarms. `of` is "runs_" for whole runs."""
     found, false = counts[f"{of}found"], counts[f"{of}false"]
     return found / (found + false) if found + false else None
 
 
 def recall(counts: Mapping[str, int], of: str = "") -> float | None:
-    """Return the share of events, or with "runs_" of runs, that were found; None where there is none."""
+    """Return the share of events found, or of runs with "runs_"; None without events."""
     there = counts["runs" if of else "labels"]
     return counts[f"{of}found"] / there if there else None
 
 
 def worse(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each count that is worse than it was."""
+    """Return a sentence for each count that got worse."""
     said = []
     for kind, then in before["kinds"].items():
-        # A kind without labels and without alarms is not counted at all.
+        # A kind without labels and alarms has no counts.
         counts = now["kinds"].get(kind, dict.fromkeys(then, 0))
         for name in ("found", "runs_found"):
             if counts[name] < then[name]:

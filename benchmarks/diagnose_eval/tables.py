@@ -1,4 +1,4 @@
-"""The kept results, as what docs/detectors.md shows."""
+"""Tables of the saved results, for docs/detectors.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOCUMENT = ROOT / "docs" / "detectors.md"
 BEGIN = "<!-- figures: written by make diagnose-eval -->"
 
 ALL = "all"
-"""The row of delays that counts every event once."""
+"""The row of delays over all events."""
 
 _COMPARED = ("nan", INSTABILITY, "overfit", "plateau", "exploding_grad", "val_spike")
 _WITHIN_RECORDS = 5
@@ -23,7 +23,7 @@ _WITHIN_SHARE = 0.02
 
 
 def document(results: Mapping[str, Any]) -> str:
-    """Return everything that stands between the document's marks."""
+    """Return the text between the document's markers."""
     parts: list[str] = []
     for name, split in results["splits"].items():
         parts += _split(name, split)
@@ -33,7 +33,7 @@ def document(results: Mapping[str, Any]) -> str:
 
 
 def claims_of(split: Mapping[str, Any]) -> list[Claim]:
-    """Return the figures that the project sets itself on real curves, and what came out."""
+    """Return the project's targets on real curves, and the results."""
     kinds, clean, unsure = (split["ours"][name] for name in ("kinds", "clean", "unsure"))
     claims = []
     for kind, what, of, least in (
@@ -57,17 +57,17 @@ def claims_of(split: Mapping[str, Any]) -> list[Claim]:
             claims.append(Claim(text=text, measured=measured, limit=least, unit="", at_least=True))
     if clean["runs"]:
         for text, value in (
-            ("false alarms a clean run", clean["alarms"]),
+            ("false alarms per clean run", clean["alarms"]),
             ("share of clean runs with one", clean["hit"]),
         ):
             claims.append(Claim(text=text, measured=value / clean["runs"], limit=0.05, unit=""))
     if unsure["runs"]:
         louder = unsure["alarms"] / unsure["runs"]
-        claims.append(Claim(text="alarms a run without a sure label", measured=louder, limit=0.5, unit=""))
+        claims.append(Claim(text="alarms per run without a sure label", measured=louder, limit=0.5, unit=""))
     delays = split["delays"][ALL]
     if delays["records"] is not None:
         soon = delays["soon"] / (delays["found"] - delays["unmeasured"])
-        text = "share of found events told within 5 records or 2 % of the run, so that the median is"
+        text = "share of found events reported within 5 records or 2 % of the run"
         claims.append(Claim(text=text, measured=soon, limit=0.5, unit="", at_least=True))
     return claims
 
@@ -78,37 +78,37 @@ def _split(name: str, split: Mapping[str, Any]) -> Iterable[str]:
     yield "\n".join(
         [
             (
-                f"{split['runs']} of {split['of']} labelled runs were there, "
-                f"of {split['repositories']} repositories, with {split['records']:,} records."
+                f"{split['runs']} of {split['of']} labelled runs were available, "
+                f"from {split['repositories']} repositories, with {split['records']:,} records."
             ),
-            "Findings of severity warning and above; counts first, because one event is worth several points.",
+            "Findings of severity warning and above; counts first, because a single event changes a ratio a lot.",
         ]
     )
     yield _kinds(ours["kinds"])
     yield _quiet_runs(ours)
-    yield "What the project wants to reach, and whether it does:"
+    yield "Targets:"
     yield "\n".join(_claim(claim) for claim in claims_of(split))
-    yield "### Delay of notice"
+    yield "### Detection delay"
     yield _delays(split["delays"])
     yield (
-        f"Record by record, as a live run gives them, {split['live']['same']} of {split['runs']} runs have the same "
-        f"findings with the same `noticed_step` as all at once; of {split['live']['told']} findings, "
-        f"{split['live']['on_time']} were first told at the very step that they name."
+        f"Record by record, as in a live run, {split['live']['same']} of {split['runs']} runs have the same "
+        f"findings with the same `noticed_step` as all at once; of {split['live']['reported']} findings, "
+        f"{split['live']['on_time']} were first reported at exactly that step."
     )
     if split["folds"]:
-        yield "### How far the figures depend on the runs"
+        yield "### Sensitivity to the choice of runs"
         yield (
-            "The same findings on two halves of the repositories, with about as many events each "
+            "The same findings on two halves of the repositories, with about equal numbers of events "
             "and no repository in both."
         )
         yield _folds(split["folds"])
     if split["tools"]:
-        yield "### Beside others, on the same curves"
+        yield "### Compared with others, on the same curves"
         yield _tools(ours, split["tools"])
     if split["absent"]:
         yield "\n".join(f"- {sentence}" for sentence in split["absent"])
     if split["rules"]:
-        yield "Rules of well-known tools with their own defaults, as the corpus's `baselines` write them down:"
+        yield "Rules of well-known tools with their own defaults, from the corpus's `baselines`:"
         yield _rules(split["rules"])
 
 
@@ -137,16 +137,16 @@ def _quiet_runs(counts: Mapping[str, Any]) -> str:
                 f"on {clean['hit']} runs ({which})."
             ),
             (
-                f"- Runs without a sure label ({unsure['runs']}, the clean ones among them): "
+                f"- Runs without a sure label ({unsure['runs']}, including the clean ones): "
                 f"{unsure['alarms']} alarms on {unsure['hit']} runs, "
-                f"{unsure['alarms'] / max(1, unsure['runs']):.2f} a run."
+                f"{unsure['alarms'] / max(1, unsure['runs']):.2f} per run."
             ),
         ]
     )
 
 
 def _delays(delays: Mapping[str, Any]) -> str:
-    titles = {INSTABILITY: f"**{INSTABILITY}**", "divergence": "`divergence`, called so", ALL: "**all**"}
+    titles = {INSTABILITY: f"**{INSTABILITY}**", "divergence": "`divergence`, named as such", ALL: "**all**"}
     header = [
         "kind",
         "found",
@@ -176,7 +176,7 @@ def _delay(of: Mapping[str, Any]) -> list[str]:
 
 
 def summary_of_delays(found: Sequence[Any]) -> dict[str, Any]:
-    """Return what is kept of the delays of one kind."""
+    """Summarise the delays of one kind."""
     measured = [delay for delay in found if delay is not None]
     return {
         "found": len(found),
@@ -204,7 +204,7 @@ def _folds(folds: Sequence[Mapping[str, Any]]) -> str:
 
 def _tools(ours: Mapping[str, Any], tools: Mapping[str, Any]) -> str:
     header = ["found of events, false", *(f"`{kind}`" for kind in _COMPARED)]
-    header += ["alarms a clean run", "clean runs hit", "alarms a run without a sure label"]
+    header += ["alarms per clean run", "clean runs hit", "alarms per run without a sure label"]
     rows = []
     for title, counts in (("**ours**", ours), *((tool["title"], tool) for tool in tools.values())):
         clean, unsure = counts["clean"], counts["unsure"]
@@ -221,7 +221,7 @@ def _tools(ours: Mapping[str, Any], tools: Mapping[str, Any]) -> str:
 
 
 def _rules(rules: Sequence[Mapping[str, Any]]) -> str:
-    header = ["rule", "kind", "found of events, false", "precision", "recall", "alarms a clean run"]
+    header = ["rule", "kind", "found of events, false", "precision", "recall", "alarms per clean run"]
     rows = [
         [
             rule["title"],
@@ -237,11 +237,11 @@ def _rules(rules: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _injected(injected: Mapping[str, Any]) -> Iterable[str]:
-    yield "### On made runs with a fault put in"
+    yield "### On synthetic runs with an injected fault"
     yield "\n".join(
         [
-            "Kinds with no labelled real curve, or only one: several strengths, places and noises, ten seeds each.",
-            f"False alarms are those on {injected['clean_runs']} made runs in which nothing is wrong.",
+            "Kinds with at most one labelled real curve: several strengths, places and noise levels, ten seeds each.",
+            f"False alarms are those on {injected['clean_runs']} synthetic runs without a fault.",
         ]
     )
     alarms = injected["false_alarms"]
@@ -254,7 +254,7 @@ def _injected(injected: Mapping[str, Any]) -> Iterable[str]:
         for kind, number in sorted(alarms.items())
         if kind not in injected["kinds"]
     ]
-    yield table(["kind", "put in", "found", "false alarms"], rows)
+    yield table(["kind", "injected", "found", "false alarms"], rows)
 
 
 def _cell(kinds: Mapping[str, Any], kind: str) -> str:
@@ -269,7 +269,7 @@ def _ratio(value: float | None) -> str:
 def _claim(claim: Claim) -> str:
     wanted = f"{'at least' if claim.at_least else 'at most'} {claim.limit:g}"
     verdict = "held" if claim.verdict == "held" else "**missed**"
-    # Three digits: 22 of 26 would read as 0.85, which is the limit that it misses.
+    # Three digits: 22 of 26 would be shown as 0.85, the limit that it misses.
     return f"- {claim.text}: {claim.measured:.3g} ({wanted}: {verdict})"
 
 

@@ -126,10 +126,10 @@ def test_an_evaluation_writes_the_results_and_the_document(corpus, written, caps
     split = json.loads(result.read_text())["splits"]["open"]
     assert (split["runs"], split["of"], split["left_out"]) == (2, 3, ["gone"])
     assert split["ours"]["kinds"]["nan"]["found"] == 2
-    assert split["live"] == {"same": 2, "told": 2, "on_time": 2}
+    assert split["live"] == {"same": 2, "reported": 2, "on_time": 2}
     assert split["delays"]["nan"]["records"] == 1
     text = document.read_text()
-    assert "2 of 3 labelled runs were there" in text
+    assert "2 of 3 labelled runs were available" in text
     assert "last year" not in text
     assert text.endswith("The rest.\n")
     assert "x: not measured, it is not installed" in text
@@ -152,7 +152,7 @@ def test_a_folder_of_labels_and_runs_is_a_corpus_too(corpus, written):
         ),
         (
             lambda corpus: [path.unlink() for path in (corpus / "open" / "runs").iterdir()],
-            "holds none that is labelled",
+            "holds no labelled run",
         ),
     ],
 )
