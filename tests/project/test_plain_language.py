@@ -1,0 +1,101 @@
+"""Words that hide what an engineer would search for stay out of the code and the documents."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.project.markdown import ROOT
+
+COVERED = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "pyproject.toml",
+    "dashboard_requirements.txt",
+    "benchmarks",
+    "config",
+    "docs",
+    "requirements",
+)
+"""Files, and folders with everything below them. docs/architecture.md is rewritten as a whole."""
+
+LEFT_OUT = {"docs/architecture.md"}
+
+SUFFIXES = {"", ".js", ".md", ".py", ".toml", ".txt", ".yaml"}
+
+WORDS = {
+    "told": "reported, separate, asked",
+    "tells of": "reports, describes",
+    "tell of": "report, describe",
+    "stands": "is, is shown, means",
+    "anew": "again, from scratch",
+    "is none": "does not exist, is invalid",
+    "are none": "do not exist, are invalid",
+    "nobody": "no one, no user, or say what does not happen",
+    "somebody": "someone, the user, or say who",
+    "goes on with": "resumes, continues",
+    "gone on with": "resumed, continued",
+}
+"""Each word, and what to write instead."""
+
+# An underscore parts words too, so names count; `is None` of Python does not, because of its capital letter.
+FOUND = re.compile(rf"(?<![A-Za-z])({'|'.join(word.replace(' ', '[ _]') for word in WORDS)})(?![A-Za-z])")
+
+# Not counted: names of tests in the documents, a key of the message format, and the natural "there is none".
+EXEMPT = re.compile(r"^- `tests/.*$|\btest_\w+|\btells_of\b|\b[Tt]here (?:is|are) none\b", re.MULTILINE)
+
+NATURAL: set[tuple[str, str]] = set()
+"""Natural uses: the file, and a part of the line that has the word."""
+
+
+def files():
+    for name in COVERED:
+        path = ROOT / name
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            name = file.relative_to(ROOT).as_posix()
+            if file.is_file() and file.suffix in SUFFIXES and name not in LEFT_OUT:
+                yield name, file.read_text(encoding="utf-8")
+
+
+def uses(text):
+    return [
+        (number, match.group(), line.strip())
+        for number, line in enumerate(EXEMPT.sub("", text).split("\n"), start=1)
+        for match in FOUND.finditer(line)
+    ]
+
+
+def test_every_word_is_one_that_an_engineer_would_search_for():
+    unwanted = [
+        f"{name}:{number}: {word!r} (better: {WORDS[word.replace('_', ' ')]}): {line}"
+        for name, text in files()
+        for number, word, line in uses(text)
+        if not any(name == file and part in line for file, part in NATURAL)
+    ]
+
+    assert unwanted == []
+
+
+def test_the_list_of_natural_uses_names_no_line_that_is_gone():
+    texts = dict(files())
+
+    assert [(file, part) for file, part in NATURAL if part not in texts.get(file, "")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("it stands on the page", ["stands"]),
+        ("def told_before(self):", ["told"]),
+        ("a number that is none", ["is none"]),
+        ("the first step if there is none", []),
+        ("if value is None:", []),
+        ("the run understands it, and told.py is a file", ["told"]),
+        ("- `tests/a.py::test_nobody_is_told`: 3 cases", []),
+        ("a run that is gone on with", ["gone on with"]),
+    ],
+)
+def test_what_counts_as_a_use(text, words):
+    assert [word for _, word, _ in uses(text)] == words
