@@ -17,6 +17,8 @@ DOCUMENTS = [
 
 _BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(#[^)]*)?\)")
+_ANCHOR = re.compile(r"\]\((?P<target>[^)#\s]*)#(?P<anchor>[^)]+)\)")
+_HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,20 @@ def links(document):
     """Return the links of `document` that lead to other files of the project."""
     targets = (match["target"] for match in _LINK.finditer(document.read_text(encoding="utf-8")))
     return [target for target in targets if "://" not in target]
+
+
+def anchors_missing_from(document):
+    """Return the links of `document` to a section that does not exist."""
+    matches = _ANCHOR.finditer(document.read_text(encoding="utf-8"))
+    return [
+        match.group()
+        for match in matches
+        if "://" not in match["target"]
+        and match["anchor"]
+        not in _anchors_of(document.parent / match["target"] if match["target"] else document)
+    ]
+
+
+def _anchors_of(document):
+    titles = (match["title"] for match in _HEADING.finditer(document.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

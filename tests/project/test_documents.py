@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.project.markdown import DOCUMENTS, INTEGRATIONS, README, ROOT, blocks, commands, links
+from tests.project.markdown import (
+    DOCUMENTS,
+    INTEGRATIONS,
+    README,
+    ROOT,
+    anchors_missing_from,
+    blocks,
+    commands,
+    links,
+)
 from toolkit.telemetry.options import TelemetryOptions, options_from_config
 
 
@@ -111,6 +120,11 @@ def test_the_commands_of_a_page_run_behind_its_python(document, folder_after_the
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_between_documents_lead_somewhere(document):
     assert [target for target in links(document) if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_to_a_section_name_one_that_exists(document):
+    assert anchors_missing_from(document) == []
 
 
 def test_the_yaml_of_the_readme_is_a_block_that_the_logger_takes():
