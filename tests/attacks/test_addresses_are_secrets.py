@@ -111,7 +111,7 @@ def test_no_address_that_a_run_sends_to_is_in_any_byte_of_it_or_of_its_bundle(tm
     )
 
 
-def test_a_run_from_before_this_is_shared_without_its_addresses(tmp_path):
+def test_a_run_of_an_older_version_is_shared_without_its_addresses(tmp_path):
     """An older run has its receivers in clear: the bundle finds them by their place in the configuration."""
     folder = tmp_path / "r"
     folder.mkdir()

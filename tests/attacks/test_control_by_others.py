@@ -110,7 +110,7 @@ def test_no_other_user_can_stop_a_training(run, tmp_path, record_property):
 
 
 @posix
-def test_a_file_swapped_between_the_look_and_the_reading_is_never_somebody_elses(tmp_path, record_property):
+def test_a_file_swapped_between_check_and_read_is_never_another_users(tmp_path, record_property):
     """A thread puts our file, a linked one and, where we are root, another user's there in turn, as fast as it can."""
     folder = tmp_path / "run"
     folder.mkdir(mode=0o700)
@@ -155,7 +155,7 @@ def test_a_file_swapped_between_the_look_and_the_reading_is_never_somebody_elses
 
 
 @posix
-def test_half_a_request_is_never_obeyed_and_ours_is_never_half(tmp_path, record_property):
+def test_a_half_written_request_is_never_obeyed_and_ours_is_atomic(tmp_path, record_property):
     """One thread writes in place, as editors do, and one by our own function; whole requests alone are read."""
     results = {}
     for way in ("in place", "replaced"):
@@ -203,7 +203,7 @@ def test_half_a_request_is_never_obeyed_and_ours_is_never_half(tmp_path, record_
     )
 
 
-def test_an_old_request_does_not_come_back_with_the_next_session_or_another_folder(tmp_path):
+def test_an_old_request_is_not_replayed_by_the_next_session_or_another_folder(tmp_path):
     with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False) as first:
         first.declare_action("stop")
         asked = write_request(first.run_folder, actions=["stop"], expires_in_s=None, run_id=first.run_id)
@@ -304,7 +304,7 @@ def test_no_value_outside_the_declared_reaches_the_script(run, record_property):
     record_property("measured", f"{len(raw)} hostile requests, 0 obeyed, 0 raised")
 
 
-def test_a_storm_of_requests_changes_the_run_a_few_times_and_never_slows_it(run, record_property):
+def test_a_flood_of_requests_changes_the_run_a_few_times_and_never_slows_it(run, record_property):
     control = run.run_folder / "control.json"
     count = longer(300, 10_000)
     longest = 0.0

@@ -167,7 +167,7 @@ ORIGINS = {
 }
 
 
-def test_no_name_and_no_page_but_our_own_gets_anything(hostile, record_property):
+def test_only_our_own_host_and_origin_are_served(hostile, record_property):
     port, wrong = hostile.port, []
     for host, ours in HOSTS.items():
         host = host.format(port=port)
@@ -275,7 +275,7 @@ _ODD_TARGETS = (
 )
 
 
-def test_no_path_leads_out_and_no_answer_tells_of_the_server(hostile, record_property):
+def test_no_path_leads_out_and_no_response_reveals_the_server(hostile, record_property):
     targets = [
         beginning + up * depth + wanted
         for beginning, up, wanted, depth in itertools.product(
@@ -315,7 +315,7 @@ def test_no_path_leads_out_and_no_answer_tells_of_the_server(hostile, record_pro
 @pytest.mark.parametrize(
     "method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "X" * 30]
 )
-def test_nothing_can_be_uploaded_or_taken_away(hostile, method):
+def test_nothing_can_be_uploaded_or_deleted(hostile, method):
     paths = ("/_stcore/upload_file/session/file", "/_stcore/agent/interact", "/")
     for path, length in itertools.product(paths, (0, 1_000_000_000)):
         lines = [f"{method} {path} HTTP/1.1", f"Host: localhost:{hostile.port}", f"Content-Length: {length}"]
@@ -357,7 +357,7 @@ def _read_all(connection):
     return b"".join(parts)
 
 
-def test_what_is_too_large_too_slow_or_no_language_at_all_leaves_the_others_served(hostile):
+def test_requests_that_are_too_large_too_slow_or_invalid_do_not_affect_others(hostile):
     place = f"Host: localhost:{hostile.port}"
     waiting = [socket.create_connection(("127.0.0.1", hostile.port)) for _ in range(longer(60, 300))]
     for number, connection in enumerate(waiting):
@@ -403,7 +403,7 @@ def test_a_socket_full_of_nonsense_is_closed_and_the_next_one_works(hostile, log
     assert "Traceback" not in tab.text
 
 
-def test_it_listens_on_this_machine_alone_and_calls_nobody(hostile, logs, record_property):
+def test_it_listens_on_localhost_only_and_opens_no_connection(hostile, logs, record_property):
     if not hostile.calls.exists():
         pytest.skip("strace is missing, or may trace nothing here")
     with Visitor(hostile.port).tab() as tab:
@@ -429,7 +429,7 @@ def test_it_listens_on_this_machine_alone_and_calls_nobody(hostile, logs, record
     assert outward == []
 
 
-def test_the_folder_it_was_started_in_had_no_say(hostile):
+def test_the_working_directory_has_no_influence(hostile):
     assert hostile.process.poll() is None
     assert Path(psutil.Process(hostile.process.pid).cwd()) == ROOT / "dashboard"
     assert CANARY not in hostile.out + hostile.err
@@ -437,7 +437,7 @@ def test_the_folder_it_was_started_in_had_no_say(hostile):
     assert b"switched off" in get(hostile.port, "/_stcore/agent/openapi.json")[2]
 
 
-def test_what_strangers_send_does_not_reach_the_terminal(hostile):
+def test_client_input_does_not_reach_the_terminal(hostile):
     get(hostile.port, "/oauth2callback?error=%1b%5d0%3bowned%07&error_description=%1b%5b2J")
     get(hostile.port, "/auth/login?provider=%1b%5d0%3bowned%07")
 

@@ -89,7 +89,7 @@ def is_served(started):
     return get(started.port, "/_stcore/health")[0] == 200
 
 
-def test_without_a_descriptor_left_it_says_so_a_few_times_and_lives_on(small, record_property):
+def test_without_free_descriptors_it_logs_a_few_times_and_recovers(small, record_property):
     if not hasattr(resource, "prlimit"):
         pytest.skip("only Linux takes descriptors away from a living process")
     before = printed(small)
@@ -120,7 +120,7 @@ def test_without_a_descriptor_left_it_says_so_a_few_times_and_lives_on(small, re
     assert printed(small) - before <= MOST_BYTES
 
 
-def test_messages_that_make_streamlit_complain_fill_no_terminal(small, record_property):
+def test_invalid_messages_to_streamlit_do_not_flood_the_terminal(small, record_property):
     before = printed(small)
     visitor = Visitor(small.port)
     sent = 0
@@ -146,12 +146,12 @@ def test_messages_that_make_streamlit_complain_fill_no_terminal(small, record_pr
     assert printed(small) - before <= MOST_BYTES
 
 
-def test_who_begins_a_request_and_does_not_finish_it_is_hung_up_on(small):
+def test_an_unfinished_request_is_disconnected(small):
     with contextlib.suppress(ConnectionResetError):
         assert small.slow.recv(1) == b""
 
 
-def test_half_open_connections_keep_no_one_out_and_print_nothing(small, record_property):
+def test_half_open_connections_lock_no_one_out_and_print_nothing(small, record_property):
     before = printed(small)
     process = psutil.Process(small.process.pid)
     with half_open(small.port, longer(DESCRIPTORS + 50, 2 * DESCRIPTORS)) as held:

@@ -48,7 +48,7 @@ def walked(tmp_path_factory):
     return report, lines + len(LINES), harm, mark
 
 
-def test_no_record_of_odd_values_breaks_an_entrance_or_commands_a_terminal(walked, record_property):
+def test_no_hostile_record_breaks_an_entry_point_or_controls_a_terminal(walked, record_property):
     report, lines, _, _ = walked
 
     assert report.broken == {}
@@ -65,7 +65,7 @@ def test_bytes_that_python_would_unpickle_are_only_bytes(walked):
     assert mark.exists(), "the harm is none, and the test proves nothing"
 
 
-def test_no_manifest_labels_or_request_of_odd_values_breaks_an_entrance(tmp_path, record_property):
+def test_no_hostile_manifest_labels_or_request_breaks_an_entry_point(tmp_path, record_property):
     root = tmp_path / "logs"
     good = an_ordinary_run(root, "good")
     manifest = {
@@ -114,7 +114,7 @@ def test_no_manifest_labels_or_request_of_odd_values_breaks_an_entrance(tmp_path
     record_property("measured", f"{made} hostile files, {report.looked} reads, 0 broken")
 
 
-def test_a_run_that_calls_itself_a_command_for_the_terminal_is_printed_as_text(tmp_path, capfd):
+def test_terminal_escapes_in_a_run_name_are_printed_as_text(tmp_path, capfd):
     """Each text that a command prints: the folder's name, status, tags, events, errors, spans, completions."""
     root = tmp_path / "logs"
     name = "evil\x1b]0;owned\x07\x9b2J\u202e"

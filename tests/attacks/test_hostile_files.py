@@ -33,7 +33,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_whoever_puts_links_pipes_and_devices_for_files_gets_nothing_read_or_written_and_nobody_waits(
+def test_links_pipes_and_devices_in_place_of_files_are_neither_read_nor_written_nor_waited_for(
     tmp_path, record_property
 ):
     secrets = outside(tmp_path)
@@ -59,7 +59,7 @@ def test_whoever_puts_links_pipes_and_devices_for_files_gets_nothing_read_or_wri
 
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds_here() if kind != "socket"])
-def test_whoever_puts_something_else_for_the_records_of_a_run_does_not_get_the_next_session(tmp_path, kind):
+def test_a_run_whose_record_file_is_not_regular_is_not_resumed(tmp_path, kind):
     secrets = outside(tmp_path)
     before = contents(secrets)
     with TelemetryLogger("r", log_dir=tmp_path / "logs", system=False) as log:
@@ -73,7 +73,7 @@ def test_whoever_puts_something_else_for_the_records_of_a_run_does_not_get_the_n
     assert contents(secrets) == before
 
 
-def test_a_pipe_that_takes_the_place_of_the_records_of_a_living_run_gets_none_of_them(tmp_path):
+def test_a_pipe_that_replaces_the_records_of_a_live_run_receives_none(tmp_path):
     with TelemetryLogger("r", log_dir=tmp_path, system=False, log_every=1) as log:
         log.log_step(1, train_loss=1.0)
         log.flush()
@@ -98,9 +98,7 @@ def test_a_pipe_that_takes_the_place_of_the_records_of_a_living_run_gets_none_of
     assert ("step", step) in {(record["event"], record.get("global_step")) for record in kept}
 
 
-def test_whoever_sends_a_terabyte_or_a_line_without_an_end_costs_neither_memory_nor_time(
-    tmp_path, record_property
-):
+def test_a_terabyte_or_an_endless_line_costs_neither_memory_nor_time(tmp_path, record_property):
     """Sparse files of 1 TiB in place of each file, records behind the first, in a child of 1 GiB."""
     root = tmp_path / "logs"
     sparse = ("metrics.jsonl", "metrics.csv", "run.json", "samples/0.png", "ranks/00001.jsonl")

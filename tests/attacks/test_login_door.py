@@ -91,7 +91,7 @@ def what_they_see(visitor, page="overview"):
 ANN = {"sub": "1", "email": "Ann@lab.example", "email_verified": True}
 
 
-def test_nobody_sees_a_run_before_logging_in(login, logs):
+def test_no_run_is_visible_before_login(login, logs):
     for page in ("", "compare", "overview", "metrics", "alerts", "config", "settings"):
         text, buttons = what_they_see(Visitor(login.port), page)
 
@@ -106,7 +106,7 @@ def test_nobody_sees_a_run_before_logging_in(login, logs):
     [ANN, {"sub": "robot-7"}],
     ids=["by a verified address", "by the id of the provider"],
 )
-def test_who_is_on_the_list_comes_in_and_may_steer(login, provider, user):
+def test_operators_on_the_list_may_control_runs(login, provider, user):
     text, buttons = what_they_see(log_in(login, provider, user))
 
     assert "of every bucket kept" in text
@@ -139,7 +139,7 @@ def test_a_reader_who_logged_in_sees_runs_and_changes_nothing(login, provider, l
         ({"sub": "Robot-7", "rights": "steer", "is_logged_in": True}, "is not on the list"),
     ],
 )
-def test_who_is_not_on_the_list_is_told_so_and_sees_no_run(login, provider, user, words):
+def test_users_not_on_the_list_get_a_message_and_see_no_run(login, provider, user, words):
     text, buttons = what_they_see(log_in(login, provider, user))
 
     assert words in text
@@ -148,7 +148,7 @@ def test_who_is_not_on_the_list_is_told_so_and_sees_no_run(login, provider, user
     assert "bucket" not in text
 
 
-def test_a_picture_is_given_to_those_who_may_see_pages_and_to_nobody_else(login, provider, logs):
+def test_an_image_is_served_only_to_those_who_may_see_pages(login, provider, logs):
     record = {"event": "sample", "time": 1.7e9, "path": "samples/a.png", "prompt": "a cat", "global_step": 1}
     folder = write_run(logs, "pictured", extra=[record])
     (folder / "samples").mkdir()
@@ -177,7 +177,7 @@ def test_a_picture_is_given_to_those_who_may_see_pages_and_to_nobody_else(login,
     assert b"PNG" not in elsewhere
 
 
-def test_a_token_that_the_provider_did_not_sign_for_this_login_lets_nobody_in(login, provider):
+def test_a_token_not_signed_for_this_login_gives_no_access(login, provider):
     from joserfc.jwk import RSAKey
 
     for claims in (
@@ -199,7 +199,7 @@ def test_a_token_that_the_provider_did_not_sign_for_this_login_lets_nobody_in(lo
     assert "bucket" not in text
 
 
-def test_a_cookie_of_ones_own_making_lets_nobody_in(login, provider):
+def test_a_forged_cookie_gives_no_access(login, provider):
     from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
 
     ann = log_in(login, provider, ANN)
@@ -222,7 +222,7 @@ def test_a_cookie_of_ones_own_making_lets_nobody_in(login, provider):
     assert "Save" in what_they_see(ann)[1]
 
 
-def test_logging_out_ends_it_and_errors_of_strangers_stay_words(login, provider):
+def test_logout_ends_the_session_and_foreign_errors_stay_text(login, provider):
     ann = log_in(login, provider, ANN)
     ann.get("/auth/logout")
     Visitor(login.port).get("/oauth2callback?error=%1b%5d0%3bowned%07&error_description=%1b%5b2J")

@@ -374,7 +374,7 @@ def test_the_headers_have_nothing_to_forbid_on_pages_of_a_poisoned_run(
 
 
 @pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
-def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_and_good_ones_beside_them(
+def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones(
     shown, look, beacon, record_property
 ):
     looked = look()
@@ -419,7 +419,7 @@ def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_and_good_ones_bes
 
 
 @pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
-def test_metrics_called_like_parts_of_the_program_are_drawn_under_their_own_names(shown, look):
+def test_metrics_named_like_internals_are_drawn_under_their_own_names(shown, look):
     looked = look()
     page = looked.page
     shown.open(page, "/metrics", run=_PARTS_RUN, cols="4")
@@ -490,9 +490,7 @@ def test_a_text_that_did_become_markup_would_be_seen_and_the_headers_would_stop_
     wait_until(lambda: beacon.asked == ["/seen.png"], open_door.page)
 
 
-def test_a_page_of_somebody_else_that_frames_the_dashboard_gets_nothing(
-    shown, guarded, beacon, record_property
-):
+def test_a_foreign_page_that_frames_the_dashboard_gets_nothing(shown, guarded, beacon, record_property):
     page = guarded.new_page()
     try:
         page.goto(f"http://{beacon.place}/")
@@ -527,7 +525,7 @@ def test_a_page_of_somebody_else_that_frames_the_dashboard_gets_nothing(
     record_property("measured", f"{len(paths)} addresses framed, 0 shown")
 
 
-def test_a_page_that_fails_tells_no_path_and_no_line_of_the_server(guarded, tmp_path):
+def test_a_failing_page_reveals_no_path_and_no_code(guarded, tmp_path):
     script = tmp_path / "page.py"
     script.write_text(
         "import streamlit as st\nst.write('it began')\nraise RuntimeError('/home/somebody/secret')\n"

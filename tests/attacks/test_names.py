@@ -84,7 +84,7 @@ def test_no_run_in_an_address_and_no_path_in_a_record_leads_out(tmp_path, record
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights of their own on Windows")
-def test_a_linked_run_folder_is_neither_listed_nor_taken_for_the_newest_nor_deleted_through(tmp_path, capsys):
+def test_a_linked_run_folder_is_neither_listed_nor_the_newest_nor_deleted_through(tmp_path, capsys):
     secret = an_ordinary_run(tmp_path / "elsewhere", "secret")
     with (secret / "metrics.jsonl").open("ab") as file:
         file.write(

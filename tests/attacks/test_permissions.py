@@ -87,7 +87,7 @@ def everything(tmp_path_factory):
     return place, calls.read_text(errors="replace").splitlines() if can_trace else None
 
 
-def test_nobody_else_reads_what_holds_configuration_whatever_the_umask(everything, record_property):
+def test_only_the_owner_can_read_configuration_whatever_the_umask(everything, record_property):
     """Run folder, records, table, manifest, request, labels, journal, mirrors, bundle, trace, cache and trash."""
     place, _ = everything
     count = 0
@@ -107,7 +107,7 @@ def test_nobody_else_reads_what_holds_configuration_whatever_the_umask(everythin
     record_property("measured", f"{count} files and folders under {len(UMASKS)} umasks, 0 for others")
 
 
-def test_no_file_has_a_name_that_somebody_could_take_first(everything, record_property):
+def test_no_file_name_can_be_taken_in_advance(everything, record_property):
     """Each is made exclusively, or follows no link in a folder that is ours alone."""
     place, calls = everything
     if calls is None:
@@ -123,7 +123,7 @@ def test_no_file_has_a_name_that_somebody_could_take_first(everything, record_pr
     record_property("measured", f"{len(made)} files made, 0 by a name that could be taken first")
 
 
-def test_a_link_that_waits_under_the_name_of_an_export_is_not_written_through(tmp_path, monkeypatch):
+def test_an_export_does_not_write_through_a_planted_link(tmp_path, monkeypatch):
     """In a folder where others may write, such as /tmp, somebody is there first."""
     from tests.attacks.hostile_folders import an_ordinary_run
     from toolkit.cli.main import main

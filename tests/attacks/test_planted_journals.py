@@ -152,7 +152,7 @@ def test_a_downloaded_run_writes_nowhere_but_into_its_own_records(tmp_path, jour
 
 
 @as_root
-def test_a_stranger_s_journal_is_neither_obeyed_nor_in_the_way(place, journals, record_property):
+def test_another_users_journal_is_neither_used_nor_in_the_way(place, journals, record_property):
     """In shared memory, readable by all, with the right name of our record file in it."""
     with TelemetryLogger("r", log_dir=place, system=False, csv=False) as log:
         log.log_step(1, train_loss=1.0)
@@ -182,7 +182,7 @@ def test_a_stranger_s_journal_is_neither_obeyed_nor_in_the_way(place, journals, 
 
 @as_root
 @pytest.mark.parametrize("where", ["in the run's place", "beside it"])
-def test_the_records_of_a_killed_run_do_not_go_to_a_folder_that_a_stranger_made_with_its_run_json(
+def test_the_records_of_a_killed_run_do_not_go_to_another_users_folder_with_its_run_json(
     place, journals, where
 ):
     with TelemetryLogger("r", log_dir=place, system=False, csv=False) as log:
@@ -243,7 +243,7 @@ def test_things_in_shared_memory_that_are_called_like_a_journal_are_left_alone(t
 
 @as_root
 @pytest.mark.parametrize("what", ["folder", "link"])
-def test_a_run_does_not_go_on_in_a_folder_that_a_stranger_put_there(tmp_path, what):
+def test_a_run_is_not_resumed_in_another_users_folder(tmp_path, what):
     """In a log directory that everybody may write to, somebody waits under the name of the run with a manifest."""
     log_dir, trap = tmp_path / "logs", tmp_path / "trap"
     with TelemetryLogger("r", log_dir=log_dir, system=False, csv=False) as log:
@@ -270,7 +270,7 @@ def test_a_run_does_not_go_on_in_a_folder_that_a_stranger_put_there(tmp_path, wh
 
 @as_root
 @pytest.mark.parametrize("asked", ["by name", "by id"])
-def test_a_run_that_a_stranger_put_there_does_not_keep_its_owner_from_the_real_one(tmp_path, asked):
+def test_a_run_planted_by_another_user_does_not_block_the_real_one(tmp_path, asked):
     log_dir = tmp_path / "logs"
     with TelemetryLogger("r", log_dir=log_dir, system=False, csv=False) as log:
         log.log_step(1, train_loss=1.0)
@@ -290,9 +290,7 @@ def test_a_run_that_a_stranger_put_there_does_not_keep_its_owner_from_the_real_o
 
 
 @as_root
-def test_root_goes_on_with_its_run_where_the_server_gives_what_root_makes_to_somebody_else(
-    tmp_path, monkeypatch
-):
+def test_root_resumes_its_run_on_a_server_that_squashes_root(tmp_path, monkeypatch):
     log_dir = tmp_path / "logs"
     log_dir.mkdir()
     os.chown(log_dir, NOBODY, NOBODY)

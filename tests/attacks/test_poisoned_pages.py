@@ -126,7 +126,7 @@ def test_a_run_and_a_metric_may_be_called_anything(logs, name):
         assert charts(tab) == 2, page
 
 
-def test_the_key_of_a_component_is_short_has_no_two_underscores_and_is_nobody_elses():
+def test_the_key_of_a_component_is_short_unique_and_has_no_double_underscore():
     names = ["a", "a_b", "a__b", "a--b", "a_-b", "a_", "a__", "x" * 5_000, "x" * 5_001, "\ud800__"]
     keys = [component_key(name) for name in names]
 
@@ -135,7 +135,7 @@ def test_the_key_of_a_component_is_short_has_no_two_underscores_and_is_nobody_el
     assert all(len(key) <= 200 and "__" not in key and not key.endswith("_") for key in keys)
 
 
-def test_a_knob_that_makes_no_sense_leaves_the_others_and_the_buttons(logs):
+def test_an_invalid_knob_leaves_the_others_and_the_buttons(logs):
     knobs = {
         "too large": {"type": "int", "low": 0, "high": 2**63, "value": 2**63},
         "upside down": {"type": "int", "low": 10, "high": 1, "value": 5},
@@ -158,7 +158,7 @@ def test_a_knob_that_makes_no_sense_leaves_the_others_and_the_buttons(logs):
     assert max(len(text) for kind, _, text in texts(tab) if kind == "text_input") <= 2_000
 
 
-def test_a_small_file_with_a_huge_picture_in_it_takes_no_memory(logs):
+def test_a_small_file_with_a_huge_image_takes_no_memory(logs):
     folder = write_run(
         logs,
         "r",
@@ -255,7 +255,7 @@ def test_a_tag_with_brackets_is_shown_as_it_is(logs):
 @pytest.mark.parametrize(
     "asked", [("-inf", "inf"), ("nan", "1"), ("-1e308", "1e308"), ("1e400", "2e400"), ("0", "1e-320")]
 )
-def test_a_part_of_the_axis_that_makes_no_sense_leaves_every_page_whole(logs, asked):
+def test_an_invalid_axis_range_breaks_no_page(logs, asked):
     write_run(logs, "r", labels=Labels(notes="n"))
     tab = open_page("overview", "r", **{"from": asked[0], "to": asked[1]})
 

@@ -100,7 +100,7 @@ def forged(guarded):
     yield {"headers": {"X-Dashboard-Rights": "steer", "Authorization": f"Bearer {other}"}}
 
 
-def test_without_the_token_nothing_is_given_over_http_or_websocket(guarded, record_property):
+def test_without_the_token_nothing_is_served_over_http_or_websocket(guarded, record_property):
     let_in, tried = [], 0
     for path in PATHS:
         tried += 1
@@ -165,7 +165,7 @@ def test_a_link_from_another_site_is_followed_once_the_page_is_ours(guarded, own
     assert b"<script>" not in onward
 
 
-def test_a_link_leads_in_where_no_browser_says_where_it_comes_from(guarded):
+def test_a_link_without_a_referrer_is_followed(guarded):
     # Browsers say it to https and to localhost alone; a machine down the hall is neither.
     visitor, asked = Visitor(guarded.port, name=f"10.1.2.3:{guarded.port}"), {"accept": "text/html,*/*"}
     status, headers, body = visitor.get(f"/overview?run=r&token={tokens(guarded)[0]}", **asked)
@@ -195,7 +195,7 @@ def test_the_page_that_refuses_says_where_the_token_is_and_repeats_nothing_as_ma
     assert b'name="run" value="&quot;&gt;&lt;script&gt;' in body, "the way to the run is kept"
 
 
-def test_names_and_pages_of_others_are_refused_with_the_token_as_well(guarded, owner):
+def test_foreign_hosts_and_origins_are_refused_even_with_the_token(guarded, owner):
     port = guarded.port
     stranger = Visitor(port, name=f"evil.example:{port}", cookies=owner.cookies)
 
@@ -293,7 +293,7 @@ def test_a_reader_cannot_claim_rights_or_take_over_the_tab_of_another(guarded, r
 # ---------------------------------------------------------------- a token of one's own, and a proxy in front
 
 
-def test_a_fixed_token_outlives_a_restart_and_behind_https_every_cookie_is_secure(tmp_path, logs):
+def test_a_fixed_token_survives_a_restart_and_cookies_are_secure_behind_https(tmp_path, logs):
     token = "a-token-of-my-own-that-is-long-1234567"
     file = tmp_path / "token.txt"
     file.write_text(token + "\n")

@@ -18,9 +18,7 @@ from toolkit.runfolder.layout import METRICS_JSONL
 ROOT = Path(__file__).parents[2]
 
 
-def test_whoever_puts_a_million_files_beside_the_runs_hides_none_and_costs_a_bounded_listing(
-    tmp_path, record_property
-):
+def test_a_million_files_next_to_the_runs_hide_none_and_the_listing_is_bounded(tmp_path, record_property):
     runs, files, links = longer(1_500, 100_000), longer(3_000, 1_000_000), longer(500, 50_000)
     empty = longer(500, 100_000)
     root = tmp_path / "logs"

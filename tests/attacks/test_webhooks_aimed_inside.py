@@ -235,9 +235,7 @@ IN_ONES_OWN_NETWORK = """
 """
 
 
-def test_ones_own_network_is_reached_where_the_yaml_allows_it_and_never_because_a_folder_does(
-    tmp_path, record_property
-):
+def test_the_private_network_is_reached_only_if_the_yaml_allows_it(tmp_path, record_property):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(IN_ONES_OWN_NETWORK), tmp_path],
         env={**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": "http://10.254.7.9:9", "all_proxy": ""},
@@ -263,7 +261,7 @@ def test_ones_own_network_is_reached_where_the_yaml_allows_it_and_never_because_
     )
 
 
-def test_a_run_folder_cannot_say_where_a_message_goes_and_which_variable_with_it(
+def test_a_run_folder_chooses_neither_the_receiver_nor_the_variable_of_a_message(
     tmp_path, monkeypatch, capsys
 ):
     """A downloaded run would have `telemetry message` send any variable to any address, as a token."""

@@ -125,7 +125,7 @@ def test_a_name_under_non_finite_that_the_record_lacks_makes_no_cell():
 
 
 @pytest.mark.parametrize("text", ["telemetry: {project: 2001-99-99}", "a: " + "[" * 1_000])
-def test_a_yaml_that_makes_the_parser_itself_fail_is_refused_in_words(tmp_path, text):
+def test_a_yaml_that_crashes_the_parser_is_refused_with_a_message(tmp_path, text):
     (tmp_path / "train.yaml").write_text(text)
 
     with pytest.raises(UnusableError, match="is no YAML"):
@@ -134,7 +134,7 @@ def test_a_yaml_that_makes_the_parser_itself_fail_is_refused_in_words(tmp_path, 
         _parse_yaml(text)
 
 
-def test_a_json_config_of_brackets_alone_is_refused_in_words():
+def test_a_json_config_of_brackets_is_refused_with_a_message():
     with pytest.raises(ConfigError, match="not JSON"):
         _parse_json("[" * 100_000)
 

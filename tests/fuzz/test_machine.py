@@ -170,7 +170,7 @@ def test_a_logger_that_obeys_answers_or_shows_what_is_past_is_caught(mutation):
     ("command", "said"),
     [(("no such call",), "the training process raised"), (("die_in_a_write", 0, {}), "ended by itself")],
 )
-def test_a_training_process_that_fails_is_told_of_and_not_waited_for(server, command, said):
+def test_a_failed_training_process_is_reported_and_not_waited_for(server, command, said):
     history = machine_for(server)()
     history.begin()
 

@@ -16,7 +16,7 @@ PARTS_A_SESSION = longer(2, 6)
 @pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 @pytest.mark.slow
 @pytest.mark.timeout(longer(240, 3000))
-def test_a_day_of_training_leaves_memory_files_and_threads_as_they_were(tmp_path, record_property):
+def test_a_day_of_training_grows_neither_memory_nor_files_nor_threads(tmp_path, record_property):
     day = load_day.live(tmp_path, PARTS, steps=STEPS, parts_a_session=PARTS_A_SESSION)
 
     points, counts = day["points"], day["counts"]

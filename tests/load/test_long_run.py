@@ -22,9 +22,7 @@ RECORDS = longer(20_000, 1_000_000)
 
 @pytest.mark.slow
 @pytest.mark.timeout(longer(240, 3000))
-def test_a_run_of_very_many_records_is_logged_read_killed_repaired_and_gone_on_with(
-    tmp_path, record_property
-):
+def test_a_run_of_very_many_records_is_logged_read_killed_repaired_and_resumed(tmp_path, record_property):
     found = load_records.measure(tmp_path, RECORDS)
 
     used, points = found["use"], found["logging"]["points"]
@@ -60,7 +58,7 @@ def test_a_run_of_very_many_records_is_logged_read_killed_repaired_and_gone_on_w
 
 
 @pytest.mark.parametrize("form", [True, "all"])
-def test_the_end_of_a_run_does_not_have_its_whole_table_written_anew(tmp_path, form):
+def test_the_end_of_a_run_does_not_rewrite_its_whole_table(tmp_path, form):
     # A million rows would take longer than close() may wait, and the table would be left without its end.
     # A finding, of a machine that becomes slow, say, has columns of its own and comes at any moment.
     options = {"system": False, "diagnostics": False, "close_timeout": 60.0}
@@ -85,9 +83,7 @@ def test_the_end_of_a_run_does_not_have_its_whole_table_written_anew(tmp_path, f
     assert table.read_text().splitlines()[-1].startswith("end,")
 
 
-def test_the_table_of_a_long_run_holds_few_long_texts_in_memory_until_it_is_written_anew(
-    tmp_path, monkeypatch
-):
+def test_the_table_of_a_long_run_holds_few_long_texts_in_memory_until_it_is_rewritten(tmp_path, monkeypatch):
     table = CsvTable(tmp_path / "metrics.csv")
     table.append([{"event": "step", "time": 1.0, "seq": 0}])
     # As for a table whose writing anew takes minutes.
@@ -127,7 +123,7 @@ def test_a_request_to_a_long_run_has_none_of_its_records_parsed(tmp_path, monkey
     assert not was_answered(path, "0123456789abcdef", upto=0)
 
 
-def test_a_run_that_was_begun_again_hundreds_of_times_can_still_be_read_and_gone_on_with(tmp_path):
+def test_a_run_restarted_hundreds_of_times_can_still_be_read_and_resumed(tmp_path):
     with TelemetryLogger("r", log_dir=tmp_path, system=False) as log:
         log.log_step(1, train_loss=1.0)
     folder = log.run_folder

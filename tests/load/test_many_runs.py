@@ -40,7 +40,9 @@ def read(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_look_at_very_many_runs_reads_only_what_changed_and_keeps_nothing_open(root, read, record_property):
+def test_a_refresh_of_very_many_runs_reads_only_what_changed_and_keeps_nothing_open(
+    root, read, record_property
+):
     store = LocalStore([root], cache_dir=None)
     began = time.thread_time()
     assert len(one_look(store)) == RUNS

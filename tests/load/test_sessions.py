@@ -25,7 +25,7 @@ TABS = longer(2, 24)
 @pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 @pytest.mark.slow
 @pytest.mark.timeout(longer(240, 2400))
-def test_tabs_that_come_and_go_leave_no_threads_files_or_memory_behind(tmp_path, record_property):
+def test_tabs_that_open_and_close_leave_no_threads_files_or_memory_behind(tmp_path, record_property):
     with LiveRun(tmp_path / "logs", "live", longer(2_000, 50_000)) as run:
         with dashboard(tmp_path, "--log-dir", str(tmp_path / "logs")) as server:
             server.wait_until_ready()

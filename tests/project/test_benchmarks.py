@@ -38,7 +38,7 @@ OTHERS = [large_values, span_cost, cpu_per_record, memory, kill_loss, diagnose_c
     [*SHORT, *(OTHERS if is_long() else [])],
     ids=lambda module: module.__name__.split(".")[-1],
 )
-def test_a_short_look_comes_to_figures(benchmark, capsys):
+def test_a_quick_run_gives_figures(benchmark, capsys):
     report = benchmark.build(QUICK)
     report.show()
 
@@ -48,7 +48,7 @@ def test_a_short_look_comes_to_figures(benchmark, capsys):
     assert report.rows or "Not measured" in printed
 
 
-def test_an_absent_peer_is_said_to_be_missing(monkeypatch):
+def test_a_missing_peer_is_noted(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     present, notes = Options(only=("trackio", "ours")).choose(ALL.values())
 
@@ -92,6 +92,6 @@ def test_the_documents_show_the_figures_of_the_last_full_run():
         )
 
 
-def test_a_document_without_marks_is_left_alone():
+def test_a_document_without_markers_is_not_changed():
     with pytest.raises(ValueError, match="no place for figures"):
         figures.put_between_marks("# A document", "1 µs")

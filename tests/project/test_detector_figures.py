@@ -28,7 +28,7 @@ def test_the_document_shows_the_kept_results(kept):
     assert put_between_marks(document, tables.document(kept), tables.BEGIN) == document, "make diagnose-eval"
 
 
-def test_the_results_hold_nothing_of_the_machine_that_made_them(kept):
+def test_the_results_do_not_identify_the_machine(kept):
     text = json.dumps(kept)
 
     assert "/tmp" not in text
@@ -156,7 +156,7 @@ def test_a_folder_of_labels_and_runs_is_a_corpus_too(corpus, written):
         ),
     ],
 )
-def test_what_is_missing_is_said_in_a_sentence(corpus, written, break_it, sentence, capsys):
+def test_a_message_names_what_is_missing(corpus, written, break_it, sentence, capsys):
     break_it(corpus)
 
     assert command.main(["--corpus", str(corpus)]) == 2
@@ -183,7 +183,7 @@ def test_a_lower_count_of_hits_and_a_higher_count_of_alarms_are_worse():
     ]
 
 
-def test_ratios_of_nothing_are_none():
+def test_ratios_of_nothing_are_undefined():
     nothing = dict.fromkeys(("labels", "found", "false", "runs", "runs_found", "runs_false"), 0)
 
     assert precision(nothing) is None
@@ -224,7 +224,7 @@ def test_the_delay_of_a_spike_counts_from_its_first_record():
     assert delay.share == pytest.approx(delay.records / 199)
 
 
-def test_an_event_that_nobody_told_of_has_no_delay():
+def test_an_event_that_was_not_reported_has_no_delay():
     rows = [
         {"event": "step", "global_step": step, "train_loss": 1.0 + 0.01 * (step % 3)} for step in range(200)
     ]
@@ -233,7 +233,7 @@ def test_an_event_that_nobody_told_of_has_no_delay():
     assert delays([label], rows, follow(rows)) == {}
 
 
-def test_a_peer_that_is_not_installed_is_said_to_be_missing(monkeypatch):
+def test_a_peer_that_is_not_installed_is_reported_as_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     assert peers.packages() == (

@@ -97,7 +97,7 @@ send to: tests/cli/test_message.py runs them."""
 
 
 @pytest.mark.parametrize("document", AROUND_A_RUN, ids=lambda path: path.name)
-def test_the_commands_of_a_page_run_behind_its_python(document, folder_after_the_readme):
+def test_the_commands_of_a_page_run_after_its_python(document, folder_after_the_readme):
     folder, _ = folder_after_the_readme
     for block in blocks(document, "python"):
         run_python(STAND_INS + block.text, folder)

@@ -24,7 +24,7 @@ def functions_in(path):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_promise_names_a_test_that_there_is(document):
+def test_every_guarantee_names_an_existing_test(document):
     promises = PROMISE.split(document.read_text("utf-8"))[1:]
 
     assert len(promises) >= 20

@@ -16,18 +16,18 @@ def make(*arguments):
 @pytest.mark.parametrize(
     "target", ["run", "dashboard", "test", "faults", "fuzz", "check", "bench", "diagnose-eval", "clean"]
 )
-def test_help_lists_what_can_be_made(target):
+def test_help_lists_the_targets(target):
     assert f"make {target} " in make("help").stdout
 
 
-def test_a_missing_python_is_said_in_words(tmp_path):
+def test_a_missing_python_gives_a_clear_message(tmp_path):
     finished = make("check", "PYTHON=no-such-python", f"VENV={tmp_path / 'venv'}")
 
     assert finished.returncode != 0
     assert "Python 3.10 or newer is needed, and 'no-such-python' is not one" in finished.stderr
 
 
-def test_a_python_without_venv_is_said_in_words_and_leaves_nothing_half_made(tmp_path):
+def test_a_python_without_venv_gives_a_clear_message_and_leaves_nothing_behind(tmp_path):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\ncase "$1" in -m) mkdir -p "$3/bin"; touch "$3/bin/python"; exit 1;; esac\n')
     python.chmod(0o755)

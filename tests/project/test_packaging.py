@@ -50,7 +50,7 @@ def test_the_extras_are_those_the_documents_name():
     }
 
 
-def test_torch_is_held_still_for_make_and_left_open_for_users():
+def test_torch_is_pinned_for_make_and_open_for_users():
     constraints = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8")
     training = (ROOT / "requirements" / "training.txt").read_text(encoding="utf-8")
 
@@ -58,7 +58,7 @@ def test_torch_is_held_still_for_make_and_left_open_for_users():
     assert not re.search(r"^torch==", training, re.MULTILINE)
 
 
-def test_importing_the_logger_brings_nothing_heavy_along():
+def test_importing_the_logger_imports_nothing_heavy():
     heavy = ["torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit", "yaml"]
     code = f"from toolkit.telemetry import *; import sys; print([name for name in {heavy} if name in sys.modules])"
     finished = subprocess.run(

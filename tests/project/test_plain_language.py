@@ -67,7 +67,7 @@ def uses(text):
     ]
 
 
-def test_every_word_is_one_that_an_engineer_would_search_for():
+def test_no_private_word_is_used():
     unwanted = [
         f"{name}:{number}: {word!r} (better: {WORDS[word.replace('_', ' ')]}): {line}"
         for name, text in files()
@@ -78,7 +78,7 @@ def test_every_word_is_one_that_an_engineer_would_search_for():
     assert unwanted == []
 
 
-def test_the_list_of_natural_uses_names_no_line_that_is_gone():
+def test_every_natural_use_still_exists():
     texts = dict(files())
 
     assert [(file, part) for file, part in NATURAL if part not in texts.get(file, "")] == []
