@@ -1,4 +1,4 @@
-"""Everything that reads a run folder, walked through in one process: each command, and each question of a page.
+"""Run everything that reads a run folder in one process: each command, and each query of a page.
 
 `python -m tests.attacks.entrances ROOT OUT` looks at every run below ROOT that way, each entrance under an alarm, and
 leaves in OUT, as JSON, what came of it: errors that nobody expected, how long it took, and how much memory.
@@ -29,14 +29,14 @@ _GIB = 1024**3
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a walk through every entrance."""
+    """The result of running every entry point."""
 
     looked: int
-    """How many times an entrance was taken."""
+    """How many times an entry point was run."""
     broken: dict[str, str]
-    """The entrance, with the run, and the traceback or the word `hung`."""
+    """The entry point with its run, and the traceback or `hung`."""
     said: str
-    """All that was printed, and all that the store gave back, as text."""
+    """Everything printed, and everything the store returned, as text."""
     slowest: tuple[str, float]
     peak_mb: float
     code: int
@@ -52,7 +52,7 @@ def look_at_all(
     only: str = "",
     timeout_s: float | None = None,
 ) -> Report:
-    """Walk through every entrance with the runs below `root`, in a child; what commands write goes to `room`.
+    """Run every entry point with the runs below `root` in a child process; commands write to `room`.
 
     `memory` bounds the child's address space, beyond what the libraries themselves take.
     """
@@ -93,7 +93,7 @@ def look_at_all(
 
 
 class Hung(BaseException):
-    """An entrance did not come back."""
+    """An entry point did not return."""
 
 
 def commands(run: Path, room: Path) -> Iterator[tuple[str, list[str]]]:
@@ -116,7 +116,7 @@ def commands(run: Path, room: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def questions(store: Any, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield a name and a call for each question that a page asks about a run."""
+    """Yield a name and a call for each query that a page makes about a run."""
     from dashboard.data import spans
     from dashboard.data.completions import CompletionQuery
     from toolkit.runfolder.labels import Labels
@@ -185,14 +185,14 @@ NAMES_THAT_LEAD_OUT = (
 
 
 def expected() -> tuple[type[Exception], ...]:
-    """Return what the store promises to raise where it says no."""
+    """Return the exceptions that the store promises to raise when it refuses."""
     from dashboard.data.run_store import Refused, UnknownRun
 
     return Refused, UnknownRun
 
 
 def main(root: Path, out: Path, limit_s: float, memory: int, only: str) -> None:
-    """Take every entrance with every run below `root`."""
+    """Run every entry point with every run below `root`."""
     from dashboard.data.local_store import LocalStore
     from toolkit.cli.main import main as telemetry
 
@@ -201,7 +201,7 @@ def main(root: Path, out: Path, limit_s: float, memory: int, only: str) -> None:
         import pandas as pd  # noqa: F401 - before memory is bounded: it takes much itself
         import yaml  # noqa: F401
     if memory:
-        # What is mapped already, the libraries, counts too.
+        # Libraries that are already mapped count too.
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, mapped + memory))
     room = Path.cwd()
@@ -237,7 +237,7 @@ def main(root: Path, out: Path, limit_s: float, memory: int, only: str) -> None:
 
 
 def peak_mb() -> float:
-    """Return the most memory that this process ever had; what getrusage says counts in whoever forked it."""
+    """Return the peak memory of this process; getrusage would include its parent's."""
     with open("/proc/self/status") as file:
         (line,) = [line for line in file if line.startswith("VmHWM:")]
     return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""Run folders that somebody made to do harm: links, pipes and devices for files, and records of any kind of value."""
+"""Malicious run folders: links, pipes and devices in place of files, and records with any kind of value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.dashboard.run_folders import BEGAN, step_record, write_run
 from toolkit.runfolder.repair import build_table
 
 SECRET = "canary-7f3b-of-a-file-outside"
-"""Stands in the file that every link leads to, as text and as a record, and must come out nowhere."""
+"""The content of the file that every link leads to, as text and as a record; it must appear nowhere."""
 
 FILES = (
     "metrics.jsonl",
@@ -27,11 +27,11 @@ FILES = (
     "ranks/00001.jsonl",
     "one_logger.jsonl",
 )
-"""What is read of a run folder."""
+"""The files that are read in a run folder."""
 
 
 def outside(place: Path) -> Path:
-    """Return a folder outside of any run folder, with a file in it for every name that is read of one."""
+    """Return a folder outside any run folder, with a file for every name that is read in one."""
     folder = place / "outside"
     folder.mkdir()
     lines = [
@@ -56,7 +56,7 @@ def outside(place: Path) -> Path:
 
 
 def an_ordinary_run(root: Path, name: str, **more: Any) -> Path:
-    """Write a run with something of everything in it."""
+    """Write a run with every kind of record."""
     envelope = {"session": 1, "rank": 0}
     extra = [
         {"event": "error", "seq": 20, "time": BEGAN, "type": "ValueError", "message": "m", **envelope},
@@ -97,7 +97,7 @@ def an_ordinary_run(root: Path, name: str, **more: Any) -> Path:
 
 
 def put_in_place(path: Path, kind: str, outside: Path) -> None:
-    """Put a thing of `kind` where a file of a run is read."""
+    """Put something of `kind` in place of a file of a run."""
     if path.is_dir() and not path.is_symlink():
         for inner in path.iterdir():
             inner.unlink()
@@ -132,7 +132,7 @@ KINDS = ("link", "link to a folder", "link to itself", "link to proc", "fifo", "
 
 
 def kinds_here() -> list[str]:
-    """Return the kinds of thing that this user may make."""
+    """Return the kinds that this user may create."""
     return [kind for kind in KINDS if kind != "device" or os.geteuid() == 0]
 
 
@@ -208,7 +208,7 @@ EVENTS: tuple[dict[str, Any], ...] = (
      "global_step": 5, "errors": [{"fingerprint": "f", "count": 2}], "errors_of_other_kinds": 1,
      "telemetry_errors": 1},
 )  # fmt: skip
-"""One record of each kind, with every field that anything of ours looks at."""
+"""One record of each kind, with every field that our code reads."""
 
 
 def odd_records(of: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -271,4 +271,4 @@ LINES: tuple[bytes, ...] = (
     b"\x1b[31m{}\n",
     b"\x80\x04\x95\x1f\x00\x00\x00.\n",
 )
-"""Lines that are no record, or hardly one."""
+"""Lines that are not, or hardly, a record."""

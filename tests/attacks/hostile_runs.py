@@ -18,14 +18,14 @@ from toolkit.runfolder.process import boot_id, host_name, process_started
 BEGAN = 1_700_000_000.0
 STEPS = 24
 RAN = "window.__pwned"
-"""Where a payload that ran leaves its name; `pwn` is the function that it calls for that."""
+"""Where an executed payload leaves its name, by calling the function `pwn`."""
 INIT_SCRIPT = f"{RAN} = []; window.pwn = (name) => {{ {RAN}.push(String(name)); }};"
 
 WORDS_OF_MARKUP = (
     *("pwnbold", "pwnem", "pwndel", "pwncode", "pwnheading", "pwnitem", "pwnquote", "pwncell", "pwnfence"),
     *("pwnred", "pwnblue", "pwnsmall", "pwnbadge", "pwnlink", "pwnb", "pwnsub", "pwnspan", "pwntext"),
 )
-"""Each stands between signs of markup; one that stands alone on a page has lost them, so they were obeyed."""
+"""Each is inside markup characters; one without them on a page means that the markup was obeyed."""
 
 _ONE_ID = "of a finding and of an error"
 LONG = "<b>pwnlong</b> " * 7_000
@@ -33,7 +33,7 @@ WIDE = "W" * 100_000
 
 
 def payloads(beacon: str) -> dict[str, str]:
-    """Return attacks by what they are; those that would fetch something fetch it from `beacon`, host and port."""
+    """Return attacks by name; those that fetch something fetch it from `beacon`, host and port."""
     url = f"http://{beacon}"
     return {
         "script": "<script data-pwn>pwn('script')</script>",
@@ -86,7 +86,7 @@ def payloads(beacon: str) -> dict[str, str]:
 
 
 class Poison:
-    """Gives a payload to whoever asks, each time the next one, so that no place always gets the same."""
+    """Returns the next payload each time, so that no place always gets the same."""
 
     def __init__(self, beacon: str, first: int = 0) -> None:
         self.by_kind = payloads(beacon)
@@ -115,7 +115,7 @@ def poisoned_run(
     tag: str | None = None,
     max_bytes: int = 900_000,
 ) -> Path:
-    """Write a run folder whose every text is of `poison`; `tag` is one more tag, for whoever looks for the run."""
+    """Write a run folder whose every text is of `poison`; `tag` is an extra tag, to find the run."""
     folder = root / name
     folder.mkdir(parents=True)
     began = began if began is not None else (time.time() - STEPS if live else BEGAN)
@@ -124,7 +124,7 @@ def poisoned_run(
         line = _line({"seq": number, "session": 1, "time": began + number * 0.01, **record})
         if len(line) < max_bytes:
             lines.append(line)
-    # Half a character, which JSON can write and no page can show; and numbers that no column holds.
+    # A lone surrogate, which JSON can hold but no page can show; and numbers too large for a column.
     lines += [
         b'{"event":"step","time":%f,"global_step":%d,"half \\ud800":1.0,"x":"\\udfff"}\n' % (began, STEPS),
         b'{"event":"half \\ud83d","time":%f,"seq":1,"text":"\\ud800"}\n' % began,
@@ -143,7 +143,7 @@ def poisoned_run(
 
 
 def half_characters(folder: Path) -> None:
-    """Put halves of characters into the name, the tags and the notes that a run folder's small files hold."""
+    """Put lone surrogates into the name, the tags and the notes of a run folder."""
     manifest = (folder / MANIFEST).read_bytes()
     (folder / MANIFEST).write_bytes(manifest.replace(b'"display_name": "', b'"display_name": "\\ud800 ', 1))
     (folder / LABELS).write_bytes(b'{"notes": "\\ud800", "tags": ["\\udfff"]}')
@@ -431,7 +431,7 @@ def _troubles(poison: Poison) -> Iterator[dict[str, Any]]:
             "remedies": [poison.next(60), "stop"],
             "evidence": {poison.next(60): 1.0, "text": poison.next(500)},
         }
-    # What is none of ours, and is shown as far as it goes.
+    # Foreign records, shown as far as possible.
     yield {"event": "finding", "kind": poison.next(), "message": poison.next(), "severity": poison.next()}
     for number in range(3):
         yield {
@@ -504,7 +504,7 @@ def _files(folder: Path, poison: Poison) -> None:
 
 
 def png(width: int, height: int) -> bytes:
-    """Return a grey picture; a large one is a small file."""
+    """Return a grey image; even a large one is a small file."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider, with PKCE and signed ID tokens, that vouches for whoever a test says."""
+"""A small OpenID Connect provider, with PKCE and signed ID tokens, that authenticates the user a test chooses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CLIENT_SECRET = "secret-of-the-client"
 
 
 class Provider:
-    """The provider, in a thread of this process; `user` holds the claims of whoever logs in next."""
+    """The provider, in a thread of this process; `user` holds the claims of the next login."""
 
     def __init__(self):
         self.user = {}
         self.claims = {}
-        """What a token says besides, or instead: a wrong audience, a nonce of another login."""
+        """Extra or replaced claims of a token: a wrong audience, the nonce of another login."""
 
         self.signs_with = self.key = RSAKey.generate_key(2048, {"kid": "one"})
         self.visits = []

@@ -1,4 +1,4 @@
-"""Whatever a run is configured to send to is a secret wherever it appears: files, bundle, errors, output."""
+"""The addresses a run sends to are secrets wherever they appear: files, bundle, errors, output."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_no_address_that_a_run_sends_to_is_in_any_byte_of_it_or_of_its_bundle(tm
 
 
 def test_a_run_of_an_older_version_is_shared_without_its_addresses(tmp_path):
-    """An older run has its receivers in clear: the bundle finds them by their place in the configuration."""
+    """An older run stores its receivers unmasked: the bundle finds them by their configuration key."""
     folder = tmp_path / "r"
     folder.mkdir()
     url = "https://chat.example.org/hidden/garden-of-the-east"

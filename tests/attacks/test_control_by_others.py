@@ -1,4 +1,4 @@
-"""Requests that nobody with a right to asked: by another user, copied, repeated, half written, or far too many."""
+"""Unauthorised requests: from another user, copied, replayed, half written, or far too many."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PATIENCE_S = 60.0
 
 @pytest.fixture
 def run(tmp_path):
-    """A run that can be told to stop, to save, and to take another learning rate."""
+    """A run that accepts stop, save, and another learning rate."""
     log = TelemetryLogger("r", log_dir=tmp_path / "logs", system=False, csv=False)
     log.declare_action("save")
     log.declare_action("stop")
@@ -36,7 +36,7 @@ def run(tmp_path):
 
 
 def look(log):
-    """Have the run look at its control file twice, for what may be half written is refused by the second look."""
+    """Let the run check its control file twice: a half-written one is refused at the second check."""
     log._rank_control.poll()
     log._rank_control.poll()
     log.log_step(next(_steps), train_loss=1.0)
@@ -52,7 +52,7 @@ def answers(log):
 
 
 def plant(path, content, *, uid=None, mode=0o600):
-    """Put `content` there in one step, as another user where asked."""
+    """Replace the file with `content` atomically, optionally as another user."""
     temporary = path.with_name(f".{os.urandom(4).hex()}")
     temporary.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     os.chmod(temporary, mode)
@@ -102,7 +102,7 @@ def test_no_other_user_can_stop_a_training(run, tmp_path, record_property):
 
     assert not run.should_stop
     assert {answer["status"] for answer in answers(run)} == {"refused"}
-    # And yet whoever may ask is heard.
+    # The owner's request is still applied.
     write_request(folder, actions=["stop"])
     look(run)
     assert run.should_stop
@@ -136,7 +136,7 @@ def test_a_file_swapped_between_check_and_read_is_never_another_users(tmp_path, 
     thread.start()
     got = {"ours": 0, "refused": 0, "none": 0}
     until = time.monotonic() + longer(1.5, 60.0)
-    # Whoever writes and whoever reads take turns as the machine likes, so both kinds are waited for.
+    # The order of writer and reader varies, so wait for both outcomes.
     while time.monotonic() < until or (
         min(got["ours"], got["refused"]) == 0 and time.monotonic() < until + _PATIENCE_S
     ):
@@ -186,7 +186,7 @@ def test_a_half_written_request_is_never_obeyed_and_ours_is_atomic(tmp_path, rec
             except ControlRefused:
                 broken += 1
             else:
-                # Two versions read as one may be JSON still; a name that nobody declared has it refused as a whole.
+                # A mix of two versions may still be JSON; an undeclared name refuses it as a whole.
                 assert request is None or request.log_every == 50 or request.knobs
                 whole += request is not None
         stop.set()
@@ -218,11 +218,11 @@ def test_an_old_request_is_not_replayed_by_the_next_session_or_another_folder(tm
             kept,
             json.dumps(
                 {**json.loads(kept), "timestamp": time.time() + 5}
-            ).encode(),  # the same id, dated anew
+            ).encode(),  # the same id with a new date
         ):
             plant(log.run_folder / "control.json", content)
             look(log)
-        # Copied to another run's folder and dated anew, it still says whose it is.
+        # Copied to another run's folder with a new date, it still names its run.
         plant(
             other.run_folder / "control.json",
             json.dumps({**json.loads(kept), "id": "new", "timestamp": time.time() + 5}).encode(),
@@ -242,7 +242,7 @@ def test_a_plain_file_of_an_earlier_session_is_not_obeyed_by_the_next(tmp_path):
     plain = json.dumps({"log_every": 100, "timestamp": time.time() + 1000.0}).encode()
     with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False) as first:
         folder = first.run_folder
-        # As the session ends: nobody has looked at it.
+        # At the end of the session, before it was read.
         first.close()
         plant(folder / "control.json", plain)
     os.utime(folder / "control.json", (1_700_000_000.0, 1_700_000_000.0))

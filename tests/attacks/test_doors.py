@@ -1,4 +1,4 @@
-"""Strangers at the door of the real server, over HTTP and WebSocket: names, pages, paths, and what is no request."""
+"""Untrusted clients of the real server, over HTTP and WebSocket: hosts, origins, paths, and invalid requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.provision import NoTool, tool
 
 CANARY = "canary-5d1f0c7e"
 
-# The first one may have to install the tracer, and to wait for whoever is installing something else.
+# The first test may have to install the tracer, and to wait for another installation.
 pytestmark = pytest.mark.timeout(longer(900, 3_000))
 
 
@@ -44,7 +44,7 @@ def is_alive(port):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory, logs):
-    """A dashboard started in a folder that wants to take it over, with every call to the network written down."""
+    """A dashboard started in a hostile folder, with every network call traced."""
     folder = tmp_path_factory.mktemp("hostile")
     cwd = folder / "cwd"
     (cwd / ".streamlit").mkdir(parents=True)
@@ -82,7 +82,7 @@ def hostile(tmp_path_factory, logs):
     command = [sys.executable, str(RUN_DASHBOARD), "--port", "0", "--no-browser", "--log-dir", str(logs)]
     tracer = _tracer(folder)
     if tracer is not None:
-        # -D: the dashboard stays our child, and the tracer goes behind it.
+        # -D: the dashboard stays our child, and the tracer detaches.
         watched = "trace=connect,sendto,sendmsg,sendmmsg"
         command = [tracer, "-D", "-f", "-qq", "-e", watched, "-o", str(calls), *command]
     with Started(command, folder) as started:
@@ -91,7 +91,7 @@ def hostile(tmp_path_factory, logs):
 
 
 def _tracer(folder):
-    """Return where strace is; None where there is none, or it may trace nothing."""
+    """Return the path of strace; None if it is missing or may not trace."""
     try:
         tracer = tool("strace", "strace")
     except NoTool:
@@ -304,7 +304,7 @@ def test_no_path_leads_out_and_no_response_reveals_the_server(hostile, record_pr
             told.append((target, "leads to", headers["location"]))
         if status != 400 and not {"content-security-policy", "x-frame-options"} <= set(headers):
             bare.append(target)
-    record_property("measured", f"{len(targets)} paths asked for, {len(told)} led out or told of the server")
+    record_property("measured", f"{len(targets)} paths requested, {len(told)} led out or revealed the server")
 
     assert told == []
     assert bare == [], "answers without the headers that keep a browser in"

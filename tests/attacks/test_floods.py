@@ -1,4 +1,4 @@
-"""Connections without end at the door of the real server: the disk stays empty, and others are served."""
+"""Connection floods against the real server: the disk does not fill up, and others are served."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A dashboard that may have few files open."""
+    """A dashboard with a low limit of open files."""
     folder = tmp_path_factory.mktemp("small")
     (folder / "logs").mkdir()
     command = [sys.executable, "-c", START, str(RUN_DASHBOARD), "--port", "0", "--no-browser"]
@@ -52,7 +52,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def many_descriptors():
-    """This side needs one for each connection as well."""
+    """The client needs one per connection as well."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * DESCRIPTORS + 200
     if before[0] < wanted:

@@ -1,4 +1,4 @@
-"""Records that somebody made to do harm, through the reader, every command and every question of a page."""
+"""Malicious records through the reader, every command and every query of a page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PICKLED = ("metrics.csv", "run.json", "labels.json", "control.json", "samples/0.
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory):
-    """Every entrance walked through once, with every hostile record and file there is."""
+    """Every entry point run once with every hostile record and file."""
     place = tmp_path_factory.mktemp("bytes")
     root, mark = place / "logs", place / "executed"
     lines = 0
@@ -57,7 +57,7 @@ def test_no_hostile_record_breaks_an_entry_point_or_controls_a_terminal(walked, 
 
 
 def test_bytes_that_python_would_unpickle_are_only_bytes(walked):
-    """Each file of a folder holds a pickle that would make a file if anything loaded it."""
+    """Each file of a folder holds a pickle that would create a file if loaded."""
     _, _, harm, mark = walked
 
     assert not mark.exists()

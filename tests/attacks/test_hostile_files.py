@@ -1,4 +1,4 @@
-"""Files of a run folder that are none, as links, pipes, devices and terabytes of nothing: none is followed."""
+"""Links, pipes, devices and terabytes of zeros in place of a run folder's files: never followed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_links_pipes_and_devices_in_place_of_files_are_neither_read_nor_written_
     root = tmp_path / "logs"
     places = 0
     for kind in kinds_here():
-        # Where the records themselves are none, nothing else is looked at: that is a run of its own.
+        # Without regular records nothing else is read, so this is a separate run.
         inner = tuple(name for name in FILES if name not in ("metrics.jsonl", "samples", "ranks"))
         together = [("metrics.jsonl",), inner, *([("samples", "ranks")] if "folder" in kind else [])]
         for number, names in enumerate([(name,) for name in FILES] if is_long() else together):
@@ -124,7 +124,7 @@ def test_a_terabyte_or_an_endless_line_costs_neither_memory_nor_time(tmp_path, r
 
 
 def test_the_bound_of_this_suite_can_be_reached(tmp_path):
-    """A child that is given 1 GiB and wants more does fail, so that the tests above could."""
+    """A child limited to 1 GiB fails if it needs more, so the tests above can fail."""
     pid = os.fork()
     if pid == 0:
         resource.setrlimit(resource.RLIMIT_AS, (2 * GIB, 2 * GIB))

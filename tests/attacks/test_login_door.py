@@ -1,4 +1,4 @@
-"""A dashboard that people log in to, with a real provider: who is let in, who may only look, and who is not let in."""
+"""A dashboard with logins and a real provider: operators, viewers, and access denied."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def provider():
 
 @pytest.fixture(scope="module")
 def login(tmp_path_factory, logs, provider):
-    """A dashboard that people log in to, and the provider that vouches for them."""
+    """A dashboard with logins, and its provider."""
     from tests.attacks.oidc_provider import CLIENT_ID, CLIENT_SECRET
 
     folder = tmp_path_factory.mktemp("login")
@@ -65,7 +65,7 @@ def login(tmp_path_factory, logs, provider):
 
 
 def log_in(login, provider, user, **claims):
-    """Go through the whole login as `user` and return who came back from it."""
+    """Log in as `user` and return the client afterwards."""
     provider.user, provider.claims = user, claims
     visitor = Visitor(login.port)
     with visitor.tab() as tab:

@@ -349,7 +349,7 @@ def main_of(page):
 
 def told(looked):
     return (
-        f"{looked.pages} looks at pages, {len(looked.asked):,} requests of the browser, "
+        f"{looked.pages} page views, {len(looked.asked):,} browser requests, "
         "0 of them to another server, 0 scripts run"
     )
 

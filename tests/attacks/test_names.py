@@ -109,7 +109,7 @@ def test_a_linked_run_folder_is_neither_listed_nor_the_newest_nor_deleted_throug
 
 
 def test_a_bundle_of_a_hostile_run_has_plain_names_and_no_links_in_it(tmp_path):
-    """Run names and rank files that would be written elsewhere by whoever unpacks the zip."""
+    """Run names and rank files that would be written elsewhere when the zip is unpacked."""
     outside(tmp_path)
     names = set()
     for number, name in enumerate(["../../../evil", "/etc/cron.d/x", "..\\..\\x", "C:\\x", "a\0b", "CON"]):

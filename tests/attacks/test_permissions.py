@@ -1,4 +1,4 @@
-"""Who can read what we make: the owner alone, whatever the umask; and nobody can be there first under its name."""
+"""Only the owner can read our files, whatever the umask; and no one can create them in advance."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_no_file_name_can_be_taken_in_advance(everything, record_property):
 
 
 def test_an_export_does_not_write_through_a_planted_link(tmp_path, monkeypatch):
-    """In a folder where others may write, such as /tmp, somebody is there first."""
+    """In a folder where others may write, such as /tmp, another user creates the file first."""
     from tests.attacks.hostile_folders import an_ordinary_run
     from toolkit.cli.main import main
 

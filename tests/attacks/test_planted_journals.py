@@ -1,4 +1,4 @@
-"""Journals that somebody else put there: in shared memory, which is everybody's, or in a folder that was downloaded."""
+"""Journals planted by others: in shared memory, which everyone can write, or in a downloaded folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORGED = "forged-by-somebody-else"
 
 @pytest.fixture
 def journals():
-    """Makes journals of dead processes, and takes them away again."""
+    """Creates journals of dead processes, and removes them."""
     made = []
 
     def journal(folder, record_file, lines, *, uid=None, mode=0o600, rank=0, is_old=False):
@@ -244,7 +244,7 @@ def test_things_in_shared_memory_that_are_called_like_a_journal_are_left_alone(t
 @as_root
 @pytest.mark.parametrize("what", ["folder", "link"])
 def test_a_run_is_not_resumed_in_another_users_folder(tmp_path, what):
-    """In a log directory that everybody may write to, somebody waits under the name of the run with a manifest."""
+    """In a log directory that everyone may write to, another user planted a manifest under the run's name."""
     log_dir, trap = tmp_path / "logs", tmp_path / "trap"
     with TelemetryLogger("r", log_dir=log_dir, system=False, csv=False) as log:
         log.log_step(1, train_loss=1.0)

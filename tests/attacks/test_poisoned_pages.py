@@ -54,7 +54,7 @@ def _as_in_a_fresh_process(monkeypatch):
 
 @pytest.fixture
 def logs(tmp_path, monkeypatch):
-    """A log directory that the dashboard looks at."""
+    """A log directory for the dashboard."""
     folder = tmp_path / "logs"
     folder.mkdir()
     settings = DashboardSettings(log_dirs=(folder,), cache_dir=tmp_path / "cache")

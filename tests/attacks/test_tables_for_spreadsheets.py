@@ -26,7 +26,7 @@ FORMULAS = tuple(
 
 
 def runs_in_a_spreadsheet(cell):
-    """Say whether a spreadsheet takes `cell` for a formula: it looks behind blanks and what it does not show."""
+    """Return whether a spreadsheet would treat `cell` as a formula: it skips blanks and invisible characters."""
     text = cell.lstrip(" \u00a0\u3000\ufeff\u200b\x00\x1b")
     is_number = text.replace(".", "").replace("e", "").replace("-", "").replace("+", "").isdigit()
     return text[:1] in TRIGGERS and text != "-inf" and not is_number

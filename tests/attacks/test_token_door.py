@@ -1,4 +1,4 @@
-"""A dashboard that others can reach: nothing without the token, and nothing but looking with the one for readers."""
+"""A dashboard that others can reach: no access without the token, and read-only with the reader token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def logs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory, logs):
-    """A dashboard that everybody in the network can reach, with an address to steer and one to look."""
+    """A dashboard open to the network, with an operator address and a viewer address."""
     with dashboard(
         tmp_path_factory.mktemp("guarded"), "--host", "0.0.0.0", "--log-dir", str(logs), "--reader-token"
     ) as started:

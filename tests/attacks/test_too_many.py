@@ -1,4 +1,4 @@
-"""Far too many of everything: runs, files, links, ranks. What is shown is bounded, and says so."""
+"""Far too many runs, files, links and ranks: what is shown is bounded, and says so."""
 
 from __future__ import annotations
 

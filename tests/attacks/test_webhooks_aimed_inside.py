@@ -1,4 +1,4 @@
-"""Messages aimed at machines that they must not reach: this one, its network, the one that hands out credentials."""
+"""Messages aimed at forbidden addresses: this machine, its network, the cloud metadata service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs to be seen and asked for things: one of a process that lives, and one that has ended."""
+"""Two runs to view and control: a live one and a finished one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A visitor of the dashboard without a browser: keeps cookies, opens pages over the WebSocket, presses anything."""
+"""A dashboard client without a browser: keeps cookies, opens pages over the WebSocket, presses buttons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _XSRF = "_streamlit_xsrf"
 
 
 class Visitor:
-    """One person with one jar of cookies; `name` is what they call the server, wherever it listens."""
+    """One client with its cookies; `name` is the host name it uses for the server."""
 
     def __init__(self, port, *, name=None, scheme="http", cookies=None):
         self.port = port
@@ -57,7 +57,7 @@ class Visitor:
 
     @contextlib.contextmanager
     def tab(self, *, session=None):
-        """Open a tab; it stays for as long as the block. `session` asks to go on with a tab that was open before."""
+        """Open a tab; it stays for as long as the block. `session` asks to resume an earlier tab."""
         if _XSRF not in self.cookies:
             self.get("/_stcore/health")
         with self._connect(None, {}, session=session) as connection:

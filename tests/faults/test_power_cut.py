@@ -255,8 +255,8 @@ def test_whatever_chance_leaves_of_what_was_not_synced_is_read_and_gone_on_with(
     zeros, lost = (sum(column) for column in zip(*outcomes, strict=True))
     record_property(
         "measured",
-        f"{cuts} imagined cuts, {zeros} with zeros where records were, {state['acknowledged']} records acknowledged by "
-        f"sync, {lost} of these lost",
+        f"{cuts} simulated cuts, {zeros} with zeros where records were, {state['acknowledged']} records acknowledged "
+        f"by sync, {lost} of these lost",
     )
     assert not lost
     assert zeros

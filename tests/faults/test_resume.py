@@ -280,7 +280,7 @@ def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(
     record_property(
         "measured",
         f"{rounds} times {together} processes at once, {len(by)} writers, {sum(by.values())} records, "
-        f"{went_on} times somebody went on",
+        f"{went_on} resumed",
     )
 
 

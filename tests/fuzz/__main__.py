@@ -1,4 +1,4 @@
-"""Fuzzes for a while, each target in turn, and says what came of it; `make fuzz` runs this.
+"""Fuzz each target in turn and report the results; `make fuzz` runs this.
 
 python -m tests.fuzz --minutes 10 [--keep] [TARGET ...]
 python -m tests.fuzz --replay FILE TARGET
@@ -28,7 +28,7 @@ _SLOWEST_S = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of one target."""
+    """The result of one target."""
 
     executions: int
     coverage: str
@@ -37,7 +37,7 @@ class Result:
 
 
 def main() -> int:
-    """Fuzz, and return 1 where something was found."""
+    """Fuzz, and return 1 if something was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of: {', '.join(TARGETS)}")
     parser.add_argument("--minutes", type=float, default=10.0, help="for all of them together (default: 10)")

@@ -1,4 +1,4 @@
-"""The inputs that are kept: where they lie, and how they are replayed."""
+"""The stored inputs: where they are, and how they are replayed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def inputs_of(target: Target) -> list[Path]:
 
 
 def replay(target: Target, path: Path) -> None:
-    """Run one stored input; whatever it raises is a promise broken."""
+    """Run one stored input; any exception is a broken promise."""
     target.fuzz_one(path.read_bytes())
 
 

@@ -21,7 +21,7 @@ Line = tuple[str, int]
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run of the fuzzer came to."""
+    """The result of a run of the fuzzer."""
 
     executions: int = 0
     lines: set[Line] = field(default_factory=set)
@@ -55,7 +55,7 @@ def fuzz(
     for item in pool:
         _run(target, item, outcome)
     while time.monotonic() < until and outcome.executions < most:
-        # What was found last is looked at most: it leads on.
+        # The latest finds are mutated most.
         near = outcome.kept if outcome.kept and chance.random() < 0.7 else pool
         item = _mutated(chance.choice(near), pool, target.tokens, chance)
         _run(target, item, outcome)

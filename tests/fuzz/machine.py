@@ -1,4 +1,4 @@
-"""Logger, reader and control as one machine, beside a model that is nothing but a list of what was acknowledged.
+"""Logger, reader and control as one state machine, compared with a model: a list of what was acknowledged.
 
 The machine does to a run what happens to runs: sessions begin, log, are steered, end, are killed between two calls or
 in the middle of a write, lose their power, find foreign bytes in their file, are repaired and gone on with. Readers
@@ -111,7 +111,7 @@ class Server:
         kind, content = answer
         if kind == expected:
             return content
-        # Whoever asks a process that is gone waits for ever.
+        # A request to a process that is gone would wait forever.
         self.pid = None
         if kind == "raised":
             self._reply("ended")
@@ -290,7 +290,7 @@ class _Machine(RuleBasedStateMachine):
                 logged.is_required = False
         for asked in self.model.asked.values():
             asked.is_excused = True
-        # Who read on this machine is gone too.
+        # The readers on this machine are gone too.
         self._forget_readers()
 
     # ------------------------------------------------------------ logging

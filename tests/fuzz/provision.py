@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def _install(which: str, **environment: str) -> str | None:
-    """Have pip install it; return why it could not, as pip's last words say."""
+    """Install it with pip; return the reason of a failure, from pip's last line."""
     command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
     done = subprocess.run(
         [*command, which, ATHERIS], env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True

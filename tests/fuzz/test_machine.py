@@ -60,7 +60,7 @@ def test_logger_reader_and_control_keep_their_promises_in_any_order_of_events(se
         "measured",
         f"{did['examples']:,} histories of {did['sessions']:,} sessions with {did['kills']:,} kills, "
         f"{did['power_cuts']:,} of them power cuts, and {did['requests']:,} requests: "
-        f"{did['acknowledged']:,} records acknowledged, {did['looks']:,} looks, 0 lost, torn or invented",
+        f"{did['acknowledged']:,} records acknowledged, {did['looks']:,} reads, 0 lost, torn or invented",
     )
 
 

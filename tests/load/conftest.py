@@ -1,4 +1,4 @@
-"""No journals of these tests are left behind in shared memory."""
+"""These tests leave no journals in shared memory."""
 
 from __future__ import annotations
 

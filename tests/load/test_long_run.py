@@ -33,7 +33,7 @@ def test_a_run_of_very_many_records_is_logged_read_killed_repaired_and_resumed(t
         "measured",
         f"{RECORDS:,} steps: 0 lost in a kill, memory {grown_mb:+.1f} MB from a quarter on; read in "
         f"{took['read_cpu_s']:.1f} s, repaired in {took['repair_cpu_s']:.1f} s, examined in "
-        f"{took['doctor_cpu_s']:.1f} s, all charts' data in {took['load_cpu_s']:.1f} s of the processor",
+        f"{took['doctor_cpu_s']:.1f} s, all charts' data in {took['load_cpu_s']:.1f} s CPU",
     )
     # Everything is there once, in its order, whoever counts.
     assert used["counted"]["steps"] == RECORDS

@@ -75,8 +75,8 @@ def test_a_refresh_of_very_many_runs_reads_only_what_changed_and_keeps_nothing_o
 
     record_property(
         "measured",
-        f"{RUNS:,} runs: first look {first_s:.2f} s of the processor, again {again_s:.3f} s; over "
-        f"{LOOKS} looks {after['rss_mb'] - before['rss_mb']:+.1f} MB, "
+        f"{RUNS:,} runs: first refresh {first_s:.2f} s CPU, again {again_s:.3f} s; over "
+        f"{LOOKS} refreshes {after['rss_mb'] - before['rss_mb']:+.1f} MB, "
         f"{after['files'] - before['files']:+.0f} open files",
     )
     assert after["rss_mb"] - before["rss_mb"] < 16.0

@@ -25,7 +25,7 @@ def test_processes_that_start_together_in_one_directory_lose_and_mix_nothing(tmp
     record_property(
         "measured",
         f"{found.runs} processes at once, {found.records:,} records, {found.lost} lost, {found.foreign} mixed up, "
-        f"{watched.looks} looks at them meanwhile",
+        f"{watched.looks} dashboard refreshes meanwhile",
     )
     assert found.runs == PROCESSES == len({one.folder for one in wrote})
     assert (found.lost, found.foreign, found.out_of_order) == (0, 0, 0)

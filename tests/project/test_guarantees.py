@@ -1,4 +1,4 @@
-"""Nothing stands among the promises without a test, and no figure that was not counted."""
+"""Every guarantee has a test, and every figure comes from one."""
 
 from __future__ import annotations
 
