@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.logger import internals
 
 HERE = Path(__file__)
 
@@ -25,13 +26,13 @@ def call_everything(log: TelemetryLogger, step: int, tensor: object = 0.5) -> No
     log.log_sample(step, HERE, prompt="p")
     log.log_completion(step, prompt="p", completion="c", reward={"r": 1.0})
     log.log_event("mine", a=1)
-    log.event_outside_spans("apart", {"a": 1})
-    log.set_tags(perf_tag="a")
+    internals(log).event_outside_spans("apart", {"a": 1})
+    internals(log).set_tags(perf_tag="a")
     log.take_requests()
     assert log.should_stop in (True, False)
     assert log.log_every >= 1
     assert log.run_folder is None or log.run_id
-    assert log.completions is None or log.is_live
+    assert internals(log).completions is None or log.is_live
 
 
 def _call_spans(log: TelemetryLogger) -> None:
@@ -50,8 +51,8 @@ def _call_spans(log: TelemetryLogger) -> None:
             raise ValueError("the training's own")
     span = log.start_span("begun", attributes={"a": 1}, start_time=time.time() - 1)
     log.current_span()
-    log.span_totals("mine")
-    log.latest_loss()
+    internals(log).span_totals("mine")
+    internals(log).latest_loss()
     span.stop()
 
 

@@ -18,6 +18,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 torch = pytest.importorskip("torch")
 
 from toolkit.telemetry import TelemetryLogger  # noqa: E402
+from toolkit.telemetry.logger import internals  # noqa: E402
 from toolkit.telemetry.records.device_scalars import PLACES  # noqa: E402
 from toolkit.telemetry.records.plain_values import PlainValues  # noqa: E402
 from toolkit.telemetry.writing.record_file import RecordFile  # noqa: E402
@@ -55,7 +56,7 @@ def call_everything_with(log, step, loss):
     log.log_completion(step, prompt="p", completion="c", reward=loss, advantage=loss)
     log.log_checkpoint(step, "absent", loss=loss)
     log.log_sample(step, "absent", loss=loss)
-    log.set_tags(perf_tag=loss)
+    internals(log).set_tags(perf_tag=loss)
     with log.span("forward", loss=loss) as span:
         span.set(more=loss)
         span.event("happened", loss=loss)
@@ -69,7 +70,7 @@ def call_everything_with(log, step, loss):
     with contextlib.suppress(ValueError), log.capture_errors():
         held = loss  # noqa: F841  # a local value that an error record might want to show
         raise ValueError("the training's own")
-    log.latest_loss()
+    internals(log).latest_loss()
     log.take_requests()
 
 

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from toolkit.core.exit_codes import code_of
@@ -18,13 +19,9 @@ class Closable(Protocol):
         """End it."""
         ...
 
-    def after_fork_in_child(self) -> None:
-        """Become one that does nothing: its threads and its files are the parent's."""
-        ...
-
 
 # Held fast: a logger whose variable has gone out of scope still has a run to end.
-_living: dict[int, Closable] = {}
+_living: dict[int, tuple[Closable, Callable[[], None]]] = {}
 _is_watching = False
 _FIRST: Final = "first"
 _EARLIER: Final = "_telemetry_was_before"
@@ -68,10 +65,13 @@ class CloseOnce:
             self._under_way.release()
 
 
-def close_at_exit(logger: Closable) -> None:
-    """Have `logger` closed when the interpreter ends, and silenced in forked children."""
+def close_at_exit(logger: Closable, *, in_forked_child: Callable[[], None]) -> None:
+    """Have `logger` closed when the interpreter ends, and `in_forked_child` called in every forked child.
+
+    There it has to become one that does nothing: its threads and its files are the parent's.
+    """
     global _is_watching
-    _living[id(logger)] = logger
+    _living[id(logger)] = logger, in_forked_child
     earlier = _last_printed()
     if earlier is not None:
         vars(earlier).setdefault(_EARLIER, []).append(id(logger))
@@ -102,7 +102,7 @@ def _close_all() -> None:
     error = sys.exc_info()[1] or _last_printed()
     if code_of(error) == 0:
         error = None
-    for logger in list(_living.values()):
+    for logger, _ in list(_living.values()):
         if error is None or id(logger) in vars(error).get(_EARLIER, ()):
             logger.close("exit")
         elif isinstance(error, KeyboardInterrupt):
@@ -118,6 +118,6 @@ def _last_printed() -> BaseException | None:
 
 
 def _silence_all() -> None:
-    for logger in list(_living.values()):
-        logger.after_fork_in_child()
+    for _, in_forked_child in list(_living.values()):
+        in_forked_child()
     _living.clear()

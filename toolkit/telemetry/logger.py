@@ -198,7 +198,7 @@ class TelemetryLogger:
         if self._rank_control is not None and self._rank_control.is_among_ranks:
             self.__dict__["log_step"] = self._log_step_among_ranks
         self.is_live = True
-        close_at_exit(self)
+        close_at_exit(self, in_forked_child=self._after_fork_in_child)
         self._run.start()
         with self.guard.catch("hooking what ends the script"):
             self._run.errors.watch.begin(self._run.errors.recorder, lambda: self.close("signal"))
@@ -496,12 +496,6 @@ class TelemetryLogger:
         texts = {"prompt": prompt, "completion": completion, "chosen": chosen, "rejected": rejected}
         self._live().completions.put(global_step, {**texts, "reward": reward, **more})
 
-    @property
-    def completions(self) -> CompletionRecorder | None:
-        """Where completions are written, for what collects them from a trainer; None where none are kept."""
-        recorder = self._run.completions if self._run is not None and self.is_live else None
-        return recorder if recorder is not None and recorder.options.enabled else None
-
     @guarded
     def log_event(self, event: str, /, **fields: Any) -> None:
         """Write a record of a kind of your own."""
@@ -636,50 +630,14 @@ class TelemetryLogger:
     def _innermost(self) -> AnySpan | None:
         return self._live().spans.innermost()
 
-    def span_totals(self, name: str) -> tuple[int, float]:
-        """Return how many spans of `name` the training's thread has ended in this session, and their seconds."""
-        totals = (0, 0.0)
-        with self.guard.catch("adding up spans"):
-            times = self._run.spans.times.by_name.get(name) if self._run is not None else None
-            totals = (times.count, times.seconds) if times is not None else totals
-        return totals
-
-    def latest_loss(self) -> float | None:
-        """Return the newest training loss that is known, without asking a device for it."""
-        newest: Any = None
-        with self.guard.catch("looking up the loss"):
-            newest = self._gate.latest
-            if newest is None and self._run is not None:
-                newest = self._run.steps.latest.get("train_loss")
-        return float(newest) if isinstance(newest, (int, float)) else None
-
-    @guarded
-    def event_outside_spans(
-        self, name: str, attributes: Mapping[str, Any], time: float | None = None
-    ) -> None:
-        """Tell of something like a span's event that belongs to the run as a whole."""
-        self._live().spans.put_event(None, "", name, attributes, time)
-
-    @guarded
-    def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
-        """Say what the session is comparable with and part of, where that is known only after the start."""
-        self._live().set_tags(perf_tag, session_tag)
-
     @property
     def training(self) -> TrainingTelemetry:
         """The vocabulary of a training job: a span, a callback and the figures for each of its parts."""
         if self._training is None:
             from toolkit.telemetry.training import TrainingTelemetry
 
-            self._training = TrainingTelemetry(self, clock=self._clock)
+            self._training = TrainingTelemetry(internals(self), clock=self._clock)
         return self._training
-
-    @property
-    def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
-        """The performance tag and the session tag that somebody gave, as they are now."""
-        if self._run is not None:
-            return self._run.tags
-        return self._options.perf_tag, self._options.session_tag
 
     @overload
     def capture_errors(self, /) -> ErrorCapture: ...
@@ -842,8 +800,8 @@ class TelemetryLogger:
         # A copy in another process must not write, so it is one that does nothing.
         return _inert_logger, (self.run_name, self._options)
 
-    def after_fork_in_child(self) -> None:
-        """Become a logger that does nothing: the threads and files are the parent's."""
+    def _after_fork_in_child(self) -> None:
+        # The threads and files are the parent's.
         self._become_inert()
         self._rank_control = None
         # Whoever was ending it is the parent's, and not waited for here.
@@ -878,7 +836,7 @@ class TelemetryLogger:
         )
         self._rank_control = self._silent_rank.rank_control
         self.__dict__["log_step"] = self._log_step_among_ranks
-        close_at_exit(self)
+        close_at_exit(self, in_forked_child=self._after_fork_in_child)
         self._silent_rank.start()
 
     def _log_step_among_ranks(self, global_step: int, *args: Any, **scalars: Any) -> None:
@@ -888,6 +846,9 @@ class TelemetryLogger:
                 rank_control.at_step(global_step)
         if self.is_live:
             TelemetryLogger.log_step(self, global_step, *args, **scalars)
+
+    def _internals(self) -> Internals:
+        return Internals(self, self._run, self._gate, self._options, self._after_fork_in_child)
 
     def _live(self) -> LiveRun:
         assert self._run is not None, "only a live logger gets here"
@@ -907,6 +868,89 @@ class TelemetryLogger:
 
     def _ignore_step(self, *_: Any, **__: Any) -> None:
         self.ignored += 1
+
+
+class Internals:
+    """What other packages of this project need of a logger, beyond its public calls; a `training.JobLog`.
+
+    As the logger's own calls, none of these raises.
+    """
+
+    def __init__(
+        self,
+        log: TelemetryLogger,
+        run: LiveRun | None,
+        gate: StepGate,
+        options: TelemetryOptions,
+        after_fork_in_child: Callable[[], None],
+    ) -> None:
+        self.guard = log.guard
+        self.span, self.start_span, self.current_span = log.span, log.start_span, log.current_span
+        self.after_fork_in_child = after_fork_in_child
+        """Turns the logger into one that does nothing, in a forked child."""
+        self._log = log
+        self._run = run
+        self._gate = gate
+        self._options = options
+
+    @property
+    def is_live(self) -> bool:
+        """Whether calls of the logger have an effect."""
+        return self._log.is_live
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run; None where nothing is written."""
+        return self._log.run_id
+
+    @property
+    def completions(self) -> CompletionRecorder | None:
+        """Where completions collected from a trainer are written; None where they are not kept."""
+        recorder = self._run.completions if self._run is not None and self.is_live else None
+        return recorder if recorder is not None and recorder.options.enabled else None
+
+    @property
+    def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
+        """The performance tag and the session tag of the options or of `set_tags`."""
+        if self._run is not None:
+            return self._run.tags
+        return self._options.perf_tag, self._options.session_tag
+
+    def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
+        """Change the tags of this session, which may be known only after the start."""
+        if self._run is not None and self.is_live:
+            with self.guard.catch("set_tags"):
+                self._run.set_tags(perf_tag, session_tag)
+
+    def span_totals(self, name: str) -> tuple[int, float]:
+        """Return how many spans of `name` the training thread has ended in this session, and their seconds."""
+        totals = (0, 0.0)
+        with self.guard.catch("adding up spans"):
+            times = self._run.spans.times.by_name.get(name) if self._run is not None else None
+            totals = (times.count, times.seconds) if times is not None else totals
+        return totals
+
+    def event_outside_spans(
+        self, name: str, attributes: Mapping[str, Any], time: float | None = None
+    ) -> None:
+        """Write an event that belongs to the run as a whole."""
+        if self._run is not None and self.is_live:
+            with self.guard.catch("event_outside_spans"):
+                self._run.spans.put_event(None, "", name, attributes, time)
+
+    def latest_loss(self) -> float | None:
+        """Return the newest training loss that is known without asking a device."""
+        newest: Any = None
+        with self.guard.catch("looking up the loss"):
+            newest = self._gate.latest
+            if newest is None and self._run is not None:
+                newest = self._run.steps.latest.get("train_loss")
+        return float(newest) if isinstance(newest, (int, float)) else None
+
+
+def internals(log: TelemetryLogger) -> Internals:
+    """Return what this project's own packages need of a logger; nothing for scripts: it may change at any time."""
+    return log._internals()  # noqa: SLF001 - the one way in
 
 
 def _are_metrics(given: Any) -> TypeGuard[dict[str, Any]]:

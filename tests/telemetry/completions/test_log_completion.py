@@ -13,6 +13,7 @@ from tests.faults.children import Child, repair
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
 from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.logger import internals
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ def test_what_was_held_through_many_stretches_is_not_counted_as_missing(make):
     for number in range(4):
         log.log_completion(0, completion=f"{number}")
     for step in range(0, 1000, 10):
-        log.completions.put(step, {"completion": "collected"}, source="train")
+        internals(log).completions.put(step, {"completion": "collected"}, source="train")
     path = log.run_folder / "metrics.jsonl"
     log.close()
 
@@ -264,12 +265,12 @@ def test_one_that_is_held_while_another_thread_begins_a_stretch_is_not_lost(make
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(4_000):
-            log.completions.put(0, {"completion": "a"}, source="eval")
+            internals(log).completions.put(0, {"completion": "a"}, source="eval")
         over = threading.Event()
 
         def hold_more():
             while not over.is_set():
-                log.completions.put(0, {"completion": "b"}, source="eval")
+                internals(log).completions.put(0, {"completion": "b"}, source="eval")
 
         other = threading.Thread(target=hold_more)
         other.start()
@@ -303,7 +304,7 @@ def test_switched_off_nothing_is_written(make):
     log = make(completions=False)
     log.log_completion(1, prompt="p", completion="c")
 
-    assert log.completions is None
+    assert internals(log).completions is None
     assert [record["event"] for record in records_of(log)] == []
 
 
@@ -312,7 +313,7 @@ def test_a_logger_that_does_nothing_takes_them_too(tmp_path):
 
     log.log_completion(1, prompt="p", completion="c", reward=1.0)
 
-    assert log.completions is None
+    assert internals(log).completions is None
     assert list(tmp_path.iterdir()) == []
 
 

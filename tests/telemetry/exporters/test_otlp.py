@@ -22,6 +22,7 @@ from toolkit.mirrors.otlp.transport import protocol_of
 from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.logger import internals
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.writing import pipeline
 from toolkit.timing.history import read_run_time
@@ -664,9 +665,9 @@ def _ledger_without_manifest(records):
 
 def test_tags_that_are_known_before_the_start_are_in_it(tmp_path):
     log = TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False)
-    log.set_tags(perf_tag="b")
+    internals(log).set_tags(perf_tag="b")
     log.log_start()
-    log.set_tags(perf_tag="b")
+    internals(log).set_tags(perf_tag="b")
     log.close()
     found = read_records(log.run_folder / "metrics.jsonl")
 

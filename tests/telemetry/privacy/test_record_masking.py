@@ -11,6 +11,7 @@ from tests.telemetry.logged import make_logger, read_records, records_of
 from tests.telemetry.privacy.planted import HARMLESS
 from toolkit.privacy.record_masking import RecordMasker
 from toolkit.runfolder.records import MAX_RECORD_BYTES
+from toolkit.telemetry.logger import internals
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLm7"
 
@@ -50,7 +51,7 @@ WAYS = {
     "completion": lambda log: log.log_completion(1, prompt=TOKEN, completion=TOKEN),
     "span": span_that_fails,
     "name of a span": lambda log: log.span(f"load {TOKEN}").__enter__().__exit__(None, None, None),
-    "event of a span": lambda log: log.event_outside_spans("x", {"note": TOKEN}),
+    "event of a span": lambda log: internals(log).event_outside_spans("x", {"note": TOKEN}),
     "failure of telemetry": failure_of_telemetrys_own,
     "reason of the end": lambda log: log.close(f"gave up on {TOKEN}"),
     "error of the end": lambda log: log.close("failed", error=ValueError(TOKEN)),

@@ -31,7 +31,7 @@ from toolkit.telemetry.compat.wandb_identity import About, Identity
 from toolkit.telemetry.compat.wandb_rows import Rows
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
 from toolkit.telemetry.compat.wandb_watch import Watch
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger import TelemetryLogger, internals
 from toolkit.telemetry.machine.metadata import training_metadata
 from toolkit.telemetry.options import TelemetryOptions
 
@@ -84,7 +84,7 @@ class Run(Identity, KeepsArtifacts):
         if options.enabled:
             # In the logger's place, for what is left must be written before that is closed.
             do_not_close_at_exit(self.telemetry)
-            close_at_exit(self)
+            close_at_exit(self, in_forked_child=self._after_fork_in_child)
 
     @property
     def is_of_this_process(self) -> bool:
@@ -276,9 +276,9 @@ class Run(Identity, KeepsArtifacts):
         """End the run, as a logger is ended: the process does so where the script does not."""
         self._finish(reason, error)
 
-    def after_fork_in_child(self) -> None:
-        """Become a run that does nothing: it is the parent's."""
-        self.telemetry.after_fork_in_child()
+    def _after_fork_in_child(self) -> None:
+        # It is the parent's run.
+        internals(self.telemetry).after_fork_in_child()
         if self._tensorboard is not None:
             self._tensorboard.after_fork_in_child()
         if self._watch is not None:

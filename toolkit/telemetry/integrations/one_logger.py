@@ -19,7 +19,7 @@ from toolkit.core.guard import Guard
 from toolkit.core.ranks import Rank, find_rank
 from toolkit.runfolder.records import ERROR
 from toolkit.telemetry.control.rank_claim import RankClaim, may_record
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger import TelemetryLogger, internals
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.spans.span import AnySpan
 from toolkit.timing.names import FROM_ONE_LOGGER
@@ -127,9 +127,9 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
             if name == "training_metrics_update" and self._log_steps:
                 self._log_update(log, attributes)
             elif name == "one_logger_initialization":
-                log.set_tags(session_tag=_tag(attributes.get("session_tag")))
+                internals(log).set_tags(session_tag=_tag(attributes.get("session_tag")))
             elif name == "update_training_telemetry_config":
-                log.set_tags(perf_tag=_tag(attributes.get("perf_tag")))
+                internals(log).set_tags(perf_tag=_tag(attributes.get("perf_tag")))
 
     @override
     def export_error(self, event: ErrorEvent, span: Span) -> None:

@@ -17,7 +17,7 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.integrations.host_copies import HostCopy, HostRoom
 from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
 from toolkit.telemetry.integrations.stand_in import stand_in_for
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger import TelemetryLogger, internals
 from toolkit.telemetry.records.completions.recorder import CompletionRecorder
 
 TRAIN: Final = "train"
@@ -62,7 +62,7 @@ class TrainerCompletions:
             self._look_at(trainer, log)
 
     def _look_at(self, trainer: Any, log: TelemetryLogger) -> None:
-        book = log.completions
+        book = internals(log).completions
         kind = kind_of(trainer)
         if book is None or kind is None or not book.options.collect or not trainer.is_world_process_zero():
             return

@@ -6,9 +6,8 @@ from collections import deque
 from typing import Final
 
 from toolkit.telemetry.records.step_gate import StepGate
-from toolkit.telemetry.spans.span import FoldedSpan
+from toolkit.telemetry.spans.span import FoldedSpan, step_of
 from toolkit.telemetry.spans.totals import SpanTimes
-from toolkit.telemetry.spans.writer import step_of
 
 _REMEMBERED: Final = 2_000
 _MOST_AT_ONCE: Final = 2_000

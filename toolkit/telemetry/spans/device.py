@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from toolkit.core.guard import Guard
 from toolkit.telemetry.spans.span import FoldedSpan, Span
-
-if TYPE_CHECKING:
-    from toolkit.telemetry.spans.recorder import SpanRecorder
 
 _MAX_UNDER_WAY: Final = 256
 """Two events each: with many more the queue of the device itself would be full, and then whoever queues work waits."""
@@ -24,10 +22,11 @@ _MAX_UNDER_WAY: Final = 256
 class DeviceTimer:
     """Times spans on the current CUDA device; where there is none it does nothing."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, write: Callable[[Span, float], None]) -> None:
+        self.guard = guard
         self.skipped = 0
         """Spans that were not timed: captured into a graph, or with too many before them still under way."""
-        self._guard = guard
+        self._write = write
         self._idle: list[Any] = []
         self._under_way: deque[tuple[Any, Any, Span | FoldedSpan]] = deque()
 
@@ -51,7 +50,7 @@ class DeviceTimer:
         else:
             self._under_way.append((first, last, span))
 
-    def settle(self, recorder: SpanRecorder) -> None:
+    def settle(self) -> None:
         """Add up what the device has got done; what it has not is left for the next time."""
         torch = sys.modules.get("torch")
         if torch is None or not self._under_way or torch.cuda.is_current_stream_capturing():
@@ -62,45 +61,45 @@ class DeviceTimer:
             self._idle += (first, last)
             span.times.device_seconds += seconds
             if isinstance(span, Span):
-                recorder.writer.write_device_span(span, seconds)
+                self._write(span, seconds)
 
 
 class DeviceSpan:
     """A span that is timed by both clocks: the host's, which queues the work, and the device's, which does it."""
 
-    __slots__ = ("_first", "_recorder", "timed")
+    __slots__ = ("_first", "_timer", "timed")
 
-    def __init__(self, recorder: SpanRecorder, span: Span | FoldedSpan) -> None:
-        self._recorder = recorder
+    def __init__(self, timer: DeviceTimer, span: Span | FoldedSpan) -> None:
+        self._timer = timer
         self.timed = span
         """The span by the host's clock, which is also the one that has a name, an id and attributes."""
         self._first: Any = None
 
     def __enter__(self) -> DeviceSpan:
         self.timed.__enter__()
-        recorder = self._recorder
-        with recorder.guard.catch("timing on the device"):
-            recorder.device.settle(recorder)
-            self._first = recorder.device.mark()
+        timer = self._timer
+        with timer.guard.catch("timing on the device"):
+            timer.settle()
+            self._first = timer.mark()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._recorder.guard.catch("timing on the device"):
+        with self._timer.guard.catch("timing on the device"):
             self._finish()
         self.timed.__exit__(kind, error, trace)
 
     def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
         """End it."""
-        with self._recorder.guard.catch("timing on the device"):
+        with self._timer.guard.catch("timing on the device"):
             self._finish()
         self.timed.stop(stop_time, error)
 
     def _finish(self) -> None:
         first, self._first = self._first, None
         if first is not None:
-            self._recorder.device.finish(first, self.timed)
+            self._timer.finish(first, self.timed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.timed, name)

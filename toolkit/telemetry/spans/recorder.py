@@ -86,12 +86,12 @@ class SpanRecorder:
         """What `make` need not be asked for: names whose spans are only added up now."""
         self.is_open = True
         self.guard = guard
-        self.device = DeviceTimer(guard)
         self.on_first_use: Callable[[], None] | None = None
         """Called once there are spans."""
         self.writer = SpanWriter(
             gate, values, record_queue=record_queue, clock=clock, began=began, guard=guard
         )
+        self.device = DeviceTimer(guard, self.writer.write_device_span)
         self._prefix, self._ids, self._write = self.writer.prefix, self.writer.ids, self.writer.write
         self._look = DetailWindow(gate, self.folding, steps=options.around)
         self._root: Span | None = None
@@ -137,7 +137,7 @@ class SpanRecorder:
             span.is_plain = name.isascii()
         else:
             span = self._make_kept(name, attributes)
-        return DeviceSpan(self, span) if name in self.options.device else span  # type: ignore[return-value]
+        return DeviceSpan(self.device, span) if name in self.options.device else span  # type: ignore[return-value]
 
     def _make_kept(self, name: str, attributes: dict[str, Any]) -> Span | FoldedSpan:
         """Return a span with a record of its own, as long as there are not too many of its name."""
@@ -161,7 +161,7 @@ class SpanRecorder:
     def make_on_device(self, name: Any, attributes: dict[str, Any]) -> AnySpan:
         """Return a span that is timed by the device's clock as well."""
         span = self.make(name, attributes)
-        return DeviceSpan(self, span) if isinstance(span, (Span, FoldedSpan)) else span  # type: ignore[return-value]
+        return DeviceSpan(self.device, span) if isinstance(span, (Span, FoldedSpan)) else span  # type: ignore[return-value]
 
     def start(
         self,
@@ -339,6 +339,10 @@ class SpanRecorder:
             time = self.as_time(time) if time is not None else None
             self.writer.write_event(span, span_name, name, attributes, time)
 
+    def as_small(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        """Return attributes that are small enough to keep in memory."""
+        return self.writer.as_small(attributes)
+
     def innermost(self) -> Span | None:
         """Return the span that is open here, on this thread or in this task."""
         span = self.current.get()
@@ -461,7 +465,7 @@ class SpanRecorder:
         """Write what is left: open spans, the short spans of the last steps, the ledger's last seconds, the summary."""
         with self.guard.catch("closing the spans"):
             self.tend(last=True)
-            self.device.settle(self)
+            self.device.settle()
             if self.options.around:
                 self._write_last_steps("end")
             now = self.monotonic()

@@ -11,19 +11,84 @@ import inspect
 from collections.abc import Callable, Mapping
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from toolkit.core.guard import Guard
+from toolkit.core.wall_times import WallTimes
+from toolkit.telemetry.records.step_gate import StepGate
+from toolkit.telemetry.spans.ledger_meter import LedgerMeter
 from toolkit.telemetry.spans.totals import SpanTimes
+from toolkit.timing.names import OF_A_STEP
 
 if TYPE_CHECKING:
+    from collections import deque
     from contextlib import AbstractContextManager
-
-    from toolkit.telemetry.spans.recorder import SpanRecorder
+    from contextvars import ContextVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Exceptions that say that something is at its end, as the last batch of an epoch does."""
+
+
+class SpanHost(Protocol):
+    """What a span needs of the recorder it belongs to."""
+
+    gate: StepGate
+    guard: Guard
+    meter: LedgerMeter
+    monotonic: Callable[[], float]
+    walls: WallTimes
+    current: ContextVar[Span | None]
+    """The innermost open span of this thread or task."""
+    closed: deque[FoldedSpan | Span]
+    """Ended spans that are not in the summary yet."""
+
+    def begin(self, span: Span) -> None:
+        """Open a span."""
+        ...
+
+    def end(self, span: Span) -> None:
+        """Close a span and write it."""
+        ...
+
+    def unwind(self, span: Span) -> None:
+        """Handle an exception that leaves the block of `span`."""
+        ...
+
+    def enter_from_elsewhere(self, span: FoldedSpan, now: float) -> None:
+        """Open a short span on a thread that the meter does not follow."""
+        ...
+
+    def end_folded_at(self, span: FoldedSpan, stop_time: Any) -> None:
+        """Close a short span at a wall time."""
+        ...
+
+    def keep_failed(self, span: FoldedSpan, error: BaseException | str | None) -> None:
+        """Write a short span that failed."""
+        ...
+
+    def say_stopped_twice(self, name: str) -> None:
+        """Report that a span was stopped while it was not open."""
+        ...
+
+    def put_event(
+        self, span: Span | None, span_name: str, name: str, attributes: Mapping[str, Any], time: float | None
+    ) -> None:
+        """Write an event of a span."""
+        ...
+
+    def innermost(self) -> Span | None:
+        """Return the innermost open span of this thread or task."""
+        ...
+
+    def as_time(self, given: Any) -> float | None:
+        """Return a wall time, or None for now."""
+        ...
+
+    def as_small(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        """Return attributes that are small enough to keep in memory."""
+        ...
 
 
 class NoSpan:
@@ -91,7 +156,7 @@ class FoldedSpan:
     id: str | None = None
     parent_id: str | None = None
 
-    def __init__(self, recorder: SpanRecorder, times: SpanTimes, attributes: dict[str, Any]) -> None:
+    def __init__(self, recorder: SpanHost, times: SpanTimes, attributes: dict[str, Any]) -> None:
         self._recorder = recorder
         self.times = times
         self._attributes = attributes
@@ -150,7 +215,7 @@ class FoldedSpan:
         if self._attributes:
             attributes, self._attributes = self._attributes, {}
             with recorder.guard.catch("ending a span"):
-                self._attributes = recorder.writer.as_small(attributes)
+                self._attributes = recorder.as_small(attributes)
         recorder.closed.append(self)
         if error is not None or self.error is not None:
             with recorder.guard.catch("ending a span"):
@@ -180,7 +245,7 @@ class FoldedSpan:
         """Seconds since the epoch; None before it begins."""
         return self.began + self._recorder.walls.ahead if self._has_begun else None
 
-    def is_of(self, recorder: SpanRecorder) -> bool:
+    def is_of(self, recorder: SpanHost) -> bool:
         """Say whether `book` keeps it."""
         return self._recorder is recorder
 
@@ -272,9 +337,7 @@ class Span:
     step = -1
     thread = 0
 
-    def __init__(
-        self, recorder: SpanRecorder, name: str, times: SpanTimes, attributes: dict[str, Any]
-    ) -> None:
+    def __init__(self, recorder: SpanHost, name: str, times: SpanTimes, attributes: dict[str, Any]) -> None:
         self._recorder = recorder
         self.name = name
         self.times = times
@@ -329,6 +392,11 @@ class Span:
 
 
 AnySpan = Span | FoldedSpan | NoSpan
+
+
+def step_of(span: FoldedSpan) -> int:
+    """Return the step of a short span: one of `OF_A_STEP` begins before its step is logged."""
+    return span.step + (span.name in OF_A_STEP)
 
 
 def timed_function(function: _F, make: Callable[[], AbstractContextManager[Any]]) -> _F:

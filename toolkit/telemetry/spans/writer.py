@@ -16,8 +16,8 @@ from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.records.plain_values import PlainValues
 from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.records.step_gate import StepGate
-from toolkit.telemetry.spans.span import FoldedSpan, Span
-from toolkit.timing.names import DEVICE_CLOCK, HOST_CLOCK, OF_A_STEP
+from toolkit.telemetry.spans.span import FoldedSpan, Span, step_of
+from toolkit.timing.names import DEVICE_CLOCK, HOST_CLOCK
 
 LONGEST_NAME: Final = 200
 _SMALL: Final = frozenset({int, float, bool, type(None)})
@@ -218,11 +218,6 @@ class SpanWriter:
     def _add_step(self, fields: dict[str, Any]) -> None:
         if self._gate.last_step >= 0:
             fields["global_step"] = self._gate.last_step
-
-
-def step_of(span: FoldedSpan) -> int:
-    """Return the step that a short span belongs to: begun before its step is told of, it is the one after the last."""
-    return span.step + (span.name in OF_A_STEP)
 
 
 def _outer_when_it_began(span: FoldedSpan) -> Span | None:

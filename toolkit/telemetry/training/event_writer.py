@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.training.attributes import ERROR, Attributes, ErrorAttributes
 from toolkit.telemetry.training.config import whole_number
-
-if TYPE_CHECKING:
-    from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.training.job_log import JobLog
 
 _TOLD: Final = "_telemetry_has_told"
 _TOLD_OF_A_TYPE: Final = 200
@@ -21,7 +19,7 @@ _TOLD_OF_A_TYPE: Final = 200
 class EventWriter:
     """Tells of one job, through one logger."""
 
-    def __init__(self, log: TelemetryLogger) -> None:
+    def __init__(self, log: JobLog) -> None:
         self._log = log
         self._guard = log.guard
         self._told: dict[str, int] = {}

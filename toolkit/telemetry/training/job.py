@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from toolkit.core.clock import Clock
 from toolkit.core.ranks import find_rank
@@ -26,6 +26,7 @@ from toolkit.telemetry.training.attributes import (
 )
 from toolkit.telemetry.training.config import ConfigSource, TrainingConfig
 from toolkit.telemetry.training.event_writer import EventWriter
+from toolkit.telemetry.training.job_log import JobLog
 from toolkit.telemetry.training.part import Kind
 from toolkit.telemetry.training.phases import Phases
 from toolkit.telemetry.training.progress import Progress
@@ -43,9 +44,6 @@ from toolkit.timing.names import (
     VALIDATION_LOOP,
 )
 
-if TYPE_CHECKING:
-    from toolkit.telemetry.logger import TelemetryLogger
-
 _PACKAGE: Final = "ai-toolkit-telemetry"
 """Of OneLogger's summary data, whose fields these events have."""
 
@@ -59,7 +57,7 @@ class Job:
 
     def __init__(
         self,
-        log: TelemetryLogger,
+        log: JobLog,
         clock: Clock,
     ) -> None:
         self._log = log

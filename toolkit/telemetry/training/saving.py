@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from toolkit.core.clock import Clock
 from toolkit.telemetry.machine.checkpoint_files import look_at
@@ -12,11 +12,9 @@ from toolkit.telemetry.training.attributes import CHECKPOINT_METRICS, CHECKPOINT
 from toolkit.telemetry.training.checkpoints import Begun, Checkpoints, Save
 from toolkit.telemetry.training.config import ASYNC, SYNC
 from toolkit.telemetry.training.event_writer import EventWriter
+from toolkit.telemetry.training.job_log import JobLog
 from toolkit.telemetry.training.state import State
 from toolkit.timing.names import CHECKPOINT_SAVE_ASYNC, CHECKPOINT_SAVE_FINALIZATION, CHECKPOINT_SAVE_SYNC
-
-if TYPE_CHECKING:
-    from toolkit.telemetry.logger import TelemetryLogger
 
 _LOOK_S: Final = 0.2
 """How long a success waits for the disk to say how large the checkpoint is."""
@@ -25,7 +23,7 @@ _LOOK_S: Final = 0.2
 class Saving:
     """The checkpoints of a job, of either strategy; what succeeds elsewhere is told of by whichever thread it is on."""
 
-    def __init__(self, log: TelemetryLogger, clock: Clock, state: State, teller: EventWriter) -> None:
+    def __init__(self, log: JobLog, clock: Clock, state: State, teller: EventWriter) -> None:
         self._log = log
         self._clock = clock
         self._state = state

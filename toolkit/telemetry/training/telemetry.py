@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from toolkit.core.clock import Clock, SystemClock
 from toolkit.telemetry.training.callbacks import Callbacks
 from toolkit.telemetry.training.job import Job
+from toolkit.telemetry.training.job_log import JobLog
 from toolkit.telemetry.training.part import Block, Part, SpanBlock
 from toolkit.timing.names import (
     BACKWARD,
@@ -24,9 +25,6 @@ from toolkit.timing.names import (
     VALIDATION_ITERATION,
     ZERO_GRAD,
 )
-
-if TYPE_CHECKING:
-    from toolkit.telemetry.logger import TelemetryLogger
 
 _SPANS: Final = (
     *(DIST_INIT, MODEL_INIT, DATALOADER_INIT, OPTIMIZER_INIT, CHECKPOINT_LOAD),
@@ -45,7 +43,7 @@ class TrainingTelemetry(Callbacks):
 
     def __init__(
         self,
-        log: TelemetryLogger,
+        log: JobLog,
         *,
         clock: Clock | None = None,
     ) -> None:
