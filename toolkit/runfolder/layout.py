@@ -20,6 +20,7 @@ RANKS: Final = "ranks"
 TENSORBOARD: Final = "tensorboard"
 ONE_LOGGER_FILE: Final = "one_logger.jsonl"
 SAMPLES: Final = "samples"
+TABLES: Final = "tables"
 TRASH: Final = ".trash"
 """Where the dashboard moves deleted runs, inside their log directory."""
 

@@ -282,6 +282,27 @@ def end_of_session(path: Path, session: int, *, within_bytes: int = 256 * 1024) 
     return None
 
 
+def last_step(path: Path, *, within_bytes: int = 1024 * 1024) -> int | None:
+    """Return the newest `global_step` at the end of `path`; None where no record there has one.
+
+    Raises:
+        OSError: the file is missing, unreadable, or no regular file.
+    """
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        start = max(0, size - within_bytes)
+        lines = _pread(descriptor, size - start, start).split(b"\n")
+    finally:
+        os.close(descriptor)
+    for line in reversed(lines):
+        record = _record_with_seq(line)
+        step = None if record is None else record.get("global_step")
+        if isinstance(step, int):
+            return step
+    return None
+
+
 def offset_behind(path: Path, value: int, *, field: str = "seq") -> int:
     """Return a byte offset from which on `path` holds the records whose `seq` is greater than `value`, and only these.
 

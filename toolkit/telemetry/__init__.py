@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.sink import MemorySink, Sink
+from toolkit.runfolder.read_run import RunData, read_run
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 
-__all__ = ["MemorySink", "OptionsError", "Sink", "TelemetryLogger", "TelemetryOptions"]
+__all__ = ["MemorySink", "OptionsError", "RunData", "Sink", "TelemetryLogger", "TelemetryOptions", "read_run"]
 
 _OF_THE_FORK = ("extract_lora_metadata", "extract_model_info", "extract_training_info", "get_run_name")
 """What scripts that were written for ai-toolkit's telemetry fork import from here."""

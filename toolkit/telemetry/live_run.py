@@ -19,6 +19,7 @@ from toolkit.core.sink import Sink
 from toolkit.runfolder import records
 from toolkit.runfolder.control import ControlRequest
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.reader import last_step
 from toolkit.runfolder.step_count import FIRST_STEP
 from toolkit.telemetry.control.history import was_answered
 from toolkit.telemetry.control.poller import ControlPoller
@@ -38,6 +39,7 @@ from toolkit.telemetry.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.spans.recorder import SpanRecorder
 from toolkit.telemetry.start_record import EnvironmentProbe, of_one_type, samples_per_step, start_fields
 from toolkit.telemetry.step_records import FixedInterval, StepRecords
+from toolkit.telemetry.writing.media_writer import MediaWriter, write_media_file
 from toolkit.telemetry.writing.pipeline import RecordPipeline
 from toolkit.telemetry.writing.session_folder import SessionFolder
 
@@ -84,6 +86,13 @@ class LiveRun:
         self._values = PlainValues(guard, DeviceScalars())
         self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, clock=clock, guard=guard)
         guard.on_first = self.pipeline.put_own_failure
+        self.media = MediaWriter(guard)
+        """Writes images, tables and histograms on a thread of its own."""
+        self.step_before: int | None = None
+        """The last step of the sessions before this one, where that is known."""
+        if len(session_folder.manifest.sessions) > 1:
+            with guard.catch("looking for the last step"):
+                self.step_before = last_step(session_folder.record_file)
         self._missing = session_folder.missing
         self._homeless: set[Path] = set()
         """Journals without a run that were spoken of."""
@@ -313,10 +322,16 @@ class LiveRun:
             told = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
             self.pipeline.put(records.TAGS, {name: tag for name, tag in told.items() if tag is not None})
 
+    def keep_file(self, subfolder: str, name: str, step: int, ending: str, data: bytes) -> str:
+        """Put a file of the run into `subfolder` of its folder, and return its path there."""
+        return write_media_file(self.session_folder.folder, subfolder, name, step, ending, data)
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was logged is in the files; a start record comes before it."""
+        deadline = time.monotonic() + timeout_s
+        is_kept = self.media.flush(timeout_s)
         self._put_start_if_held_up()
-        return self.pipeline.flush(timeout_s)
+        return self.pipeline.flush(max(0.0, deadline - time.monotonic())) and is_kept
 
     def sync(self, timeout_s: float) -> bool:
         """Flush the records, and force them onto the disk."""
@@ -369,6 +384,13 @@ class LiveRun:
         with self._guard.catch("closing"):
             # Less than half of the time that close may take: the disk needs the rest, should the device be gone.
             self.pipeline.wait_for_devices(at_most(0.4, 1.0))
+        with self._guard.catch("closing"):
+            left = self.media.close(at_most(0.3, 0.5))
+            if left:
+                self.put(
+                    records.MEDIA_DROPPED,
+                    {"count": left, "reason": "the run was closed before they were written"},
+                )
         self._put_rest()
         with self._guard.catch("examining the last records"):
             self.pipeline.conclude_findings(at_most(0.2, 0.5))

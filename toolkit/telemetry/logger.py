@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, TypeVar, overload
 
 from toolkit.core.clock import Clock, SystemClock
 from toolkit.core.exit_codes import code_of
@@ -21,6 +21,7 @@ from toolkit.privacy.configured_secrets import keep_secrets_of
 from toolkit.privacy.run_labels import without_secrets
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder import records
+from toolkit.runfolder.layout import SAMPLES, TABLES
 from toolkit.telemetry.machine.checkpoint_files import look_at
 from toolkit.telemetry.options import (
     OptionsError,
@@ -29,6 +30,16 @@ from toolkit.telemetry.options import (
     run_name_from_config,
 )
 from toolkit.telemetry.records.folded_metrics import MOST_OWN
+from toolkit.telemetry.records.media import (
+    MOST_BINS,
+    csv_of,
+    histogram_of,
+    image_file,
+    snapshot,
+    split_media,
+    table_of,
+)
+from toolkit.telemetry.records.run_summary import RunSummary
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan, FoldedSpan, timed_function
 
@@ -47,7 +58,10 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_STATUS_OF: Final = {
+CloseReason = Literal["finished", "exit", "stopped", "interrupted", "signal", "failed"]
+"""How a run ends."""
+
+_STATUS_OF: Final[Mapping[str, str]] = {
     "finished": "finished",
     "exit": "finished",
     "stopped": "stopped",
@@ -140,6 +154,7 @@ class TelemetryLogger:
         self._rank_control: RankControl | None = None
         self._training: TrainingTelemetry | None = None
         self._profiling: Profiling | None = None
+        self._summary: RunSummary | None = None
         self._profiled: Mapping[str, Callable[[], AbstractContextManager[object]]] = {}
         self._folding: dict[str, SpanTimes] = {}
         self._make_span: Callable[[Any, dict[str, Any]], AnySpan] = _make_no_span
@@ -359,7 +374,7 @@ class TelemetryLogger:
             record["nan_inf_detected"] = nan_inf_detected
         take_step(global_step, train_loss, record, scalars)
 
-    def write_step(self, global_step: int, **fields: Any) -> None:
+    def write_step(self, /, global_step: int, **fields: Any) -> None:
         """Tell of a training step as `log_step` does, and write its record, whatever `log_every` says."""
         self._gate.write_next = True
         # So that the step is looked at closely.
@@ -495,6 +510,94 @@ class TelemetryLogger:
         """
         texts = {"prompt": prompt, "completion": completion, "chosen": chosen, "rejected": rejected}
         self._live().completions.put(global_step, {**texts, "reward": reward, **more})
+
+    def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
+        """Write a record of any values by name, as `wandb.log` takes them; each call writes one.
+
+        Without `step`, `global_step` in `data` is the step, else the one after the last. A mapping inside becomes
+        `outer/inner`. A PIL image, a matplotlib figure or a DataFrame is kept as `log_image` and `log_table` do.
+        """
+        with self.guard.catch("log"):
+            rows: Any = data
+            if not isinstance(rows, Mapping):
+                self.guard.report_misuse(
+                    f"log takes values by name in a mapping, not a {type(rows).__name__}"
+                )
+                return
+            values, images, tables = split_media(rows)
+            given = values.pop("global_step", None)
+            step = step if step is not None else given
+            if step is None:
+                step = self._last_step() + 1
+            self.write_step(step, **values)
+            for name, image in images.items():
+                self.log_image(name, image, step=step)
+            for name, table in tables.items():
+                self.log_table(name, table, step=step)
+
+    @guarded
+    def log_image(
+        self, /, name: str, image: Any, *, step: int | None = None, caption: str | None = None, **fields: Any
+    ) -> None:
+        """Keep an image in `samples/`: a path, bytes, a PIL image, a matplotlib figure, an array or a tensor.
+
+        Arrays of numpy have their channels last, tensors of torch first. The file is written on another thread.
+        """
+        step = self._last_step(at_least=0) if step is None else step
+        make = image_file(image)
+
+        def keep(run: LiveRun) -> None:
+            data, ending = make()
+            path = run.keep_file(SAMPLES, name, step, f".{ending}", data)
+            shown = {"prompt": caption or name, "name": name, "caption": caption}
+            run.put(records.SAMPLE, {"global_step": step, "path": path, **shown, **fields})
+
+        self._keep_media("image", name, step, keep)
+
+    @guarded
+    def log_table(
+        self, /, name: str, table: Any, *, columns: Sequence[str] | None = None, step: int | None = None
+    ) -> None:
+        """Keep a table as a CSV file in `tables/`: a DataFrame, a list of rows or mappings, a mapping of columns."""
+        step = self._last_step(at_least=0) if step is None else step
+        names, rows = table_of(table, columns)
+
+        def keep(run: LiveRun) -> None:
+            path = run.keep_file(TABLES, name, step, ".csv", csv_of(names, rows))
+            about = {"path": path, "columns": names, "rows": len(rows)}
+            run.put(records.TABLE, {"name": name, "global_step": step, **about})
+
+        self._keep_media("table", name, step, keep)
+
+    @guarded
+    def log_histogram(self, /, name: str, values: Any, *, bins: int = 64, step: int | None = None) -> None:
+        """Record how values are spread: an array, a tensor or a list. NaN and infinity are counted apart."""
+        step = self._last_step(at_least=0) if step is None else step
+        taken = snapshot(values)
+
+        def keep(run: LiveRun) -> None:
+            counts, edges, not_finite = histogram_of(taken(), max(1, min(int(bins), MOST_BINS)))
+            about = {"values": counts, "bins": edges, "not_finite": not_finite}
+            run.put(records.HISTOGRAM, {"name": name, "global_step": step, **about})
+
+        self._keep_media("histogram", name, step, keep)
+
+    def _keep_media(self, kind: str, name: str, step: int, keep: Callable[[LiveRun], None]) -> None:
+        run = self._live()
+        if not run.media.put(f"keeping a {kind}", lambda: keep(run)):
+            run.put(records.MEDIA_DROPPED, {"kind": kind, "name": name, "global_step": step})
+
+    def _last_step(self, at_least: int = -1) -> int:
+        """Return the newest step that is known: of this session, or of the one that it resumes."""
+        earlier = self._run.step_before if self._run is not None else None
+        return max(self._gate.last_step, at_least, -1 if earlier is None else earlier)
+
+    @property
+    def summary(self) -> RunSummary:
+        """Values that sum up the run, such as the best one: `log.summary["best_val_loss"] = 0.12`."""
+        if self._summary is None:
+            self._summary = RunSummary(lambda values: self.log_event(records.SUMMARY, **values))
+        return self._summary
 
     @guarded
     def log_event(self, event: str, /, **fields: Any) -> None:
@@ -743,8 +846,12 @@ class TelemetryLogger:
         """Flush, and force the records onto the disk; say whether a power cut can no longer lose them."""
         return self._live().sync(self._options.close_timeout)
 
-    def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
-        """End the run: `finished`, `stopped`, `interrupted`, `signal` or `failed`. Returns within `close_timeout`."""
+    def close(self, reason: CloseReason | str | None = None, *, error: BaseException | None = None) -> None:
+        """End the run. Returns within `close_timeout`.
+
+        Without a reason it is *stopped* where that was asked for, and else *finished*. A reason of your own is kept as
+        it is, and the run counts as *stopped*: only `finished` and `exit` say that it got to its end.
+        """
         if self._silent_rank is not None:
             silent_rank, self._silent_rank = self._silent_rank, None
             self._become_inert()
@@ -778,7 +885,7 @@ class TelemetryLogger:
             with self.guard.catch("telling of the last iterations"):
                 self._training.close()
         self._become_inert()
-        for sentence in run.close(status=_STATUS_OF.get(reason, "finished"), reason=reason, error=error):
+        for sentence in run.close(status=_STATUS_OF.get(reason, "stopped"), reason=reason, error=error):
             self.guard.report("closing", OSError(sentence))
 
     def __enter__(self) -> TelemetryLogger:

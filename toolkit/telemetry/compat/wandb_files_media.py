@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.runfolder.layout import SAMPLES
-from toolkit.telemetry.compat.png import animation_of
 from toolkit.telemetry.compat.stand_ins import say_once
 from toolkit.telemetry.compat.wandb_media import MEDIA, Media, Place, made_before_a_run, pixels_of
+from toolkit.telemetry.records.png import animation_of
 
 _MOST_VIDEO_BYTES: Final = 64 * 1024 * 1024
 """Of pixels: to pack them takes about a second, in which the script waits."""

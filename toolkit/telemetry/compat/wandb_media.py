@@ -19,9 +19,9 @@ import orjson
 from toolkit.core.guard import Guard
 from toolkit.runfolder.layout import SAMPLES, safe_run_name
 from toolkit.runfolder.safefile import replace_file
-from toolkit.telemetry.compat.png import png_of
 from toolkit.telemetry.compat.stand_ins import StandIn, say_once, stand_in
 from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.records.png import png_of
 
 TABLES: Final = "tables"
 MEDIA: Final = "media"

@@ -1,0 +1,104 @@
+"""A run folder as tables, for notebooks and scripts: `read_run("logs/my-run").frame("step")`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.layout import METRICS_JSONL, rank_file
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.reader import Cursor, read_from
+from toolkit.runfolder.records import NON_FINITE, RESERVED, START, STEP, SUMMARY, Record
+from toolkit.runfolder.status import Status, work_out_status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """What is in a run folder. NaN and infinity are numbers again, as the script logged them."""
+
+    folder: Path
+    manifest: Manifest | None
+    """What run.json says; None where it is missing or broken."""
+    status: Status | None
+    """How the run is doing, and how that is known; None without a manifest."""
+    records: list[Record] = field(repr=False)
+    """Every record of the file, in its order."""
+    bad_lines: int
+    """Lines that could not be read."""
+
+    def frame(self, event: str = STEP, *, library: Literal["pandas", "polars"] = "pandas") -> Any:
+        """Return the records of one kind as a DataFrame, a row each. After a resume, `session` tells rows apart.
+
+        Raises:
+            ImportError: the library is not installed.
+            ValueError: `library` is something else.
+        """
+        if library not in ("pandas", "polars"):
+            raise ValueError(f"library is {library!r}; it must be 'pandas' or 'polars'")
+        rows = [
+            {name: value for name, value in record.items() if name != NON_FINITE}
+            for record in self._of(event)
+        ]
+        if library == "polars":
+            # Types are inferred from every row: a metric that is first an int may be a float later.
+            return importlib.import_module("polars").DataFrame(rows, infer_schema_length=None, strict=False)
+        return importlib.import_module("pandas").DataFrame(rows)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the script put into `log.summary`, the newest value of each name."""
+        found: dict[str, Any] = {}
+        for record in self._of(SUMMARY):
+            found.update({name: value for name, value in record.items() if name not in RESERVED})
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def config(self) -> Any:
+        """The configuration that the newest start record holds; None without one."""
+        return next(
+            (record.get("config") for record in reversed(self.records) if record.get("event") == START),
+            None,
+        )
+
+    def _of(self, event: str) -> Iterator[Record]:
+        return (record for record in self.records if record.get("event") == event)
+
+
+def read_run(folder: str | os.PathLike[str], *, rank: int = 0) -> RunData:
+    """Read a run folder, of a run that is over or still being written. A broken line is counted and passed over.
+
+    Raises:
+        FileNotFoundError: there is no run in `folder`.
+        OSError: its records cannot be read.
+    """
+    folder = Path(folder)
+    path = folder / METRICS_JSONL if rank == 0 else rank_file(folder, rank)
+    found: list[Record] = []
+    bad_lines = 0
+    cursor = Cursor()
+    while True:
+        chunk = read_from(path, cursor)
+        found.extend(with_non_finite(record) for record in chunk.records)
+        bad_lines += chunk.bad_count
+        if chunk.cursor.offset == cursor.offset:
+            break
+        cursor = chunk.cursor
+    manifest: Manifest | None = None
+    try:
+        manifest = with_end_record(read_manifest(folder), folder)
+    except (OSError, ManifestError):
+        # The records are what counts; who looks at `manifest` sees that there is none.
+        pass
+    status: Status | None = None
+    if manifest is not None:
+        last = found[-1].get("time") if found else None
+        last_sign = last if isinstance(last, (int, float)) else None
+        status = work_out_status(manifest, time.time(), last_sign=last_sign)
+    return RunData(folder=folder, manifest=manifest, status=status, records=found, bad_lines=bad_lines)

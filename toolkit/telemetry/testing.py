@@ -1,0 +1,34 @@
+"""For the tests of scripts that log: a clock that a test sets, a sink in memory, and waiting for both.
+
+sink = MemorySink()
+with TelemetryLogger("run", log_dir=tmp_path, sinks=[sink], clock=ManualClock()) as log:
+    train(log)
+    settle(log)
+assert steps_of(sink)[-1]["train_loss"] < 0.1
+"""
+
+from __future__ import annotations
+
+from toolkit.core.clock import ManualClock
+from toolkit.core.sink import MemorySink
+from toolkit.runfolder.records import STEP, Record
+from toolkit.telemetry.logger import TelemetryLogger
+
+__all__ = ["ManualClock", "MemorySink", "settle", "steps_of"]
+
+_TIMEOUT_S = 60.0
+
+
+def settle(log: TelemetryLogger, timeout_s: float = _TIMEOUT_S) -> None:
+    """Wait until everything that was logged is in the files and in every sink.
+
+    Raises:
+        TimeoutError: that took longer than `timeout_s`.
+    """
+    if log.is_live and not log.flush(timeout_s):
+        raise TimeoutError(f"the records were not in the files and sinks after {timeout_s:g} s")
+
+
+def steps_of(sink: MemorySink) -> list[Record]:
+    """Return the step records that `sink` has."""
+    return [record for record in sink.records if record["event"] == STEP]

@@ -1,0 +1,92 @@
+"""The thread that writes images, tables and histograms, so that the training loop waits for no disk and no GPU."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from toolkit.core.guard import Guard
+from toolkit.runfolder.layout import safe_run_name
+from toolkit.runfolder.safefile import replace_file
+
+_MOST_WAITING: Final = 64
+"""Items that wait at one time: each holds a copy of an image or array."""
+
+
+def write_media_file(run_folder: Path, subfolder: str, name: str, step: int, ending: str, data: bytes) -> str:
+    """Put a file into one of the run's folders, and return its path inside the run folder.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    # Who may read the run may read what is in it.
+    mode = stat.S_IMODE(run_folder.stat().st_mode)
+    (run_folder / subfolder).mkdir(mode=mode, exist_ok=True)
+    # A name may be logged twice at one step, and both are kept.
+    file_name = f"{safe_run_name(name)}_{step:09d}_{os.urandom(4).hex()}{ending}"
+    replace_file(run_folder / subfolder / file_name, data, mode=mode & 0o666)
+    return f"{subfolder}/{file_name}"
+
+
+class MediaWriter:
+    """Does one job after the other on a thread of its own, which starts with the first job.
+
+    A job that fails is counted and reported by the guard. When too many wait, a new one is refused.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._jobs: deque[tuple[str, Callable[[], None]]] = deque()
+        self._condition = threading.Condition()
+        self._is_busy = False
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, doing: str, job: Callable[[], None]) -> bool:
+        """Have `job` done soon; say whether there was room for it."""
+        with self._condition:
+            if self._is_closed or len(self._jobs) >= _MOST_WAITING:
+                return False
+            self._jobs.append((doing, job))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="telemetry-media", daemon=True)
+                self._thread.start()
+            self._condition.notify_all()
+        return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait, at most `timeout_s`, until every job is done; say whether they are."""
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._jobs and not self._is_busy, timeout_s)
+
+    def close(self, timeout_s: float) -> int:
+        """Take no more jobs, wait at most `timeout_s` for those that are left, and return how many were not done."""
+        with self._condition:
+            self._is_closed = True
+        self.flush(timeout_s)
+        with self._condition:
+            left = len(self._jobs) + self._is_busy
+            self._jobs.clear()
+            self._condition.notify_all()
+        return left
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._jobs or self._is_closed)
+                if not self._jobs:
+                    return
+                doing, job = self._jobs.popleft()
+                self._is_busy = True
+            try:
+                with self._guard.catch(doing):
+                    job()
+            finally:
+                with self._condition:
+                    self._is_busy = False
+                    self._condition.notify_all()
