@@ -22,8 +22,10 @@ from toolkit.runfolder.records import (
     COMPLETIONS_DROPPED,
     EPOCH,
     EVAL,
+    HISTOGRAM,
     LEDGER,
     LOST,
+    MEDIA_DROPPED,
     MESSAGE,
     NON_FINITE,
     SPAN,
@@ -32,7 +34,9 @@ from toolkit.runfolder.records import (
     SPAN_SUMMARY,
     START,
     STEP,
+    SUMMARY,
     SYSTEM,
+    TABLE,
     TAGS,
     Record,
 )
@@ -41,7 +45,7 @@ WITHOUT_ROWS: Final = frozenset(
     {
         *(SYSTEM, SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION, COMPLETIONS_DROPPED),
         *(MESSAGE, TAGS, LOST, "environment", "other_trackers", "train_summary"),
-        *("summary", "table", "histogram", "config_change", "metric_defined", "saved_file"),
+        *(SUMMARY, TABLE, HISTOGRAM, MEDIA_DROPPED, "config_change", "metric_defined", "saved_file"),
     }
 )
 """Kinds of record that a person did not log, or that are no row: they are in the record file alone."""
