@@ -1,4 +1,4 @@
-"""What the documents show: their code blocks and links."""
+"""The code blocks and links of the documents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: what language it says it is, and its text."""
+    """A fenced block: its document, language and text."""
 
     document: Path
     language: str
@@ -50,7 +50,7 @@ def commands(document):
 
 
 def links(document):
-    """Return the links of `document` that lead to other files of the project."""
+    """Return the links of `document` to other files of the project."""
     targets = (match["target"] for match in _LINK.finditer(document.read_text(encoding="utf-8")))
     return [target for target in targets if "://" not in target]
 

@@ -27,7 +27,7 @@ QUICK = Options(quick=True, only=(NOTHING.name, BARE.name, OURS.name))
 
 
 SHORT = [log_cost, import_cost, gpu_loop]
-"""Those that take seconds."""
+"""Benchmarks that take seconds."""
 
 OTHERS = [large_values, span_cost, cpu_per_record, memory, kill_loss, diagnose_cost, paced]
 

@@ -37,7 +37,7 @@ def test_every_guarantee_names_an_existing_test(document):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_figure_is_the_one_that_was_counted_last(document):
+def test_every_figure_is_the_latest_one(document):
     counted = json.loads(COUNTED.read_text("utf-8"))
     text = document.read_text("utf-8")
 

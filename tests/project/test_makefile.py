@@ -38,7 +38,7 @@ def test_a_python_without_venv_gives_a_clear_message_and_leaves_nothing_behind(t
     assert not (tmp_path / "venv").exists()
 
 
-def test_a_change_of_the_requirements_means_a_new_set_up(tmp_path):
+def test_changed_requirements_are_installed_again(tmp_path):
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "python").touch()

@@ -70,7 +70,7 @@ def test_importing_the_logger_imports_nothing_heavy():
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """What `pip install .` would unpack, built from a copy so that nothing is left in the checkout."""
+    """The wheel of `pip install .`, built from a copy so that nothing is left in the checkout."""
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("setuptools is not installed in this environment, and building would fetch it")
     source = tmp_path_factory.mktemp("source") / "project"

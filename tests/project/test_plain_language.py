@@ -75,7 +75,7 @@ def test_no_private_word_is_used():
         if not any(name == file and part in line for file, part in NATURAL)
     ]
 
-    assert unwanted == []
+    assert not unwanted, "\n".join(unwanted)
 
 
 def test_every_natural_use_still_exists():
