@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from tests.diagnostics.made_runs import added, changed, clean_run, curve, evaluated, paused, run_of
+from tests.diagnostics.synthetic_runs import added, changed, clean_run, curve, evaluated, paused, run_of
 from toolkit.diagnostics import examiner as examiner_module
 from toolkit.diagnostics.catalogue import CATALOGUE, TOLD_BY_RUNS, describe, short
 from toolkit.diagnostics.examiner import DETECTORS, Examiner

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from tests.diagnostics.made_runs import changed, clean_run
-from toolkit.diagnostics.bare_file import NoRecordsError
+from tests.diagnostics.synthetic_runs import changed, clean_run
 from toolkit.diagnostics.examiner import examine
+from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import diagnose, find_runs
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.records import MAX_LINE_BYTES

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import SCHEDULES, changed, clean_run, told
+from tests.diagnostics.synthetic_runs import SCHEDULES, changed, clean_run, told
 
 
 @pytest.mark.parametrize("seed", range(5))

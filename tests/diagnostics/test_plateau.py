@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import curve, run_of, told, told_one_by_one
+from tests.diagnostics.synthetic_runs import curve, run_of, told, told_one_by_one
 
 
 def _flat_after(first, *, records, noise=0.05, seed=0):

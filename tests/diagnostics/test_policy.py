@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.diagnostics.made_runs import curve, run_of
+from tests.diagnostics.synthetic_runs import curve, run_of
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.finding import SEVERITIES

@@ -675,7 +675,7 @@ def fuzz_column_cache(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.diagnostics.bare_file",
+    "toolkit.diagnostics.foreign_file",
     "toolkit.cli.doctor",
     tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),
 )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.timing.played_runs import Killed, PlayedRun
+from tests.timing.replayed_runs import Killed, PlayedRun
 from toolkit.timing.ledger import LedgerBook
 from toolkit.timing.names import ENTRIES
 

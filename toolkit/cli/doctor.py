@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import printable
-from toolkit.diagnostics.bare_file import NoRecordsError
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.ending import Ending, RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
+from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import Diagnosis, diagnose, find_runs
 from toolkit.diagnostics.remedy import Remedy, find_remedy
 from toolkit.runfolder.status import FAILED, STOPPED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from toolkit.diagnostics.signals import Row
+from toolkit.diagnostics.metric_aliases import Row
 
 
 class Detector(Protocol):

@@ -25,8 +25,8 @@ from toolkit.diagnostics.detectors.val_spike import ValidationSpike
 from toolkit.diagnostics.detectors.vanishing_grad import VanishingGradients
 from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding, finding_from
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import FARTHEST, Row
 from toolkit.diagnostics.policy import Policy
-from toolkit.diagnostics.signals import FARTHEST, Row
 from toolkit.runfolder.records import FINDING, START, STEP, Record
 
 DETECTORS: Final[tuple[Callable[[IncidentBook], Detector], ...]] = (

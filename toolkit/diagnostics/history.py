@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolkit.diagnostics.bare_file import BareFile, NoRecordsError
 from toolkit.diagnostics.ending import Ending, Endings, RunError
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
+from toolkit.diagnostics.foreign_file import BareFile, NoRecordsError
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.diagnostics.rank_files import MAX_RANKS, LinkedRanks, other_ranks
 from toolkit.runfolder.blocks import blocks_of, records_in

@@ -9,11 +9,11 @@ from typing import Final
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import Record
-from toolkit.timing.account import Account, account_of, between, together
-from toolkit.timing.lineage import Reach, kept_until
+from toolkit.timing.kept_steps import Reach, kept_until
 from toolkit.timing.names import ENTRIES
 from toolkit.timing.record_fields import LONGEST_S, moment_in, seconds_in, whole
 from toolkit.timing.session_time import SessionTime
+from toolkit.timing.totals import Account, account_of, between, together
 
 _MOST_SESSIONS: Final = 2_000
 _KEPT_OF_PAST_SESSIONS: Final = 2_000

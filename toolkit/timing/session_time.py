@@ -16,8 +16,7 @@ from toolkit.timing.names import (
 )
 from toolkit.timing.power import PowerMeter, watts_in
 from toolkit.timing.record_fields import LONGEST_S, moment_in, seconds_in, step_in
-from toolkit.timing.span_cover import SpanCover
-from toolkit.timing.stretches import (
+from toolkit.timing.segments import (
     CHECKPOINT,
     DATA_WAIT,
     EARLY,
@@ -32,6 +31,7 @@ from toolkit.timing.stretches import (
     Sums,
     split,
 )
+from toolkit.timing.span_cover import SpanCover
 from toolkit.timing.timeline import Timeline, at_most
 
 _LOADING: Final = TIME_PREFIX + DATA_LOADING

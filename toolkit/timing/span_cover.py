@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from toolkit.timing.stretches import SLOTS
+from toolkit.timing.segments import SLOTS
 
 _MOST_INTERVALS: Final = 1_000
 _MOST_OPEN: Final = 1_000

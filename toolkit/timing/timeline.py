@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from toolkit.timing.power import PowerMeter
-from toolkit.timing.stretches import (
+from toolkit.timing.segments import (
     CHECKPOINT,
     DATA_WAIT,
     EARLY,

@@ -6,8 +6,8 @@ import math
 from collections import deque
 
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import DATA_TIME, STEP_TIME, Row, name_of
 from toolkit.diagnostics.robust import Window, first_of_stretch
-from toolkit.diagnostics.signals import DATA_TIME, STEP_TIME, Row, name_of
 from toolkit.diagnostics.thresholds import DATA_FEWEST, DATA_SHARE, DATA_SHARE_OVER, DATA_WINDOW
 
 _KIND = "data_starvation"

@@ -7,8 +7,8 @@ from collections import deque
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import Window, change_sigma, median
-from toolkit.diagnostics.signals import GRAD_NORM, LOSS, Row, name_of
 
 
 class ExplodingGradients:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import GPU_UTIL, Row, name_of
 from toolkit.diagnostics.robust import Window
-from toolkit.diagnostics.signals import GPU_UTIL, Row, name_of
 from toolkit.diagnostics.thresholds import (
     GPU_BUSY_AGAIN_PCT,
     GPU_BUSY_PCT,

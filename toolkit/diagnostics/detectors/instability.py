@@ -9,8 +9,8 @@ from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, IncidentBook
 from toolkit.diagnostics.loss_axis import LossAxis
+from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
-from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
 
 _SPIKE = "spike"
 _DIVERGENCE = "divergence"

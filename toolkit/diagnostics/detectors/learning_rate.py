@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, median
-from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
 from toolkit.diagnostics.thresholds import (
     LR_ABOVE_START,
     LR_BLOCK,

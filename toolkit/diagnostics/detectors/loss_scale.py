@@ -7,7 +7,7 @@ from collections import deque
 
 from toolkit.diagnostics.finding import CRITICAL
 from toolkit.diagnostics.incident import Incident, IncidentBook
-from toolkit.diagnostics.signals import GRAD_NORM, LOSS, LOSS_SCALE, Row, name_of
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LOSS_SCALE, Row, name_of
 from toolkit.diagnostics.thresholds import (
     SCALE_BOTTOM,
     SCALE_FALL,

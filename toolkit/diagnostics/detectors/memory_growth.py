@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from toolkit.diagnostics.finding import CRITICAL
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import GPU_MEMORY, RSS, Row, name_of, number_in
 from toolkit.diagnostics.robust import trend
-from toolkit.diagnostics.signals import GPU_MEMORY, RSS, Row, name_of, number_in
 from toolkit.diagnostics.thresholds import (
     GPU_GROWTH_MIB,
     MEMORY_BLOCK,

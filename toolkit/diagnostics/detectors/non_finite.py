@@ -7,7 +7,7 @@ import math
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING
 from toolkit.diagnostics.incident import Incident, IncidentBook
-from toolkit.diagnostics.signals import GRAD_NORM, LOSS, LR, VAL_LOSS, Row, name_of, signal_of
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, Row, name_of, signal_of
 from toolkit.runfolder.records import EPOCH, NON_FINITE, Record
 
 _KIND = "nan"

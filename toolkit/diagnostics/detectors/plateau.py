@@ -7,8 +7,8 @@ from itertools import pairwise
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.finding import INFO, WARNING
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, median, trend
-from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
 
 
 class Plateau:

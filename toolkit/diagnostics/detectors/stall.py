@@ -6,8 +6,8 @@ from typing import Any
 
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import Row, number_in
 from toolkit.diagnostics.robust import median
-from toolkit.diagnostics.signals import Row, number_in
 from toolkit.diagnostics.thresholds import (
     STALL_BEFORE_FIRST_PAUSE_S,
     STALL_INTERVALS,

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from toolkit.diagnostics.incident import Incident, IncidentBook
-from toolkit.diagnostics.signals import DATA_TIME, STEP_TIME, Row, Shape, name_of
+from toolkit.diagnostics.metric_aliases import DATA_TIME, STEP_TIME, Row, Shape, name_of
 from toolkit.diagnostics.thresholds import (
     RANK_CHECK_EVERY,
     RANK_LOOKS,

@@ -6,8 +6,8 @@ import math
 from collections import deque
 
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import RATE, STEP_TIME, Row, name_of, number_in
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, first_of_stretch, median
-from toolkit.diagnostics.signals import RATE, STEP_TIME, Row, name_of, number_in
 from toolkit.diagnostics.thresholds import (
     SPEED_BACK,
     SPEED_BEFORE_DROP,

@@ -7,8 +7,8 @@ from collections import deque
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.incident import Incident, IncidentBook
 from toolkit.diagnostics.loss_axis import LossAxis
+from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
-from toolkit.diagnostics.signals import LOSS, VAL_LOSS, Row, name_of
 
 
 class ValidationSpike:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import median
-from toolkit.diagnostics.signals import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.thresholds import (
     NOT_FALLEN,
     SOLVED_SHARE,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.diagnostics.signals import LOSS, VAL_LOSS, name_of
+from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, name_of
 from toolkit.runfolder.blocks import blocks_of, unended_line
 from toolkit.runfolder.codec import name_of_non_finite
 from toolkit.runfolder.reader import lines_of

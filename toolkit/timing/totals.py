@@ -8,13 +8,13 @@ from itertools import chain
 from typing import Final
 
 from toolkit.runfolder.manifest import Session
-from toolkit.timing.lineage import lost_behind
+from toolkit.timing.kept_steps import lost_behind
 from toolkit.timing.names import ENTRIES, IN_STARTUP, IN_TRAINING, REDONE, STALLED, UNACCOUNTED
 from toolkit.timing.power import JOULES_PER_KWH
 from toolkit.timing.record_fields import LONGEST_S
+from toolkit.timing.segments import EARLY, REST, SLOT_OF, UNSEEN, WORK, Stretch, Sums
+from toolkit.timing.segments import STALLED as STALLED_SLOT
 from toolkit.timing.session_time import SessionTime
-from toolkit.timing.stretches import EARLY, REST, SLOT_OF, UNSEEN, WORK, Stretch, Sums
-from toolkit.timing.stretches import STALLED as STALLED_SLOT
 
 _ENTRY_OF_SLOT: Final = {
     **{slot: entry for entry, slot in SLOT_OF.items()},

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.diagnostics.made_runs import changed, clean_run
+from tests.diagnostics.synthetic_runs import changed, clean_run
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics.bare_file import BareFile, NoRecordsError
+from toolkit.diagnostics.foreign_file import BareFile, NoRecordsError
 from toolkit.diagnostics.history import diagnose
 from toolkit.runfolder.blocks import blocks_of, unended_line
 from toolkit.runfolder.records import MAX_LINE_BYTES

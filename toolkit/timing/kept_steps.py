@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from toolkit.timing.stretches import Stretch, Sums
+from toolkit.timing.segments import Stretch, Sums
 
 
 @dataclass(frozen=True, slots=True)
