@@ -73,7 +73,7 @@ def test_the_ledger_is_a_table_that_adds_up(timed_run, capsys):
     assert "Goodput 0.1 %" in printed
     assert "session 1: 1 min 30 s, goodput 11.0 %, h200" in printed
     assert "15 min 10 s between sessions are not counted." in printed
-    assert "(Power is known for 1 % of the time; kWh are of that part only.)" in printed
+    assert "(Power is known for 1 % of the time; kWh cover only that part.)" in printed
     assert "inferred" not in printed
 
 

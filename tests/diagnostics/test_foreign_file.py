@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.diagnostics.synthetic_runs import changed, clean_run
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics.foreign_file import BareFile, NoRecordsError
+from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.history import diagnose
 from toolkit.runfolder.blocks import blocks_of, unended_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
@@ -18,7 +18,7 @@ from toolkit.telemetry import TelemetryLogger
 
 
 def records_of(path):
-    return [record for chunk in BareFile(path).chunks() for record in chunk]
+    return [record for chunk in ForeignFile(path).chunks() for record in chunk]
 
 
 def steps_of(path):

@@ -16,7 +16,7 @@ STOP: Final = "stop"
 SAVE_AND_STOP: Final = "save_and_stop"
 
 HANG: Final = "hang"
-TOLD_BY_RUNS: Final = frozenset({HANG})
+REPORTED_BY_RUNS: Final = frozenset({HANG})
 """Kinds that a live run notices by its clock and tells of itself; detectors, who see the records alone, take its word."""
 
 

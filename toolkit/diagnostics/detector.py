@@ -10,7 +10,7 @@ from toolkit.diagnostics.metric_aliases import Row
 class Detector(Protocol):
     """Looks at the records of a run one by one, remembers a bounded amount, and keeps the book of incidents.
 
-    A detector is made with the `IncidentBook` that it writes to. What it says depends on the records alone: not on the
+    A detector is made with the `Incidents` that it writes to. What it says depends on the records alone: not on the
     clock, and not on how many records came at once.
     """
 

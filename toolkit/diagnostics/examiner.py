@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from toolkit.diagnostics.catalogue import CATALOGUE, TOLD_BY_RUNS, advise, describe
+from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, advise, describe
 from toolkit.diagnostics.detector import Detector
 from toolkit.diagnostics.detectors.data_starvation import DataStarvation
 from toolkit.diagnostics.detectors.exploding_grad import ExplodingGradients
@@ -24,12 +24,12 @@ from toolkit.diagnostics.detectors.throughput import ThroughputDrop
 from toolkit.diagnostics.detectors.val_spike import ValidationSpike
 from toolkit.diagnostics.detectors.vanishing_grad import VanishingGradients
 from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding, finding_from
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import FARTHEST, Row
 from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder.records import FINDING, START, STEP, Record
 
-DETECTORS: Final[tuple[Callable[[IncidentBook], Detector], ...]] = (
+DETECTORS: Final[tuple[Callable[[Incidents], Detector], ...]] = (
     NonFinite,
     Instability,
     ExplodingGradients,
@@ -67,18 +67,18 @@ class Examiner:
 
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy or Policy()
-        self._book = IncidentBook()
+        self._incidents = Incidents()
         self._row = Row()
         self._last_step = 0
         self._loop_step: int | None = None
-        detectors: list[Detector] = [make(self._book) for make in DETECTORS]
+        detectors: list[Detector] = [make(self._incidents) for make in DETECTORS]
         self._detectors = detectors
         self._plans: dict[tuple[bool, tuple[str, ...]], list[Callable[[Row], None]]] = {}
         self._told_by_run: dict[str, Finding] = {}
 
     def take(self, records: Iterable[Record]) -> list[Finding]:
         """Look at `records`; return the findings that are new, worse, better or over since the last call."""
-        row, book, plans = self._row, self._book, self._plans
+        row, incidents, plans = self._row, self._incidents, self._plans
         for record in records:
             row.read(record, self._last_step)
             if row.event == FINDING:
@@ -88,7 +88,7 @@ class Examiner:
             is_rank_0 = row.rank == 0
             if is_rank_0:
                 # Only these: whoever looks at a run without the files of its other ranks says the same of it.
-                book.rows += 1
+                incidents.rows += 1
             if row.event == START:
                 self._begin_session(record)
             elif is_rank_0 and row.values:
@@ -109,11 +109,11 @@ class Examiner:
                     plan = self._plan(key)
             for take in plan:
                 take(row)
-        return self._told(book.take_changed())
+        return self._told(incidents.take_changed())
 
     def findings(self) -> list[Finding]:
         """Return every incident so far, in the order in which they were noticed."""
-        return self._told(self._book.incidents.values())
+        return self._told(self._incidents.by_id.values())
 
     def _plan(self, key: tuple[bool, tuple[str, ...]]) -> list[Callable[[Row], None]]:
         """Return who looks at a record with these signals: each detector once, in the order of the list."""
@@ -130,13 +130,13 @@ class Examiner:
     def _begin_session(self, record: Record) -> None:
         planned = record.get("max_steps")
         if type(planned) is int and 0 <= planned < FARTHEST:
-            self._book.planned_steps = planned
+            self._incidents.planned_steps = planned
         ranks = record.get("world_size")
         if type(ranks) is int and 0 < ranks < FARTHEST:
-            self._book.ranks = ranks
+            self._incidents.ranks = ranks
         session = record.get("session")
-        if type(session) is int and self._book.session < session < FARTHEST:
-            self._book.session = session
+        if type(session) is int and self._incidents.session < session < FARTHEST:
+            self._incidents.session = session
             self._end_told()
             self._restart()
 
@@ -154,7 +154,7 @@ class Examiner:
     def _take_told(self, record: Record) -> None:
         """Take the run's own word on what only a live run can notice."""
         told = finding_from(record)
-        if told is None or told.kind not in TOLD_BY_RUNS:
+        if told is None or told.kind not in REPORTED_BY_RUNS:
             return
         if told.id not in self._told_by_run and len(self._told_by_run) >= _MOST_TOLD:
             return
@@ -163,11 +163,11 @@ class Examiner:
         severity = self._policy.severity(told.kind, usual=usual, found=found)
         if severity is None:
             return
-        self._book.hang_step = told.start_step
+        self._incidents.hang_step = told.start_step
         self._told_by_run[told.id] = replace(told, severity=severity)
-        if told.id not in self._book.incidents:
+        if told.id not in self._incidents.by_id:
             # In its place among the others.
-            self._book.incidents[told.id] = Incident(
+            self._incidents.by_id[told.id] = Incident(
                 incident_id=told.id,
                 kind=told.kind,
                 metric=told.metric,
@@ -179,15 +179,15 @@ class Examiner:
     def _end_told(self) -> None:
         """Have what a session told of and could not end any more be over: another one has begun."""
         for told in self._told_by_run.values():
-            if told.is_open and told.session < self._book.session:
+            if told.is_open and told.session < self._incidents.session:
                 over = replace(
                     told, state=RESOLVED, end_step=told.noticed_step, resolved_step=self._last_step
                 )
                 self._told_by_run[told.id] = over
-                self._book.tell(self._book.incidents[told.id])
+                self._incidents.mark_changed(self._incidents.by_id[told.id])
 
     def _restart(self) -> None:
-        self._book.hang_step = None
+        self._incidents.hang_step = None
         for detector in self._detectors:
             detector.restart(self._last_step)
 

@@ -57,7 +57,7 @@ class NoRecordsError(ValueError):
     """A file that holds nothing to read; the message says what it holds instead."""
 
 
-class BareFile:
+class ForeignFile:
     """The records of one file, with `global_step` and `event` as ours have them.
 
     Each record's step is the column that most of the first ones count their steps with; without one it is the epoch,

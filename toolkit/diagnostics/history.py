@@ -14,7 +14,7 @@ from typing import Final
 from toolkit.diagnostics.ending import Ending, Endings, RunError
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
-from toolkit.diagnostics.foreign_file import BareFile, NoRecordsError
+from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.diagnostics.rank_files import MAX_RANKS, LinkedRanks, other_ranks
 from toolkit.runfolder.blocks import blocks_of, records_in
@@ -26,7 +26,7 @@ from toolkit.runfolder.status import LOST
 
 _MAX_RUNS: Final = 20_000
 _CHUNK: Final = 2_000
-_BARE_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".csv"})
+_FILE_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".csv"})
 
 OnRecords = Callable[[int], None]
 """Is told how many records were looked at so far."""
@@ -73,7 +73,7 @@ def find_runs(path: Path) -> list[Path]:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.append(path / entry.name)
-            elif entry.is_file(follow_symlinks=False) and Path(entry.name).suffix.lower() in _BARE_ENDINGS:
+            elif entry.is_file(follow_symlinks=False) and Path(entry.name).suffix.lower() in _FILE_ENDINGS:
                 files.append(path / entry.name)
     found = sorted(folder for folder in folders if is_run_folder(folder)) or sorted(files)
     if not found:
@@ -119,7 +119,7 @@ class _Reading:
         # "." has no name of its own, and what a link is called says more than where it leads.
         absolute = Path(os.path.abspath(self._path))
         if not self._path.is_dir():
-            self._take_bare_file()
+            self._take_foreign_file()
             return self._result(absolute.stem, None)
         manifest = None
         try:
@@ -161,8 +161,8 @@ class _Reading:
         if self._on_records is not None:
             self._on_records(self._records)
 
-    def _take_bare_file(self) -> None:
-        self._take_all_of(BareFile(self._path))
+    def _take_foreign_file(self) -> None:
+        self._take_all_of(ForeignFile(self._path))
         if not self._records:
             what = "it is empty"
             if self._bad_lines:
@@ -173,18 +173,18 @@ class _Reading:
                 )
             raise NoRecordsError(f"{self._path.name} holds no records: {what}")
 
-    def _take_all_of(self, bare: BareFile) -> None:
-        for chunk in bare.chunks():
+    def _take_all_of(self, file: ForeignFile) -> None:
+        for chunk in file.chunks():
             self._endings.take(chunk)
             self._take(chunk)
-        self._bad_lines = bare.bad_lines
-        self._notes += bare.notes
+        self._bad_lines = file.bad_lines
+        self._notes += file.notes
 
     def _take_run_folder(self, manifest: Manifest | None) -> None:
         ranks = self._other_ranks()
         if manifest is None and not ranks:
             # Another program's, perhaps: what its file says is the same with or without the folder around it.
-            self._take_all_of(BareFile(rank_file(self._path, 0)))
+            self._take_all_of(ForeignFile(rank_file(self._path, 0)))
             return
         chunks = self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0))
         for chunk in chunks:

@@ -64,7 +64,7 @@ class Incident:
         return self.resolved_step is None
 
 
-class IncidentBook:
+class Incidents:
     """Every incident of a run, and which of them have changed since somebody last asked."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class IncidentBook:
         """How many processes the run has, where it said so."""
         self.hang_step: int | None = None
         """The step behind which the run itself told of its newest hang: that pause is not told of twice."""
-        self.incidents: dict[str, Incident] = {}
+        self.by_id: dict[str, Incident] = {}
         self._newest: dict[_Place, Incident] = {}
         self._counts: dict[_Place, int] = {}
         self._changed: dict[str, Incident] = {}
@@ -110,7 +110,7 @@ class IncidentBook:
             self.reopen(newest, noticed_step=noticed_step, count=count)
             return newest
         incident_id = f"{self.session}-{kind}-{metric}-{start_step}"
-        while incident_id in self.incidents:
+        while incident_id in self.by_id:
             incident_id += "+"
         incident = Incident(
             incident_id=incident_id,
@@ -122,10 +122,10 @@ class IncidentBook:
         )
         incident.count = count
         incident.evidence.update(evidence)
-        self.incidents[incident_id] = incident
+        self.by_id[incident_id] = incident
         self._newest[place] = incident
         self._counts[place] = self._counts.get(place, 0) + 1
-        self.tell(incident)
+        self.mark_changed(incident)
         return incident
 
     def reopen(self, incident: Incident, *, noticed_step: int, count: int = 1) -> None:
@@ -134,9 +134,9 @@ class IncidentBook:
         incident.repeats += 1
         incident.count += count
         incident.end_step = noticed_step
-        self.tell(incident)
+        self.mark_changed(incident)
 
-    def tell(self, incident: Incident) -> None:
+    def mark_changed(self, incident: Incident) -> None:
         """Have it told that `incident` has changed in a way that matters."""
         self._changed[incident.id] = incident
 
@@ -144,7 +144,7 @@ class IncidentBook:
         """Make `incident` one of a worse kind; it stays the same incident."""
         if incident.kind != kind:
             incident.kind = kind
-            self.tell(incident)
+            self.mark_changed(incident)
 
     def close(
         self,
@@ -159,7 +159,7 @@ class IncidentBook:
             incident.end_step = end_step
         incident.resolved_step = resolved_step
         incident.closed_at_row = self.rows if at_row is None else at_row
-        self.tell(incident)
+        self.mark_changed(incident)
 
     def take_changed(self) -> list[Incident]:
         """Return the incidents that changed since the last call, in the order in which they did."""

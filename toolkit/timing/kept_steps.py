@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from toolkit.timing.segments import Stretch, Sums
+from toolkit.timing.segments import Segment, Sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ def kept_until(sessions: Sequence[Reach]) -> list[float]:
     return kept
 
 
-def lost_behind(stretches: Iterable[Stretch], step: float, *, begins_at: int, slots: Sequence[int]) -> Sums:
-    """Return what a session did in `slots` after it had passed `step`; its stretches come last to first."""
+def lost_behind(segments: Iterable[Segment], step: float, *, begins_at: int, slots: Sequence[int]) -> Sums:
+    """Return what a session did in `slots` after it had passed `step`; its segments come last to first."""
     lost = Sums()
-    for stretch in stretches:
-        first = begins_at if stretch.first_step is None else stretch.first_step
-        last = begins_at if stretch.last_step is None else stretch.last_step
-        if stretch.saves and last == step:
+    for segment in segments:
+        first = begins_at if segment.first_step is None else segment.first_step
+        last = begins_at if segment.last_step is None else segment.last_step
+        if segment.saves and last == step:
             break
         if first >= step and last >= step:
-            lost.add_part(stretch, slots, 1.0)
+            lost.add_part(segment, slots, 1.0)
             continue
         if last > step:
-            lost.add_part(stretch, slots, (last - step) / (last - first))
+            lost.add_part(segment, slots, (last - step) / (last - first))
         break
     return lost

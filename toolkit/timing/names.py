@@ -53,7 +53,7 @@ IN_CHECKPOINT: Final = "checkpoint"
 IN_SAMPLING: Final = "sampling"
 IN_CONTROL: Final = "control"
 STALLED: Final = "stalled"
-REDONE: Final = "redone"
+REWORK: Final = "redone"
 """Work behind the step that a later session began again from: lost to a crash and done twice."""
 UNACCOUNTED: Final = "unaccounted"
 
@@ -66,7 +66,7 @@ ENTRIES: Final = (
     IN_STARTUP,
     IN_CONTROL,
     STALLED,
-    REDONE,
+    REWORK,
     UNACCOUNTED,
 )
 """Every second of a run falls in one of these."""

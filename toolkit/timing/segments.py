@@ -1,4 +1,4 @@
-"""A stretch of a session between two records, and what its seconds were spent on."""
+"""A segment of a session between two records, and what its seconds were spent on."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ WORK: Final = (TRAINING, DATA_WAIT, VALIDATION, CHECKPOINT, SAMPLING)
 WAITING: Final = (TRAINING, DATA_WAIT, REST)
 """What may turn out to have been no work at all."""
 _PLACED: Final = (VALIDATION, CHECKPOINT, SAMPLING, STARTUP, CONTROL)
-"""Spans of these are recorded one by one, so that it is known where in a stretch they lie."""
+"""Spans of these are recorded one by one, so that it is known where in a segment they lie."""
 
 
-class Stretch:
-    """The seconds between two cuts, by slot, with the steps done at either end and the energy they took."""
+class Segment:
+    """The seconds between two boundaries, by slot, with the steps done at either end and the energy they took."""
 
     __slots__ = ("first_step", "joules", "known_s", "last_step", "saves", "seconds")
 
@@ -73,15 +73,15 @@ class Stretch:
         self.saves = saves
         """It ends with a checkpoint of `last_step`."""
 
-    def copy(self) -> Stretch:
+    def copy(self) -> Segment:
         """Return one that can be changed alone."""
-        return Stretch(
+        return Segment(
             self.first_step, self.last_step, list(self.seconds), self.joules, self.known_s, saves=self.saves
         )
 
 
 class Sums:
-    """Seconds, energy and seconds of known power of many stretches, by slot."""
+    """Seconds, energy and seconds of known power of many segments, by slot."""
 
     __slots__ = ("joules", "known_s", "seconds")
 
@@ -100,22 +100,22 @@ class Sums:
         )
         return copied
 
-    def add(self, stretches: Sequence[Stretch]) -> None:
-        """Add whole stretches."""
-        if not stretches:
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Add whole segments."""
+        if not segments:
             return
-        columns = zip(*[stretch.seconds for stretch in stretches], strict=True)
+        columns = zip(*[segment.seconds for segment in segments], strict=True)
         self.seconds = [total + sum(column) for total, column in zip(self.seconds, columns, strict=True)]
-        for stretch in stretches:
-            if stretch.known_s:
-                self._add_energy(stretch, range(SLOTS), 1.0)
+        for segment in segments:
+            if segment.known_s:
+                self._add_energy(segment, range(SLOTS), 1.0)
 
-    def add_part(self, stretch: Stretch, slots: Iterable[int], fraction: float) -> None:
-        """Add `fraction` of what a stretch has in `slots`."""
+    def add_part(self, segment: Segment, slots: Iterable[int], fraction: float) -> None:
+        """Add `fraction` of what a segment has in `slots`."""
         for slot in slots:
-            self.seconds[slot] += stretch.seconds[slot] * fraction
-        if stretch.known_s:
-            self._add_energy(stretch, slots, fraction)
+            self.seconds[slot] += segment.seconds[slot] * fraction
+        if segment.known_s:
+            self._add_energy(segment, slots, fraction)
 
     def move(self, source: int, target: int, seconds: float) -> None:
         """Move `seconds`, or as many as there are, from one slot to another, with their share of the energy."""
@@ -128,19 +128,19 @@ class Sums:
             column[source] -= part
             column[target] += part
 
-    def _add_energy(self, stretch: Stretch, slots: Iterable[int], fraction: float) -> None:
-        length = sum(stretch.seconds)
+    def _add_energy(self, segment: Segment, slots: Iterable[int], fraction: float) -> None:
+        length = sum(segment.seconds)
         if length <= 0.0:
             return
-        joules, known_s = stretch.joules * fraction / length, stretch.known_s * fraction / length
+        joules, known_s = segment.joules * fraction / length, segment.known_s * fraction / length
         for slot in slots:
-            if seconds := stretch.seconds[slot]:
+            if seconds := segment.seconds[slot]:
                 self.joules[slot] += joules * seconds
                 self.known_s[slot] += known_s * seconds
 
 
 class Mark:
-    """A checkpoint inside a stretch: when it was done, of which step, and what spans had taken until then."""
+    """A checkpoint inside a segment: when it was done, of which step, and what spans had taken until then."""
 
     __slots__ = ("after_s", "placed", "step")
 
@@ -150,23 +150,23 @@ class Mark:
         self.placed = placed
 
 
-def split(stretch: Stretch, marks: Sequence[Mark]) -> list[Stretch]:
-    """Return `stretch` cut at its checkpoints, which come in order; together the parts have what the whole had."""
+def split(segment: Segment, marks: Sequence[Mark]) -> list[Segment]:
+    """Return `segment` split at its checkpoints, which come in order; together the parts have what the whole had."""
     parts = []
     done_s = 0.0
     placed = [0.0] * SLOTS
     for mark in marks:
         new = [now - before for now, before in zip(mark.placed, placed, strict=True)]
-        part, stretch = _split_once(stretch, mark.step, mark.after_s - done_s, new)
+        part, segment = _split_once(segment, mark.step, mark.after_s - done_s, new)
         parts.append(part)
         done_s, placed = mark.after_s, mark.placed
-    return [*parts, stretch]
+    return [*parts, segment]
 
 
 def _split_once(
-    stretch: Stretch, step: int, room_s: float, placed: Sequence[float]
-) -> tuple[Stretch, Stretch]:
-    left = stretch.seconds
+    segment: Segment, step: int, room_s: float, placed: Sequence[float]
+) -> tuple[Segment, Segment]:
+    left = segment.seconds
     length = sum(left)
     room_s = min(max(room_s, 0.0), length)
     first = [0.0] * SLOTS
@@ -181,8 +181,8 @@ def _split_once(
     for slot in _PLACED:
         put(slot, placed[slot])
     put(EARLY, room_s)
-    steps = _steps_within(stretch)
-    share = 0.0 if not steps else min(1.0, max(0.0, (step - (stretch.first_step or 0)) / steps))
+    steps = _steps_within(segment)
+    share = 0.0 if not steps else min(1.0, max(0.0, (step - (segment.first_step or 0)) / steps))
     put(TRAINING, share * left[TRAINING])
     put(DATA_WAIT, share * left[DATA_WAIT])
     # Whatever the steps say, the seconds up to the checkpoint were spent on something.
@@ -191,34 +191,34 @@ def _split_once(
 
     second = [whole - part for whole, part in zip(left, first, strict=True)]
     ratio = sum(first) / length if length > 0.0 else 0.0
-    before = Stretch(
-        stretch.first_step, step, first, stretch.joules * ratio, stretch.known_s * ratio, saves=True
+    before = Segment(
+        segment.first_step, step, first, segment.joules * ratio, segment.known_s * ratio, saves=True
     )
-    after = Stretch(
+    after = Segment(
         step,
-        stretch.last_step,
+        segment.last_step,
         second,
-        stretch.joules * (1.0 - ratio),
-        stretch.known_s * (1.0 - ratio),
-        saves=stretch.saves,
+        segment.joules * (1.0 - ratio),
+        segment.known_s * (1.0 - ratio),
+        saves=segment.saves,
     )
     return before, after
 
 
-def _steps_within(stretch: Stretch) -> int:
-    if stretch.first_step is None or stretch.last_step is None:
+def _steps_within(segment: Segment) -> int:
+    if segment.first_step is None or segment.last_step is None:
         return 0
-    return max(0, stretch.last_step - stretch.first_step)
+    return max(0, segment.last_step - segment.first_step)
 
 
-def waiting_seconds(stretches: Iterable[Stretch]) -> float:
+def waiting_seconds(segments: Iterable[Segment]) -> float:
     """Return the seconds that count as waiting should no step come for long."""
-    return sum(stretch.seconds[slot] for stretch in stretches for slot in WAITING)
+    return sum(segment.seconds[slot] for segment in segments for slot in WAITING)
 
 
-def move_to_stalled(stretches: Sequence[Stretch], usual_s: float) -> None:
-    """Leave `usual_s` of the waiting seconds of `stretches` where they are and call the others stalled."""
-    found = {slot: sum(stretch.seconds[slot] for stretch in stretches) for slot in WAITING}
+def move_to_stalled(segments: Sequence[Segment], usual_s: float) -> None:
+    """Leave `usual_s` of the waiting seconds of `segments` where they are and call the others stalled."""
+    found = {slot: sum(segment.seconds[slot] for segment in segments) for slot in WAITING}
     too_many = sum(found.values()) - usual_s
     # Most of a long silence was spent on whatever it hung in; the usual work beside it stays what it is.
     for slot in sorted(WAITING, key=lambda slot: -found[slot]):
@@ -227,36 +227,36 @@ def move_to_stalled(stretches: Sequence[Stretch], usual_s: float) -> None:
             continue
         too_many -= moved
         fraction = moved / found[slot]
-        for stretch in stretches:
-            part = stretch.seconds[slot] * fraction
-            stretch.seconds[slot] -= part
-            stretch.seconds[STALLED] += part
+        for segment in segments:
+            part = segment.seconds[slot] * fraction
+            segment.seconds[slot] -= part
+            segment.seconds[STALLED] += part
 
 
-def merged(stretches: Sequence[Stretch], target: int) -> list[Stretch]:
-    """Return `stretches` with neighbours put together, half as many or fewer; checkpoints stay ends as far as they can.
+def merged(segments: Sequence[Segment], target: int) -> list[Segment]:
+    """Return `segments` with neighbours put together, half as many or fewer; checkpoints stay ends as far as they can.
 
     `target` is how many may remain before ends at checkpoints are given up too.
     """
-    kept = _pairs_merged(stretches, across_checkpoints=False)
-    return kept if len(kept) <= target else _pairs_merged(stretches, across_checkpoints=True)
+    kept = _pairs_merged(segments, across_checkpoints=False)
+    return kept if len(kept) <= target else _pairs_merged(segments, across_checkpoints=True)
 
 
-def _pairs_merged(stretches: Sequence[Stretch], *, across_checkpoints: bool) -> list[Stretch]:
-    result: list[Stretch] = []
+def _pairs_merged(segments: Sequence[Segment], *, across_checkpoints: bool) -> list[Segment]:
+    result: list[Segment] = []
     is_single = False
-    for stretch in stretches:
+    for segment in segments:
         if is_single and (across_checkpoints or not result[-1].saves):
-            result[-1] = _joined(result[-1], stretch)
+            result[-1] = _joined(result[-1], segment)
             is_single = False
         else:
-            result.append(stretch)
+            result.append(segment)
             is_single = True
     return result
 
 
-def _joined(one: Stretch, other: Stretch) -> Stretch:
-    return Stretch(
+def _joined(one: Segment, other: Segment) -> Segment:
+    return Segment(
         one.first_step,
         other.last_step,
         [a + b for a, b in zip(one.seconds, other.seconds, strict=True)],

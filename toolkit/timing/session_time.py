@@ -27,7 +27,7 @@ from toolkit.timing.segments import (
     TRAINING,
     UNSEEN,
     Mark,
-    Stretch,
+    Segment,
     Sums,
     split,
 )
@@ -43,9 +43,9 @@ _LONGEST_LEAD_S: Final = 86_400.0
 
 
 class SessionTime:
-    """One session: its timeline, and the open stretch behind the last cut.
+    """One session: its timeline, and the open segment behind the last boundary.
 
-    A cut is a record that tells of seconds or steps. Moments are seconds on the session's own clock.
+    A boundary is a record with seconds or steps. Moments are seconds on the session's own clock.
     """
 
     def __init__(self, number: int, *, not_before: float = 0.0, paces: Iterable[float] = ()) -> None:
@@ -72,12 +72,12 @@ class SessionTime:
         self._not_before = not_before
         self._cut_at = 0.0
         self._step: int | None = None
-        """At the last cut."""
+        """At the last boundary."""
         self._unplaced_lead_s = 0.0
         self._last_logged: int | None = None
         self._has_begun = False
         self._early_left_s = 0.0
-        """Seconds of the open stretch that passed before training began."""
+        """Seconds of the open segment that passed before training began."""
         self._first_early_s = 0.0
         self._first_steps = 0
         self._cover = SpanCover()
@@ -116,7 +116,7 @@ class SessionTime:
             self.perf_tag = tag
 
     def take_step(self, record: Record, at: float) -> None:
-        """A step record: a cut, and the end of an interval in which steps were made."""
+        """A step record: a boundary, and the end of an interval in which steps were made."""
         step = record.get("global_step")
         told = self._told(record)
         if self._is_usual(step, at) and self._take_usual_step(step, at, told):
@@ -132,7 +132,7 @@ class SessionTime:
         self._cut(at, step, told)
         if not had_begun:
             self._has_begun = True
-            self._first_early_s = self.timeline.stretches[-1].seconds[EARLY]
+            self._first_early_s = self.timeline.segments[-1].seconds[EARLY]
         self._get_to(step)
         self.timeline.settle(None if last is None else step - last)
 
@@ -234,13 +234,13 @@ class SessionTime:
             return 0.0
         return min(self._first_early_s, pace * self._first_steps)
 
-    def tail(self, end_s: float, *, is_alive: bool) -> list[Stretch]:
+    def tail(self, end_s: float, *, is_alive: bool) -> list[Segment]:
         """Return what lies behind the last step record, up to `end_s`, as it looks now; the session is left as it is.
 
         Of a session that is alive the seconds behind its last record are like those before; of a killed one nobody
         knows.
         """
-        tail = [stretch.copy() for stretch in self.timeline.unsettled]
+        tail = [segment.copy() for segment in self.timeline.unsettled]
         if self.is_over:
             return tail
         seen_s = end_s if is_alive else min(end_s, self.last_at)
@@ -249,17 +249,17 @@ class SessionTime:
         self._put_rest(seconds, length)
         joules, known_s = self._power.peek(seen_s)
         step = self._step if self.gets_to is None else max(self.gets_to, self._step or self.gets_to)
-        tail += split(Stretch(self._step, step, seconds, joules, known_s), self._marks)
+        tail += split(Segment(self._step, step, seconds, joules, known_s), self._marks)
         self.timeline.look_for_stall(tail)
         unseen_s = end_s - max(seen_s, self._cut_at)
         if unseen_s > 0.0:
             after = [0.0] * SLOTS
             after[UNSEEN] = unseen_s
             joules_then, known_then = self._power.peek(end_s)
-            tail.append(Stretch(step, step, after, joules_then - joules, known_then - known_s))
+            tail.append(Segment(step, step, after, joules_then - joules, known_then - known_s))
         return tail
 
-    def sums(self, tail: list[Stretch]) -> Sums:
+    def sums(self, tail: list[Segment]) -> Sums:
         """Return the whole session by slot; `tail` is what `tail` gave."""
         sums = self.timeline.sums(tail)
         sums.move(EARLY, REST, self.first_steps_s)
@@ -268,7 +268,7 @@ class SessionTime:
     # ------------------------------------------------------------ the usual step
 
     def _is_usual(self, step: Any, at: float) -> TypeGuard[int]:
-        """Whether nothing but training happened since the last record that was a cut."""
+        """Whether nothing but training happened since the last boundary record."""
         return (
             type(step) is int
             and self._last_logged is not None
@@ -289,11 +289,11 @@ class SessionTime:
             return False
         self._step = self._last_logged = step
         self._cut_at = at
-        self._cover.cut(at)
+        self._cover.start_at(at)
         self._get_to(step)
         return True
 
-    # ------------------------------------------------------------ cuts
+    # ------------------------------------------------------------ boundaries
 
     def _told(self, record: Record) -> list[float] | None:
         """Return the seconds that a record tells of, by slot; None where it tells of none."""
@@ -318,7 +318,7 @@ class SessionTime:
         return told
 
     def _cut(self, at: float, step: int | None, told: list[float] | None) -> None:
-        """End the open stretch at `at`."""
+        """End the open segment at `at`."""
         at = max(at, self._cut_at)
         length = at - self._cut_at + self._unplaced_lead_s
         spans = self._cover.seconds
@@ -333,12 +333,12 @@ class SessionTime:
             joules, known_s = self._power.take(at)
         if self._marks and (step is None or step < self._marks[-1].step):
             step = self._marks[-1].step
-        stretch = Stretch(self._step, step, seconds, joules, known_s)
-        self.timeline.add(stretch, self._marks, is_told=told is not None)
+        segment = Segment(self._step, step, seconds, joules, known_s)
+        self.timeline.add(segment, self._marks, is_told=told is not None)
         self._marks = []
         self._step = step
         self._cut_at = at
-        self._cover.cut(at)
+        self._cover.start_at(at)
 
     def _put_rest(self, seconds: list[float], length: float) -> None:
         """Put what is in no span where it belongs."""
@@ -359,7 +359,7 @@ class SessionTime:
             self.gets_to = step
 
     def _mark(self, at: float, step: int | None) -> None:
-        """Take note of a checkpoint in the open stretch."""
+        """Take note of a checkpoint in the open segment."""
         # One of a step that the loop has left behind says nothing about when that was.
         if step is None or (self._step is not None and step < self._step):
             return
@@ -382,7 +382,7 @@ class SessionTime:
         if more <= 0.0:
             return
         self.lead_s = lead_s
-        if self.timeline.stretches:
+        if self.timeline.segments:
             self.timeline.add_lead(more)
         else:
             self._unplaced_lead_s += more

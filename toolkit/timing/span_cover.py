@@ -11,7 +11,7 @@ _MOST_OPEN: Final = 1_000
 
 
 class SpanCover:
-    """Finished spans since the last cut, and those that are still open.
+    """Finished spans since the last boundary, and those that are still open.
 
     Spans are told of when they end, so that one inside another comes first and keeps its seconds.
     """
@@ -20,18 +20,18 @@ class SpanCover:
 
     def __init__(self) -> None:
         self.seconds = [0.0] * SLOTS
-        """By slot, in finished spans since the last cut."""
+        """By slot, in finished spans since the last boundary."""
         self._since = 0.0
         self._intervals: list[tuple[float, float]] = []
         self._open: dict[str, tuple[float, int]] = {}
 
     @property
     def is_empty(self) -> bool:
-        """Whether no span with an entry was over since the last cut."""
+        """Whether no span with an entry was over since the last boundary."""
         return not self._intervals
 
-    def cut(self, at: float) -> None:
-        """Begin anew at `at`; what is open stays open."""
+    def start_at(self, at: float) -> None:
+        """Start over at `at`; what is open stays open."""
         if self._intervals:
             self.seconds = [0.0] * SLOTS
             self._intervals = []

@@ -54,7 +54,7 @@ def together(parts: Sequence[SpanSummary]) -> SpanSummary:
     )
 
 
-class SummaryBook:
+class SpanSummaries:
     """The newest summary of each session, as records go by."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GPU_UTIL, Row, name_of
 from toolkit.diagnostics.robust import Window
 from toolkit.diagnostics.thresholds import (
@@ -34,8 +34,8 @@ class IdleGpu:
     signals: tuple[str, ...] = (GPU_UTIL,)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
         self._told_pct = 0.0
         self._total_pct = 0.0
@@ -56,7 +56,7 @@ class IdleGpu:
     def restart(self, step: int) -> None:
         """Another start-up follows."""
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -117,7 +117,7 @@ class IdleGpu:
         mean = _mean(looks)
         self._told_pct = mean
         self._total_pct, self._total_looks = sum(look[1] for look in looks), len(looks)
-        self._incident = self._book.open(
+        self._incident = self._incidents.open(
             _KIND,
             self._metric,
             start_step=looks[0][0],
@@ -129,7 +129,7 @@ class IdleGpu:
     def _follow(self, incident: Incident, look: tuple[int, float], noticed_step: int) -> None:
         lately = list(self._looks)[-_HALF:]
         if len(lately) == _HALF and _mean(lately) >= GPU_BUSY_AGAIN_PCT:
-            self._book.close(
+            self._incidents.close(
                 incident, end_step=max(incident.start_step, lately[0][0]), resolved_step=noticed_step
             )
             self._incident = None
@@ -143,7 +143,7 @@ class IdleGpu:
         incident.evidence["mean_pct"] = float(round(mean))
         if abs(mean - self._told_pct) >= _TOLD_AGAIN_PCT:
             self._told_pct = mean
-            self._book.tell(incident)
+            self._incidents.mark_changed(incident)
 
 
 def _mean(looks: list[tuple[int, float]]) -> float:

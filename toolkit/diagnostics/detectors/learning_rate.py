@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, median
 from toolkit.diagnostics.thresholds import (
@@ -34,10 +34,10 @@ class LearningRate:
     signals: tuple[str, ...] = (LR,)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._zero: Incident | None = None
-        self._warm_up: _WarmUp | None = _WarmUp(book)
+        self._warm_up: _WarmUp | None = _WarmUp(incidents)
         self._forget()
 
     def _forget(self) -> None:
@@ -56,7 +56,7 @@ class LearningRate:
         self._forget()
         if self._warm_up is not None:
             self._warm_up.close(step)
-        self._warm_up = _WarmUp(self._book)
+        self._warm_up = _WarmUp(self._incidents)
 
     def take(self, row: Row) -> None:
         """Look at the learning rate, and during a warm-up at the loss beside it."""
@@ -92,7 +92,7 @@ class LearningRate:
             if len(self._last_losses) > LR_BLOCK:
                 del self._last_losses[0]
         if self._zeros >= self._zeros_needed() and not self._is_learning():
-            self._zero = self._book.open(
+            self._zero = self._incidents.open(
                 _KIND,
                 name_of(LR, row.record),
                 start_step=self._first_zero,
@@ -117,15 +117,15 @@ class LearningRate:
         self._first_losses.clear()
         self._last_losses.clear()
         if self._zero is not None:
-            self._book.close(self._zero, end_step=self._last_zero, resolved_step=step)
+            self._incidents.close(self._zero, end_step=self._last_zero, resolved_step=step)
             self._zero = None
 
 
 class _WarmUp:
     """The loss while the learning rate rises from the first record on."""
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
         self._lr = -1.0
         self._losses: list[float] = []
@@ -137,7 +137,7 @@ class _WarmUp:
 
     def close(self, step: int) -> None:
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
 
     def take(self, lr: float, row: Row) -> bool:
@@ -203,7 +203,7 @@ class _WarmUp:
 
     def _open(self, row: Row) -> None:
         now = self._climbing[-1]
-        self._incident = self._book.open(
+        self._incident = self._incidents.open(
             _KIND,
             name_of(LR, row.record),
             start_step=self._climbing[0].step,

@@ -6,7 +6,7 @@ from collections import deque
 from itertools import pairwise
 
 from toolkit.diagnostics import thresholds as at
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, change_sigma, median
 
@@ -21,8 +21,8 @@ class Overfit:
     signals: tuple[str, ...] = (VAL_LOSS, LOSS)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._train: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
         self._vals: deque[float] = deque(maxlen=at.OVERFIT_NOISE_WINDOW)
         self._evals = 0
@@ -81,7 +81,7 @@ class Overfit:
             return
         is_no_luck = middle - self._best_around > at.OVERFIT_SIGMAS * noise
         if rise > enough and is_no_luck and val - self._best > 0.5 * enough and not self._train_rises():
-            self._open = self._book.open(
+            self._open = self._incidents.open(
                 "overfit",
                 name_of(VAL_LOSS, row.record),
                 start_step=self._best_step,
@@ -101,12 +101,12 @@ class Overfit:
         self._train_at_best = self._train_now()
         self._since.clear()
         if self._open is not None:
-            self._book.close(self._open, resolved_step=row.step)
+            self._incidents.close(self._open, resolved_step=row.step)
             self._open = None
 
     def _follow(self, incident: Incident, val: float, is_back: bool, row: Row) -> None:
         if is_back:
-            self._book.close(incident, resolved_step=row.step)
+            self._incidents.close(incident, resolved_step=row.step)
             self._open = None
             return
         incident.end_step = row.step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.diagnostics.finding import INFO
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row, number_in
 from toolkit.diagnostics.robust import median
 from toolkit.diagnostics.thresholds import (
@@ -51,8 +51,8 @@ class Stall:
     signals: tuple[str, ...] = ("*",)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
         self._usual_s = 0.0
         """Seconds for one step; 0 while that is not known."""
@@ -79,7 +79,7 @@ class Stall:
     def restart(self, step: int) -> None:
         """The time since the last record was not spent in the loop."""
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._begin()
 
@@ -146,7 +146,7 @@ class Stall:
         seconds = now - self._alive
         if self._incident is not None and self._is_told_by_run(self._incident.start_step, self._furthest):
             # It was a moment later than this, and has more to say.
-            self._book.close(self._incident, resolved_step=self._furthest)
+            self._incidents.close(self._incident, resolved_step=self._furthest)
             self._incident = None
         elif self._incident is not None:
             self._grow(self._incident, seconds)
@@ -191,7 +191,7 @@ class Stall:
     def _open(self, start_step: int, noticed_step: int, seconds: float, steps: float) -> None:
         if self._is_told_by_run(start_step, noticed_step):
             return
-        self._incident = self._book.open(
+        self._incident = self._incidents.open(
             _KIND,
             _METRIC,
             start_step=start_step,
@@ -204,19 +204,21 @@ class Stall:
 
     def _is_told_by_run(self, start_step: int, noticed_step: int) -> bool:
         """Say whether the run has told of this pause itself, with more than can be seen from here."""
-        return self._book.hang_step is not None and start_step <= self._book.hang_step <= noticed_step
+        return (
+            self._incidents.hang_step is not None and start_step <= self._incidents.hang_step <= noticed_step
+        )
 
     def _grow(self, incident: Incident, seconds: float) -> None:
         incident.count += 1
         incident.evidence["seconds"] = float(round(seconds))
         if incident.severity == INFO and seconds >= STALL_LOUD_S:
             incident.severity = None
-            self._book.tell(incident)
+            self._incidents.mark_changed(incident)
 
     def _end(self, incident: Incident, step: int, now: float) -> None:
         seconds = now - self._alive
         if seconds > incident.evidence["seconds"]:
             self._grow(incident, seconds)
         incident.variant = "resumed"
-        self._book.close(incident, end_step=step, resolved_step=step)
+        self._incidents.close(incident, end_step=step, resolved_step=step)
         self._incident = None

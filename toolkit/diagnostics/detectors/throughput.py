@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import RATE, STEP_TIME, Row, name_of, number_in
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, first_of_stretch, median
 from toolkit.diagnostics.thresholds import (
@@ -43,8 +43,8 @@ class ThroughputDrop:
     signals: tuple[str, ...] = (RATE, STEP_TIME)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
         self._told_pct = 0.0
         self._level = self._back = 0.0
@@ -72,7 +72,7 @@ class ThroughputDrop:
     def restart(self, step: int) -> None:
         """Learn the usual speed anew: it may be another machine."""
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -191,7 +191,7 @@ class ThroughputDrop:
         self._back = max(SPEED_BACK * level, 0.5 * (level + now))
         self._calm = 0
         self._lately.clear()
-        self._incident = self._book.open(
+        self._incident = self._incidents.open(
             _KIND,
             self._name,
             start_step=start_step,
@@ -210,7 +210,7 @@ class ThroughputDrop:
         if now >= self._back:
             self._calm += 1
             if self._calm >= self._calm_needed:
-                self._book.close(incident, resolved_step=step)
+                self._incidents.close(incident, resolved_step=step)
                 self._incident = None
                 self._history.clear()
             return
@@ -225,7 +225,7 @@ class ThroughputDrop:
         ):
             incident.evidence.update(evidence)
             self._told_pct = evidence["lost_pct"]
-            self._book.tell(incident)
+            self._incidents.mark_changed(incident)
 
 
 def _sigma(speeds: list[float]) -> float:

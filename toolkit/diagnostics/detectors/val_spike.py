@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from toolkit.diagnostics import thresholds as at
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.loss_axis import LossAxis
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
@@ -17,8 +17,8 @@ class ValidationSpike:
     signals: tuple[str, ...] = (VAL_LOSS, LOSS)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._axis = LossAxis()
         self._recent = Window(at.VAL_WINDOW)
         self._changes = Window(at.VAL_NOISE_WINDOW)
@@ -62,7 +62,7 @@ class ValidationSpike:
         elif self._is_jump(y) and not self._train_jumps():
             self._peak, self._length = y, 1
             level = self._axis.value(self._level)
-            self._open = self._book.open(
+            self._open = self._incidents.open(
                 "val_spike",
                 name_of(VAL_LOSS, row.record),
                 start_step=row.step,
@@ -99,7 +99,7 @@ class ValidationSpike:
 
     def _end(self, incident: Incident, variant: str, row: Row) -> None:
         incident.variant = variant
-        self._book.close(incident, resolved_step=row.step)
+        self._incidents.close(incident, resolved_step=row.step)
         self._open = None
 
     def _is_jump(self, y: float) -> bool:
