@@ -676,7 +676,7 @@ def fuzz_column_cache(data: bytes) -> None:
 
 @_target(
     "toolkit.diagnostics.foreign_file",
-    "toolkit.cli.doctor",
+    "toolkit.cli.commands.doctor",
     tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),
 )
 def fuzz_foreign_file(data: bytes) -> None:

@@ -78,8 +78,7 @@ def find_runs(path: Path) -> list[Path]:
     found = sorted(folder for folder in folders if is_run_folder(folder)) or sorted(files)
     if not found:
         raise NoRecordsError(
-            f"{path} is no run folder and holds none: no {METRICS_JSONL} in it or directly below, "
-            "and no other JSONL or CSV file"
+            f"no run found in {path} (no {METRICS_JSONL} there or one level below, and no JSONL or CSV file)"
         )
     return found[:_MAX_RUNS]
 
