@@ -7,9 +7,10 @@ import string
 import pytest
 
 from tests.diagnostics.synthetic_runs import added, changed, clean_run, curve, evaluated, paused, run_of
+from toolkit.diagnostics import detectors
 from toolkit.diagnostics import examiner as examiner_module
 from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, describe, short
-from toolkit.diagnostics.examiner import DETECTORS, Examiner
+from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import SEVERITIES
 from toolkit.diagnostics.incident import Incidents
 
@@ -167,9 +168,9 @@ def test_a_name_in_braces_is_evidence_that_incidents_of_its_kind_have(described)
             assert _names_in(text) <= OF_EVERY_INCIDENT | evidence[kind], (kind, text)
 
 
-@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.__name__)
-def test_every_detector_speaks_of_kinds_that_are_in_the_catalogue(detector, monkeypatch):
-    monkeypatch.setattr(examiner_module, "DETECTORS", (detector,))
+@pytest.mark.parametrize("file", detectors.DETECTORS)
+def test_every_detector_reports_kinds_that_are_in_the_catalogue(file, monkeypatch):
+    monkeypatch.setattr(detectors, "DETECTORS", {file: detectors.DETECTORS[file]})
     kinds = set()
     for records in RUNS:
         examiner = Examiner()

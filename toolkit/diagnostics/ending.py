@@ -285,5 +285,5 @@ def _severity(record: Record) -> str:
 
 def _reason(end: Record) -> str:
     signal = end.get("signal")
-    reason = str(end.get("reason") or "the run said so itself")[:_LONGEST]
+    reason = str(end.get("reason") or "recorded by the run itself")[:_LONGEST]
     return f"{reason} {str(signal)[:40]}" if signal else reason

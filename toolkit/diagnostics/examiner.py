@@ -8,45 +8,12 @@ from typing import Final
 
 from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, advise, describe
 from toolkit.diagnostics.detector import Detector
-from toolkit.diagnostics.detectors.data_starvation import DataStarvation
-from toolkit.diagnostics.detectors.exploding_grad import ExplodingGradients
-from toolkit.diagnostics.detectors.gpu_idle import IdleGpu
-from toolkit.diagnostics.detectors.instability import Instability
-from toolkit.diagnostics.detectors.learning_rate import LearningRate
-from toolkit.diagnostics.detectors.loss_scale import LossScale
-from toolkit.diagnostics.detectors.memory_growth import MemoryGrowth
-from toolkit.diagnostics.detectors.non_finite import NonFinite
-from toolkit.diagnostics.detectors.overfit import Overfit
-from toolkit.diagnostics.detectors.plateau import Plateau
-from toolkit.diagnostics.detectors.stall import Stall
-from toolkit.diagnostics.detectors.straggler import Straggler
-from toolkit.diagnostics.detectors.throughput import ThroughputDrop
-from toolkit.diagnostics.detectors.val_spike import ValidationSpike
-from toolkit.diagnostics.detectors.vanishing_grad import VanishingGradients
+from toolkit.diagnostics.detectors import make_detectors
 from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding, finding_from
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import FARTHEST, Row
 from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder.records import FINDING, START, STEP, Record
-
-DETECTORS: Final[tuple[Callable[[Incidents], Detector], ...]] = (
-    NonFinite,
-    Instability,
-    ExplodingGradients,
-    Plateau,
-    Overfit,
-    ValidationSpike,
-    VanishingGradients,
-    ThroughputDrop,
-    DataStarvation,
-    IdleGpu,
-    MemoryGrowth,
-    Stall,
-    LearningRate,
-    LossScale,
-    Straggler,
-)
-"""Adding a detector is one file and one line here."""
 
 _OF_THE_LOOP: Final = (STEP, "")
 """Records whose steps only go back where the run does.
@@ -71,8 +38,7 @@ class Examiner:
         self._row = Row()
         self._last_step = 0
         self._loop_step: int | None = None
-        detectors: list[Detector] = [make(self._incidents) for make in DETECTORS]
-        self._detectors = detectors
+        self._detectors: list[Detector] = make_detectors(self._incidents)
         self._plans: dict[tuple[bool, tuple[str, ...]], list[Callable[[Row], None]]] = {}
         self._told_by_run: dict[str, Finding] = {}
 

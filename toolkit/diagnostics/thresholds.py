@@ -252,10 +252,6 @@ MEMORY_GROWTH_SHARE: Final = 0.05
 MEMORY_STOPPED: Final = 0.2
 """Growth below this share of what it was when it was noticed: it has stopped."""
 
-STALL_S: Final = 60.0
-STALL_TIMES: Final = 20.0
-"""No step for a minute, and for twenty times as long as usual: longer than a slow batch, a retry or a busy disk."""
-
 STALL_BEFORE_FIRST_PAUSE_S: Final = 300.0
 """So long where no evaluation, checkpoint or sample has been seen yet: the record of one comes when it is over."""
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from toolkit.runfolder.status import STALL_S, STALL_TIMES
 from toolkit.timing.power import PowerMeter
 from toolkit.timing.segments import (
     CHECKPOINT,
@@ -23,11 +24,6 @@ from toolkit.timing.segments import (
     split,
     waiting_seconds,
 )
-
-STALL_S: Final = 60.0
-"""Shorter silences are slow steps."""
-STALL_TIMES: Final = 20.0
-"""A stall is also this many times longer than the steps of the interval usually take."""
 
 _PACES: Final = 301
 """Intervals that tell what is usual."""

@@ -13,8 +13,6 @@ from toolkit.diagnostics.thresholds import (
     STALL_INTERVALS,
     STALL_LOUD_S,
     STALL_PAUSES,
-    STALL_S,
-    STALL_TIMES,
 )
 from toolkit.runfolder.records import (
     CHECKPOINT,
@@ -29,6 +27,7 @@ from toolkit.runfolder.records import (
     STEP,
     SYSTEM,
 )
+from toolkit.runfolder.status import STALL_S, STALL_TIMES
 from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
 
 _KIND = "stalled"
