@@ -518,7 +518,7 @@ def test_a_file_that_is_no_log_is_said_in_words(tmp_path, doctor):
     code, _, err = doctor(tmp_path / "notes.txt", "--json")
 
     assert code == 2
-    assert err == f"{tmp_path / 'notes.txt'}: notes.txt holds no records: its one line is none\n"
+    assert err == f"{tmp_path / 'notes.txt'}: notes.txt has no records: its only line is unreadable\n"
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(bad, good, doctor):

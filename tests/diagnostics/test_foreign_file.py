@@ -325,12 +325,12 @@ def test_an_empty_file_is_said_to_be_empty(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(content)
 
-    with pytest.raises(NoRecordsError, match="holds no records: it is empty"):
+    with pytest.raises(NoRecordsError, match="has no records: it is empty"):
         diagnose(path)
 
 
 def test_a_file_of_something_else_is_said_to_hold_no_records(tmp_path):
-    with pytest.raises(NoRecordsError, match="holds no records: none of its 2 lines is one"):
+    with pytest.raises(NoRecordsError, match="has no records: all of its 2 lines are unreadable"):
         diagnose(write(tmp_path / "notes.md", "# Notes", "one", "two"))
 
 

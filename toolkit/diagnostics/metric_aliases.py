@@ -1,4 +1,4 @@
-"""What detectors look at in a record, whatever its writer called it."""
+"""Finds the loss, gradient norm and other signals in a record under the names that frameworks give them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _NOT_THE_LOOPS_LOSS: Final = frozenset({EVAL, EPOCH})
 """Records whose loss is a mean over an epoch or over other data: no point of the loop's own curve."""
 
 FARTHEST: Final = 2**53
-"""A step, session or rank beyond it is none of anybody's."""
+"""Larger steps, sessions and ranks are invalid."""
 _MOST_SHAPES: Final = 256
 _LARGEST: Final = 1e308
 """Python's whole numbers go further than its floats, in which detectors reckon."""
@@ -157,7 +157,7 @@ class Row:
 
     @property
     def time(self) -> float | None:
-        """When it was logged, in seconds by whatever clock it has; None where it does not say."""
+        """When it was logged, in seconds of any clock it has; None if unknown."""
         return _time_of(self.record)
 
 

@@ -1,4 +1,4 @@
-"""The time ledger of a run that is on disk."""
+"""Reads the time ledger of a run from its folder."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from toolkit.timing.span_summary import SpanSummaries, SpanSummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTime:
-    """Where the time of one run went, as far as its records could be read."""
+    """Where the time of one run went."""
 
     ledger: Ledger
     status: str | None
-    """None where there is no readable manifest."""
+    """None if there is no readable manifest."""
     records: int
     bad_lines: int
-    """Lines that are no record."""
+    """Unreadable lines."""
     spans: Mapping[str, SpanSummary]
-    """What the run says of its spans of each name, what took longest first."""
+    """Spans by name, longest total first."""
 
 
 def read_run_time(
@@ -36,10 +36,10 @@ def read_run_time(
     wall: Callable[[], float] = time.time,
     on_records: Callable[[int], None] | None = None,
 ) -> RunTime:
-    """Read a run folder as far as it goes now; `on_records` is told how many records were read so far.
+    """Read a run folder, which may still grow; `on_records` is called with the number of records read so far.
 
     Raises:
-        OSError: the record file is missing, unreadable, no regular file, or was replaced meanwhile.
+        OSError: the record file is missing, unreadable, not a regular file, or was replaced while it was read.
     """
     builder, summaries = LedgerBuilder(), SpanSummaries()
     count = bad_lines = 0
@@ -65,7 +65,7 @@ def read_run_time(
 
 
 def ledger_at(builder: LedgerBuilder, manifest: Manifest, status: str, now: float) -> Ledger:
-    """Return what `builder` makes of a run of this manifest and status at wall time `now`."""
+    """Return the ledger of a run with this manifest and status at wall time `now`."""
     is_alive = status in (RUNNING, STALLED)
     last_sign = manifest.heartbeat.time if manifest.heartbeat is not None else None
     return builder.ledger(manifest.sessions, now if is_alive else None, last_sign=last_sign)

@@ -1,4 +1,4 @@
-"""A segment of a session between two records, and what its seconds were spent on."""
+"""Segments of a session between two records, and what their seconds were spent on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from toolkit.timing.names import (
     LEDGER_PREFIX,
 )
 
-# What a second can be while records are still coming in. The first seven are told by records; what is in none of them
-# is settled at the end, because only then it is known whether the session times its training at all.
-TOLD: Final = (
+# Slots: what a second can be while records are still coming in. The first seven come from records; the others are
+# assigned at the end, because only then it is known whether the session times its training at all.
+RECORDED: Final = (
     IN_TRAINING,
     IN_DATA_WAIT,
     IN_VALIDATION,
@@ -30,26 +30,26 @@ TOLD: Final = (
 TRAINING, DATA_WAIT, VALIDATION, CHECKPOINT, SAMPLING, STARTUP, CONTROL = range(7)
 STALLED: Final = 7
 REST: Final = 8
-"""In no span that has an entry, after training began."""
+"""In no span with an entry, after training began."""
 EARLY: Final = 9
-"""In no span that has an entry, before training began."""
+"""In no span with an entry, before training began."""
 UNSEEN: Final = 10
 """After the last record of a killed session, up to its last sign of life."""
 SLOTS: Final = 11
 
-SLOT_OF: Final = {entry: slot for slot, entry in enumerate(TOLD)}
-FIELDS: Final = tuple((LEDGER_PREFIX + entry, slot) for slot, entry in enumerate(TOLD))
+SLOT_OF: Final = {entry: slot for slot, entry in enumerate(RECORDED)}
+FIELDS: Final = tuple((LEDGER_PREFIX + entry, slot) for slot, entry in enumerate(RECORDED))
 
 WORK: Final = (TRAINING, DATA_WAIT, VALIDATION, CHECKPOINT, SAMPLING)
-"""What is done again when a later session begins before it."""
+"""What is done again if a later session begins before it."""
 WAITING: Final = (TRAINING, DATA_WAIT, REST)
-"""What may turn out to have been no work at all."""
+"""What may turn out to be a stall."""
 _PLACED: Final = (VALIDATION, CHECKPOINT, SAMPLING, STARTUP, CONTROL)
-"""Spans of these are recorded one by one, so that it is known where in a segment they lie."""
+"""Spans of these are recorded one by one, so their position in a segment is known."""
 
 
 class Segment:
-    """The seconds between two boundaries, by slot, with the steps done at either end and the energy they took."""
+    """The seconds between two boundaries, by slot, with the steps done at both ends and the energy used."""
 
     __slots__ = ("first_step", "joules", "known_s", "last_step", "saves", "seconds")
 
@@ -64,24 +64,24 @@ class Segment:
         saves: bool = False,
     ) -> None:
         self.first_step = first_step
-        """Steps done when it began; None before the session's first step is known."""
+        """Steps done at its start; None before the session's first step is known."""
         self.last_step = last_step
         self.seconds = seconds
         self.joules = joules
         self.known_s = known_s
-        """For how many of its seconds the power is known."""
+        """Seconds for which the power is known."""
         self.saves = saves
         """It ends with a checkpoint of `last_step`."""
 
     def copy(self) -> Segment:
-        """Return one that can be changed alone."""
+        """Return an independent copy."""
         return Segment(
             self.first_step, self.last_step, list(self.seconds), self.joules, self.known_s, saves=self.saves
         )
 
 
 class Sums:
-    """Seconds, energy and seconds of known power of many segments, by slot."""
+    """Seconds, energy and seconds with known power of many segments, by slot."""
 
     __slots__ = ("joules", "known_s", "seconds")
 
@@ -91,7 +91,7 @@ class Sums:
         self.known_s = [0.0] * SLOTS
 
     def copy(self) -> Sums:
-        """Return one that can be changed alone."""
+        """Return an independent copy."""
         copied = Sums()
         copied.seconds, copied.joules, copied.known_s = (
             list(self.seconds),
@@ -111,14 +111,14 @@ class Sums:
                 self._add_energy(segment, range(SLOTS), 1.0)
 
     def add_part(self, segment: Segment, slots: Iterable[int], fraction: float) -> None:
-        """Add `fraction` of what a segment has in `slots`."""
+        """Add `fraction` of a segment's `slots`."""
         for slot in slots:
             self.seconds[slot] += segment.seconds[slot] * fraction
         if segment.known_s:
             self._add_energy(segment, slots, fraction)
 
     def move(self, source: int, target: int, seconds: float) -> None:
-        """Move `seconds`, or as many as there are, from one slot to another, with their share of the energy."""
+        """Move up to `seconds` from one slot to another, with their share of the energy."""
         there = self.seconds[source]
         moved = min(seconds, there)
         if moved <= 0.0:
@@ -140,7 +140,7 @@ class Sums:
 
 
 class Mark:
-    """A checkpoint inside a segment: when it was done, of which step, and what spans had taken until then."""
+    """A checkpoint inside a segment: when it was done, its step, and the seconds in spans until then."""
 
     __slots__ = ("after_s", "placed", "step")
 
@@ -185,7 +185,7 @@ def _split_once(
     share = 0.0 if not steps else min(1.0, max(0.0, (step - (segment.first_step or 0)) / steps))
     put(TRAINING, share * left[TRAINING])
     put(DATA_WAIT, share * left[DATA_WAIT])
-    # Whatever the steps say, the seconds up to the checkpoint were spent on something.
+    # The seconds up to the checkpoint were spent on something, even if the steps do not say on what.
     for slot in (REST, TRAINING, DATA_WAIT, *_PLACED):
         put(slot, room_s)
 
@@ -212,15 +212,15 @@ def _steps_within(segment: Segment) -> int:
 
 
 def waiting_seconds(segments: Iterable[Segment]) -> float:
-    """Return the seconds that count as waiting should no step come for long."""
+    """Return the seconds that are a stall if no step comes for long."""
     return sum(segment.seconds[slot] for segment in segments for slot in WAITING)
 
 
 def move_to_stalled(segments: Sequence[Segment], usual_s: float) -> None:
-    """Leave `usual_s` of the waiting seconds of `segments` where they are and call the others stalled."""
+    """Keep `usual_s` of the waiting seconds of `segments` and move the others to stalled."""
     found = {slot: sum(segment.seconds[slot] for segment in segments) for slot in WAITING}
     too_many = sum(found.values()) - usual_s
-    # Most of a long silence was spent on whatever it hung in; the usual work beside it stays what it is.
+    # Most of a long silence was spent where it hung; the usual work beside it keeps its slot.
     for slot in sorted(WAITING, key=lambda slot: -found[slot]):
         moved = min(too_many, found[slot])
         if moved <= 0.0:
@@ -234,9 +234,9 @@ def move_to_stalled(segments: Sequence[Segment], usual_s: float) -> None:
 
 
 def merged(segments: Sequence[Segment], target: int) -> list[Segment]:
-    """Return `segments` with neighbours put together, half as many or fewer; checkpoints stay ends as far as they can.
+    """Return `segments` with neighbours merged, half as many or fewer; ends at checkpoints are kept if possible.
 
-    `target` is how many may remain before ends at checkpoints are given up too.
+    If more than `target` remain, segments are merged across checkpoints too.
     """
     kept = _pairs_merged(segments, across_checkpoints=False)
     return kept if len(kept) <= target else _pairs_merged(segments, across_checkpoints=True)

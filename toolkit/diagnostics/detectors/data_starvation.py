@@ -11,7 +11,7 @@ from toolkit.diagnostics.robust import Window, first_of_stretch
 from toolkit.diagnostics.thresholds import DATA_FEWEST, DATA_SHARE, DATA_SHARE_OVER, DATA_WINDOW
 
 _KIND = "data_starvation"
-_TOLD_AGAIN = 0.15
+_REPORT_AGAIN = 0.15
 
 
 class DataStarvation:
@@ -26,7 +26,7 @@ class DataStarvation:
     def __init__(self, incidents: Incidents) -> None:
         self._incidents = incidents
         self._incident: Incident | None = None
-        self._told = 0.0
+        self._reported = 0.0
         self._shares = Window(DATA_WINDOW)
         self._steps: deque[int] = deque(maxlen=DATA_WINDOW)
 
@@ -63,7 +63,7 @@ class DataStarvation:
     def _open(self, row: Row, share: float) -> None:
         shares = self._shares.values()
         first = first_of_stretch([value > DATA_SHARE for value in shares])
-        self._told = share
+        self._reported = share
         self._incident = self._incidents.open(
             _KIND,
             name_of(DATA_TIME, row.record),
@@ -77,7 +77,7 @@ class DataStarvation:
         if of_step > DATA_SHARE:
             incident.count += 1
             incident.end_step = step
-        if share >= self._told + _TOLD_AGAIN:
-            self._told = share
+        if share >= self._reported + _REPORT_AGAIN:
+            self._reported = share
             incident.evidence["share_pct"] = float(round(100 * share))
             self._incidents.mark_changed(incident)

@@ -12,9 +12,9 @@ from toolkit.diagnostics.robust import Window, change_sigma, median
 
 
 class ExplodingGradients:
-    """Compares each norm with the median of those before it: only ratios count, because norms have any size.
+    """Compares each norm with the median of those before it. Only ratios count: norms have no typical size.
 
-    One large norm that the loss does not feel is nothing: it was clipped, and is gone.
+    One large norm that does not affect the loss is ignored: it was clipped.
     """
 
     signals: tuple[str, ...] = (GRAD_NORM,)
@@ -52,7 +52,7 @@ class ExplodingGradients:
             self._usual_level = self._usual.median
         self._rows += 1
         level = self._usual_level
-        # Norms fall by decades while a model learns; one that is no larger than at the start explodes nothing.
+        # Norms fall by decades while a model learns; a norm no larger than at the start is not exploding.
         if norm > at.NORM_RATIO * level and norm > at.NORM_OF_FIRST * self._first.median:
             self._high.append((row.step, norm))
             self._waiting = at.NORM_LOSS_WITHIN

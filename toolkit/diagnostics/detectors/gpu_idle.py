@@ -1,4 +1,4 @@
-"""A GPU that mostly waits."""
+"""A GPU that is mostly idle."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from toolkit.runfolder.records import SYSTEM
 
 _KIND = "low_gpu_util"
 _HALF = GPU_LOOKS // 2
-_TOLD_AGAIN_PCT = 10.0
+_REPORT_AGAIN_PCT = 10.0
 _STEPS_FOR_USUAL = 5
 
 
 class IdleGpu:
-    """Speaks when the GPU is busy less than half of the time while steps advance.
+    """Reports a GPU that is busy less than half of the time while steps advance.
 
-    All samples of one step are one look. A step that takes unusually many samples is a pause and is passed over, as
-    are the start-up, and a GPU that does nothing at all until it works again.
+    The samples of one step are averaged into one look. Steps with unusually many samples are pauses and are skipped, as
+    are the start-up and a GPU that is not used at all.
     """
 
     signals: tuple[str, ...] = (GPU_UTIL,)
@@ -37,7 +37,7 @@ class IdleGpu:
     def __init__(self, incidents: Incidents) -> None:
         self._incidents = incidents
         self._incident: Incident | None = None
-        self._told_pct = 0.0
+        self._reported_pct = 0.0
         self._total_pct = 0.0
         self._total_looks = 0
         self._metric = ""
@@ -54,7 +54,7 @@ class IdleGpu:
         self._works: bool = False
 
     def restart(self, step: int) -> None:
-        """Another start-up follows."""
+        """Close the incident: another start-up follows."""
         if self._incident is not None:
             self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
@@ -70,7 +70,7 @@ class IdleGpu:
                 self._by_system = True
                 self._forget()
         elif self._by_system:
-            # The logger puts a sample on the next step record too.
+            # The logger also puts a sample on the next step record.
             return
         if row.step != self._step:
             if self._samples:
@@ -109,13 +109,13 @@ class IdleGpu:
             self._follow(self._incident, look, noticed_step)
         elif len(looks) == GPU_LOOKS:
             ordered = list(looks)
-            # Both halves: one long pause in a trace that knows no steps is not a GPU that mostly waits.
+            # Both halves: one long pause in a file without steps is not a GPU that is mostly idle.
             if _mean(ordered[:_HALF]) < GPU_BUSY_PCT and _mean(ordered[_HALF:]) < GPU_BUSY_PCT:
                 self._open(ordered, noticed_step)
 
     def _open(self, looks: list[tuple[int, float]], noticed_step: int) -> None:
         mean = _mean(looks)
-        self._told_pct = mean
+        self._reported_pct = mean
         self._total_pct, self._total_looks = sum(look[1] for look in looks), len(looks)
         self._incident = self._incidents.open(
             _KIND,
@@ -141,8 +141,8 @@ class IdleGpu:
         self._total_looks += 1
         mean = self._total_pct / self._total_looks
         incident.evidence["mean_pct"] = float(round(mean))
-        if abs(mean - self._told_pct) >= _TOLD_AGAIN_PCT:
-            self._told_pct = mean
+        if abs(mean - self._reported_pct) >= _REPORT_AGAIN_PCT:
+            self._reported_pct = mean
             self._incidents.mark_changed(incident)
 
 

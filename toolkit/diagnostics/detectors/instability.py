@@ -20,7 +20,7 @@ _NEARLY_NO_CHANGE = 2.0 * at.NO_CHANGE
 
 
 class Instability:
-    """Adds up how far the loss stands above its recent level; enough of it is a spike, one that lasts a divergence.
+    """Adds up how far the loss is above its recent level; enough is a spike, and a spike that lasts a divergence.
 
     Distances are ratios (the axis is logarithmic) while the loss is positive, so that a jump from 0.003 to 0.02 at the
     end of a run counts like one from 3 to 20 at its beginning.
@@ -69,7 +69,7 @@ class Instability:
         values = row.values
         loss = values[LOSS]
         if not loss and not self._rows:
-            # Until a buffer is full or a first batch counts, some trainers log zeros: that is no level.
+            # Some trainers log zeros until a buffer is full or a first batch counts: that is not a level.
             return
         if loss - loss != 0.0:
             if self._open is not None:
@@ -103,7 +103,7 @@ class Instability:
             self._watch_for_a_blow_up(loss, y, row)
         self._recent.append(y)
         if self._open is None:
-            # What happens during an incident is no measure of what is usual.
+            # Values during an incident are not usual values.
             longer.push(y)
             # Noise changes slowly: once there is a measure of it, every other record keeps it up to date.
             if rows & 1 or len(self._changes) < at.LEVEL_WINDOW:
@@ -163,7 +163,7 @@ class Instability:
     def _is_beyond_its_tail(self, sigma: float) -> bool:
         """Whether it is enough for a loss whose noise has a long tail upwards, as that of a diffusion model has.
 
-        Its quartiles say nothing of the batches that are hard by chance; how high those stand is seen from the highest
+        Its quartiles say nothing about batches that are hard by chance; how high those are is seen from the highest
         of the last records.
         """
         records = list(self._above)

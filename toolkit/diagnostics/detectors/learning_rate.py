@@ -26,7 +26,7 @@ _KIND = "lr_problem"
 
 
 class LearningRate:
-    """Speaks when the learning rate is 0 and the run goes on, and when the loss climbs with it during a warm-up.
+    """Reports a learning rate of 0 while the run continues, and a loss that climbs with it during a warm-up.
 
     A constant rate is as good as any, and so are decays to 0 at a run's end and restarts.
     """
@@ -51,7 +51,7 @@ class LearningRate:
         self._last_losses: list[float] = []
 
     def restart(self, step: int) -> None:
-        """The schedule goes on elsewhere, or anew."""
+        """The schedule continues elsewhere, or starts over."""
         self._end_zeros(step)
         self._forget()
         if self._warm_up is not None:
@@ -141,12 +141,12 @@ class _WarmUp:
             self._incident = None
 
     def take(self, lr: float, row: Row) -> bool:
-        """Look at a record; return False where there is no warm-up, or it is over and done with."""
+        """Look at a record; return False if there is no warm-up, or it is over."""
         loss = row.values.get(LOSS)
         if loss is None:
             return True
         if not (loss > 0.0 and loss < math.inf and lr >= 0.0):
-            # What goes below 0, or is no number, climbs by another measure than this one.
+            # Negative and non-finite losses need another measure than this one.
             self.close(row.step)
             return False
         if not self._losses:

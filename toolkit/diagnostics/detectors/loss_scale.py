@@ -43,7 +43,7 @@ class LossScale:
         self._began_at: int = 0
 
     def restart(self, step: int) -> None:
-        """The scale is looked for anew."""
+        """The scale is searched again."""
         if self._incident is not None:
             self._incidents.close(self._incident, resolved_step=step)
             self._incident = None

@@ -91,11 +91,11 @@ class _Curve:
         self._blocks: list[deque[_Block]] = [deque() for _ in range(MEMORY_SCALES)]
         self._made = [0] * MEMORY_SCALES
         self._highest = [0.0] * MEMORY_SCALES
-        # About the incident: its blocks' size, where it began, how fast it grew, and what was told last.
+        # About the incident: its blocks' size, where it began, how fast it grew, and what was reported last.
         self._scale: int = 0
         self._base = _Block(0, 0, 0.0)
         self._mib_per_sample: float = 0.0
-        self._told_mib: float = 0.0
+        self._reported_mib: float = 0.0
         self._most_mib: float = 0.0
 
     def restart(self, step: int) -> None:
@@ -166,7 +166,7 @@ class _Curve:
         )
         self._scale, self._base = scale, base
         self._mib_per_sample = grown / (last.sample - blocks[0].sample)
-        self._told_mib = self._most_mib = last.lowest - base.lowest
+        self._reported_mib = self._most_mib = last.lowest - base.lowest
         self._incident = self._incidents.open(
             _KIND,
             name_of(self.signal, row.record),
@@ -192,8 +192,8 @@ class _Curve:
             incident.end_step = row.step
         incident.count = self._samples - self._base.sample
         incident.evidence.update(self._evidence(last, row))
-        if grown >= 2 * self._told_mib:
-            self._told_mib = grown
+        if grown >= 2 * self._reported_mib:
+            self._reported_mib = grown
             self._incidents.mark_changed(incident)
         self._judge_limit(incident)
 

@@ -15,7 +15,7 @@ _WATCHED = (LOSS, VAL_LOSS, GRAD_NORM)
 
 
 class NonFinite:
-    """One incident from the first value that is no number until the numbers are back."""
+    """One incident from the first NaN or infinity until finite values are back."""
 
     signals: tuple[str, ...] = ("*",)
     all_ranks = False
@@ -24,7 +24,7 @@ class NonFinite:
         self._incidents = incidents
         self._open: Incident | None = None
         self._bad: dict[str, int] = {}
-        """Signals that are no number now, and how many finite values each has had since."""
+        """Signals that are NaN or infinite, and how many finite values each has had since."""
         self._last_good: dict[str, float] = {}
         self._infinite_norms = 0
         self._others: dict[str, _Other] = {}
@@ -43,7 +43,7 @@ class NonFinite:
                     self._is_bad(signal, value, row)
         if self._others:
             self._see_whether_others_are_back(row)
-        # What else is no number while the loss is none comes from the same fault.
+        # Other NaN values while the loss is NaN have the same cause.
         if self._open is None and NON_FINITE in row.record:
             self._look_at_others(row)
 
@@ -102,7 +102,7 @@ class NonFinite:
         named = row.record[NON_FINITE] if isinstance(row.record[NON_FINITE], dict) else {}
         fields = (field for field in named if _is_no_number(row.record.get(field)))
         for name in {_metric_of(field, row.record): None for field in fields}:
-            # Speed and machine are other detectors', and an epoch's mean repeats what its steps have told.
+            # Other detectors watch speed and machine, and an epoch's mean repeats its steps.
             signal = signal_of(name)
             if signal is not None and signal != LR and (signal in row.values or row.event == EPOCH):
                 continue

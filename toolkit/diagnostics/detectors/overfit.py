@@ -12,7 +12,7 @@ from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, change_sigma, median
 
 
 class Overfit:
-    """Keeps the best validation loss, and asks whether the middle of those since then stands clearly above it.
+    """Keeps the best validation loss and checks whether the median of those since then is clearly above it.
 
     The best of many noisy values is low by luck. So the rise has to be clear of the noise as well when it is measured
     from the best three in a row, which luck moves far less.
@@ -42,13 +42,13 @@ class Overfit:
         if loss is not None and loss - loss == 0.0:
             self._train.append(loss)
             if self._train_at_best is None and self._evals and len(self._train) == at.SHORT_WINDOW:
-                # The best evaluation came before the first step: the first losses stand for it.
+                # The best evaluation came before the first step: use the first losses.
                 self._train_at_best = self._train_now()
         val = row.values.get(VAL_LOSS)
-        # An evaluation may be told of twice, in a record of its own and in the epoch's.
+        # An evaluation may be logged twice, in its own record and in the epoch's.
         if val is not None and val - val == 0.0 and self._last != (row.step, val):
             self._last = (row.step, val)
-            # Zeros at the very beginning are no losses yet.
+            # Zeros at the very start are not losses yet.
             if val or self._evals:
                 self._look(val, row)
 

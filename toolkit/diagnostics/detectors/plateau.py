@@ -44,7 +44,7 @@ class Plateau:
     def take(self, row: Row) -> None:
         """Look at one loss."""
         loss = row.values[LOSS]
-        # Zeros at the very beginning are no losses yet.
+        # Zeros at the very start are not losses yet.
         if loss - loss != 0.0 or (not loss and not self._rows):
             return
         self._rows += 1
@@ -66,7 +66,7 @@ class Plateau:
                 self._end_stretch(row)
 
     def restart(self, step: int) -> None:
-        """The curve goes on."""
+        """Keep the curve: a restart continues it."""
 
     def _leave_the_constant(self, row: Row) -> None:
         self._constant = 0
@@ -109,7 +109,7 @@ class Plateau:
         slope, z = trend(later)
         gain = -slope * (len(later) - 1)
         is_flat = self._could_learn(level) and _is_flat(gain, z, level, 1.0)
-        # What has been told is taken back only where the curve clearly falls again.
+        # A reported plateau is resolved only if the curve clearly falls again.
         stays_flat = self._could_learn(level) and _is_flat(gain, z, level, at.PLATEAU_PATIENCE)
         self._flat = self._flat + 1 if is_flat else 0
         incident = self._open

@@ -35,16 +35,15 @@ _METRIC = "global_step"
 _EXPLAINS = frozenset({EVAL, EPOCH, CHECKPOINT, SAMPLE, SPAN, COMPLETION})
 """Records of something that a loop does between two steps; each comes when that is over."""
 _NO_TIME_S = 1e12
-"""Thirty thousand years: what is beyond is no time."""
+"""Thirty thousand years: larger values are not times."""
 _IS_OVER = frozenset({END, ERROR})
 
 
 class Stall:
-    """Speaks when no step has come for far longer than usual, by the time that the records themselves tell.
+    """Reports that no step has come for far longer than usual, by the times in the records.
 
-    A record that comes without a step (the system's, every few seconds) shows it while it lasts, the next step shows
-    it afterwards. What an evaluation, a checkpoint or a sample explains is none, and neither is the time between two
-    sessions.
+    A record without a step, such as a system record, shows it while it lasts, the next step afterwards. A pause
+    that an evaluation, a checkpoint or a sample explains is not a stall, and neither is the time between two sessions.
     """
 
     signals: tuple[str, ...] = ("*",)
@@ -69,7 +68,7 @@ class Stall:
         self._furthest: int = -1
         """The furthest step that any record knew of, and when something was last heard of the loop."""
         self._alive: float = 0.0
-        self._heartbeat_tells: bool = False
+        self._has_heartbeat: bool = False
         self._explained: bool = False
         self._is_over: bool = False
         self._intervals: list[float] = []
@@ -101,7 +100,7 @@ class Stall:
 
     def _clock(self, row: Row) -> float | None:
         """Return the record's time by the clock that the session's first record had."""
-        # The monotonic one, if it had that: a wall clock that is put right is no stall.
+        # The monotonic clock, if there is one: a corrected wall clock is not a stall.
         elapsed = number_in(row.record, "elapsed")
         if self._by_elapsed is None:
             self._by_elapsed = elapsed is not None
@@ -135,24 +134,22 @@ class Stall:
 
     def _take_heartbeat(self, step: int, now: float) -> None:
         if step > self._furthest:
-            # A live run tells of steps that were folded and have no record of their own.
+            # A live run reports steps that were folded and have no record of their own.
             if self._incident is not None:
                 self._end(self._incident, step, now)
-            self._furthest, self._alive, self._heartbeat_tells = step, now, True
+            self._furthest, self._alive, self._has_heartbeat = step, now, True
             return
         if self._step is None or not self._usual_s or self._is_over:
             return
         seconds = now - self._alive
-        if self._incident is not None and self._is_told_by_run(self._incident.start_step, self._furthest):
+        if self._incident is not None and self._is_reported_by_run(self._incident.start_step, self._furthest):
             # It was a moment later than this, and has more to say.
             self._incidents.close(self._incident, resolved_step=self._furthest)
             self._incident = None
         elif self._incident is not None:
             self._grow(self._incident, seconds)
-        elif seconds > STALL_S and seconds > self._limit(1.0 if self._heartbeat_tells else self._stride):
-            self._open(
-                self._furthest, self._furthest, seconds, 1.0 if self._heartbeat_tells else self._stride
-            )
+        elif seconds > STALL_S and seconds > self._limit(1.0 if self._has_heartbeat else self._stride):
+            self._open(self._furthest, self._furthest, seconds, 1.0 if self._has_heartbeat else self._stride)
 
     def _take_other(self, row: Row, now: float) -> None:
         if row.event in _EXPLAINS:
@@ -188,7 +185,7 @@ class Stall:
             self._open(before, step, seconds, steps)
 
     def _open(self, start_step: int, noticed_step: int, seconds: float, steps: float) -> None:
-        if self._is_told_by_run(start_step, noticed_step):
+        if self._is_reported_by_run(start_step, noticed_step):
             return
         self._incident = self._incidents.open(
             _KIND,
@@ -201,8 +198,8 @@ class Stall:
         self._incident.variant = ""
         self._incident.severity = None if seconds >= STALL_LOUD_S else INFO
 
-    def _is_told_by_run(self, start_step: int, noticed_step: int) -> bool:
-        """Say whether the run has told of this pause itself, with more than can be seen from here."""
+    def _is_reported_by_run(self, start_step: int, noticed_step: int) -> bool:
+        """Return whether the run has reported this pause itself, with more detail."""
         return (
             self._incidents.hang_step is not None and start_step <= self._incidents.hang_step <= noticed_step
         )

@@ -37,10 +37,10 @@ class ValidationSpike:
         if loss is not None and loss - loss == 0.0:
             self._train.append(loss)
         val = row.values.get(VAL_LOSS)
-        # An evaluation may be told of twice, in a record of its own and in the epoch's.
+        # An evaluation may be logged twice, in its own record and in the epoch's.
         if val is not None and val - val == 0.0 and self._last != (row.step, val):
             self._last = (row.step, val)
-            # Zeros at the very beginning are no losses yet.
+            # Zeros at the very start are not losses yet.
             self._has_begun = self._has_begun or val != 0.0
             if self._has_begun:
                 self._look(val, row)
@@ -57,7 +57,7 @@ class ValidationSpike:
             self._recent.clear()
             self._changes.clear()
         if self._open is not None:
-            if self._goes_on(self._open, val, y, row):
+            if self._continues(self._open, val, y, row):
                 return
         elif self._is_jump(y) and not self._train_jumps():
             self._peak, self._length = y, 1
@@ -78,7 +78,7 @@ class ValidationSpike:
         self._recent.push(y)
         self._previous = y
 
-    def _goes_on(self, incident: Incident, val: float, y: float, row: Row) -> bool:
+    def _continues(self, incident: Incident, val: float, y: float, row: Row) -> bool:
         if y > self._level + at.VAL_BACK_SHARE * (self._peak - self._level):
             incident.end_step = row.step
             incident.count += 1
@@ -90,7 +90,7 @@ class ValidationSpike:
                     incident.evidence["ratio"] = val / incident.evidence["level"]
             if self._length <= at.VAL_SPIKE_LONGEST:
                 return True
-            # A level that stays is no spike: it is the new level, and other detectors look at that.
+            # A level that stays is not a spike: it is the new level, which other detectors watch.
             self._recent.clear()
             self._end(incident, "", row)
         else:

@@ -41,7 +41,7 @@ class VanishingGradients:
         self._losses: list[float] = []
 
     def restart(self, step: int) -> None:
-        """Learn the usual norm anew."""
+        """Relearn the usual norm."""
         if self._incident is not None:
             self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
