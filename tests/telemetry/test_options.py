@@ -163,7 +163,7 @@ WRONG = {
             {"on_finding": {"nan": "explode"}},
             "on_finding.nan is 'explode'; it must be one of save, stop, save_and_stop",
         ),
-        ({"on_finding": {"overfit": "stop"}}, "say `diagnostics: {overfit: critical}` as well"),
+        ({"on_finding": {"overfit": "stop"}}, "add `diagnostics: {overfit: critical}`"),
         ({"on_finding": {"nan": "stop"}, "control": False}, "while telemetry.control is false"),
         ({"on_finding": {"nan": "stop"}, "diagnostics": False}, "while telemetry.diagnostics is false"),
     ],

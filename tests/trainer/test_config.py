@@ -120,7 +120,7 @@ def test_a_file_that_is_not_there_or_not_yaml_is_refused_in_one_line(tmp_path, c
     assert main([str(broken)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert "none.yaml: cannot be read: No such file" in lines[0]
-    assert "broken.yaml: line 2: not YAML" in lines[1]
+    assert "broken.yaml: line 2: invalid YAML" in lines[1]
 
 
 def test_yaml_tags_that_make_objects_are_not_obeyed(tmp_path, capsys):
@@ -128,7 +128,7 @@ def test_yaml_tags_that_make_objects_are_not_obeyed(tmp_path, capsys):
     path.write_text('job: !!python/object/apply:os.mkdir ["made"]\n')
 
     assert main([str(path)]) == 2
-    assert "not YAML" in capsys.readouterr().err
+    assert "invalid YAML" in capsys.readouterr().err
 
 
 def test_environment_variables_are_filled_in_before_parsing(tmp_path, monkeypatch):

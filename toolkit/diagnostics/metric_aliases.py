@@ -99,7 +99,7 @@ class Shape:
         self.has_non_finite = NON_FINITE in names
         self.has_rank = "rank" in names
         self.plan: list[Callable[[Row], None]] | None = None
-        """Who looks at such a record of rank 0 where every signal is a number; for the examiner to fill in."""
+        """Who looks at such a record of rank 0 if every signal is a number; for the examiner to fill in."""
 
 
 class Row:
@@ -169,12 +169,12 @@ def name_of(signal: str, record: Record) -> str:
 
 
 def signal_of(name: str) -> str | None:
-    """Return the signal that a field of this name is; None where it is a metric of the caller's own."""
+    """Return the signal that a field of this name is; None if it is a metric of the caller's own."""
     return _SIGNAL_OF.get(name)
 
 
 def number_in(record: Record, name: str) -> float | None:
-    """Return the number that `record` has under `name`; None where it has none that a float can hold."""
+    """Return the number that `record` has under `name`; None if it has none that a float can hold."""
     value = record.get(name)
     return float(value) if _is_number(value) else None
 

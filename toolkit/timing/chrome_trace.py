@@ -258,7 +258,7 @@ class _Lane:
         self._free_from = -(2**62)
 
     def place(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Return the times of a span here, moved by no more than rounding is worth; None where it would cross another.
+        """Return the times of a span here, moved by no more than rounding is worth; None if it would cross another.
 
         The spans come in the order of their beginnings, the longer of two first.
         """

@@ -50,7 +50,7 @@ def _repair(folder: Path) -> int:
         _say(
             f"{folder}: the old metrics.csv had data that the records lack; it was kept as {repair.kept.name}"
         )
-    for left in repair.homeless:
+    for left in repair.orphans:
         run = f"run {left.run_id}" if left.run_id else "a killed run"
         _say(
             f"{folder}: {left.path} holds {left.records} records of {run}, whose folder is no longer at "

@@ -281,7 +281,7 @@ class _Rank:
         return Times._make(0.5 * (column[half - 1] + column[half]) for column in columns)
 
     def is_mostly_above(self, seconds: float, name: str) -> bool:
-        """Say whether three of four of the newest steps take longer, in this part or sum: luck gives a few of them."""
+        """Return whether three of four of the newest steps take longer, in this part or sum: a few are chance."""
         newest: list[float] = [getattr(times, name) for _, times in self.window][-RANK_CHECK_EVERY:]
         return 4 * sum(each > seconds for each in newest) >= 3 * len(newest)
 
