@@ -17,7 +17,7 @@ READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard test faults fuzz check format bench diagnose-eval clean
+.PHONY: help run dashboard test faults fuzz docs check format bench diagnose-eval clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -47,6 +47,9 @@ fuzz: $(READY)  ## Fuzz for MINUTES=10, then test random run histories for as lo
 	@$(BIN)/python -m tests.fuzz.provision || true
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 	@TELEMETRY_LONG=1 FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest tests/fuzz/test_machine.py
+
+docs: $(READY)  ## Write docs/cli.md from the argument parsers.
+	@$(BIN)/python -m toolkit.cli.document > docs/cli.md
 
 check: $(READY)  ## Check lint, types and import contracts.
 	@echo "== ruff check"

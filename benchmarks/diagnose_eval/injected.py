@@ -19,7 +19,7 @@ Fault = tuple[list[Record], int]
 Change = Callable[[int, Any], Any]
 """Returns the replacement for a value, from its step and the value."""
 
-made: Any = importlib.import_module("tests.diagnostics.made_runs")
+made: Any = importlib.import_module("tests.diagnostics.synthetic_runs")
 """The runs that the detectors' own tests use; tests are not typed."""
 
 SEEDS = range(10)

@@ -22,10 +22,10 @@ _COLORS: Final[Mapping[str, str]] = {
     names.IN_STARTUP: color("series-0", 0.45),
     names.IN_CONTROL: color("muted"),
     names.STALLED: color("series-4"),
-    names.REDONE: color("critical"),
+    names.REWORK: color("critical"),
     names.UNACCOUNTED: color("muted", 0.4),
 }
-_HATCHED: Final = frozenset({names.STALLED, names.REDONE})
+_HATCHED: Final = frozenset({names.STALLED, names.REWORK})
 
 _TO_SEE: Final = 0.0005
 """A smaller share is no pixel wide; the table has it all the same."""

@@ -18,7 +18,7 @@ WORDS: Final[Mapping[str, str]] = {
     names.IN_STARTUP: "start-up",
     names.IN_CONTROL: "control / paused",
     names.STALLED: "stalled",
-    names.REDONE: "lost to a crash and done again",
+    names.REWORK: "lost to a crash and done again",
     names.UNACCOUNTED: "unaccounted",
 }
 
@@ -46,7 +46,7 @@ _ADVICE: Final[Mapping[str, tuple[str, str]]] = {
         "Standing still",
         "The Alerts and System pages show what the machine did at the time: a full disk, a hung loader, a lost mount.",
     ),
-    names.REDONE: (
+    names.REWORK: (
         "Work that was lost to a crash and done again",
         "Save checkpoints more often, so that less is lost.",
     ),
@@ -73,7 +73,7 @@ def words_of(entry: str) -> str:
 
 def is_worth_showing(ledger: Ledger) -> bool:
     """Say whether there is anything to show: a run that has trained, or lost, some of its time."""
-    shown = {names.IN_TRAINING, names.REDONE, names.STALLED}
+    shown = {names.IN_TRAINING, names.REWORK, names.STALLED}
     return ledger.wall_s > 0 and any(line.seconds > 0 for line in ledger.lines if line.entry in shown)
 
 

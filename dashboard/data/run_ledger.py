@@ -10,7 +10,7 @@ from dashboard.data.record_slices import RecordSlices
 from dashboard.data.run_store import TimeSpent
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import Record
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 
 
 class RunLedger:
@@ -19,7 +19,7 @@ class RunLedger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._at_work = threading.Lock()
-        self._book = LedgerBook()
+        self._book = LedgerBuilder()
         self._slices = RecordSlices(path, take=self._take, begin_anew=self._begin_anew)
         self._spent = TimeSpent(ledger=self._book.ledger(), part=0.0)
 
@@ -49,4 +49,4 @@ class RunLedger:
         self._book.take(records)
 
     def _begin_anew(self) -> None:
-        self._book = LedgerBook()
+        self._book = LedgerBuilder()

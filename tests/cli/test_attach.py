@@ -14,14 +14,14 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def test_a_checkout_is_attached_to_and_detached_from(checkout, capsys):
+def test_attach_status_and_detach_report_what_they_did(checkout, capsys):
     assert main(["status", str(checkout)]) == 1
     assert capsys.readouterr().out.startswith("Not attached")
 
     assert main(["attach", str(checkout)]) == 0
     said = capsys.readouterr().out
     assert "has a telemetry: block" in said
-    assert "'import extensions.ai_toolkit_telemetry' goes before 'from toolkit.telemetry import" in said
+    assert "'import extensions.ai_toolkit_telemetry' before 'from toolkit.telemetry import" in said
     assert main(["status", str(checkout)]) == 0
     said = capsys.readouterr().out
     assert "for jobs with a telemetry: block" in said
@@ -33,22 +33,22 @@ def test_a_checkout_is_attached_to_and_detached_from(checkout, capsys):
     assert "for every job" in capsys.readouterr().out
 
     assert main(["detach", str(checkout)]) == 0
-    assert "is removed" in capsys.readouterr().out
+    assert "Removed " in capsys.readouterr().out
     assert main(["detach", str(checkout)]) == 0
-    assert "Nothing of ours" in capsys.readouterr().out
+    assert "nothing to remove" in capsys.readouterr().out
 
 
-def test_an_older_file_is_called_one(checkout, capsys):
+def test_status_reports_a_file_of_another_version(checkout, capsys):
     main(["attach", str(checkout)])
     path = checkout / "extensions" / "ai_toolkit_telemetry.py"
     path.write_text(path.read_text() + "\n")
     capsys.readouterr()
 
     assert main(["status", str(checkout)]) == 0
-    assert "of another version or place" in capsys.readouterr().out
+    assert "by another version or installation" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["attach", "detach", "status"])
-def test_what_is_no_checkout_is_refused(command, tmp_path, capsys):
+def test_a_folder_that_is_not_a_checkout_is_refused(command, tmp_path, capsys):
     assert main([command, str(tmp_path)]) == 1
     assert "no ai-toolkit checkout" in capsys.readouterr().err

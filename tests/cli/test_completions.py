@@ -73,8 +73,8 @@ def test_a_long_text_is_cut_unless_it_is_asked_for_whole(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--search", "elephant"], "21 completions, and none of them says 'elephant'"),
-        (["--rows", "0"], "--rows is 0; it must be 1 or more"),
+        (["--search", "elephant"], "none of 21 completions contains 'elephant'"),
+        (["--rows", "0"], "--rows must be at least 1, got 0"),
     ],
 )
 def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys, arguments, reason):

@@ -84,7 +84,7 @@ def test_a_finding_is_told_with_its_steps_causes_and_advice(bad, doctor):
     assert code == 1
     lines = out.splitlines()
     assert lines[0] == f"bad: finished, 1 critical in {records_in(bad)} records"
-    assert lines[2] == "  CRITICAL  Not a number (nan), steps 40 to 41, over at 44"
+    assert lines[2] == "  CRITICAL  Not a number (nan), steps 40 to 41, resolved at 44"
     assert lines[3].startswith("    train_loss is NaN or infinite from step 40 on (2 records)")
     about = CATALOGUE["nan"]
     assert f"    Causes: {about.causes[0]}" in lines
@@ -97,14 +97,14 @@ def test_something_that_goes_on_has_no_end(tmp_path, doctor):
     run = log_run(tmp_path, "r", [*falling(20), math.nan, math.nan])
     _, out, _ = doctor(run)
 
-    assert "(nan), from step 21 on\n" in out
+    assert "(nan), since step 21\n" in out
 
 
 def test_the_action_that_would_help_is_named_where_the_run_declares_it(tmp_path, doctor):
     run = log_run(tmp_path, "r", with_nan(), actions=["save", "stop"])
     _, out, _ = doctor(run)
 
-    assert "    Ask:    the run takes the action 'stop'\n" in out
+    assert "    Ask:    the run accepts the action 'stop'\n" in out
 
 
 def test_the_knob_that_would_help_is_named_with_its_bounds(tmp_path, doctor):
@@ -140,7 +140,7 @@ def test_lines_that_are_no_record_are_counted(bad, doctor):
         file.write(b"nonsense\n[]\n")
     _, out, _ = doctor(bad)
 
-    assert "  (2 lines are no record)\n" in out
+    assert "  (2 unreadable lines)\n" in out
 
 
 def test_a_name_in_a_file_cannot_command_the_terminal(tmp_path, doctor):
@@ -287,7 +287,7 @@ def test_a_run_that_was_killed_is_lost_and_says_what_it_was_in(tmp_path, doctor)
     assert code == 1
     lines = out.splitlines()
     assert re.fullmatch(r"killed: lost at step 5: process \d+ is gone and left no end record", lines[0])
-    assert lines[1] == "    It was in checkpoint_save_sync."
+    assert lines[1] == "    Open spans: checkpoint_save_sync."
     assert lines[2].startswith("  nothing else wrong in ")
 
 
@@ -451,7 +451,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path, doctor):
 
 
 def test_progress_is_not_told_to_scripts(bad, doctor, monkeypatch):
-    monkeypatch.setattr("toolkit.cli.doctor._TELL_EVERY", 1)
+    monkeypatch.setattr("toolkit.cli.commands.doctor._REPORT_EVERY", 1)
 
     assert doctor(bad, "--json")[2] == ""
 
@@ -480,9 +480,9 @@ def test_milder_findings_can_be_left_out(tmp_path, doctor):
 @pytest.mark.parametrize(
     ("kinds", "said"),
     [
-        ("spike,nann", "'nann' is no kind of finding; did you mean 'nan'? Known: nan, spike,"),
-        ("xyzzy", "'xyzzy' is no kind of finding. Known: nan, spike,"),
-        (",", "names no kind of finding. Known: nan, spike,"),
+        ("spike,nann", "'nann' is not a kind of finding; did you mean 'nan'? Known: nan, spike,"),
+        ("xyzzy", "'xyzzy' is not a kind of finding. Known: nan, spike,"),
+        (",", "at least one kind of finding is required. Known: nan, spike,"),
     ],
 )
 def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(bad, capsys, kinds, said):
@@ -497,20 +497,20 @@ def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(bad, capsys, k
 
 
 def test_a_path_where_nothing_is_is_said_in_words(tmp_path, doctor):
-    assert doctor(tmp_path / "gone") == (2, "", f"{tmp_path / 'gone'} is not there\n")
+    assert doctor(tmp_path / "gone") == (2, "", f"{tmp_path / 'gone'} does not exist\n")
 
 
 def test_a_folder_without_runs_is_said_in_words(tmp_path, doctor):
     code, out, err = doctor(tmp_path)
 
     assert (code, out) == (2, "")
-    assert f"{tmp_path} is no run folder and holds none" in err
+    assert f"no run found in {tmp_path}" in err
 
 
 def test_a_run_without_its_record_file_is_said_in_words(bad, doctor):
     (bad / "metrics.jsonl").unlink()
 
-    assert doctor(bad) == (2, "", f"{bad / 'metrics.jsonl'} is not there\n")
+    assert doctor(bad) == (2, "", f"{bad / 'metrics.jsonl'} does not exist\n")
 
 
 def test_a_file_that_is_no_log_is_said_in_words(tmp_path, doctor):
@@ -518,7 +518,7 @@ def test_a_file_that_is_no_log_is_said_in_words(tmp_path, doctor):
     code, _, err = doctor(tmp_path / "notes.txt", "--json")
 
     assert code == 2
-    assert err == f"{tmp_path / 'notes.txt'}: notes.txt holds no records: its one line is none\n"
+    assert err == f"{tmp_path / 'notes.txt'}: notes.txt has no records: its only line is unreadable\n"
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(bad, good, doctor):
@@ -542,3 +542,24 @@ def test_it_brings_no_numpy_and_no_logger_along():
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert finished.stdout == "[]\n"
+
+
+def test_without_a_path_the_newest_run_in_logs_is_diagnosed(tmp_path, doctor, monkeypatch):
+    for name, written in (("old", 1.6e9), ("new", 1.7e9)):
+        (tmp_path / "logs" / name).mkdir(parents=True)
+        path = tmp_path / "logs" / name / "metrics.jsonl"
+        path.write_bytes(b"")
+        os.utime(path, (written, written))
+    monkeypatch.chdir(tmp_path)
+
+    code, out, err = doctor()
+
+    assert (code, err) == (0, "")
+    assert out.startswith("new: no records yet\n")
+    assert "old" not in out
+
+
+def test_without_a_path_and_without_a_run_in_logs_the_exit_code_is_2(tmp_path, doctor, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert doctor() == (2, "", "no run found in logs (no metrics.jsonl there or one level below)\n")

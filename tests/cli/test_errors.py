@@ -64,7 +64,7 @@ def test_an_error_is_told_with_its_stack_its_place_and_how_often_it_came(tmp_pat
     code, out, _ = errors(log_run(tmp_path, 12, errors={"source": True, "locals": True}))
 
     assert code == 0
-    assert out.startswith("run: 1 error, 12 times together\n\n  ValueError: batch 9\n  is empty\n")
+    assert out.startswith("run: 1 error, 12 times in total\n\n  ValueError: batch 9\n  is empty\n")
     assert "    step 9, 12 times, MainThread, capture_errors, in loading\n" in out
     assert " in fail\n          raise ValueError(" in out
     assert "              number = 9\n" in out
@@ -97,7 +97,7 @@ def test_the_other_ranks_are_read_too(tmp_path, errors):
 def test_failures_of_telemetry_itself_are_counted(tmp_path, errors):
     own = {"event": "error", "source": "telemetry", "message": "disk full"}
 
-    assert errors(write(tmp_path, own, own))[1] == "made: no errors; 2 of telemetry's own\n"
+    assert errors(write(tmp_path, own, own))[1] == "made: no errors; 2 in telemetry itself\n"
 
 
 def test_causes_output_and_memory_are_told(tmp_path, errors):
@@ -148,7 +148,7 @@ def test_no_run_is_refused_with_the_reason(tmp_path, errors):
     code, out, err = errors(tmp_path)
 
     assert (code, out) == (1, "")
-    assert "is no run folder" in err
+    assert "no run found" in err
 
 
 def test_those_beyond_the_distinct_ones_are_counted_by_the_end_record(tmp_path, errors):
@@ -164,4 +164,4 @@ def test_those_beyond_the_distinct_ones_are_counted_by_the_end_record(tmp_path, 
     code, printed, _ = errors(write(tmp_path, others, end))
 
     assert code == 0
-    assert printed.startswith("made: 1 error, 18 times together\n")
+    assert printed.startswith("made: 1 error, 18 times in total\n")

@@ -1,14 +1,20 @@
+"""The `telemetry` command: its list of subcommands, their help, and the generated document."""
+
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
+from tests.project.markdown import ROOT
+from toolkit.cli import commands
+from toolkit.cli.document import document
 from toolkit.cli.main import SUBCOMMANDS, main
 
 
-def test_without_a_subcommand_the_help_lists_them_all(capsys):
+def test_without_a_subcommand_the_help_lists_all_of_them(capsys):
     code = main([])
 
     assert code == 2
@@ -19,7 +25,7 @@ def test_without_a_subcommand_the_help_lists_them_all(capsys):
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_every_subcommand_explains_itself(name, capsys):
+def test_every_subcommand_has_a_help_page(name, capsys):
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
 
@@ -27,7 +33,7 @@ def test_every_subcommand_explains_itself(name, capsys):
     assert f"telemetry {name}" in capsys.readouterr().out
 
 
-def test_an_unknown_subcommand_is_refused_with_the_known_ones(capsys):
+def test_an_unknown_subcommand_is_rejected(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["shwo"])
 
@@ -47,8 +53,57 @@ def test_one_subcommand_does_not_import_another():
         "import sys; from toolkit.cli.main import main\n"
         "try: main(['repair', '--help'])\n"
         "except SystemExit: pass\n"
-        "print('toolkit.cli.show' in sys.modules, 'pandas' in sys.modules)"
+        "print('toolkit.cli.commands.show' in sys.modules, 'pandas' in sys.modules)"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert finished.stdout.splitlines()[-1] == "False False"
+
+
+def test_every_file_in_commands_is_a_listed_subcommand():
+    assert sorted(SUBCOMMANDS) == sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+
+def test_docs_cli_md_is_up_to_date():
+    written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+
+    assert written == document(), "run `make docs`"
+
+
+def test_every_argument_is_documented():
+    for name in SUBCOMMANDS:
+        section = document().split(f"\n## telemetry {name}\n")[1].split("\n## ")[0]
+        for row in section.splitlines():
+            if row.startswith("| `"):
+                assert not row.endswith("|  |"), f"{name} has an argument without help: {row}"
+
+
+TOY = '''
+"""`telemetry toy`: print a word."""
+
+
+def add_arguments(parser):
+    parser.add_argument("--word", metavar="WORD", default="toy", help="the word to print")
+
+
+def run(args):
+    print(args.word)
+    return 0
+'''
+
+
+def test_a_subcommand_is_added_with_one_file_and_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    monkeypatch.setitem(SUBCOMMANDS, "toy", "print a word")
+
+    try:
+        assert main(["toy", "--word", "hello"]) == 0
+        assert capsys.readouterr().out == "hello\n"
+        assert "| [`toy`](#telemetry-toy) | print a word |" in document()
+        assert "| `--word WORD` | the word to print |" in document()
+    finally:
+        sys.modules.pop("toolkit.cli.commands.toy", None)
+
+    contracts = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'modules = ["toolkit.cli.commands.*"]' in contracts

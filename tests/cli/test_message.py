@@ -156,7 +156,7 @@ def test_what_a_receiver_says_is_told(yaml_file, message, monkeypatch):
         code, out, _ = message(yaml_file(one_receiver("slack")))
 
     assert code == 1
-    assert out == f"slack: not delivered, after 1 try: {receiver.url}: answers 403: invalid_token\n"
+    assert out == f"slack: not delivered after 1 attempt: {receiver.url}: answers 403: invalid_token\n"
 
 
 def test_a_variable_that_is_not_set_is_said_and_the_others_are_tried(yaml_file, message, monkeypatch):
@@ -180,7 +180,7 @@ def test_offline_nothing_is_sent_and_it_can_still_be_shown(yaml_file, message, m
         assert message("--show", path)[0] == 0
 
     assert code == 1
-    assert err == "telemetry.mode is offline, so nothing is sent; --show prints what would be.\n"
+    assert err == "telemetry.mode is offline, so nothing is sent; use --show to print what would be.\n"
     assert receiver.got == []
 
 
@@ -223,7 +223,7 @@ def test_a_run_folder_that_keeps_no_secret_asks_for_the_yaml(tmp_path, message):
     code, _, err = message("--show", logged_run(tmp_path, [{"to": "slack", "url": url}]))
 
     assert code == 2
-    assert "a run folder keeps no secrets: give the training's YAML instead" in err
+    assert "a run folder contains no secrets: give the training's YAML instead" in err
     assert "s3cr3t" not in err
 
 
@@ -235,15 +235,15 @@ def test_a_run_folder_that_keeps_no_secret_asks_for_the_yaml(tmp_path, message):
     [
         ("config: {name: x}", "has no messages: block under telemetry:"),
         ("telemetry: {messages: []}", "has no messages: block"),
-        ("- a\n- b", "holds no mapping"),
-        ("a: [1", "is no YAML, line"),
+        ("- a\n- b", "not a mapping"),
+        ("a: [1", "invalid YAML, line"),
         ("telemetry: {messages: [{to: fax, url_env: A}]}", "telemetry.messages[0].to is 'fax'"),
         ("telemetry: {messages: [{to: slack, url: s3cr3t}]}", "telemetry.messages[0].url is no address"),
         (
             "telemetry: {messages: [{to: slack, url: '${NOT_SET}'}]}",
             "the environment variable NOT_SET is not set",
         ),
-        ("a: 's3cr3t\nb: c", "is no YAML"),
+        ("a: 's3cr3t\nb: c", "invalid YAML"),
     ],
 )
 def test_a_yaml_without_usable_receivers_is_refused_with_the_reason(text, said, yaml_file, message):

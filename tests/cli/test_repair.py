@@ -1,10 +1,10 @@
-"""`telemetry repair` says what it recovered, what it could not, and whose that is."""
+"""`telemetry repair` reports what it recovered, what it could not, and who owns that."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -33,7 +33,7 @@ def line(seq, **fields):
 
 @pytest.fixture
 def place():
-    """A folder that every user can read, on a disk where no other run looks for killed ones."""
+    """A folder that every user can read, on a disk where no other run looks for killed runs."""
     with TemporaryDirectory(dir=shared_memory_folders()[0]) as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
@@ -59,27 +59,28 @@ def killed(place):
     journal.path.unlink(missing_ok=True)
 
 
-def repaired(*folders):
-    said = StringIO()
-    with redirect_stdout(said):
+def repair(*folders):
+    """Return the exit code, stdout and stderr of `telemetry repair`."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
         code = main(["repair", *map(str, folders)])
-    return code, said.getvalue()
+    return code, out.getvalue(), err.getvalue()
 
 
-def repaired_by(user, folder):
-    """Return what the command says to another user."""
+def repair_as(user, folder):
+    """Return the exit code, and stdout and stderr joined, of the command run by another user."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.setgid(user)
         os.setuid(user)
-        code, said = repaired(folder)
-        os.write(writing, said.encode())
+        code, out, err = repair(folder)
+        os.write(writing, (out + err).encode())
         os._exit(code)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        said = pipe.read()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
+        printed = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), printed
 
 
 def give(user, folder):
@@ -88,51 +89,85 @@ def give(user, folder):
 
 
 @in_shared_memory
-def test_what_was_recovered_is_counted(killed):
+def test_recovered_records_are_counted(killed):
     run, _ = killed
 
-    assert repaired(run) == (
+    assert repair(run) == (
         0,
-        f"{run}: 2 records recovered, 5 rows in metrics.csv, 0 lines that are no record\n",
+        f"{run}: 2 records recovered, 5 rows in metrics.csv, 0 unreadable lines\n",
+        "",
     )
 
 
+@in_shared_memory
+def test_without_a_run_the_newest_in_logs_is_repaired(killed, monkeypatch):
+    run, _ = killed
+    older = run.parent / "older"
+    older.mkdir()
+    (older / "metrics.jsonl").write_bytes(line(0))
+    os.utime(older / "metrics.jsonl", (1.6e9, 1.6e9))
+    monkeypatch.chdir(run.parent.parent)
+
+    assert repair() == (
+        0,
+        "logs/run: 2 records recovered, 5 rows in metrics.csv, 0 unreadable lines\n",
+        "",
+    )
+
+
+def test_without_a_run_in_logs_nothing_is_repaired(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert repair() == (1, "", "no run found in logs (no metrics.jsonl there or one level below)\n")
+
+
+def test_a_failure_is_printed_to_stderr_and_the_other_runs_are_repaired(tmp_path):
+    good = tmp_path / "good"
+    good.mkdir()
+    (good / "metrics.jsonl").write_bytes(line(0))
+    code, out, err = repair(tmp_path / "gone", good)
+
+    assert code == 1
+    assert out.startswith(f"{good}: 0 records recovered, 1 rows")
+    assert err == f"{tmp_path / 'gone'} is not a folder\n"
+
+
 @as_root
 @in_shared_memory
-def test_a_journal_of_another_user_is_said_to_be_theirs_and_not_to_be_in_use(killed):
+def test_a_journal_of_another_user_is_reported_with_its_owner(killed):
     run, journal = killed
     os.chown(journal, NOBODY, NOBODY)
-    code, said = repaired(run)
+    code, out, err = repair(run)
 
     assert code == 1
-    assert "a living process" not in said
-    assert f"{run}: 0 records recovered, 3 rows" in said
-    assert f"{journal} may hold more records of it and belongs to user {NOBODY}" in said
+    assert "a running process" not in out + err
+    assert f"{run}: 0 records recovered, 3 rows" in out
+    assert f"{journal} may hold more records of this run and belongs to user {NOBODY}" in err
 
 
 @as_root
 @in_shared_memory
-def test_the_journal_of_a_folder_that_root_gave_away_is_said_to_be_root_s(killed):
+def test_a_journal_of_root_in_a_folder_of_another_user_is_reported_as_root_s(killed):
     run, journal = killed
     give(NOBODY, run.parent)
-    code, said = repaired_by(NOBODY, run)
+    code, printed = repair_as(NOBODY, run)
 
     assert code == 1
-    assert f"{run}: 0 records recovered" in said
-    assert f"{journal} may hold more records of it and belongs to user 0" in said
-    # Root, whose it is, recovers it.
-    assert repaired(run)[1].startswith(f"{run}: 2 records recovered")
+    assert f"{run}: 0 records recovered" in printed
+    assert f"{journal} may hold more records of this run and belongs to user 0" in printed
+    # Root owns it, and can recover it.
+    assert repair(run)[1].startswith(f"{run}: 2 records recovered")
     assert (run / "metrics.csv").stat().st_uid == NOBODY, "its owner can read the table"
-    assert repaired_by(NOBODY, run)[0] == 0
+    assert repair_as(NOBODY, run)[0] == 0
 
 
 @as_root
 @in_shared_memory
-def test_a_record_file_that_root_makes_in_a_folder_of_another_user_is_theirs(killed):
+def test_a_record_file_created_by_root_belongs_to_the_owner_of_the_folder(killed):
     run, _ = killed
     (run / "metrics.jsonl").unlink()
     give(NOBODY, run.parent)
-    assert repaired(run)[0] == 0
+    assert repair(run)[0] == 0
 
     assert {path.stat().st_uid for path in run.iterdir()} == {NOBODY}
 
@@ -141,9 +176,7 @@ def test_a_record_file_that_root_makes_in_a_folder_of_another_user_is_theirs(kil
 @pytest.mark.parametrize(
     "journal", ["/etc/passwd", "../../x.journal", "/dev/shm/x", "relative", "/proc/1/mem"]
 )
-def test_a_run_json_that_names_any_file_for_its_journal_has_none_of_them_looked_at(
-    killed, journal, monkeypatch
-):
+def test_a_journal_path_in_run_json_that_is_not_a_journal_is_never_opened(killed, journal, monkeypatch):
     run, _ = killed
     manifest = read_manifest(run)
     write_manifest(run, replace(manifest, sessions=(replace(manifest.latest, journal=journal),)))
@@ -151,25 +184,25 @@ def test_a_run_json_that_names_any_file_for_its_journal_has_none_of_them_looked_
     plain = os.lstat
     monkeypatch.setattr(os, "lstat", lambda path, **more: looked.append(str(path)) or plain(path, **more))
 
-    assert repaired(run)[0] == 0
+    assert repair(run)[0] == 0
     assert journal not in looked
 
 
 @in_shared_memory
-def test_a_journal_without_a_run_is_kept_and_spoken_of(killed):
+def test_a_journal_without_a_run_is_kept_and_reported(killed):
     run, journal = killed
     shutil.rmtree(run)
     with TelemetryLogger("run", log_dir=run.parent, system=False) as log:
         log.log_step(0, train_loss=1.0)
-    code, said = repaired(log.run_folder)
+    code, out, _ = repair(log.run_folder)
 
     assert code == 0
-    assert f"{journal} keeps 3 records of run r1, whose folder is not at {run} any more" in said
+    assert f"{journal} holds 3 records of run r1, whose folder is no longer at {run}" in out
     assert journal in list(journals_in(journal.parent))
 
 
 @in_shared_memory
-def test_records_that_are_missing_and_not_declared_lost_are_counted(killed):
+def test_missing_records_that_were_not_declared_lost_are_counted(killed):
     run, journal = killed
     journal.unlink()
     lost = {"event": "lost", "seq": 13, "records": 5, "from_seq": 8, "to_seq": 12}
@@ -177,9 +210,9 @@ def test_records_that_are_missing_and_not_declared_lost_are_counted(killed):
         line(0) + b"half a line of another process" + line(1) + line(2) + line(7) + encode(lost)
     )
 
-    code, said = repaired(run)
+    code, out, _ = repair(run)
 
     assert code == 0
-    # The lost ones are in the record file alone.
-    assert ": 0 records recovered, 3 rows in metrics.csv, 1 lines that are no record" in said
-    assert said.endswith("5 records missing and not declared lost\n")
+    # The lost ones are only in the record file.
+    assert ": 0 records recovered, 3 rows in metrics.csv, 1 unreadable lines" in out
+    assert out.endswith("5 records missing and not declared lost\n")

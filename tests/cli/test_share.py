@@ -57,7 +57,7 @@ def test_a_file_that_is_there_is_not_overwritten(folder, tmp_path, capsys):
     (tmp_path / "mine.zip").write_text("mine")
 
     assert main(["share", str(folder), "-o", str(tmp_path / "mine.zip")]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (tmp_path / "mine.zip").read_text() == "mine"
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_done_is_said(folder, tmp_path, capsys):
     assert main(["share", str(folder)]) == 1
 
     said = capsys.readouterr().err
-    assert "is no run folder" in said
+    assert "no run found" in said
     assert "No such file or directory" in said
     assert "symbolic link" in said
 

@@ -49,7 +49,7 @@ def test_a_folder_without_runs_is_said_in_words(tmp_path, capsys):
     code = main(["show", str(tmp_path)])
 
     assert code == 1
-    assert "is no run folder and holds none" in capsys.readouterr().err
+    assert "no run found" in capsys.readouterr().err
 
 
 def test_a_run_without_its_table_is_sent_to_repair(run, capsys):

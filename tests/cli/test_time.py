@@ -68,12 +68,12 @@ def test_the_ledger_is_a_table_that_adds_up(timed_run, capsys):
         "stalled": ["0 s", "0.0 %", "0"],
         "redone": ["25.5 s", "0.3 %"],
         "unaccounted": ["5.0 s", "0.1 %"],
-        "together": ["2 h 01 min", "100.0 %", "0.00833"],
+        "total": ["2 h 01 min", "100.0 %", "0.00833"],
     }
     assert "Goodput 0.1 %" in printed
     assert "session 1: 1 min 30 s, goodput 11.0 %, h200" in printed
     assert "15 min 10 s between sessions are not counted." in printed
-    assert "(Power is known for 1 % of the time; kWh are of that part only.)" in printed
+    assert "(Power is known for 1 % of the time; kWh cover only that part.)" in printed
     assert "inferred" not in printed
 
 
@@ -135,7 +135,7 @@ def test_lines_that_are_no_record_are_counted(timed_run, capsys):
         file.write("no record\n[]\n")
     main(["time", str(timed_run)])
 
-    assert "(2 lines are no record)" in capsys.readouterr().out
+    assert "(2 unreadable lines)" in capsys.readouterr().out
 
 
 def test_a_run_without_records_is_said_in_words(tmp_path, capsys):
@@ -150,7 +150,7 @@ def test_a_folder_without_runs_is_said_in_words(tmp_path, capsys):
     code = main(["time", str(tmp_path)])
 
     assert code == 1
-    assert "is no run folder and holds none" in capsys.readouterr().err
+    assert "no run found" in capsys.readouterr().err
 
 
 def test_a_tag_cannot_command_the_terminal(tmp_path, capsys):

@@ -39,8 +39,8 @@ def test_what_cannot_be_done_is_said(folder, tmp_path, capsys):
     assert main(["trace", str(folder), "-o", str(tmp_path / "no" / "such" / "t.json")]) == 1
 
     said = capsys.readouterr().err
-    assert "is no run folder" in said
-    assert "could not be written" in said
+    assert "no run found" in said
+    assert "cannot write" in said
 
 
 def test_a_link_under_the_name_of_the_half_written_file_is_not_followed(folder, tmp_path, monkeypatch):

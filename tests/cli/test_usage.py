@@ -105,7 +105,7 @@ def test_what_is_shown_of_a_run_is_what_was_sent(tmp_path, usage):
         assert (one["event"], one["timestamp"]) == (other["event"], other["timestamp"])
         assert one["distinct_id"] not in out
     assert set(sent[0]) == {*shown[0], "uuid"}
-    assert err == f"This run was started with usage reports to {server.url}.\n"
+    assert err == f"This run sends usage reports to {server.url}.\n"
     assert KEY not in out + err
 
 
@@ -152,7 +152,10 @@ def test_a_run_that_reports_nothing_can_be_shown_too(tmp_path, usage, monkeypatc
         (
             "{usage_reports: {host: 'https://a.example', key_env: MY_KEY}}",
             {"MY_KEY": "phc_x"},
-            "Usage reports are on: they go to https://a.example, with the key in MY_KEY. DO_NOT_TRACK=1 stops them.",
+            (
+                "Usage reports are on: they go to https://a.example with the key in MY_KEY. "
+                "Set DO_NOT_TRACK=1 to stop them."
+            ),
         ),
         (
             "{usage_reports: {host: 'https://a.example', key_env: MY_KEY}}",
@@ -185,8 +188,8 @@ def test_it_says_whether_they_are_sent_and_why_not(tmp_path, usage, monkeypatch,
     [
         ("telemetry: {usage_reports: true}", "telemetry.usage_reports.host is None; it must be "),
         ("telemetry: {usage_reports: {host: 'http://a.example'}}", "host is 'http://a.example'; it must be "),
-        ("- a\n- b", "holds no mapping"),
-        ("a: [hunter2", "is no YAML, line 1"),
+        ("- a\n- b", "not a mapping"),
+        ("a: [hunter2", "invalid YAML, line 1"),
         (None, "No such file"),
     ],
 )
@@ -205,7 +208,7 @@ def test_a_folder_without_runs_is_refused(tmp_path, usage):
     code, out, err = usage("--show", tmp_path)
 
     assert (code, out) == (1, "")
-    assert "is no run folder and holds none" in err
+    assert "no run found" in err
 
 
 def test_a_run_without_a_configuration_is_shown_and_that_is_said(tmp_path, usage):
@@ -215,7 +218,7 @@ def test_a_run_without_a_configuration_is_shown_and_that_is_said(tmp_path, usage
 
     assert code == 0
     assert json.loads(out)
-    assert "This run names no usage reports: it was not asked for any" in err
+    assert "This run has no record of usage reports: none were requested" in err
 
 
 def test_a_run_whose_configuration_is_no_longer_understood_is_still_shown(tmp_path, usage):
@@ -242,11 +245,8 @@ def test_a_run_is_spoken_of_as_it_was_started_whatever_the_environment_says_toda
     with make_logger(tmp_path, "offline", **{**options, "mode": "offline"}) as offline:
         offline.log_start(config={"telemetry": {"messages": [{"to": "slack", "url": "***"}]}})
 
-    assert usage(off.run_folder)[1] == "This run was started without usage reports: DO_NOT_TRACK is set.\n"
-    assert (
-        usage(offline.run_folder)[1]
-        == "This run was started without usage reports: telemetry.mode is offline.\n"
-    )
+    assert usage(off.run_folder)[1] == "This run sends no usage reports: DO_NOT_TRACK is set.\n"
+    assert usage(offline.run_folder)[1] == "This run sends no usage reports: telemetry.mode is offline.\n"
 
 
 def test_sessions_that_differ_are_told_apart(tmp_path, usage, monkeypatch):
@@ -258,9 +258,9 @@ def test_sessions_that_differ_are_told_apart(tmp_path, usage, monkeypatch):
             log.log_step(session, train_loss=0.5)
 
     assert usage(log.run_folder)[1].splitlines() == [
-        f"Session 1 was started without usage reports: {NO_KEY.replace('TELEMETRY_USAGE_KEY', 'MY_KEY')}.",
-        "Session 2 was started without usage reports: AXOLOTL_DO_NOT_TRACK is set.",
-        "Session 3 was started without usage reports: AXOLOTL_DO_NOT_TRACK is set.",
+        f"Session 1 sends no usage reports: {NO_KEY.replace('TELEMETRY_USAGE_KEY', 'MY_KEY')}.",
+        "Session 2 sends no usage reports: AXOLOTL_DO_NOT_TRACK is set.",
+        "Session 3 sends no usage reports: AXOLOTL_DO_NOT_TRACK is set.",
     ]
 
 
@@ -313,7 +313,7 @@ def test_the_yaml_of_the_document_is_a_block_that_the_logger_takes(tmp_path, usa
     code, out, _ = usage(path)
 
     assert code == 0
-    assert out.startswith("Usage reports are on: they go to https://eu.i.posthog.com, ")
+    assert out.startswith("Usage reports are on: they go to https://eu.i.posthog.com with")
 
 
 def test_variables_in_a_yaml_are_filled_in_as_trainers_do(tmp_path, usage, monkeypatch):

@@ -6,12 +6,13 @@ import string
 
 import pytest
 
-from tests.diagnostics.made_runs import added, changed, clean_run, curve, evaluated, paused, run_of
+from tests.diagnostics.synthetic_runs import added, changed, clean_run, curve, evaluated, paused, run_of
+from toolkit.diagnostics import detectors
 from toolkit.diagnostics import examiner as examiner_module
-from toolkit.diagnostics.catalogue import CATALOGUE, TOLD_BY_RUNS, describe, short
-from toolkit.diagnostics.examiner import DETECTORS, Examiner
+from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, describe, short
+from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import SEVERITIES
-from toolkit.diagnostics.incident import IncidentBook
+from toolkit.diagnostics.incident import Incidents
 
 KINDS = {
     *("nan", "spike", "divergence", "plateau", "overfit", "exploding_grad", "vanishing_grad", "val_spike"),
@@ -134,7 +135,7 @@ def _take_one_by_one(records):
 
 def test_every_kind_of_the_issue_is_there():
     # What runs tell themselves is tested where they do: tests/telemetry/errors/test_hang.py.
-    assert set(CATALOGUE) - TOLD_BY_RUNS == KINDS
+    assert set(CATALOGUE) - REPORTED_BY_RUNS == KINDS
 
 
 def test_every_sentence_of_the_catalogue_is_said_of_an_incident_that_detectors_make_and_has_no_gap(described):
@@ -150,7 +151,7 @@ def test_every_sentence_of_the_catalogue_is_said_of_an_incident_that_detectors_m
         (kind, variant)
         for kind, about in CATALOGUE.items()
         for variant in about.variants
-        if (kind, variant) not in said and kind not in TOLD_BY_RUNS
+        if (kind, variant) not in said and kind not in REPORTED_BY_RUNS
     ] == []
 
 
@@ -167,9 +168,9 @@ def test_a_name_in_braces_is_evidence_that_incidents_of_its_kind_have(described)
             assert _names_in(text) <= OF_EVERY_INCIDENT | evidence[kind], (kind, text)
 
 
-@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.__name__)
-def test_every_detector_speaks_of_kinds_that_are_in_the_catalogue(detector, monkeypatch):
-    monkeypatch.setattr(examiner_module, "DETECTORS", (detector,))
+@pytest.mark.parametrize("file", detectors.DETECTORS)
+def test_every_detector_reports_kinds_that_are_in_the_catalogue(file, monkeypatch):
+    monkeypatch.setattr(detectors, "DETECTORS", {file: detectors.DETECTORS[file]})
     kinds = set()
     for records in RUNS:
         examiner = Examiner()
@@ -203,7 +204,7 @@ def test_a_level_without_ratios_is_told_without_one():
 
 
 def test_a_variant_that_a_kind_does_not_have_is_told_in_its_usual_sentence():
-    incident = IncidentBook().open(
+    incident = Incidents().open(
         "spike", "loss", start_step=1000, noticed_step=1000, level=1.0, peak=2.0, ratio=2.0
     )
     incident.variant = "unheard of"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnostics.made_runs import (
+from tests.diagnostics.synthetic_runs import (
     SILENT_IN_ANY_NOISE,
     changed,
     clean_run,

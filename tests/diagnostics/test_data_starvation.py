@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import added, clean_run, told
+from tests.diagnostics.synthetic_runs import added, clean_run, told
 
 
 def _waiting(seed, share, **about):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.diagnostics.made_runs import (
+from tests.diagnostics.synthetic_runs import (
     SILENT_IN_ANY_NOISE,
     added,
     changed,
@@ -21,7 +21,7 @@ from tests.diagnostics.made_runs import (
     told_one_by_one,
 )
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics import signals
+from toolkit.diagnostics import metric_aliases
 from toolkit.diagnostics.examiner import Examiner, examine
 from toolkit.diagnostics.incident import MOST_INCIDENTS
 from toolkit.diagnostics.policy import Policy
@@ -373,7 +373,7 @@ def test_what_is_remembered_does_not_grow_with_the_run():
 
 
 def test_kinds_of_records_and_ranks_without_end_are_not_all_remembered():
-    names = [name for name in signals._SIGNAL_OF if name != "epoch"]
+    names = [name for name in metric_aliases._SIGNAL_OF if name != "epoch"]
     dice = random.Random(1)
     examiner = Examiner()
     for number in range(20_000):

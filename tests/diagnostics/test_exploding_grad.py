@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import curve, run_of, told
+from tests.diagnostics.synthetic_runs import curve, run_of, told
 
 
 def _norms(seed=1, *, records=300, noise=0.3, level=1.0):

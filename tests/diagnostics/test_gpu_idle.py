@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import changed, clean_run, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, told
 
 
 def _trace(seconds, busy, *, per_second=10, seed=1):

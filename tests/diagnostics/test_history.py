@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from tests.diagnostics.made_runs import changed, clean_run
-from toolkit.diagnostics.bare_file import NoRecordsError
+from tests.diagnostics.synthetic_runs import changed, clean_run
 from toolkit.diagnostics.examiner import examine
+from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import diagnose, find_runs
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.records import MAX_LINE_BYTES
@@ -299,7 +299,7 @@ def test_a_link_to_a_run_that_was_asked_for_is_followed(logged, tmp_path):
 
 
 def test_a_folder_that_holds_nothing_is_said_in_words(tmp_path):
-    with pytest.raises(NoRecordsError, match="is no run folder and holds none"):
+    with pytest.raises(NoRecordsError, match="no run found in"):
         find_runs(tmp_path)
 
 

@@ -2,33 +2,33 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.diagnostics.incident import MOST_INCIDENTS, IncidentBook
+from toolkit.diagnostics.incident import MOST_INCIDENTS, Incidents
 
 
-def _open(book, step, **evidence):
-    return book.open("spike", "loss", start_step=step, noticed_step=step, **evidence)
+def _open(incidents, step, **evidence):
+    return incidents.open("spike", "loss", start_step=step, noticed_step=step, **evidence)
 
 
-def _close(book, incident, step):
-    book.close(incident, end_step=step, resolved_step=step + 1)
+def _close(incidents, incident, step):
+    incidents.close(incident, end_step=step, resolved_step=step + 1)
 
 
 def test_an_incident_is_open_until_it_is_closed():
-    book = IncidentBook()
-    incident = _open(book, 5)
+    incidents = Incidents()
+    incident = _open(incidents, 5)
 
     assert incident.is_open
-    _close(book, incident, 9)
+    _close(incidents, incident, 9)
     assert (incident.is_open, incident.end_step, incident.resolved_step) == (False, 9, 10)
 
 
 def test_one_that_comes_back_soon_is_the_same_one():
-    book = IncidentBook()
-    first = _open(book, 5)
-    _close(book, first, 9)
-    book.rows += 10
+    incidents = Incidents()
+    first = _open(incidents, 5)
+    _close(incidents, first, 9)
+    incidents.rows += 10
 
-    again = book.open("spike", "loss", start_step=15, noticed_step=17, count=3)
+    again = incidents.open("spike", "loss", start_step=15, noticed_step=17, count=3)
 
     assert again is first
     assert again.is_open
@@ -36,85 +36,85 @@ def test_one_that_comes_back_soon_is_the_same_one():
 
 
 def test_one_that_comes_back_later_is_another():
-    book = IncidentBook()
-    first = _open(book, 5)
-    _close(book, first, 9)
-    book.rows += 11
+    incidents = Incidents()
+    first = _open(incidents, 5)
+    _close(incidents, first, 9)
+    incidents.rows += 11
 
-    again = _open(book, 20)
+    again = _open(incidents, 20)
 
     assert again is not first
-    assert list(book.incidents) == ["1-spike-loss-5", "1-spike-loss-20"]
+    assert list(incidents.by_id) == ["1-spike-loss-5", "1-spike-loss-20"]
 
 
 def test_what_is_soon_grows_with_the_run():
-    book = IncidentBook()
-    book.rows = 10_000
-    first = _open(book, 5)
-    _close(book, first, 9)
-    book.rows += 150
+    incidents = Incidents()
+    incidents.rows = 10_000
+    first = _open(incidents, 5)
+    _close(incidents, first, 9)
+    incidents.rows += 150
 
-    assert _open(book, 200) is first
+    assert _open(incidents, 200) is first
 
 
 @pytest.mark.parametrize(
     "other", [{"kind": "nan"}, {"metric": "val_loss"}, {"which": 3}], ids=["kind", "metric", "which"]
 )
 def test_one_of_another_kind_metric_or_rank_is_not_its_return(other):
-    book = IncidentBook()
-    first = _open(book, 5)
-    _close(book, first, 9)
+    incidents = Incidents()
+    first = _open(incidents, 5)
+    _close(incidents, first, 9)
 
-    again = book.open(**{"kind": "spike", "metric": "loss", "start_step": 5, "noticed_step": 5, **other})
+    again = incidents.open(**{"kind": "spike", "metric": "loss", "start_step": 5, "noticed_step": 5, **other})
 
     assert again is not first
-    assert len(book.incidents) == 2
+    assert len(incidents.by_id) == 2
 
 
 def test_two_that_begin_at_the_same_step_have_ids_of_their_own():
-    book = IncidentBook()
+    incidents = Incidents()
 
-    assert len({_open(book, 5).id for _ in range(5)}) == 5
+    assert len({_open(incidents, 5).id for _ in range(5)}) == 5
 
 
 def test_beyond_twenty_the_last_one_counts_on():
-    book = IncidentBook()
+    incidents = Incidents()
     for number in range(100):
-        _close(book, _open(book, 100 * number), 100 * number + 1)
-        book.rows += 1000
+        _close(incidents, _open(incidents, 100 * number), 100 * number + 1)
+        incidents.rows += 1000
 
-    assert len(book.incidents) == MOST_INCIDENTS
-    last = list(book.incidents.values())[-1]
+    assert len(incidents.by_id) == MOST_INCIDENTS
+    last = list(incidents.by_id.values())[-1]
     assert last.repeats == 100 - MOST_INCIDENTS
 
 
 def test_what_was_worst_stays_and_what_was_not_known_is_added():
-    book = IncidentBook()
-    first = _open(book, 5, level=1.0, peak=9.0, seconds=5.0)
-    _close(book, first, 9)
+    incidents = Incidents()
+    first = _open(incidents, 5, level=1.0, peak=9.0, seconds=5.0)
+    _close(incidents, first, 9)
 
-    _open(book, 12, level=2.0, peak=4.0, seconds=8.0, now=4.0)
+    _open(incidents, 12, level=2.0, peak=4.0, seconds=8.0, now=4.0)
 
     assert first.evidence == {"level": 1.0, "peak": 9.0, "seconds": 8.0, "now": 4.0}
 
 
 def test_each_change_is_told_once_and_in_order():
-    book = IncidentBook()
-    first = _open(book, 5)
-    second = book.open("nan", "loss", start_step=6, noticed_step=6)
+    incidents = Incidents()
+    first = _open(incidents, 5)
+    second = incidents.open("nan", "loss", start_step=6, noticed_step=6)
 
-    assert book.take_changed() == [first, second]
-    assert book.take_changed() == []
-    book.escalate(first, "spike")
-    assert book.take_changed() == []
-    book.escalate(first, "divergence")
-    assert book.take_changed() == [first]
-    _close(book, second, 8)
-    assert book.take_changed() == [second]
+    assert incidents.take_changed() == [first, second]
+    assert incidents.take_changed() == []
+    incidents.escalate(first, "spike")
+    assert incidents.take_changed() == []
+    incidents.escalate(first, "divergence")
+    assert incidents.take_changed() == [first]
+    _close(incidents, second, 8)
+    assert incidents.take_changed() == [second]
 
 
 def test_an_id_names_the_session_in_which_it_began():
-    book = IncidentBook()
-    book.session = 3
+    incidents = Incidents()
+    incidents.session = 3
 
-    assert _open(book, 5).id == "3-spike-loss-5"
+    assert _open(incidents, 5).id == "3-spike-loss-5"

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import changed, clean_run, curve, run_of, told, told_one_by_one
+from tests.diagnostics.synthetic_runs import changed, clean_run, curve, run_of, told, told_one_by_one
 from toolkit.diagnostics.examiner import Examiner, examine
 
 KINDS = ("spike", "divergence")

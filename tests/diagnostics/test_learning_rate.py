@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import SCHEDULES, changed, clean_run, told
+from tests.diagnostics.synthetic_runs import SCHEDULES, changed, clean_run, told
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -44,7 +44,7 @@ def test_a_rate_that_becomes_0_in_the_middle_is_told_after_twenty_records(seed):
     (finding,) = told(records, "lr_problem")
 
     assert (finding.start_step, finding.noticed_step) == (2000, 2190)
-    assert finding.message == "lr is 0 since step 2,000 and the run goes on: nothing is being learnt."
+    assert finding.message == "lr has been 0 since step 2,000 and the run continues: nothing is being learnt."
 
 
 def test_a_rate_of_0_from_the_first_record_is_told_if_nothing_is_learnt():

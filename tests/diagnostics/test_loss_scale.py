@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import added, changed, clean_run, told
+from tests.diagnostics.synthetic_runs import added, changed, clean_run, told
 
 
 def test_a_scale_that_halves_again_and_again_is_told():

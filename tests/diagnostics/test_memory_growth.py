@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.diagnostics.made_runs import changed, clean_run, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, told
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.diagnostics.made_runs import curve, run_of, told, told_one_by_one
+from tests.diagnostics.synthetic_runs import curve, run_of, told, told_one_by_one
 from toolkit.runfolder.codec import decode, encode
 
 

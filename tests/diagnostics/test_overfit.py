@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import curve, evaluated, run_of, told
+from tests.diagnostics.synthetic_runs import curve, evaluated, run_of, told
 
 BOWL = [2.0, 1.6, 1.3, 1.15, 1.1, 1.18, 1.3, 1.45, 1.6, 1.75, 1.9, 2.05]
 """A validation loss that is best at the fifth evaluation."""

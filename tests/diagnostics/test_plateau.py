@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import curve, run_of, told, told_one_by_one
+from tests.diagnostics.synthetic_runs import curve, run_of, told, told_one_by_one
 
 
 def _flat_after(first, *, records, noise=0.05, seed=0):
@@ -64,7 +64,7 @@ def test_a_loss_that_repeats_itself_is_stuck_after_a_dozen_records():
     assert (finding.severity, finding.start_step) == ("warning", 11)
     assert finding.noticed_step == 21
     assert finding.count == 60
-    assert "stands still at 2.303" in finding.message
+    assert "constant at 2.303" in finding.message
 
 
 def test_a_loss_that_moves_again_is_stuck_no_longer():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.diagnostics.made_runs import curve, run_of
+from tests.diagnostics.synthetic_runs import curve, run_of
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.finding import SEVERITIES
@@ -85,7 +85,7 @@ def test_a_kind_that_is_written_wrongly_is_refused_with_the_one_that_was_meant(w
 
 @pytest.mark.parametrize("wrong", ["zzzzzz", 3, None, ("nan",)])
 def test_a_kind_like_none_is_refused_without_a_guess(wrong):
-    with pytest.raises(PolicyError, match="is no kind of finding") as error:
+    with pytest.raises(PolicyError, match="is not a kind of finding") as error:
         policy_from({wrong: "off"})
 
     assert "did you mean" not in str(error.value)

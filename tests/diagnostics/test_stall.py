@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnostics.made_runs import changed, clean_run, paused, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, paused, told
 
 
 @pytest.mark.parametrize("seed", range(5))

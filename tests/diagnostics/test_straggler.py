@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import clean_run, told, wait_for_each_other
+from tests.diagnostics.synthetic_runs import clean_run, told, wait_for_each_other
 from toolkit.diagnostics.examiner import Examiner, examine
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnostics.made_runs import changed, clean_run, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, told
 
 
 def _slower(records, share, *, from_step, to_step=1 << 60):

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.made_runs import curve, evaluated, run_of, told
+from tests.diagnostics.synthetic_runs import curve, evaluated, run_of, told
 
 
 def _run(vals, *, each=10, losses=None):

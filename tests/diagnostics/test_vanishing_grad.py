@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnostics.made_runs import changed, clean_run, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, told
 
 
 def _with_dead_gradients(seed, noise, *, from_step=2000, loss=1.7):
@@ -20,7 +20,7 @@ def test_gradients_that_die_while_the_loss_stands_still_are_told(seed, noise):
     assert finding.noticed_step == 2190
     assert finding.metric == "grad_norm"
     assert finding.is_open
-    assert "stands still at 1.7" in finding.message
+    assert "stays at 1.7" in finding.message
 
 
 def test_a_solved_task_has_no_gradients_and_no_problem():

@@ -65,7 +65,7 @@ from toolkit.runfolder.repair import build_table, drain_journal
 from toolkit.telemetry.control.poller import ControlPoller
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
 from toolkit.timing.chrome_trace import chrome_trace
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.span_tree import build_tree
 
 LONGEST_INPUT = 16 * 1024
@@ -588,7 +588,7 @@ def fuzz_spans(data: bytes) -> None:
     records = read_from(path).records
     tree = build_tree(records)
     assert sum(1 for _ in tree.walk()) <= len(records)
-    whole = LedgerBook()
+    whole = LedgerBuilder()
     whole.take(records)
     ledger = whole.ledger(now=2e9)
     assert math.isfinite(ledger.wall_s)
@@ -675,11 +675,11 @@ def fuzz_column_cache(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.diagnostics.bare_file",
-    "toolkit.cli.doctor",
+    "toolkit.diagnostics.foreign_file",
+    "toolkit.cli.commands.doctor",
     tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),
 )
-def fuzz_bare_file(data: bytes) -> None:
+def fuzz_foreign_file(data: bytes) -> None:
     """`telemetry doctor` says something of any file, in text and in JSON, and ends with a code that it documents."""
     folder = _scratch()
     kind = data[:1]

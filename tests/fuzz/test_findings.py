@@ -128,14 +128,14 @@ def test_a_name_under_non_finite_that_the_record_lacks_makes_no_cell():
 def test_a_yaml_that_crashes_the_parser_is_refused_with_a_message(tmp_path, text):
     (tmp_path / "train.yaml").write_text(text)
 
-    with pytest.raises(UnusableError, match="is no YAML"):
+    with pytest.raises(UnusableError, match="invalid YAML"):
         read_training_yaml(tmp_path / "train.yaml")
-    with pytest.raises(ConfigError, match="not YAML"):
+    with pytest.raises(ConfigError, match="invalid YAML"):
         _parse_yaml(text)
 
 
 def test_a_json_config_of_brackets_is_refused_with_a_message():
-    with pytest.raises(ConfigError, match="not JSON"):
+    with pytest.raises(ConfigError, match="invalid JSON"):
         _parse_json("[" * 100_000)
 
 

@@ -148,22 +148,22 @@ WRONG = {
         ({"export_spans": {"only": [1]}}, "telemetry.export_spans.only is [1]; it must be a list of texts"),
         (
             {"diagnostics": {"nann": "off"}},
-            "telemetry.diagnostics.nann: 'nann' is no kind of finding; did you mean 'nan'?",
+            "telemetry.diagnostics.nann: 'nann' is not a kind of finding; did you mean 'nan'?",
         ),
-        ({"diagnostics": {5: "off"}}, "telemetry.diagnostics.5: 5 is no kind of finding"),
+        ({"diagnostics": {5: "off"}}, "telemetry.diagnostics.5: 5 is not a kind of finding"),
         (
             {"diagnostics": {"nan": "loud"}},
             "telemetry.diagnostics.nan is 'loud'; it must be info, warning, critical or off",
         ),
         (
             {"on_finding": {"nann": "stop"}},
-            "telemetry.on_finding.nann: 'nann' is no kind of finding; did you mean 'nan'?",
+            "telemetry.on_finding.nann: 'nann' is not a kind of finding; did you mean 'nan'?",
         ),
         (
             {"on_finding": {"nan": "explode"}},
             "on_finding.nan is 'explode'; it must be one of save, stop, save_and_stop",
         ),
-        ({"on_finding": {"overfit": "stop"}}, "say `diagnostics: {overfit: critical}` as well"),
+        ({"on_finding": {"overfit": "stop"}}, "add `diagnostics: {overfit: critical}`"),
         ({"on_finding": {"nan": "stop"}, "control": False}, "while telemetry.control is false"),
         ({"on_finding": {"nan": "stop"}, "diagnostics": False}, "while telemetry.diagnostics is false"),
     ],

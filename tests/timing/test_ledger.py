@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from toolkit.runfolder.manifest import Session
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES
 
 BEGAN = 1_700_000_000.0
@@ -36,9 +36,9 @@ class Records(list):
 
 
 def ledger_of(records, sessions=(), **until):
-    book = LedgerBook()
-    book.take(records)
-    ledger = book.ledger(sessions, **until)
+    builder = LedgerBuilder()
+    builder.take(records)
+    ledger = builder.ledger(sessions, **until)
     assert sum(line.seconds for line in ledger.lines) == pytest.approx(ledger.wall_s, abs=1e-9)
     return ledger
 
@@ -155,7 +155,7 @@ def test_a_machine_that_slept_is_told_of_and_its_sleep_not_counted(records):
 
     assert ledger.wall_s == 20.0
     (note,) = ledger.notes
-    assert note.startswith("The wall clock went 3,600 s further than the run's own: the machine slept")
+    assert note.startswith("The wall clock advanced 3,600 s more than the run's own clock: the machine slept")
 
 
 def test_a_clock_that_was_set_back_is_told_of(records):
@@ -163,7 +163,7 @@ def test_a_clock_that_was_set_back_is_told_of(records):
     records.origin -= 60.0
     records.step(20.0, 2).put(20.0, "end")
 
-    assert ledger_of(records).notes == ("The wall clock was set back by 60 s; the run's own clock counts.",)
+    assert ledger_of(records).notes == ("The wall clock was set back by 60 s; the run's own clock is used.",)
 
 
 # ------------------------------------------------------------ what records tell
@@ -372,11 +372,11 @@ def test_slow_steps_are_no_stall_when_fewer_of_them_are_logged(records):
 
 def test_a_run_that_hangs_now_is_stalled_now(records):
     steady(records, 10)
-    book = LedgerBook()
-    book.take(records)
-    hanging = book.ledger([manifest_session()], now=BEGAN + 310.0)
-    book.take(Records().step(311.0, 11).put(311.0, "end"))
-    after = book.ledger()
+    builder = LedgerBuilder()
+    builder.take(records)
+    hanging = builder.ledger([manifest_session()], now=BEGAN + 310.0)
+    builder.take(Records().step(311.0, 11).put(311.0, "end"))
+    after = builder.ledger()
 
     assert entries(hanging)["stalled"] == 299.0
     assert entries(after)["stalled"] == 300.0
@@ -520,7 +520,7 @@ def test_a_sample_holds_for_a_minute_and_the_rest_is_said_not_to_be_known(record
 
     assert kwh["validation"] == pytest.approx(6000.0 / 3.6e6)
     assert kwh["startup"] is None
-    assert ledger.notes == ("Power is known for 60 % of the time; kWh are of that part only.",)
+    assert ledger.notes == ("Power is known for 60 % of the time; kWh cover only that part.",)
 
 
 def test_without_power_there_is_no_energy(records):
@@ -555,18 +555,18 @@ def test_other_ranks_are_not_counted(records):
 
 
 def test_a_long_run_is_kept_in_bounded_memory_and_loses_no_second(records):
-    book = LedgerBook()
+    builder = LedgerBuilder()
     for first in range(0, 60_000, 1_000):
         chunk = Records()
         for step in range(first + 1, first + 1_001):
             chunk.step(float(step), step, training=0.75)
             if step % 7 == 0:
                 chunk.put(float(step), "checkpoint", global_step=step)
-        book.take(chunk)
+        builder.take(chunk)
     late = Records().begin(2, BEGAN + 1e6, resumed_from_step=30_000)
-    stretches = len(book._sessions[1].timeline.stretches)
-    book.take(late)
+    segments = len(builder._sessions[1].timeline.segments)
+    builder.take(late)
 
-    assert stretches < 25_000
-    assert entries(book.ledger())["training"] == pytest.approx(0.75 * 30_000, abs=10.0)
-    assert entries(book.ledger())["redone"] == pytest.approx(0.75 * 30_000, abs=10.0)
+    assert segments < 25_000
+    assert entries(builder.ledger())["training"] == pytest.approx(0.75 * 30_000, abs=10.0)
+    assert entries(builder.ledger())["redone"] == pytest.approx(0.75 * 30_000, abs=10.0)

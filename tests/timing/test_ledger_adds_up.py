@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.timing.played_runs import Killed, PlayedRun
-from toolkit.timing.ledger import LedgerBook
+from tests.timing.replayed_runs import Killed, PlayedRun
+from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES
 
 # A played run has a few hundred decisions: making a failing one smaller takes minutes and tells little more.
@@ -85,12 +85,12 @@ def play(run, plan, saved):
 
 def read(run, pieces):
     """Read the run's records in some pieces, looking at the ledger after each, as a page does."""
-    book = LedgerBook()
+    builder = LedgerBuilder()
     length = len(run.records) // pieces + 1
     for first in range(0, len(run.records), length):
-        book.take(run.records[first : first + length])
-        book.ledger()
-    return book.ledger()
+        builder.take(run.records[first : first + length])
+        builder.ledger()
+    return builder.ledger()
 
 
 def assert_is_true(ledger, run):

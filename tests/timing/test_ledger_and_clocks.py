@@ -11,7 +11,7 @@ from toolkit.core.clock import ManualClock
 from toolkit.core.wall_times import WallTimes
 from toolkit.telemetry.machine import environment
 from toolkit.timing.history import read_run_time
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 
 HOUR = 3600.0
 
@@ -91,10 +91,10 @@ def test_records_of_earlier_versions_that_only_have_wall_times_add_nothing_eithe
     log.close()
     found = read_records(log.run_folder / "metrics.jsonl")
     assert any("age" in record for record in found)
-    book = LedgerBook()
-    book.take([{name: value for name, value in record.items() if name != "age"} for record in found])
+    builder = LedgerBuilder()
+    builder.take([{name: value for name, value in record.items() if name != "age"} for record in found])
 
-    assert book.ledger().wall_s == pytest.approx(92.5)
+    assert builder.ledger().wall_s == pytest.approx(92.5)
 
 
 def test_a_span_that_is_dated_right_after_the_clock_was_set_is_where_it_was(log, clock):
@@ -181,7 +181,7 @@ def test_data_that_another_thread_loads_are_no_wait_and_are_told_of(log, clock):
     found, ledger = seconds_of(log, clock)
 
     assert found == {"training": 50.0, "unaccounted": 50.0}
-    assert [note for note in ledger.notes if note.startswith("Data were loaded for 50 s on other threads")]
+    assert [note for note in ledger.notes if note.startswith("Data was loaded for 50 s on threads other")]
 
 
 # ---------------------------------------------------------------- wall times as moments

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.runfolder.manifest import Session
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES, ENTRY_OF
 
 tries = settings(max_examples=120, deadline=None, derandomize=True)
@@ -59,14 +59,14 @@ def test_whatever_the_records_say_the_ledger_adds_up(given_records):
     # Nearly everything is there nearly always, so that some of it gets past the door.
     complete = [{"time": 1.7e9 + 5.0, "elapsed": 5.0, **record} for record in given_records]
     session = Session(session=2, started=1.7e9, pid=1)
-    book = LedgerBook()
+    builder = LedgerBuilder()
     for first in range(0, len(complete), 7):
-        book.take(complete[first : first + 7])
-        book.ledger()
+        builder.take(complete[first : first + 7])
+        builder.ledger()
     for ledger in (
-        book.ledger(),
-        book.ledger([session], now=1.7e9 + 2000.0),
-        book.ledger([session], last_sign=1.7e9 + 2000.0),
+        builder.ledger(),
+        builder.ledger([session], now=1.7e9 + 2000.0),
+        builder.ledger([session], last_sign=1.7e9 + 2000.0),
     ):
         assert math.isfinite(ledger.wall_s)
         assert sum(line.seconds for line in ledger.lines) == pytest.approx(ledger.wall_s, rel=1e-9, abs=1e-9)
@@ -94,33 +94,35 @@ def test_whatever_the_records_say_the_ledger_adds_up(given_records):
 )
 def test_a_record_without_a_time_or_session_is_counted(broken):
     usual = {"event": "step", "time": 1.7e9, "elapsed": 10.0, "session": 1, "global_step": 1}
-    book = LedgerBook()
-    book.take([usual, {**usual, "elapsed": 20.0, "global_step": 2, **broken}])
-    ledger = book.ledger()
+    builder = LedgerBuilder()
+    builder.take([usual, {**usual, "elapsed": 20.0, "global_step": 2, **broken}])
+    ledger = builder.ledger()
 
     assert ledger.wall_s == 10.0
     assert ledger.notes == ("1 record has no usable session or time and could not be counted.",)
 
 
 def test_records_that_come_out_of_order_add_no_time():
-    book = LedgerBook()
+    builder = LedgerBuilder()
     for at in (10.0, 30.0, 20.0, 40.0, 5.0):
-        book.take(
+        builder.take(
             [{"event": "step", "time": 1.7e9 + at, "elapsed": at, "session": 1, "global_step": int(at)}]
         )
 
-    assert book.ledger().wall_s == 40.0
+    assert builder.ledger().wall_s == 40.0
 
 
 def test_a_file_full_of_sessions_and_open_spans_is_read_to_its_end():
-    book = LedgerBook()
-    book.take({"event": "start", "time": 1.7e9, "elapsed": 1.0, "session": number} for number in range(3_000))
-    book.take(
+    builder = LedgerBuilder()
+    builder.take(
+        {"event": "start", "time": 1.7e9, "elapsed": 1.0, "session": number} for number in range(3_000)
+    )
+    builder.take(
         {"event": "span_start", "time": 1.7e9, "elapsed": 1.0, "session": 0, "start": 1.7e9, "id": str(number),
          "name": "validation_loop"}
         for number in range(5_000)
     )  # fmt: skip
-    ledger = book.ledger()
+    ledger = builder.ledger()
 
     assert len(ledger.sessions) == 2_000
     assert ledger.notes == ("1,000 records have no usable session or time and could not be counted.",)

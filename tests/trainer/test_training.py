@@ -65,7 +65,7 @@ def test_a_finished_training_is_not_trained_again(train, tmp_path, capsys, recor
     assert train() == 0
     assert train() == 0
 
-    assert "nothing is left to train" in capsys.readouterr().out
+    assert "nothing left to train" in capsys.readouterr().out
     assert len(records("start")) == 1
 
 

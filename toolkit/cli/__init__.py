@@ -1,1 +1,1 @@
-"""The `telemetry` command: one file a subcommand."""
+"""The `telemetry` command."""

@@ -1,4 +1,4 @@
-"""The run that a subcommand is about: named, or the newest in a folder of runs."""
+"""The RUN argument: a run folder, or the newest run in a folder of runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import os
 import stat
 import sys
 from pathlib import Path
+from typing import Final
 
 from toolkit.runfolder.layout import METRICS_JSONL
+
+LOGS: Final = Path("logs")
+"""Where runs are looked for if no RUN is given."""
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
@@ -18,32 +22,35 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         nargs="?",
         type=Path,
-        default=Path("logs"),
-        help="a run folder, or a folder of runs, whose newest is taken (default: logs)",
+        default=LOGS,
+        help=f"a run folder, or a folder of runs to take the newest from (default: {LOGS})",
     )
 
 
 def chosen_run(path: Path) -> Path | None:
-    """Return the run that `path` means, else None, having said why there is none."""
+    """Return the run at `path`, or print why there is none and return None."""
     folder = find_run(path)
     if folder is None:
-        refuse(f"{path} is no run folder and holds none: {_what_is_missing(path)}.")
+        refuse(no_run_in(path))
     return folder
 
 
-def _what_is_missing(path: Path) -> str:
+def no_run_in(path: Path) -> str:
+    """Return the message for a `path` without a run."""
     records = path / METRICS_JSONL
     if records.is_symlink():
-        return f"its {METRICS_JSONL} is a symbolic link, which is not followed"
-    if records.exists():
-        return f"its {METRICS_JSONL} is no plain file"
-    return f"no {METRICS_JSONL} in it or directly below"
+        reason = f"its {METRICS_JSONL} is a symbolic link, which is not followed"
+    elif records.exists():
+        reason = f"its {METRICS_JSONL} is not a regular file"
+    else:
+        reason = f"no {METRICS_JSONL} there or one level below"
+    return f"no run found in {path} ({reason})"
 
 
 def find_run(path: Path) -> Path | None:
-    """Return `path` where it is a run folder, else the run below it that was written to last, else None.
+    """Return `path` if it is a run folder, else the run one level below that was written last, else None.
 
-    Links below `path` are not followed, nor is a link in the place of the records.
+    Symbolic links below `path` are not followed, and neither is a linked metrics.jsonl.
     """
     if _written(path) is not None:
         return path
@@ -60,7 +67,7 @@ def find_run(path: Path) -> Path | None:
 
 
 def _written(folder: Path) -> float | None:
-    """Return when the records in `folder` were written to last; None where it has no file of them."""
+    """Return when the records in `folder` were last written; None if it has no regular file of them."""
     try:
         status = os.lstat(folder / METRICS_JSONL)
     except (OSError, ValueError):
@@ -69,11 +76,11 @@ def _written(folder: Path) -> float | None:
 
 
 def printable(text: str) -> str:
-    """Return `text` without what could command a terminal: names in a file are anybody's."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    """Return `text` without terminal control characters: names in a run folder are not trusted."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def refuse(reason: str) -> int:
-    """Say why a command has nothing to do, and return its exit code."""
+    """Print `reason` to stderr and return exit code 1."""
     print(printable(reason), file=sys.stderr)
     return 1

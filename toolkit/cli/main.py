@@ -1,4 +1,4 @@
-"""The `telemetry` command: finds the subcommand and hands over to it."""
+"""The `telemetry` command: finds the subcommand and runs it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,43 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
-SUBCOMMANDS = {
-    "attach": "have an ai-toolkit checkout record its trainings, by one file in its extensions",
-    "completions": "what the model of a run answered last, or where it said something",
-    "detach": "take that file out of the checkout again",
-    "doctor": "what is wrong with a run, what usually causes it, and what to try",
-    "errors": "what failed in a run and where it hung, with stacks, and how often",
-    "message": "try the messages that a training's YAML asks for: send one, or show it",
-    "repair": "finish what a killed run left behind, and rebuild its metrics.csv",
-    "share": "one zip of a run that is safe to post, and what was taken out of it",
-    "show": "where a run's folder is, and its last steps as pandas sees them",
-    "status": "whether an ai-toolkit checkout records its trainings",
-    "time": "where the time of a run went, and how much of it was training",
-    "trace": "a run's spans as a Chrome trace, which Perfetto opens",
-    "usage": "whether anonymous usage reports are sent, and every word that is in them",
+SUBCOMMANDS: Final = {
+    "attach": "record the trainings of an ai-toolkit checkout, by adding one file to its extensions",
+    "completions": "show or search what the model of a run answered",
+    "detach": "stop recording an ai-toolkit checkout, by removing the file that attach added",
+    "doctor": "show what is wrong with a run, the likely causes and what to try",
+    "errors": "show what failed in a run and where it hung, with stacks and counts",
+    "message": "test the messages that a training's YAML asks for: send one, or print it",
+    "repair": "recover what a killed run left behind and rebuild its metrics.csv",
+    "share": "write a redacted zip of a run that is safe to post, and list what was replaced",
+    "show": "show where a run's folder is, and its last steps",
+    "status": "show whether an ai-toolkit checkout records its trainings",
+    "time": "show where the time of a run went and how much of it was training",
+    "trace": "export the spans of a run as a Chrome trace, for Perfetto",
+    "usage": "show whether anonymous usage reports are sent, and everything they contain",
 }
-"""Name and summary of each subcommand; `toolkit/cli/<name>.py` is imported only when it is called."""
+"""Name and summary of each subcommand.
+
+To add one: write `toolkit/cli/commands/<name>.py`, add a line here, run `make docs`.
+"""
 
 
 class Subcommand(Protocol):
-    """What a module under `toolkit/cli` offers."""
+    """What a module in `toolkit/cli/commands` provides."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the subcommand's own arguments."""
+        """Declare the arguments of the subcommand."""
         ...
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do the work; the number is the exit code."""
+        """Run the subcommand and return its exit code."""
         ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the subcommand that `argv` (the command line where it is None) asks for, and give back its exit code."""
+    """Run the subcommand named in `argv` (default: the command line) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser, subcommand = _parser_for(arguments)
     args = parser.parse_args(arguments)
@@ -55,27 +58,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # `telemetry show | head`: the reader has seen enough, and the interpreter must not flush into the pipe again.
+        # `telemetry show | head` closed the pipe; the interpreter must not flush into it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser of one subcommand, which is imported for it."""
+    parser = argparse.ArgumentParser(prog=f"telemetry {name}")
+    _subcommand(name).add_arguments(parser)
+    return parser
+
+
 def _parser_for(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, Subcommand | None]:
-    parser = argparse.ArgumentParser(prog="telemetry", description="Look after run folders.")
+    parser = argparse.ArgumentParser(prog="telemetry", description="Inspect, repair and share run folders.")
     parser.add_argument("--version", action="version", version=f"telemetry {_installed_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    # Options of the command itself take no value, so the first plain word is the subcommand.
-    asked_for = next((word for word in arguments if not word.startswith("-")), None)
+    # Options of `telemetry` itself take no value, so the first plain word is the subcommand. Only that one is imported.
+    requested = next((word for word in arguments if not word.startswith("-")), None)
     found: Subcommand | None = None
     for name, summary in SUBCOMMANDS.items():
         command_parser = commands.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
-        if name == asked_for:
-            found = cast("Subcommand", importlib.import_module(f"toolkit.cli.{name}"))
+        if name == requested:
+            found = _subcommand(name)
             found.add_arguments(command_parser)
     return parser, found
+
+
+def _subcommand(name: str) -> Subcommand:
+    return cast("Subcommand", importlib.import_module(f"toolkit.cli.commands.{name}"))
 
 
 def _installed_version() -> str:

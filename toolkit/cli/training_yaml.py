@@ -1,4 +1,4 @@
-"""A training's YAML, or the folder of a run that was started with one, as a subcommand is given it."""
+"""Arguments that name a training's YAML, or the folder of a run that was started with one."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from toolkit.runfolder.layout import METRICS_JSONL
 
 
 class UnusableError(Exception):
-    """There is nothing to work with; the sentence says why, and goes on behind the path."""
+    """The YAML or run cannot be used; the message follows the path."""
 
 
 def run_at(path: Path) -> Path:
-    """Return the run that `path` means.
+    """Return the run at `path`, or the newest one below it.
 
     Raises:
-        UnusableError: there is none.
+        UnusableError: there is no run.
     """
     folder = find_run(path)
     if folder is None:
-        raise UnusableError(f"is no run folder and holds none: no {METRICS_JSONL} in it or directly below")
+        raise UnusableError(f"no run found (no {METRICS_JSONL} there or one level below)")
     return folder
 
 
 def read_training_yaml(path: Path) -> Mapping[str, Any]:
-    """Return the configuration in a YAML file, with each `${VARIABLE}` filled in as trainers do.
+    """Return the configuration in a YAML file, with each `${VARIABLE}` replaced from the environment.
 
     Raises:
-        UnusableError: it is no YAML, holds no mapping, or names a variable that is not set.
+        UnusableError: it is not valid YAML, not a mapping, or uses a variable that is not set.
         OSError: it cannot be read.
     """
     import yaml
@@ -40,21 +40,21 @@ def read_training_yaml(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UnusableError("is no text in UTF-8") from error
+        raise UnusableError("not valid UTF-8") from error
     try:
         config = yaml.safe_load(_with_variables(text))
     except yaml.YAMLError as error:
-        # Its own message repeats the line, and a secret may stand there.
+        # PyYAML's own message repeats the line, which may contain a secret.
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         raise UnusableError(
-            f"is no YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}"
+            f"invalid YAML{where}: {getattr(error, 'problem', None) or 'it cannot be parsed'}"
         ) from error
     except (ValueError, RecursionError) as error:
-        # PyYAML lets through what Python says of a date such as 2001-99-99, or of a thousand brackets.
-        raise UnusableError("is no YAML: it holds a value that is none, or is nested too deeply") from error
+        # PyYAML passes on Python's errors for a date such as 2001-99-99, or for a thousand brackets.
+        raise UnusableError("invalid YAML: it contains an invalid value or is nested too deeply") from error
     if not isinstance(config, Mapping):
-        raise UnusableError("holds no mapping, as a training's YAML does")
+        raise UnusableError("not a mapping, as the YAML of a training must be")
     return config
 
 

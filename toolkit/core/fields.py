@@ -89,7 +89,7 @@ def _read(hint: Any, value: object, key: str, limits: _Limits) -> object:
 
 
 def _convert(hint: Any, value: object) -> object:
-    """Return `value` as the type `hint`, or None where it is something else."""
+    """Return `value` as the type `hint`, or None if it is something else."""
     if get_origin(hint) is Literal:
         return value if value in get_args(hint) else None
     if hint is bool:

@@ -1,4 +1,4 @@
-"""Every kind of finding, in words: how severe it usually is, what it says, what causes it, what helps."""
+"""Every kind of finding: its default severity, message, likely causes and advice."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from toolkit.diagnostics.finding import CRITICAL, WARNING
 from toolkit.diagnostics.incident import Incident
 
 LOWER_LR: Final = ("lr_scale", "lr", "learning_rate", "lr_multiplier")
-"""Names under which scripts declare a knob for the learning rate; the catalogue's remedies are tried in their order."""
+"""Names of knobs that lower the learning rate, tried in this order."""
 SAVE: Final = "save"
 STOP: Final = "stop"
 SAVE_AND_STOP: Final = "save_and_stop"
 
 HANG: Final = "hang"
-TOLD_BY_RUNS: Final = frozenset({HANG})
-"""Kinds that a live run notices by its clock and tells of itself; detectors, who see the records alone, take its word."""
+REPORTED_BY_RUNS: Final = frozenset({HANG})
+"""Kinds that a live run detects by its clock and reports itself; detectors, which see only records, take them over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,10 @@ class Kind:
     message: str
     """One sentence; names in braces are the incident's evidence, `metric`, `start`, `noticed`, `end` and `count`.
 
-    `times` and `now_times` are " (3 times)" where there is such a ratio: a loss below 0 has none.
+    `times` and `now_times` are " (3 times)" if there is such a ratio: a negative loss has none.
     """
     variants: Mapping[str, str] = field(default_factory=dict)
-    """Another sentence for an incident that says which variant it is."""
+    """Messages for incidents with a variant."""
     causes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         message="{metric} is NaN or infinite from step {start} on ({count} records); it was {last_good} before.",
         variants={
             "from the start": "{metric} is NaN or infinite from the first record on ({count} records).",
-            "hidden": "{metric} reads exactly 0 while the gradient norm is no number: the trainer hides a NaN loss.",
+            "hidden": "{metric} reads exactly 0 while the gradient norm is NaN: the trainer hides a NaN loss.",
             "of another metric": "{metric} is NaN or infinite from step {start} on ({count} records).",
             "probe": "{metric} was infinite at {count} records: usual while an fp16 loss scale finds its range.",
         },
@@ -109,7 +109,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         severity=WARNING,
         message="{metric} has not improved since step {start}: it stays at {level}, with noise of {noise}.",
         variants={
-            "constant": "{metric} stands still at {level} since step {start}: nothing is being learnt.",
+            "constant": "{metric} has been constant at {level} since step {start}: nothing is being learnt.",
         },
         causes=(
             "The learning rate is too low to move, or too high to settle.",
@@ -161,9 +161,9 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     "vanishing_grad": Kind(
         title="Vanishing gradients",
         severity=WARNING,
-        message="{metric} fell from about {level} to {now} at step {start}, while the loss stands still at {loss}.",
+        message="{metric} fell from about {level} to {now} at step {start}, while the loss stays at {loss}.",
         variants={
-            "from the start": "{metric} is {now} from step {start} on, and the loss stands still at {loss}.",
+            "from the start": "{metric} is {now} from step {start} on, and the loss stays at {loss}.",
         },
         causes=(
             "Parameters are frozen, detached, or missing from the optimizer.",
@@ -186,7 +186,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         causes=(
             "Statistics of normalisation layers or an EMA of the weights are off in evaluation mode.",
             "The learning rate is high: the weights of this step are a poor sample of those around it.",
-            "The validation set is small, or was drawn anew.",
+            "The validation set is small, or was sampled again.",
         ),
         advice=(
             "Do not keep the checkpoint of step {start}.",
@@ -273,7 +273,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
             "An evaluation, a checkpoint or a compilation that takes its time.",
         ),
         advice=(
-            "`py-spy dump --pid PID` shows where it stands; the pid is on the run's page.",
+            "`py-spy dump --pid PID` shows where it is stuck; the pid is on the run's page.",
             "Look at the other ranks.",
             "If an evaluation or checkpoint was due, wait.",
         ),
@@ -291,11 +291,11 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         causes=(
             "A collective operation waits for a rank that has failed or does something else.",
             "A loader's worker hangs, or a disk or a network does not answer.",
-            "A lock that two threads wait for, or an evaluation or a save that no span tells of.",
+            "A lock that two threads wait for, or an evaluation or a save without a span.",
         ),
         advice=(
-            "Read the main thread's stack from its last line upwards: that is where the training stands.",
-            "With `ranks: all` each rank writes its own stacks; the one that stands elsewhere is the one to look at.",
+            "Read the main thread's stack from its last line upwards: that is where the training is stuck.",
+            "With `ranks: all` each rank writes its own stacks; look at the one that is stuck elsewhere.",
             "Put a span around what may take long (`validation_loop`, `checkpoint_save_sync`, `sampling`): it then explains the pause.",
         ),
     ),
@@ -305,7 +305,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         message="{metric} is {lr} since step {start}.",
         variants={
             "too high": "The loss climbs with the learning rate: from {level} to {now} while {metric} warmed up to {lr}.",
-            "zero": "{metric} is 0 since step {start} and the run goes on: nothing is being learnt.",
+            "zero": "{metric} has been 0 since step {start} and the run continues: nothing is being learnt.",
         },
         causes=(
             "The warm-up aims at a learning rate that this model does not bear.",
@@ -314,7 +314,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         ),
         advice=(
             "Lower the peak learning rate by three to ten.",
-            "Check the number of steps that the scheduler was told, with accumulation and ranks counted in.",
+            "Check the number of steps given to the scheduler, including accumulation and ranks.",
             "Check that scheduler.step() is called once for each optimizer step.",
         ),
         remedies=(*LOWER_LR, STOP),
@@ -365,20 +365,20 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
 
 
 def describe(incident: Incident) -> str:
-    """Return the incident in one sentence."""
+    """Return the message for an incident."""
     kind = CATALOGUE[incident.kind]
     template = kind.variants.get(incident.variant, kind.message)
     return template.format_map(_shown(incident))
 
 
 def advise(incident: Incident) -> tuple[str, ...]:
-    """Return what to try, with the incident's steps filled in."""
+    """Return the advice for an incident, with its steps filled in."""
     shown = _shown(incident)
     return tuple(line.format_map(shown) for line in CATALOGUE[incident.kind].advice)
 
 
 def short(number: float) -> str:
-    """Return `number` with four digits that count, for a sentence."""
+    """Return `number` with four significant digits."""
     if isinstance(number, int) or (number == int(number) if abs(number) < 1e6 else False):
         return f"{int(number):,}"
     return f"{number:,.1f}" if 1000 <= abs(number) < 1e6 else f"{number:.4g}"

@@ -1,4 +1,4 @@
-"""How a run ended: finished, failed with which exception and where, stopped, lost, stalled; and its other errors."""
+"""How a run ended (finished, failed with which exception and where, stopped, lost, stalled) and its other errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunError:
     type: str
     message: str
     where: str
-    """The innermost frame, `file:line in function`; empty where the record has no stack."""
+    """The innermost frame, `file:line in function`; empty if the record has no stack."""
     step: int | None
     rank: int
     session: int
@@ -55,10 +55,10 @@ class RunError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the newest session of a run ended, or that it has not."""
+    """How the newest session of a run ended, or that it is still running."""
 
     status: str | None
-    """`finished`, `failed`, `stopped`, `lost`, `stalled` or `running`; None where nothing says."""
+    """`finished`, `failed`, `stopped`, `lost`, `stalled` or `running`; None if unknown."""
     why: str
     sure: bool
     is_bad: bool
@@ -70,7 +70,7 @@ class Ending:
     inside: tuple[str, ...] = ()
     """Spans that were open when a run was lost or stalled, innermost last."""
     hang: str | None = None
-    """What the run itself said of a hang that was not over."""
+    """The run's own message about a hang that was not resolved."""
 
     def to_fields(self) -> dict[str, Any]:
         """Return the ending as `telemetry doctor --json` prints it."""
@@ -84,7 +84,7 @@ class Ending:
 
 @dataclass(slots=True)
 class _Rank:
-    """What the records of one rank say of its newest session."""
+    """What the records of one rank say about its newest session."""
 
     session: int = -1
     step: int | None = None
@@ -117,7 +117,7 @@ class _Rank:
 
 
 class Endings:
-    """Takes the records of a run, each rank's in their order, and says how it ended. What it holds is bounded."""
+    """Reads the records of a run, each rank's in order, and works out how it ended. Memory use is bounded."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
@@ -125,10 +125,10 @@ class Endings:
         self.failures_of_telemetry = 0
         """Error records about telemetry itself, which harm no training."""
         self.lost_records = 0
-        """Records that the run says it lost."""
+        """Records that the run declared lost."""
 
     def take(self, records: Iterable[Record], rank: int = 0) -> None:
-        """Look at the next records of `rank`."""
+        """Read the next records of `rank`."""
         mine = self._ranks.setdefault(rank, _Rank())
         step: Record | None = None
         for record in records:
@@ -137,7 +137,7 @@ class Endings:
                 mine = self._ranks[rank] = _Rank(session=session)
                 step = None
             if event == kinds.STEP:
-                # Nearly every record is one, and only the last before another kind matters.
+                # Nearly every record is a step, and only the last before another kind matters.
                 step = record
                 continue
             if step is not None:
@@ -167,11 +167,11 @@ class Endings:
             self._take_counts(record, rank)
 
     def errors(self) -> list[RunError]:
-        """Return the distinct errors of all sessions and ranks, in the order in which they first came."""
+        """Return the distinct errors of all sessions and ranks, in the order of their first record."""
         return [_error(record) for record in self._errors.values()]
 
     def ending(self, manifest: Manifest | None, now: float) -> Ending | None:
-        """Return how the run ended; None where neither a manifest nor an end record says anything."""
+        """Return how the run ended; None if there is neither a manifest nor an end record."""
         mine = self._ranks.get(0, _Rank())
         status = self._status(mine, manifest, now)
         error = self._cause(status)
@@ -196,12 +196,12 @@ class Endings:
         if end is not None and str(end.get("status")) in _OF_END_RECORDS:
             newest = manifest.latest.session if manifest is not None and manifest.latest is not None else None
             if newest is None or newest == mine.session:
-                # The last word that was written: run.json may never have got that far.
+                # The newest statement: run.json may not have been updated any more.
                 return Status(name=end["status"], why=_reason(end), sure=True)
         return None if manifest is None else work_out_status(manifest, now)
 
     def _cause(self, status: Status | None) -> RunError | None:
-        """Return the error that the run ended with: the first of those that the ranks ended with."""
+        """Return the error that ended the run: the first of those that ended its ranks."""
         if status is None or status.name == RUNNING:
             return None
         newest = max((rank.session for rank in self._ranks.values()), default=-1)
@@ -213,7 +213,7 @@ class Endings:
             if said == FAILED or (number == 0 and status.name == FAILED):
                 found.append(rank.error or rank.last_error)
             elif said is None and (number or status.name in _BAD):
-                # It wrote no end; an error that no step came after is the last that it did.
+                # No end record: an error without a later step is the last thing that happened.
                 found.append(rank.error)
         causes = [cause for cause in found if cause is not None and self._is_failure(cause[0])]
         if not causes:
@@ -247,7 +247,7 @@ class Endings:
 
 
 def _kept(record: Record) -> Record:
-    """Return the few fields of an error record that an answer needs: a record may be 64 KiB long."""
+    """Return the few fields of an error record that are needed: a record may be 64 KiB long."""
     kept: Record = {
         name: record[name]
         for name in ("type", "message", "global_step", "spans", "count", "severity")
@@ -285,5 +285,5 @@ def _severity(record: Record) -> str:
 
 def _reason(end: Record) -> str:
     signal = end.get("signal")
-    reason = str(end.get("reason") or "the run said so itself")[:_LONGEST]
+    reason = str(end.get("reason") or "recorded by the run itself")[:_LONGEST]
     return f"{reason} {str(signal)[:40]}" if signal else reason

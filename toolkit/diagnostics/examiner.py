@@ -1,4 +1,4 @@
-"""Every detector over the records of one run."""
+"""Runs every detector over the records of one run."""
 
 from __future__ import annotations
 
@@ -6,94 +6,60 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from toolkit.diagnostics.catalogue import CATALOGUE, TOLD_BY_RUNS, advise, describe
+from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, advise, describe
 from toolkit.diagnostics.detector import Detector
-from toolkit.diagnostics.detectors.data_starvation import DataStarvation
-from toolkit.diagnostics.detectors.exploding_grad import ExplodingGradients
-from toolkit.diagnostics.detectors.gpu_idle import IdleGpu
-from toolkit.diagnostics.detectors.instability import Instability
-from toolkit.diagnostics.detectors.learning_rate import LearningRate
-from toolkit.diagnostics.detectors.loss_scale import LossScale
-from toolkit.diagnostics.detectors.memory_growth import MemoryGrowth
-from toolkit.diagnostics.detectors.non_finite import NonFinite
-from toolkit.diagnostics.detectors.overfit import Overfit
-from toolkit.diagnostics.detectors.plateau import Plateau
-from toolkit.diagnostics.detectors.stall import Stall
-from toolkit.diagnostics.detectors.straggler import Straggler
-from toolkit.diagnostics.detectors.throughput import ThroughputDrop
-from toolkit.diagnostics.detectors.val_spike import ValidationSpike
-from toolkit.diagnostics.detectors.vanishing_grad import VanishingGradients
+from toolkit.diagnostics.detectors import make_detectors
 from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding, finding_from
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import FARTHEST, Row
 from toolkit.diagnostics.policy import Policy
-from toolkit.diagnostics.signals import FARTHEST, Row
 from toolkit.runfolder.records import FINDING, START, STEP, Record
 
-DETECTORS: Final[tuple[Callable[[IncidentBook], Detector], ...]] = (
-    NonFinite,
-    Instability,
-    ExplodingGradients,
-    Plateau,
-    Overfit,
-    ValidationSpike,
-    VanishingGradients,
-    ThroughputDrop,
-    DataStarvation,
-    IdleGpu,
-    MemoryGrowth,
-    Stall,
-    LearningRate,
-    LossScale,
-    Straggler,
-)
-"""Adding a detector is one file and one line here."""
+_LOOP_EVENTS: Final = (STEP, "")
+"""Events whose step decreases only if the run goes back.
 
-_OF_THE_LOOP: Final = (STEP, "")
-"""Records whose steps only go back where the run does.
-
-An evaluation may be told of a little late, and other records may count by another measure.
+An evaluation may be logged a little late, and other records may count differently.
 """
 _MOST_PLANS: Final = 256
-_MOST_TOLD: Final = 1_000
-"""Findings of a run's own that are taken over: a pause of a minute or more each."""
+_MOST_REPORTED: Final = 1_000
+"""Findings reported by the run itself that are kept; each is a pause of a minute or more."""
 
 
 class Examiner:
-    """Takes a run's records in their order, in chunks of any size, and says what is wrong.
+    """Reads a run's records in order, in chunks of any size, and finds what is wrong.
 
-    What it remembers is bounded, however long the run. The same records give the same findings, whether they come one
-    by one from a live run or all at once from its file.
+    Memory use is bounded. The same records give the same findings, whether they come one by one from a live run or all
+    at once from its file.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy or Policy()
-        self._book = IncidentBook()
+        self._incidents = Incidents()
         self._row = Row()
         self._last_step = 0
         self._loop_step: int | None = None
-        detectors: list[Detector] = [make(self._book) for make in DETECTORS]
-        self._detectors = detectors
+        self._detectors: list[Detector] = make_detectors(self._incidents)
         self._plans: dict[tuple[bool, tuple[str, ...]], list[Callable[[Row], None]]] = {}
-        self._told_by_run: dict[str, Finding] = {}
+        self._reported_by_run: dict[str, Finding] = {}
 
     def take(self, records: Iterable[Record]) -> list[Finding]:
-        """Look at `records`; return the findings that are new, worse, better or over since the last call."""
-        row, book, plans = self._row, self._book, self._plans
+        """Read `records`; return the findings that are new, changed or resolved since the last call."""
+        row, incidents, plans = self._row, self._incidents, self._plans
         for record in records:
             row.read(record, self._last_step)
             if row.event == FINDING:
                 if row.rank == 0:
-                    self._take_told(record)
+                    self._take_reported(record)
                 continue
             is_rank_0 = row.rank == 0
             if is_rank_0:
-                # Only these: whoever looks at a run without the files of its other ranks says the same of it.
-                book.rows += 1
+                # Only rank 0: the result must be the same without the files of the other ranks.
+                incidents.rows += 1
             if row.event == START:
                 self._begin_session(record)
             elif is_rank_0 and row.values:
                 if row.event == STEP and row.step > self._last_step:
-                    # The loop goes on, as it nearly always does.
+                    # The common case: the loop advances.
                     self._last_step = self._loop_step = row.step
                 else:
                     self._follow_steps(row)
@@ -109,14 +75,14 @@ class Examiner:
                     plan = self._plan(key)
             for take in plan:
                 take(row)
-        return self._told(book.take_changed())
+        return self._findings_of(incidents.take_changed())
 
     def findings(self) -> list[Finding]:
-        """Return every incident so far, in the order in which they were noticed."""
-        return self._told(self._book.incidents.values())
+        """Return every incident so far, in the order of detection."""
+        return self._findings_of(self._incidents.by_id.values())
 
     def _plan(self, key: tuple[bool, tuple[str, ...]]) -> list[Callable[[Row], None]]:
-        """Return who looks at a record with these signals: each detector once, in the order of the list."""
+        """Return the detectors for a record with these signals, in the order of the list."""
         is_rank_0, signals = key
         plan: list[Callable[[Row], None]] = [
             detector.take
@@ -130,19 +96,19 @@ class Examiner:
     def _begin_session(self, record: Record) -> None:
         planned = record.get("max_steps")
         if type(planned) is int and 0 <= planned < FARTHEST:
-            self._book.planned_steps = planned
+            self._incidents.planned_steps = planned
         ranks = record.get("world_size")
         if type(ranks) is int and 0 < ranks < FARTHEST:
-            self._book.ranks = ranks
+            self._incidents.ranks = ranks
         session = record.get("session")
-        if type(session) is int and self._book.session < session < FARTHEST:
-            self._book.session = session
-            self._end_told()
+        if type(session) is int and self._incidents.session < session < FARTHEST:
+            self._incidents.session = session
+            self._close_reported()
             self._restart()
 
     def _follow_steps(self, row: Row) -> None:
         step = row.step
-        if row.event in _OF_THE_LOOP:
+        if row.event in _LOOP_EVENTS:
             before, self._loop_step = self._loop_step, step
             if before is not None and step < before:
                 self._last_step = step
@@ -151,52 +117,52 @@ class Examiner:
         if step > self._last_step:
             self._last_step = step
 
-    def _take_told(self, record: Record) -> None:
-        """Take the run's own word on what only a live run can notice."""
-        told = finding_from(record)
-        if told is None or told.kind not in TOLD_BY_RUNS:
+    def _take_reported(self, record: Record) -> None:
+        """Take over a finding that only a live run can make."""
+        reported = finding_from(record)
+        if reported is None or reported.kind not in REPORTED_BY_RUNS:
             return
-        if told.id not in self._told_by_run and len(self._told_by_run) >= _MOST_TOLD:
+        if reported.id not in self._reported_by_run and len(self._reported_by_run) >= _MOST_REPORTED:
             return
-        usual = CATALOGUE[told.kind].severity
-        found = INFO if told.severity == INFO else None
-        severity = self._policy.severity(told.kind, usual=usual, found=found)
+        usual = CATALOGUE[reported.kind].severity
+        found = INFO if reported.severity == INFO else None
+        severity = self._policy.severity(reported.kind, usual=usual, found=found)
         if severity is None:
             return
-        self._book.hang_step = told.start_step
-        self._told_by_run[told.id] = replace(told, severity=severity)
-        if told.id not in self._book.incidents:
-            # In its place among the others.
-            self._book.incidents[told.id] = Incident(
-                incident_id=told.id,
-                kind=told.kind,
-                metric=told.metric,
-                start_step=told.start_step,
-                noticed_step=told.noticed_step,
-                session=told.session,
+        self._incidents.hang_step = reported.start_step
+        self._reported_by_run[reported.id] = replace(reported, severity=severity)
+        if reported.id not in self._incidents.by_id:
+            # To keep its position among the others.
+            self._incidents.by_id[reported.id] = Incident(
+                incident_id=reported.id,
+                kind=reported.kind,
+                metric=reported.metric,
+                start_step=reported.start_step,
+                noticed_step=reported.noticed_step,
+                session=reported.session,
             )
 
-    def _end_told(self) -> None:
-        """Have what a session told of and could not end any more be over: another one has begun."""
-        for told in self._told_by_run.values():
-            if told.is_open and told.session < self._book.session:
+    def _close_reported(self) -> None:
+        """Resolve open findings of earlier sessions, which could not do it themselves."""
+        for reported in self._reported_by_run.values():
+            if reported.is_open and reported.session < self._incidents.session:
                 over = replace(
-                    told, state=RESOLVED, end_step=told.noticed_step, resolved_step=self._last_step
+                    reported, state=RESOLVED, end_step=reported.noticed_step, resolved_step=self._last_step
                 )
-                self._told_by_run[told.id] = over
-                self._book.tell(self._book.incidents[told.id])
+                self._reported_by_run[reported.id] = over
+                self._incidents.mark_changed(self._incidents.by_id[reported.id])
 
     def _restart(self) -> None:
-        self._book.hang_step = None
+        self._incidents.hang_step = None
         for detector in self._detectors:
             detector.restart(self._last_step)
 
-    def _told(self, incidents: Iterable[Incident]) -> list[Finding]:
+    def _findings_of(self, incidents: Iterable[Incident]) -> list[Finding]:
         return [finding for incident in incidents if (finding := self._finding(incident)) is not None]
 
     def _finding(self, incident: Incident) -> Finding | None:
-        if incident.id in self._told_by_run:
-            return self._told_by_run[incident.id]
+        if incident.id in self._reported_by_run:
+            return self._reported_by_run[incident.id]
         about = CATALOGUE[incident.kind]
         severity = self._policy.severity(incident.kind, usual=about.severity, found=incident.severity)
         if severity is None:
@@ -223,7 +189,7 @@ class Examiner:
 
 
 def examine(records: Iterable[Record], policy: Policy | None = None) -> Sequence[Finding]:
-    """Return what is wrong with a run whose records these are."""
+    """Return what is wrong with the run that wrote `records`."""
     examiner = Examiner(policy)
     examiner.take(records)
     return examiner.findings()

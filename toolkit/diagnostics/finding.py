@@ -1,4 +1,4 @@
-"""A finding: what is wrong, from which step on, how that is known, what usually causes it and what to try."""
+"""A finding: what is wrong, since which step, the evidence, likely causes and what to try."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ RESOLVED: Final = "resolved"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One incident of a run, as far as it has come.
+    """The current state of one incident of a run.
 
-    The same incident keeps its `id` while it grows, becomes worse and heals; the newest word on an id counts.
+    An incident keeps its `id` while it grows, gets worse and is resolved; the newest record with an id is valid.
     """
 
     id: str
     kind: str
     severity: str
     metric: str
-    """The metric that shows it."""
+    """The metric in which it was found."""
     start_step: int
     end_step: int | None
-    """The last step that it touched; None while it goes on."""
+    """The last affected step; None while it is open."""
     noticed_step: int
-    """The step whose record made it certain: nobody could have been told earlier."""
+    """The step at which it was detected: there was not enough evidence before."""
     session: int = 1
-    """The session in which it began."""
+    """The session in which it started."""
     state: str = OPEN
     resolved_step: int | None = None
-    """The step at which it was seen to be over."""
+    """The step at which it was found to be over."""
     count: int = 1
-    """Records that it touched."""
+    """Affected records."""
     repeats: int = 0
-    """How often it came back after a short calm."""
+    """How often it came back soon after it was over."""
     evidence: Mapping[str, float] = field(default_factory=dict)
     message: str = ""
     causes: tuple[str, ...] = ()
-    """Likely ones, the likeliest first."""
+    """Most likely first."""
     advice: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
-    """Knobs and actions that would help, best first, where the run declares one of that name."""
+    """Names of knobs and actions that would help, best first, if the run declares them."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on."""
+        """Whether it is not resolved yet."""
         return self.state == OPEN
 
     def to_fields(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Finding:
 
 
 def finding_from(record: Record) -> Finding | None:
-    """Return the finding that a `finding` record of ours holds; None where it holds something else."""
+    """Return the finding in a `finding` record of ours; None if the record has another form."""
     texts = [record.get(name) for name in ("id", "kind", "severity", "metric", "message", "state")]
     if not all(isinstance(text, str) for text in texts):
         return None

@@ -1,4 +1,4 @@
-"""What is wrong with runs that are on disk: run folders, and bare files of other programs'."""
+"""Diagnoses runs on disk: run folders, and JSONL or CSV files of other programs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolkit.diagnostics.bare_file import BareFile, NoRecordsError
 from toolkit.diagnostics.ending import Ending, Endings, RunError
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
+from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.diagnostics.rank_files import MAX_RANKS, LinkedRanks, other_ranks
 from toolkit.runfolder.blocks import blocks_of, records_in
@@ -26,40 +26,40 @@ from toolkit.runfolder.status import LOST
 
 _MAX_RUNS: Final = 20_000
 _CHUNK: Final = 2_000
-_BARE_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".csv"})
+_FILE_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".csv"})
 
 OnRecords = Callable[[int], None]
-"""Is told how many records were looked at so far."""
+"""Called with the number of records read so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What is wrong with one run, as far as its records could be read."""
+    """What is wrong with one run."""
 
     name: str
     path: Path
     findings: Sequence[Finding] = ()
-    """In the order in which they were noticed."""
+    """In the order in which they were detected."""
     ending: Ending | None = None
-    """How it ended, or that it has not; None where nothing says."""
+    """How it ended, or that it is running; None if unknown."""
     errors: Sequence[RunError] = ()
-    """Its distinct errors, of all sessions and ranks; the one that ended it among them."""
+    """Its distinct errors of all sessions and ranks, including the one that ended it."""
     records: int = 0
     bad_lines: int = 0
-    """Lines that are no record."""
+    """Unreadable lines."""
     manifest: Manifest | None = None
     notes: Sequence[str] = ()
-    """What else is to be known about how it was read."""
+    """Remarks about how it was read."""
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the runs that `path` means: itself, or the run folders directly below it, by name.
+    """Return the runs at `path`: itself, or the run folders one level below it, sorted by name.
 
-    A folder without run folders means the bare JSONL and CSV files in it. Links below `path` are not followed.
+    In a folder without run folders these are its JSONL and CSV files. Links below `path` are not followed.
 
     Raises:
-        OSError: nothing is there, or it cannot be listed.
-        NoRecordsError: it is a folder that holds neither.
+        OSError: `path` does not exist or cannot be listed.
+        NoRecordsError: it is a folder with neither.
     """
     if not path.is_dir():
         os.lstat(path)
@@ -73,37 +73,35 @@ def find_runs(path: Path) -> list[Path]:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.append(path / entry.name)
-            elif entry.is_file(follow_symlinks=False) and Path(entry.name).suffix.lower() in _BARE_ENDINGS:
+            elif entry.is_file(follow_symlinks=False) and Path(entry.name).suffix.lower() in _FILE_ENDINGS:
                 files.append(path / entry.name)
     found = sorted(folder for folder in folders if is_run_folder(folder)) or sorted(files)
     if not found:
         raise NoRecordsError(
-            f"{path} is no run folder and holds none: no {METRICS_JSONL} in it or directly below, "
-            "and no other JSONL or CSV file"
+            f"no run found in {path} (no {METRICS_JSONL} there or one level below, and no JSONL or CSV file)"
         )
     return found[:_MAX_RUNS]
 
 
 def is_run_folder(path: Path) -> bool:
-    """Say whether `path` is a folder that a run wrote, or has begun to write."""
+    """Return whether `path` is a folder that a run wrote or started to write."""
     return any(os.path.lexists(path / name) for name in (METRICS_JSONL, MANIFEST))
 
 
 def diagnose(path: Path, *, policy: Policy | None = None, on_records: OnRecords | None = None) -> Diagnosis:
-    """Return what is wrong with the run folder or bare file at `path`, read as far as it goes now.
+    """Return what is wrong with the run folder or file at `path`, which may still grow.
 
-    Without a `policy`, a run folder is examined by the one that its manifest carries.
-    What is held in memory does not depend on the length of the run, which may still be going on.
+    The default `policy` of a run folder is the one in its manifest. Memory use does not depend on the run's length.
 
     Raises:
-        OSError: the record file is missing, unreadable, no regular file, or was replaced meanwhile.
-        NoRecordsError: a bare file holds nothing that can be read.
+        OSError: the record file is missing, unreadable, not a regular file, or was replaced while it was read.
+        NoRecordsError: a file of another program has no readable records.
     """
     return _Reading(path, policy, on_records).diagnosis()
 
 
 class _Reading:
-    """One run on its way through the detectors."""
+    """Reads one run and runs the detectors over it."""
 
     def __init__(self, path: Path, policy: Policy | None, on_records: OnRecords | None) -> None:
         self._path = path
@@ -116,10 +114,10 @@ class _Reading:
         self._endings = Endings()
 
     def diagnosis(self) -> Diagnosis:
-        # "." has no name of its own, and what a link is called says more than where it leads.
+        # "." has no name of its own, and a link's name says more than its target.
         absolute = Path(os.path.abspath(self._path))
         if not self._path.is_dir():
-            self._take_bare_file()
+            self._take_foreign_file()
             return self._result(absolute.stem, None)
         manifest = None
         try:
@@ -139,10 +137,10 @@ class _Reading:
             times = endings.failures_of_telemetry
             self._notes.append(f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}")
         if endings.lost_records:
-            self._notes.append(f"{endings.lost_records:,} records were lost, by its own account")
+            self._notes.append(f"the run declared {endings.lost_records:,} records lost")
         ending = endings.ending(manifest, time.time())
         if ending is not None and ending.status == LOST and _has_journal(manifest):
-            self._notes.append("its last records wait in a journal; `telemetry repair` writes them")
+            self._notes.append("its last records are still in a journal; `telemetry repair` recovers them")
         return Diagnosis(
             name=name,
             path=self._path,
@@ -161,30 +159,27 @@ class _Reading:
         if self._on_records is not None:
             self._on_records(self._records)
 
-    def _take_bare_file(self) -> None:
-        self._take_all_of(BareFile(self._path))
+    def _take_foreign_file(self) -> None:
+        self._take_all_of(ForeignFile(self._path))
         if not self._records:
-            what = "it is empty"
-            if self._bad_lines:
-                what = (
-                    "its one line is none"
-                    if self._bad_lines == 1
-                    else f"none of its {self._bad_lines:,} lines is one"
-                )
-            raise NoRecordsError(f"{self._path.name} holds no records: {what}")
+            lines = (
+                "its only line is" if self._bad_lines == 1 else f"all of its {self._bad_lines:,} lines are"
+            )
+            reason = f"{lines} unreadable" if self._bad_lines else "it is empty"
+            raise NoRecordsError(f"{self._path.name} has no records: {reason}")
 
-    def _take_all_of(self, bare: BareFile) -> None:
-        for chunk in bare.chunks():
+    def _take_all_of(self, file: ForeignFile) -> None:
+        for chunk in file.chunks():
             self._endings.take(chunk)
             self._take(chunk)
-        self._bad_lines = bare.bad_lines
-        self._notes += bare.notes
+        self._bad_lines = file.bad_lines
+        self._notes += file.notes
 
     def _take_run_folder(self, manifest: Manifest | None) -> None:
         ranks = self._other_ranks()
         if manifest is None and not ranks:
-            # Another program's, perhaps: what its file says is the same with or without the folder around it.
-            self._take_all_of(BareFile(rank_file(self._path, 0)))
+            # Perhaps written by another program: the result is the same with or without the folder around the file.
+            self._take_all_of(ForeignFile(rank_file(self._path, 0)))
             return
         chunks = self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0))
         for chunk in chunks:
@@ -213,7 +208,7 @@ class _Reading:
         return ranks[:MAX_RANKS]
 
     def _chunks_with(self, ranks: Sequence[int]) -> Iterator[list[Record]]:
-        """Yield the run's records with the steps of the other ranks between them, by the time at which they came."""
+        """Yield the run's records merged with the steps of the other ranks, by time."""
         streams = [_timed(self._of_rank_0()), *(_timed(self._steps_of(rank)) for rank in ranks)]
         merged = heapq.merge(*streams, key=lambda timed: timed[0])
         while chunk := [record for _, record in itertools.islice(merged, _CHUNK)]:
@@ -228,7 +223,7 @@ class _Reading:
         try:
             for block in blocks_of(path):
                 self._bad_lines += block.long_line is not None
-                # Line by line: a hundred ranks' blocks would be much more memory parsed than as they stand.
+                # Line by line: the parsed blocks of a hundred ranks would need much more memory than their bytes.
                 for position, line in lines_of(block):
                     record = parse_line(position, line)
                     if isinstance(record, BadLine):
@@ -239,7 +234,7 @@ class _Reading:
                         record["rank"] = rank
                         yield record
         except OSError as error:
-            self._notes.append(f"rank {rank} could not be read to its end: {error.strerror or error}")
+            self._notes.append(f"rank {rank} could not be read completely: {error.strerror or error}")
 
 
 def _has_journal(manifest: Manifest | None) -> bool:

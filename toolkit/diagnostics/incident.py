@@ -1,25 +1,25 @@
-"""Incidents as detectors see them: opened, growing, closed; one that comes back soon is the same one."""
+"""Incidents that detectors open, update and close; one that comes back soon is the same incident."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MOST_INCIDENTS: Final = 20
-"""Incidents at one place that are told apart; what comes after them is counted on the last one."""
+"""Incidents per kind and metric; further ones are counted on the last."""
 
 _SAME_WITHIN_ROWS: Final = 10
 _SAME_WITHIN_SHARE: Final = 0.02
-"""One that comes back within so many records, or this share of all seen so far, has not been over."""
+"""An incident that comes back within so many records, or this share of all records so far, was never over."""
 
 
 _Place = tuple[str, str, float]
-"""Kind, metric, and which of these."""
+"""Kind, metric, and which of several at the same metric."""
 
 _WORSE_IF_MORE: Final = frozenset({"peak", "ratio", "seconds"})
 
 
 class Incident:
-    """One thing going wrong, while it goes wrong."""
+    """One problem, while it lasts."""
 
     __slots__ = (
         "closed_at_row",
@@ -50,9 +50,9 @@ class Incident:
         self.end_step = noticed_step
         self.resolved_step: int | None = None
         self.severity: str | None = None
-        """None for the usual one of its kind."""
+        """None for the default of its kind."""
         self.variant = ""
-        """Which of its kind's sentences says it best; empty for the usual one."""
+        """Which of its kind's messages fits; empty for the default."""
         self.count = 1
         self.repeats = 0
         self.evidence: dict[str, float] = {}
@@ -60,24 +60,24 @@ class Incident:
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on."""
+        """Whether it is not resolved yet."""
         return self.resolved_step is None
 
 
-class IncidentBook:
-    """Every incident of a run, and which of them have changed since somebody last asked."""
+class Incidents:
+    """All incidents of a run, and which of them changed since the last call of `take_changed`."""
 
     def __init__(self) -> None:
         self.rows = 0
-        """Records looked at so far."""
+        """Records read so far."""
         self.session = 1
         self.planned_steps = 0
-        """How many steps the run is to have, where it said so."""
+        """Planned number of steps, if the run declared it."""
         self.ranks = 1
-        """How many processes the run has, where it said so."""
+        """Number of ranks, if the run declared it."""
         self.hang_step: int | None = None
-        """The step behind which the run itself told of its newest hang: that pause is not told of twice."""
-        self.incidents: dict[str, Incident] = {}
+        """The step after which the run itself reported its newest hang: that pause is not reported twice."""
+        self.by_id: dict[str, Incident] = {}
         self._newest: dict[_Place, Incident] = {}
         self._counts: dict[_Place, int] = {}
         self._changed: dict[str, Incident] = {}
@@ -94,15 +94,15 @@ class IncidentBook:
         at_row: float | None = None,
         **evidence: float,
     ) -> Incident:
-        """Return the incident that begins here: the newest of its kind once more, where that ended only just now.
+        """Open an incident, or reopen the newest one of its kind if that was resolved only recently.
 
-        `which` tells those apart that are not each other's return though kind and metric are the same. `at_row` is the
-        number of records looked at where that is not all of them.
+        `which` separates incidents with the same kind and metric, such as those of two ranks. `at_row` is the number of
+        records the detector has read if it does not read all of them.
         """
         place = (kind, metric, which)
         newest = self._newest.get(place)
-        if newest is not None and not newest.is_open and self._is_the_same_again(place, newest, at_row):
-            # The level from which it left the first time stays the measure; only what got worse is news.
+        if newest is not None and not newest.is_open and self._is_same(place, newest, at_row):
+            # The first level stays the reference; only worse values are updated.
             for name, value in evidence.items():
                 known = newest.evidence.setdefault(name, value)
                 if name in _WORSE_IF_MORE and value > known:
@@ -110,7 +110,7 @@ class IncidentBook:
             self.reopen(newest, noticed_step=noticed_step, count=count)
             return newest
         incident_id = f"{self.session}-{kind}-{metric}-{start_step}"
-        while incident_id in self.incidents:
+        while incident_id in self.by_id:
             incident_id += "+"
         incident = Incident(
             incident_id=incident_id,
@@ -122,29 +122,29 @@ class IncidentBook:
         )
         incident.count = count
         incident.evidence.update(evidence)
-        self.incidents[incident_id] = incident
+        self.by_id[incident_id] = incident
         self._newest[place] = incident
         self._counts[place] = self._counts.get(place, 0) + 1
-        self.tell(incident)
+        self.mark_changed(incident)
         return incident
 
     def reopen(self, incident: Incident, *, noticed_step: int, count: int = 1) -> None:
-        """Have `incident`, which was over, go on: it touches `count` records more, up to `noticed_step`."""
+        """Reopen a resolved `incident`: it affects `count` more records, up to `noticed_step`."""
         incident.resolved_step = None
         incident.repeats += 1
         incident.count += count
         incident.end_step = noticed_step
-        self.tell(incident)
+        self.mark_changed(incident)
 
-    def tell(self, incident: Incident) -> None:
-        """Have it told that `incident` has changed in a way that matters."""
+    def mark_changed(self, incident: Incident) -> None:
+        """Have `take_changed` return `incident`."""
         self._changed[incident.id] = incident
 
     def escalate(self, incident: Incident, kind: str) -> None:
-        """Make `incident` one of a worse kind; it stays the same incident."""
+        """Change `incident` to a worse kind; it stays the same incident."""
         if incident.kind != kind:
             incident.kind = kind
-            self.tell(incident)
+            self.mark_changed(incident)
 
     def close(
         self,
@@ -154,20 +154,20 @@ class IncidentBook:
         end_step: int | None = None,
         at_row: float | None = None,
     ) -> None:
-        """End `incident`, seen to be over at `resolved_step`; `end_step` is what it touched last, if not yet known."""
+        """Resolve `incident` at `resolved_step`; `end_step` is the last affected step if it is not set yet."""
         if end_step is not None:
             incident.end_step = end_step
         incident.resolved_step = resolved_step
         incident.closed_at_row = self.rows if at_row is None else at_row
-        self.tell(incident)
+        self.mark_changed(incident)
 
     def take_changed(self) -> list[Incident]:
-        """Return the incidents that changed since the last call, in the order in which they did."""
+        """Return the incidents that changed since the last call, in order of change."""
         changed = list(self._changed.values())
         self._changed.clear()
         return changed
 
-    def _is_the_same_again(self, place: _Place, newest: Incident, at_row: float | None) -> bool:
+    def _is_same(self, place: _Place, newest: Incident, at_row: float | None) -> bool:
         rows = self.rows if at_row is None else at_row
         calm = rows - newest.closed_at_row
         if calm <= max(_SAME_WITHIN_ROWS, _SAME_WITHIN_SHARE * rows):

@@ -1,4 +1,4 @@
-"""Where a loss stands on an axis on which equal distances matter equally."""
+"""The axis on which losses are compared: logarithmic while the loss is positive."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class LossAxis:
         """Whether the place of the last loss is on another axis than those before it."""
 
     def place(self, loss: float) -> float:
-        """Return where `loss`, which is finite, stands."""
+        """Return the position of the finite `loss`."""
         if loss > self._bottom > 0.0:
             return math.log(loss)
         return self._place_with_care(loss)
 
     def value(self, y: float) -> float:
-        """Return the loss that stands at `y`."""
+        """Return the loss at position `y`."""
         return y if self.is_plain else math.exp(min(y, 700.0))
 
     def gap(self, level: float, share: float) -> float:
@@ -56,7 +56,7 @@ class LossAxis:
             return loss
         if loss < 0.0 or (loss == 0.0 and not self._bottom):
             self.is_plain = self.has_changed = True
-            # `place` takes the short way only for losses above the bottom, and now there is no bottom.
+            # `place` uses its shortcut only for losses above the bottom, and now there is no bottom.
             self._bottom = 0.0
             self._spread.push(loss)
             return loss

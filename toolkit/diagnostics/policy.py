@@ -1,4 +1,4 @@
-"""How loud each kind of finding is, and what the run does by itself: what the YAML says about it."""
+"""Severity of each kind of finding and what the run does about it, as configured in YAML."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES
 
 OFF: Final = "off"
 ACTIONS: Final = (SAVE, STOP, SAVE_AND_STOP)
-"""What a run may do by itself when something critical is found."""
+"""What a run may do on a critical finding."""
 
 
 class PolicyError(ValueError):
-    """A kind, severity or action that does not exist; the message names it and what is allowed."""
+    """An unknown kind, severity or action; the message names it and the valid ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Which severity each kind has (`off` silences it), and what a critical finding of a kind asks of the run.
+    """Which severity each kind has (`off` silences it), and which action a critical finding triggers.
 
     Raises:
-        PolicyError: a kind, severity or action does not exist, or acts on what is not critical.
+        PolicyError: an unknown kind, severity or action, or an action for a kind that is not critical.
     """
 
     severities: Mapping[str, str] = field(default_factory=dict)
@@ -47,30 +47,30 @@ class Policy:
             if severity != CRITICAL:
                 raise PolicyError(
                     f"on_finding.{kind} is {action!r}, but a finding of this kind is {severity!r} and only critical "
-                    f"ones act; say `diagnostics: {{{kind}: critical}}` as well if you mean it"
+                    f"ones trigger actions; add `diagnostics: {{{kind}: critical}}` if you mean it"
                 )
 
     def severity(self, kind: str, *, usual: str, found: str | None) -> str | None:
-        """Return how severe a finding of `kind` is; None where it is silenced.
+        """Return the severity of a finding of `kind`; None if it is silenced.
 
-        `usual` is what the kind is by itself, and `found` what the detector made of this one, if anything.
+        `usual` is the default of the kind, `found` the severity that the detector chose, if any.
         """
         chosen = self.severities.get(kind)
         if chosen == OFF:
             return None
-        # What the detector itself calls harmless stays so: it is another thing than what was made louder.
+        # What the detector calls harmless stays harmless: the configured severity is for the real problem.
         if found == INFO:
             return INFO
         return chosen or found or usual
 
 
 def policy_from(diagnostics: Any, on_finding: Any = None) -> Policy:
-    """Return the policy that the `diagnostics:` and `on_finding:` keys of a YAML state.
+    """Return the policy from the `diagnostics:` and `on_finding:` keys of a YAML.
 
-    `diagnostics` is true, or a mapping of kinds to a severity or `off`; YAML's own `off` and `on` are understood.
+    `diagnostics` is true, or a mapping of kinds to a severity or `off`; YAML's booleans `off` and `on` are accepted.
 
     Raises:
-        PolicyError: a kind or value is wrong; the message names it and what is allowed.
+        PolicyError: a kind or value is invalid; the message names it and the valid ones.
     """
     severities = {}
     if isinstance(diagnostics, Mapping):
@@ -98,7 +98,7 @@ def policy_from(diagnostics: Any, on_finding: Any = None) -> Policy:
 
 
 def policy_of_run(diagnostics: Mapping[str, Any]) -> Policy:
-    """Return the policy that a run's manifest carries; what a later version put there is left out."""
+    """Return the policy in a run's manifest; entries of later versions are ignored."""
     return Policy(
         severities={
             kind: severity
@@ -109,12 +109,14 @@ def policy_of_run(diagnostics: Mapping[str, Any]) -> Policy:
 
 
 def require_kind(where: str, kind: Any) -> None:
-    """Raise unless `kind` is a kind of finding; `where` is the name of the key for the message.
+    """Raise unless `kind` is a kind of finding; `where` names the key in the message.
 
     Raises:
-        PolicyError: it is not; the message names the kinds.
+        PolicyError: it is not; the message lists the kinds.
     """
     if not isinstance(kind, str) or kind not in CATALOGUE:
         close = difflib.get_close_matches(str(kind), CATALOGUE, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise PolicyError(f"{where}: {kind!r:.60} is no kind of finding{hint} Known: {', '.join(CATALOGUE)}")
+        raise PolicyError(
+            f"{where}: {kind!r:.60} is not a kind of finding{hint} Known: {', '.join(CATALOGUE)}"
+        )

@@ -1,6 +1,6 @@
 """Every threshold of the detectors, with its reason.
 
-They are ratios, counts of records and robust deviations: nothing here knows the unit of a loss or the length of a run.
+They are ratios, counts of records and robust deviations, independent of the unit of a loss and the length of a run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOW_UP: Final = 4.0
 BLOW_UP_SPREADS: Final = 1.5
 """Five times the highest loss so far, and far beyond their spread, is enough even for a run of a few records."""
 NOTHING_LEFT: Final = 1e-4
-"""Below this share of the first losses all losses are equal: what a solved problem does down there matters to none."""
+"""Below this share of the first losses all losses are equal: what a solved problem does down there does not matter."""
 LEAST_NOISE: Final = 0.01
 """Logs are rounded and averaged, so that noise may read as zero; a hundredth of the level is always assumed."""
 ALLOWANCE: Final = 2.0
@@ -34,14 +34,14 @@ TAIL_SHARE: Final = 0.95
 TAIL_SIGMAS: Final = 1.9
 """Normal noise puts one record in twenty 1.9 deviations above these levels; one with a long tail puts it higher."""
 LEAST_RISE: Final = 0.2
-"""Nobody calls a rise of less than a fifth a spike, however quiet the curve."""
+"""A rise of less than a fifth is not a spike, however quiet the curve."""
 RISES: Final = (4.0, 1.0, LEAST_RISE)
 """By how much of its level the loss has to rise in one record, in two, in more: one odd batch is back at once."""
 BACK_SIGMAS: Final = 1.0
 BACK_RISE: Final = 0.1
 """It is over when the middle of the last records is within a tenth, or the noise, of the level it left."""
 CALM_RECORDS: Final = 4
-"""More than half of the short window: before that its median still tells of the time before the spike."""
+"""More than half of the short window: before that its median still reflects the time before the spike."""
 LASTING_RECORDS: Final = 10
 LASTING_SHARE: Final = 0.1
 """A spike that lasts this long, and a tenth of the run, is called a divergence while it lasts…"""
@@ -50,12 +50,12 @@ LONG_SHARE: Final = 0.25
 NO_CHANGE: Final = 1e-4
 SAME_RECORDS: Final = 4
 COLLAPSE_RISE: Final = 0.05
-"""A loss that stands still to four digits, above where it was, comes from a model that gives one answer to all."""
+"""A loss that is constant to four digits, above where it was, comes from a model with one answer for everything."""
 CLIMB: Final = 0.25
 CLIMB_SIGMAS: Final = 1.0
 CLIMB_RECORDS: Final = 15
 CLIMB_SHARE: Final = 0.05
-"""A climb too slow for the windows: the level stands a quarter above its best for a twentieth of the run."""
+"""A climb too slow for the windows: the level is a quarter above its best for a twentieth of the run."""
 CLIMB_LOOK_EVERY: Final = 8
 """Slow things need no look at every record."""
 LR_RAISED: Final = 3.0
@@ -67,13 +67,13 @@ LR_RAISED_WITHIN: Final = 50
 PLATEAU_BLOCKS: Final = 48
 """The whole curve is kept as at most so many medians; then pairs are merged, so that memory does not grow."""
 PLATEAU_MOST_OF_A_BLOCK: Final = 256
-"""Records of a stretch that make its median: more of them hardly move it, and their number would grow with the run."""
+"""Records of a segment that make its median: more of them hardly move it, and their number would grow with the run."""
 PLATEAU_SHARE: Final = 0.7
 """A plateau is most of a run. Half of it is what every healthy curve shows after its steep beginning."""
 PLATEAU_GAIN: Final = 0.03
 """Healthy runs gain more than this over their later 70 %, most of them many times as much."""
 PLATEAU_Z: Final = -1.64
-"""A fall that chance would give once in twenty may be a fall: then nothing is said."""
+"""A fall that chance gives once in twenty may be real: then nothing is reported."""
 PLATEAU_PATIENCE: Final = 2.0
 PLATEAU_PATIENCE_TO_WARN: Final = 1.6
 """How much more of both it takes to end a plateau, and to keep an old one from becoming a warning.
@@ -81,10 +81,10 @@ PLATEAU_PATIENCE_TO_WARN: Final = 1.6
 At the limit itself it would come and go with the noise.
 """
 PLATEAU_CONFIRM: Final = 6
-"""Looks in a row, a fifth of the run together: a curve that rests is not a curve that stopped."""
+"""Looks in a row, a fifth of the run together: a short flat part is not a plateau."""
 PLATEAU_FIRST_RECORDS: Final = 100
 PLATEAU_SURE_RECORDS: Final = 800
-"""Noise hides a slow gain for hundreds of records. Before that a plateau is worth an info, not a warning."""
+"""Noise hides a slow gain for hundreds of records. Before that a plateau is an info, not a warning."""
 PLATEAU_SURE_OF_PLAN: Final = 0.25
 """And where the run says how many steps are planned, the first quarter of them is too early for a warning."""
 CONSTANT_WITHIN: Final = 2e-3
@@ -94,7 +94,7 @@ CONSTANT_SHARE: Final = 0.3
 SOLVED: Final = 1e-3
 """A loss that has fallen to a thousandth has little left to learn."""
 DECAYED: Final = 0.05
-"""Where the schedule has taken the learning rate to its end, standing still is what it was made for."""
+"""Where the schedule has taken the learning rate to its end, a flat loss is expected."""
 
 # ---------------------------------------------------------------- gradient norms
 
@@ -148,14 +148,14 @@ OVERFIT_TRAIN_SLACK: Final = 0.02
 """Where the training loss has risen too, the run is unstable, which is another finding."""
 NOTHING_LEFT_OF_VAL: Final = 1e-3
 
-# ---------------------------------------------------------------- values that are no number
+# ---------------------------------------------------------------- NaN and infinity
 
 INFINITE_NORMS_IN_A_ROW: Final = 3
-"""An fp16 loss scale that is being found gives an infinite norm now and then; three in a row are no search any more."""
+"""While an fp16 loss scale is being adjusted, single infinite norms occur; three in a row do not."""
 FINITE_AGAIN: Final = 3
 """Records with a number again before a NaN counts as over."""
 METRICS_WATCHED_FOR_NAN: Final = 20
-"""Metrics of the caller's whose NaN is an incident of its own; beyond it the first ones tell enough."""
+"""Other metrics whose NaN is an incident of its own; the first ones are enough."""
 
 # ---------------------------------------------------------------- speed, machine, learning rate, ranks
 
@@ -194,7 +194,7 @@ SPEED_LASTING_STEADY: Final = 0.05
 
 SPEED_SHORTEST_STEP_S: Final = 1e-3
 """Where only the step time is logged and the usual one is below this, it is the machine's timers and scheduler that
-vary: a loop that does next to nothing is a test or a toy, and loses nothing that anybody waits for."""
+vary: a loop that does next to nothing is a test or a toy, and loses nothing that matters."""
 
 SPEED_STRIDE: Final = 1.5
 """Records so many times further apart, or closer, are other records: pauses between steps weigh differently in them."""
@@ -247,14 +247,10 @@ what fills up slows down, a leak does not."""
 RSS_GROWTH_MIB: Final = 1024.0
 GPU_GROWTH_MIB: Final = 256.0
 MEMORY_GROWTH_SHARE: Final = 0.05
-"""Growth in MiB, and as a share of the level, below which nobody needs to know: mapped data and caches make as much."""
+"""Growth in MiB, and as a share of the level, below which nothing is reported: mapped data and caches need as much."""
 
 MEMORY_STOPPED: Final = 0.2
 """Growth below this share of what it was when it was noticed: it has stopped."""
-
-STALL_S: Final = 60.0
-STALL_TIMES: Final = 20.0
-"""No step for a minute, and for twenty times as long as usual: longer than a slow batch, a retry or a busy disk."""
 
 STALL_BEFORE_FIRST_PAUSE_S: Final = 300.0
 """So long where no evaluation, checkpoint or sample has been seen yet: the record of one comes when it is over."""
@@ -263,7 +259,7 @@ STALL_PAUSES: Final = 3.0
 """So many times as long as the longest pause that such a record explained."""
 
 STALL_LOUD_S: Final = 300.0
-"""A shorter one is worth an entry in the list, but nobody's sleep."""
+"""A shorter one is listed but not alarming."""
 
 STALL_INTERVALS: Final = 10
 """Intervals between step records that make the usual one."""
@@ -279,7 +275,7 @@ LR_ZERO_AFTER_DECAY_RECORDS: Final = 100
 """Records at 0 after a decay, as a share of those before and in number: the schedule was made for a shorter run."""
 
 NOT_FALLEN: Final = 0.98
-"""A loss that fell below this share of what it was is being learnt, whatever the log says: it rounds 2e-5 to 0."""
+"""A loss that fell below this share is still being learnt: a logged learning rate of 0 may be 2e-5, rounded."""
 
 LR_BLOCK: Final = 10
 """Records whose median is the loss level during a warm-up."""

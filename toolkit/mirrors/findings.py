@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.diagnostics.catalogue import CATALOGUE, TOLD_BY_RUNS
+from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
 from toolkit.diagnostics.policy import Policy
@@ -114,7 +114,7 @@ class FindingsSink:
         # The end record comes next: nothing is found behind it.
         self._ranks = None
         for finding in self._examiner.findings():
-            is_own_word = finding.kind in TOLD_BY_RUNS
+            is_own_word = finding.kind in REPORTED_BY_RUNS
             if finding.is_open and finding.session == self._session and not is_own_word:
                 self._put(FINDING, fields_of(finding))
 

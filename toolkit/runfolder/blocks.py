@@ -47,7 +47,7 @@ def blocks_of(path: Path) -> Iterator[Block]:
 
 
 def records_in(block: Block) -> tuple[list[Record], int]:
-    """Return the records of `block`, and how many of its lines are none."""
+    """Return the records of `block`, and the number of its unreadable lines."""
     plain = _plain_records(block)
     if plain is not None:
         return plain, int(block.long_line is not None)
@@ -63,9 +63,9 @@ def records_in(block: Block) -> tuple[list[Record], int]:
 
 
 def unended_line(path: Path, block: Block) -> bytes:
-    """Return what stands in `path` behind its last newline, where `block` is the last of its blocks.
+    """Return what `path` has after its last newline, if `block` is its last block.
 
-    It is empty where nothing does, and where it is longer than any line may be.
+    It is empty if nothing does, and where it is longer than any line may be.
     """
     if block.cursor.long_line_at is not None:
         return b""

@@ -80,7 +80,7 @@ def encode(record: Record) -> bytes:
 
     The values are plain: text, numbers, booleans, None, and lists and mappings of these. A non-finite number becomes
     null and is named under `non_finite`; what is too long or nested too deeply is cut and named under `cut`; a field
-    that there is no room for at all is named under `unencodable`. Never raises for such input.
+    that does not fit at all is listed under `unencodable`. Never raises for such input.
     """
     if len(record) > _MAX_KEYS - 8 or _is_too_deep(record):
         record = _shorten(record, _AS_LONG_AS_IT_IS, max_fields=_MAX_KEYS - 8)
@@ -116,7 +116,7 @@ def bounded(fields: Record, cut_text: CutText) -> Record:
 
 
 def _fits(fields: Record, limits: _Limits) -> bool:
-    """Say whether `fields` may fit into a record under `limits`: how much JSON makes of a text is not known here."""
+    """Return whether `fields` may fit into a record under `limits`, before JSON escaping."""
     room, max_text = MAX_RECORD_BYTES, limits.text
     for value in fields.values():
         kind = type(value)
@@ -128,7 +128,7 @@ def _fits(fields: Record, limits: _Limits) -> bool:
 
 
 def _room_behind(value: Any, limits: _Limits, room: int, depth: int) -> int:
-    """Return what of `room` is left behind `value`, a list or a mapping; less than nothing where it is too large."""
+    """Return what of `room` is left behind `value`, a list or a mapping; less than nothing if it is too large."""
     if type(value) is dict:
         room -= sum(len(key) + 4 for key in islice(value, limits.items) if type(key) is str)
     for item in islice(value.values() if type(value) is dict else value, limits.items):
@@ -208,7 +208,7 @@ def decode(line: bytes) -> Record:
 
 
 def _with_bare_words(line: bytes) -> Any:
-    """Return what is in a line that is JSON but for the words NaN and Infinity; None where it is not."""
+    """Return what is in a line that is JSON but for the words NaN and Infinity; None if it is not."""
     try:
         record = json.loads(line)
         if type(record) is not dict or _depth(record) > _MAX_DEPTH or len(record) > _MAX_KEYS:
@@ -227,7 +227,7 @@ def _with_bare_words(line: bytes) -> Any:
 
 
 def is_nested_too_deeply(value: Any) -> bool:
-    """Say whether containers in `value` are nested deeper than in any file of ours, and than recursion could follow."""
+    """Return whether containers in `value` are nested deeper than in our files, and too deep for recursion."""
     return _depth(value) > _MAX_DEPTH
 
 
@@ -253,7 +253,7 @@ def encodable(value: Any) -> Any:
     if isinstance(value, int):
         if -(2**63) <= value < 2**64:
             return int(value)
-        # str() of a huge integer is refused by Python beyond 4300 digits; nobody reads that many.
+        # Python refuses str() of an integer beyond 4300 digits.
         return str(value) if value.bit_length() < 1024 else f"an integer of {value.bit_length()} bits"
     if isinstance(value, float):
         return float(value)
@@ -265,7 +265,7 @@ def encodable(value: Any) -> Any:
 
 
 def name_of_non_finite(number: float) -> str:
-    """Return the word that stands for a non-finite `number` in a record."""
+    """Return the text for a non-finite `number` in a record."""
     if math.isnan(number):
         return "NaN"
     return "Infinity" if number > 0 else "-Infinity"

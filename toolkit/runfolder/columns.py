@@ -33,7 +33,7 @@ FIRST_COLUMNS: Final = (
     "gpu_util",
     "nan_inf_detected",
 )
-"""The columns every table begins with, so that what people look for stands in front of what a run adds."""
+"""The first columns of every table, before those that a run adds."""
 
 OF_THE_END: Final = (
     "status",
@@ -45,9 +45,9 @@ OF_THE_END: Final = (
     "cpu_mem_peak_mb",
 )
 """What an end record brings. These columns come with the start: a new column is a new file, and a table of a million
-rows that had to be written anew while the process waits to end would not be finished in time."""
+rewriting the rows while the process waits to end would not finish in time."""
 _GPU_IN_USE: Final = re.compile(r"gpu/[0-9]+/mem_used_gb")
-"""The field of a sample that tells of a GPU, of which the end then says the most memory that was used."""
+"""The field of a sample that shows a GPU; the end record then has the peak of its memory."""
 
 MAX_COLUMNS: Final = 2_000
 """A spreadsheet, pandas and a person all give up long before; what has no column is still in the records."""
@@ -97,7 +97,7 @@ class Columns:
             self.names.append(name)
 
     def add_new_of(self, record: Record) -> int:
-        """Give a column to each field of `record` that has none; return how many were added."""
+        """Add a column for each new field of `record`; return how many were added."""
         fields = (record.get("event") == START, *record)
         if fields in self._seen:
             return 0
@@ -126,7 +126,7 @@ class Columns:
 
     @staticmethod
     def has_row(_: Record) -> bool:
-        """Say whether the table has a row for a record: every one has."""
+        """Return whether the table has a row for a record: always."""
         return True
 
     def snapshot(self) -> Any:
@@ -209,7 +209,7 @@ class Columns:
 
 
 def _to_come(record: Record) -> Iterator[str]:
-    """Yield the fields that the end record will have, as far as `record` is the first to tell that it will."""
+    """Yield the fields that the end record will have because of `record`."""
     if record.get("event") == START:
         yield from OF_THE_END
     for name in record:
@@ -246,7 +246,7 @@ def one_line(text: str, longest: int = _MAX_CELL) -> str:
 
 
 def is_formula(text: str) -> bool:
-    """Say whether a spreadsheet may take a cell with this text for a formula."""
+    """Return whether a spreadsheet may take a cell with this text for a formula."""
     return _FORMULA.match(text) is not None
 
 

@@ -41,7 +41,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+@-]{0,127}\Z")
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:+@-]")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 
-# Beyond this a double, and so every reader in JavaScript, can no longer tell two integers apart.
+# Beyond this a double, and so every reader in JavaScript, cannot distinguish two integers.
 _MAX_INTEGER = 2**53
 
 # A file's time comes from the kernel's tick, which lags behind the clock that the run reads.
@@ -59,7 +59,7 @@ class ControlRefused(ValueError):  # noqa: N818 - a request is refused, which is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRequest:
-    """What somebody asks of a run. It is well formed; whether the run can do it is for the run to say."""
+    """A request to a run. It is well formed; whether the run can do it is decided there."""
 
     id: str
     timestamp: float
@@ -112,7 +112,7 @@ def write_request(
 
 
 def peek(run_folder: Path) -> Signature | None:
-    """Return what changes when the control file does, by one `lstat`; None where there is no file.
+    """Return a value that changes with the control file, from one `lstat`; None if there is no file.
 
     Raises:
         OSError: the file system did not answer.
@@ -125,12 +125,12 @@ def peek(run_folder: Path) -> Signature | None:
 
 
 def read_request(run_folder: Path) -> ControlRequest | None:
-    """Return what the control file in `run_folder` asks; None where there is no file.
+    """Return the request in the control file of `run_folder`; None if there is no file.
 
     Reads at most 64 KiB, never waits for a FIFO, follows no link, and runs nothing.
 
     Raises:
-        ControlRefused: folder or file could have been written by somebody else, or the file is not a request.
+        ControlRefused: the folder or file is writable by other users, or the file is not a valid request.
         OSError: the file system did not answer.
     """
     try:
@@ -173,7 +173,7 @@ def as_id(text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Say whether `text` can be the name of an action or knob."""
+    """Return whether `text` is a valid name of an action or knob."""
     return _NAME.match(text) is not None
 
 
@@ -191,7 +191,7 @@ def _read_trusted(run_folder: Path) -> tuple[bytes, os.stat_result]:
             errno.ENOTDIR,
             errno.ELOOP,
             errno.EMLINK,
-        ):  # each system has its own word for a link
+        ):  # the error for a link differs between systems
             raise ControlRefused("the run folder is a link or no folder") from error
         raise
     try:
@@ -254,8 +254,8 @@ def _parse(data: bytes) -> dict[str, Any]:
     return content
 
 
-def _no_constant(word: str) -> float:
-    raise ControlRefused(f"{CONTROL} is not strict JSON: {word}")
+def _no_constant(constant: str) -> float:
+    raise ControlRefused(f"{CONTROL} is not strict JSON: {constant}")
 
 
 def _finite(text: str) -> float:
@@ -275,9 +275,9 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _request(
     content: dict[str, Any], *, file_time: float | None, file: os.stat_result | None = None
 ) -> ControlRequest:
-    """Check every field of `content`; `file_time` stands in for a missing timestamp.
+    """Check every field of `content`; `file_time` replaces a missing timestamp.
 
-    Of the plain form the timestamp is whatever its writer copied it from: with `file`, that is what tells one request
+    In the plain form the timestamp may be copied from anywhere: together with `file` it distinguishes one request
     from the next.
     """
     request_id = _id(content.get("id"))
@@ -363,7 +363,7 @@ def _actions(value: object) -> tuple[str, ...]:
 
 
 def _knobs(content: Mapping[str, Any]) -> dict[str, KnobValue]:
-    """Return the knobs, which may stand under `knobs` or beside the other fields."""
+    """Return the knobs, which may be under `knobs` or beside the other fields."""
     nested = content.get("knobs", {})
     if not isinstance(nested, dict):
         raise ControlRefused(f"knobs must be an object of names and values, got {_shown(nested)}")

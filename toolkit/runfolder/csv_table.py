@@ -44,7 +44,7 @@ _MAX_HELD = 20_000
 _MAX_HELD_SIZE = 4 * 1024 * 1024
 """Characters of the records that are held: a few thousand long texts would be more memory than all else together."""
 _QUICK_S = 0.02
-"""Writing the table anew is not put off while it takes no longer than this."""
+"""Rewriting the table is not deferred while it takes no longer than this."""
 
 
 SHORT = "short"
@@ -60,7 +60,7 @@ def columns_for(form: str, names: Iterable[str] | None = None) -> Columns:
 
 
 def form_of_header(names: list[str]) -> str | None:
-    """Return the form of a table with these columns; None where it is none of ours."""
+    """Return the form of a table with these columns; None if it is not one of ours."""
     if names[: len(FIRST_COLUMNS)] != list(FIRST_COLUMNS):
         return None
     return SHORT if ShortColumns.is_header(names) else ALL
@@ -73,7 +73,7 @@ def _can_be(form: str, names: list[str]) -> bool:
 
 
 def form_of_table(path: Path) -> str | None:
-    """Return the form of the table at `path`; None where there is none, or none of ours."""
+    """Return the form of the table at `path`; None if there is no table of ours."""
     try:
         descriptor = open_regular(path)
     except OSError:
@@ -89,12 +89,12 @@ def form_of_table(path: Path) -> str | None:
 
 
 class ForeignTableError(ValueError):
-    """A table that goes on otherwise than any of ours: it is to be built again from the records."""
+    """A table with rows that are not ours: it must be rebuilt from the records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """What a table that is gone on with holds so far."""
+    """What an existing table holds when it is continued."""
 
     rows: int
     last_seq: int
@@ -121,7 +121,7 @@ class CsvTable:
         self._identity = NO_FILE
         self._held: list[Record] = []
         self._held_size = 0
-        """How much is held, as far as anybody counted: only where it is held for longer than a call."""
+        """Bytes held; counted only if they are held for longer than one call."""
         self._must_rewrite = False
         """Whether what is held needs new columns, or has a row too long to be appended."""
 
@@ -131,10 +131,10 @@ class CsvTable:
         return len(self._columns.left_out)
 
     def adopt(self) -> Adopted | None:
-        """Go on with the table that is there; None where there is none, or none that can be gone on with.
+        """Continue the existing table; None if there is none, or it cannot be continued.
 
         A last row without its newline was cut by a kill: it is taken away, and comes again from the records. A table
-        that somebody edited, or that a power cut left zeros in, would hide the rows to come from whoever reads it.
+        that was edited, or that a power cut left zeros in, would hide later rows from its readers.
         """
         self.close()
         self._reset()
@@ -145,7 +145,7 @@ class CsvTable:
             return None
         ends = _read_ends(descriptor)
         rows = None
-        # A table of the other form has another number of rows, which whoever knows the records sees.
+        # A table of the other form has another number of rows, which is checked against the records.
         if ends is not None and _can_be(self.form, ends.names):
             rows = _count_rows(descriptor, size=ends.size, columns=len(ends.names))
         if ends is None or rows is None:
@@ -161,13 +161,13 @@ class CsvTable:
         """Add a row for each of `records` that is newer than the last row.
 
         Rows that could not be written are held, and come with the next call. A table that gets new columns or a very
-        long row is written anew; a large one is so only now and then, and its newest rows are held until then.
+        long row is rewritten; a large one only now and then, and its newest rows are held until then.
 
         Raises:
             OSError: the file system did not take them.
-            ForeignTableError: new columns cannot be added, for an adopted table has a row that is none of ours.
+            ForeignTableError: new columns cannot be added because an existing table has a row that is not ours.
         """
-        # Whoever was told that rows could not be written may give them again. What another program put between our
+        # A caller may retry rows that could not be written. What another program put between our
         # records has no number, or an old one, and has no row in a table that is built again either.
         newest = _seq(self._held[-1]) if self._held else self.last_seq
         for record in records:
@@ -217,7 +217,7 @@ class CsvTable:
             os.close(descriptor)
 
     def is_intact(self) -> bool:
-        """Say whether the file at our path is still the one we write, at the length we left it."""
+        """Return whether the file at our path is still the one we write, at the length we left it."""
         if self._descriptor is None:
             return True
         try:
@@ -233,7 +233,7 @@ class CsvTable:
         self._identity = identity_of(os.fstat(descriptor))
 
     def _rows_to_append(self) -> bytes | None:
-        """Return the rows that are held, laid out for the end of the table; None where one is too long for that."""
+        """Return the rows that are held, laid out for the end of the table; None if one is too long for that."""
         layout = _RowLayout(self._size)
         rows = "".join([layout.place(self._columns.parts(record)) for record in self._held])
         return None if layout.has_long_rows else rows.encode("utf-8", "replace")
@@ -249,7 +249,7 @@ class CsvTable:
         self._size += len(rows)
 
     def _rewrite(self, batch: Sequence[Record]) -> None:
-        """Write the table anew with the columns it has now, and put it in the old one's place."""
+        """Rewrite the table with its current columns and replace the old one."""
         began = time.monotonic()
         temporary = self.path.with_name(f".{self.path.name}.{os.urandom(6).hex()}")
         descriptor: int | None = None
@@ -391,7 +391,7 @@ class _Ends:
 
 
 def _read_ends(descriptor: int) -> _Ends | None:
-    """Return what the header and the last whole row say; None where there is no table."""
+    """Return what the header and the last whole row say; None if there is no table."""
     size = os.fstat(descriptor).st_size
     head = pread(descriptor, min(size, 4 * _WRITE_BYTES), 0)
     header, newline, _ = head.partition(b"\n")
@@ -413,7 +413,7 @@ def _read_ends(descriptor: int) -> _Ends | None:
 
 
 def _count_rows(descriptor: int, *, size: int, columns: int) -> int | None:
-    """Return how many rows there are as far as `size`; None where one has not a cell for each column, on one line."""
+    """Return how many rows there are as far as `size`; None if one has not a cell for each column, on one line."""
     at = 0
     rows = -1  # the header
     while at < size:

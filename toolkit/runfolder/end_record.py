@@ -1,4 +1,4 @@
-"""The end that a run's records tell of, where run.json was not written any more.
+"""Takes the end of a run from its records if run.json was not updated any more.
 
 The records are the truth. A close that was cut short, by a second Ctrl-C or a disk that answered too late, may leave
 an end record behind a run.json that still says `running`.
@@ -43,7 +43,7 @@ def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
 
 
 def settle_manifest(folder: Path) -> str | None:
-    """Write the end that the records of `folder` tell of into its run.json; return the status, None where it had it.
+    """Write the end in the records of `folder` into its run.json; return the status, None if it was there already.
 
     Raises:
         OSError: run.json cannot be written.

@@ -1,8 +1,8 @@
 """A small file that holds what is acknowledged and not yet in the record file.
 
 The caller's thread copies an encoded line into it, and the writer's thread takes it out to the record file. Its pages
-belong to the kernel, so a killed process leaves them behind, and whoever opens the run next finds the rest here. The
-layout is in `journal_head`.
+belong to the kernel, so a killed process leaves them behind, and the next process that opens the run finds the rest
+here. The layout is in `journal_head`.
 
 In a tmpfs the file is mapped: the copy waits for no disk. Elsewhere each line is written, by one system call, since the
 pages of a mapped file on a disk that fails kill the process that touches them.
@@ -209,7 +209,7 @@ class Journal:
     def append(self, line: bytes) -> int:
         """Commit `line`; after this a kill does not lose it.
 
-        Returns the bytes in its segment, 0 where there is no room for it.
+        Returns the bytes in its segment, 0 if there is no room for it.
         """
         start = self._end
         end = start + len(line)
@@ -231,7 +231,7 @@ class Journal:
         return self._end - self._base + len(self._filled) * self._segment_bytes
 
     def flip(self) -> bytes | None:
-        """Hand the oldest lines to the writer, a segment of them at most; None where there is nothing to hand.
+        """Return the oldest lines for the writer, at most one segment; None if there are none.
 
         They stay in the journal until `release`, and the next ones are handed over only then.
         """
@@ -277,7 +277,7 @@ class Journal:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
     def lock_again(self) -> bool:
-        """Open and lock the file again where a script closed the descriptor by its number; False where it did not."""
+        """Reopen and lock the file if a script closed its descriptor by number; False if it did not."""
         if self.path is None or self._descriptor is None or is_file(self._descriptor, self._identity):
             return False
         descriptor = os.open(self.path, os.O_RDWR | SAFELY)
@@ -295,7 +295,7 @@ class Journal:
         return True
 
     def spare(self, folders: list[Path], record_file: Path, owner: Owner) -> Journal | None:
-        """Make an empty journal for `move_to` in the first of `folders` that takes one; None where none does."""
+        """Create an empty journal for `move_to` in the first of `folders` that allows it, or return None."""
         for folder in folders:
             if self.path is not None and (folder in shared_memory_folders()) != self._is_mapped:
                 # The callers' threads do not look which kind it is, and each kind has its own number of segments.
@@ -307,7 +307,7 @@ class Journal:
         return None
 
     def move_to(self, spare: Journal, callers: AbstractContextManager[object]) -> bool:
-        """Go on in the file of `spare`, with all that was not released yet; False where that cannot be done now.
+        """Continue in the file of `spare`, with everything not released yet; False if that is not possible now.
 
         `callers` is what keeps calls of `append` and `flip` out.
         """
@@ -390,7 +390,7 @@ class Journal:
         return HEADER_BYTES + segment * self._segment_bytes
 
     def _begin_segment(self) -> bool:
-        """Put the segment that is being filled behind the filled ones and begin another; False where there is none."""
+        """Queue the current segment and start another; False if there is no free segment."""
         source = self._free
         if not source:
             source = self._unbacked
@@ -398,7 +398,7 @@ class Journal:
                 return False
         segment = source[0]
         start = self._start_of(segment)
-        # A signal handler may raise out of any call, so there is none from here on: it is done whole or not at all.
+        # A signal handler may raise out of any call, so there are no calls from here on: all or nothing.
         del source[0]
         self._filled += (self._active,)
         self._active = segment
@@ -423,7 +423,7 @@ class Journal:
         return True
 
     def _give_back(self, segment: int) -> bool:
-        """Return a segment's memory to the system; False where the system does not take it."""
+        """Return a segment's memory to the system; False if the system does not take it."""
         try:
             self._memory.madvise(mmap.MADV_REMOVE, self._start_of(segment), self._segment_bytes)
         except (AttributeError, OSError, ValueError):
@@ -438,7 +438,7 @@ def shared_memory_folders() -> list[Path]:
 
 
 def journals_in(folder: Path) -> Iterator[Path]:
-    """Yield the journals in `folder`, whoever writes or wrote them; those of a run's earlier sessions first."""
+    """Yield the journals in `folder`, of all writers; those of a run's earlier sessions first."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -489,9 +489,9 @@ _kept: list[AbandonedJournal] = []
 
 
 def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | None:
-    """Return the journal at `path` if no living process writes it; None where one does or it is not ours to read.
+    """Return the journal at `path` if no living process writes it; None if one does or it is not ours to read.
 
-    Where there are no locks and the process cannot be looked up, it counts as living unless the caller knows that it
+    Without locks and if the process cannot be looked up, it counts as alive unless the caller knows that it
     `is_gone`.
     """
     try:
@@ -518,9 +518,9 @@ def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | N
 
 
 def _is_in_use(path: Path, descriptor: int, head: Head, has_lock: bool, is_gone: bool) -> bool:
-    """Say whether the writer of a journal may be alive, though this process could lock it, or cannot lock anything.
+    """Return whether the writer of a journal may be alive although this process could lock it, or cannot use locks.
 
-    A script that closes descriptors by their numbers takes the lock from its own logger, which goes on all the same.
+    A script that closes descriptors by their numbers takes the lock from its own logger, which keeps running.
     """
     if any(held.path == path for held in list(_held.values())):
         return True
@@ -541,7 +541,7 @@ def _is_in_use(path: Path, descriptor: int, head: Head, has_lock: bool, is_gone:
 
 
 def remove_unbegun(path: Path) -> None:
-    """Remove the journal at `path` if whoever made it was killed, some minutes ago, before anything stood in it."""
+    """Remove the journal at `path` if its process was killed some minutes ago, before anything was written to it."""
     try:
         os.close(open_regular(path))
         descriptor = os.open(path, os.O_RDWR | SAFELY)
@@ -571,13 +571,13 @@ def pending_lines(path: Path) -> list[tuple[int, bytes]]:
 
 
 def head_of(path: Path) -> Head | None:
-    """Return what the journal at `path` says of itself; None where it is no journal."""
+    """Return the head of the journal at `path`; None if it is not a journal."""
     with _opened(path) as descriptor:
         return None if descriptor is None else read_head(descriptor)
 
 
 def record_file_of(path: Path) -> Path | None:
-    """Return where the record file of the journal at `path` was when it was made; None where it is no journal."""
+    """Return the original path of the record file of the journal at `path`; None if it is not a journal."""
     head = head_of(path)
     return None if head is None else head.record_file
 
@@ -653,7 +653,7 @@ def _size_of(folder: Path) -> int:
 
 
 def _is_mapped_by(pid: int, path: Path) -> bool:
-    """Say whether a process has the file mapped; its name is a random number, so no other file has it."""
+    """Return whether a process has the file mapped; its name is random, so no other file has it."""
     try:
         return path.name in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape")
     except OSError:
@@ -667,7 +667,7 @@ def _session_of(path: Path) -> int:
 
 def _lines(descriptor: int, head: Head) -> list[tuple[int, bytes]]:
     segment_bytes = min(head.segment_bytes, MAX_SEGMENTS * SEGMENT_BYTES)
-    # A file that is not ours may say anything; one of ours is no longer than this.
+    # A file that is not ours may contain anything; ours are no longer than this.
     left = min(os.fstat(descriptor).st_size, MAX_SEGMENTS * SEGMENT_BYTES)
     found: dict[int, bytes] = {}
     for segment, committed in enumerate(head.words[COMMITTED:CLOSED]):

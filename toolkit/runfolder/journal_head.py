@@ -78,7 +78,7 @@ class Head:
         return not self.is_old and self.words[CLOSED] != 0
 
     def writer_lives(self) -> bool | None:
-        """Say whether the process that made it lives; None where that cannot be known from here."""
+        """Return whether the process that created it is alive; None if that is unknown here."""
         if self.boot_id is None or self.boot_id != boot_id() or self.pid_namespace != pid_namespace():
             return None
         return None if self.pid_started is None else is_alive(self.pid, self.pid_started)
@@ -115,7 +115,7 @@ def make_head(record_file: Path, owner: Owner, *, segment_bytes: int, is_mapped:
 
 
 def read_head(descriptor: int) -> Head | None:
-    """Return what the head of an open file says; None where the file is no journal."""
+    """Return the head of an open file; None if the file is not a journal."""
     data = pread(descriptor, HEADER_BYTES, 0)
     if len(data) < HEADER_BYTES:
         return None
@@ -139,7 +139,7 @@ def read_head(descriptor: int) -> Head | None:
 
 
 def _about(data: bytes) -> dict[str, Any] | None:
-    """Return what is said in JSON; None where something is not of its type, since the file may be anybody's."""
+    """Return the JSON part; None if a value has the wrong type, since the file is not trusted."""
     try:
         said = json.loads(data[_ABOUT_AT:].split(b"\0", 1)[0])
     except (ValueError, RecursionError):

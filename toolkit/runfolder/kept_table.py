@@ -39,7 +39,7 @@ def keep_fuller(table: Path, new: Path) -> Path | None:
     try:
         descriptor = open_regular(table)
     except OSError:
-        # There is none, or something else is there, such as a link to a file elsewhere, which stays as it is.
+        # There is no table, or something else such as a link to a file elsewhere, which is left alone.
         return None
     old = _content_of(descriptor)
     if old is not None:
@@ -69,7 +69,7 @@ def _free_names(table: Path) -> Iterator[Path]:
 
 
 def _content_of(descriptor: int) -> _Content | None:
-    """Return what a table has in it, without a last line that has no end; None where it is no table."""
+    """Return the content of a table without an incomplete last line; None if it is not a table."""
     with open(descriptor, encoding="utf-8", errors="replace", newline="") as file:
         reader = csv.reader(_ended_lines(file))
         rows = cells = 0

@@ -41,9 +41,9 @@ class Labels:
     archived: bool = False
     baseline: bool = False
     acknowledged: tuple[str, ...] = ()
-    """Ids of findings that somebody has seen."""
+    """Ids of acknowledged findings."""
     muted: tuple[str, ...] = ()
-    """Kinds of findings that nobody wants to be told of for this run."""
+    """Kinds of findings that are muted for this run."""
     other: Mapping[str, Any] = field(default_factory=dict)
     """Keys of a later version, kept as they are."""
 
@@ -64,7 +64,7 @@ class Labels:
 
 
 def read_labels(folder: Path) -> Labels:
-    """Return what `folder`'s labels.json says; without one, nobody has said anything.
+    """Return the labels in `folder`'s labels.json; empty labels without one.
 
     Raises:
         LabelsError: it cannot be read or used, with the reason.
@@ -84,7 +84,7 @@ def read_labels(folder: Path) -> Labels:
         raise LabelsError(f"{path} is not JSON: {error}") from error
     if not isinstance(mapping, dict):
         raise LabelsError(f"{path} holds a {type(mapping).__name__}, not an object")
-    # The parser takes a thousand levels, and whatever then shows or writes them fails.
+    # The parser accepts a thousand levels, at which code that shows or writes them fails.
     if is_nested_too_deeply(mapping):
         raise LabelsError(f"{path} is nested too deeply")
     try:

@@ -49,7 +49,7 @@ SHARED: Final = Modes(folder=0o755, file=0o644)
 
 
 def is_safe_name(name: str) -> bool:
-    """Say whether `name` can be a run's folder: one plain component that every file system takes."""
+    """Return whether `name` is a valid run folder: one path component that every file system accepts."""
     return (
         _SAFE_NAME.match(name) is not None
         and not name.endswith(".")
@@ -58,7 +58,7 @@ def is_safe_name(name: str) -> bool:
 
 
 def safe_run_name(text: str) -> str:
-    """Return a folder name for a run that its owner calls `text`; whatever the text, it is no path."""
+    """Return a folder name for a run called `text`; it is never a path."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
     name = _NOT_SAFE.sub("-", plain).strip("-._+=@ ")
     if len(name) > _NAME_LENGTH:
@@ -105,7 +105,7 @@ def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
     Raises:
         OSError: the folder cannot be made.
     """
-    # Not for everybody to write to, whatever the umask: others could put folders of theirs in the place of runs.
+    # Not world-writable, whatever the umask: other users could replace runs with folders of their own.
     os.makedirs(log_dir, 0o775, exist_ok=True)
     for candidate in candidate_names(log_dir, name):
         folder = log_dir / candidate

@@ -37,7 +37,7 @@ class Session:
     journal: str | None = None
     """The file that holds what is acknowledged and not yet in the record file."""
     lock: str | None = None
-    """The record file that this session has locked, by device and inode; None where it could not be locked."""
+    """The record file that this session has locked, by device and inode; None if it could not be locked."""
     ended: float | None = None
     status: str = "running"
     reason: str | None = None
@@ -74,7 +74,7 @@ class Manifest:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     """The severity that the run's own YAML gave a kind of finding, or `off`: who examines the run later keeps to it."""
     table: str | None = None
-    """The form of metrics.csv, `short` or `all`; None where an earlier version wrote it."""
+    """The form of metrics.csv, `short` or `all`; None if an earlier version wrote it."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Latest values, so that a list of runs needs no records."""
     other: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Return what `folder`'s run.json says.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no manifest.
         ManifestError: it cannot be used, with the reason.
     """
     descriptor = open_regular(folder / MANIFEST)
@@ -121,7 +121,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise ManifestError(f"{folder / MANIFEST} is not JSON: {error}") from error
     if not isinstance(mapping, dict):
         raise ManifestError(f"{folder / MANIFEST} holds a {type(mapping).__name__}, not an object")
-    # The parser takes a thousand levels, and whatever then shows or writes them fails.
+    # The parser accepts a thousand levels, at which code that shows or writes them fails.
     if is_nested_too_deeply(mapping):
         raise ManifestError(f"{folder / MANIFEST} is nested too deeply")
     try:

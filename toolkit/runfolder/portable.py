@@ -48,7 +48,7 @@ def allocate(descriptor: int, offset: int, length: int) -> None:
     """Have room for `length` bytes at `offset`, which nothing was written to yet.
 
     Raises:
-        OSError: there is no room.
+        OSError: the disk is full.
     """
     if hasattr(os, "posix_fallocate"):
         try:
@@ -64,22 +64,22 @@ def allocate(descriptor: int, offset: int, length: int) -> None:
 
 
 def has_dir_fd() -> bool:
-    """Say whether a file can be opened by its name inside of an open folder."""
+    """Return whether a file can be opened by its name inside of an open folder."""
     return bool(DIRECTORY) and os.open in os.supports_dir_fd
 
 
 def this_user() -> int | None:
-    """Return the number of the user this process acts for, or None where files have no owners."""
+    """Return the number of the user this process acts for, or None if files have no owners."""
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def is_ours(status: os.stat_result) -> bool:
-    """Say whether a file belongs to the user this process acts for; always where files have no owners."""
+    """Return whether a file belongs to the user this process acts for; always where files have no owners."""
     return this_user() in (None, status.st_uid)
 
 
 def try_lock(descriptor: int, *, within_s: float = 0.0) -> bool | None:
-    """Lock an open file; False where it is locked already, None where this system or file system has no locks.
+    """Lock an open file; False if it is locked already, None if this system or file system has no locks.
 
     The lock belongs to this opening of the file: it excludes other processes and other threads alike, and ends when
     the descriptor and its copies are closed, in forked children too. Some file servers do not answer a request for a
@@ -89,7 +89,7 @@ def try_lock(descriptor: int, *, within_s: float = 0.0) -> bool | None:
 
 
 def is_locked(descriptor: int, *, within_s: float = 0.0) -> bool | None:
-    """Say whether another opening of the file has it locked; None where that cannot be known."""
+    """Return whether another opening of the file has it locked; None if that cannot be known."""
     is_free = _flock(descriptor, "LOCK_SH", within_s)
     if is_free:
         fcntl.flock(descriptor, fcntl.LOCK_UN)

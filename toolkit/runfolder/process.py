@@ -1,4 +1,4 @@
-"""Which process, on which boot of which machine: enough to tell later whether it still lives."""
+"""Identifies a process (pid, start, boot, machine) so that it can be checked later whether it is alive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def host_name() -> str:
 
 
 def boot_id() -> str | None:
-    """Return what names this boot of the machine, or None where the system does not say."""
+    """Return what names this boot of the machine, or None if the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -27,7 +27,7 @@ def boot_id() -> str | None:
 
 
 def pid_namespace() -> int | None:
-    """Return the number of the namespace that process numbers are counted in here, or None where there are none.
+    """Return the id of the pid namespace, or None if the system has none.
 
     A container has one of its own: process 7 there and process 7 here are two processes.
     """
@@ -38,12 +38,12 @@ def pid_namespace() -> int | None:
 
 
 def is_in_container() -> bool:
-    """Say whether this process has process numbers of its own, which end together with their first process."""
+    """Return whether this process runs in a pid namespace of its own, as in a container."""
     return pid_namespace() not in (None, _INITIAL_PID_NAMESPACE)
 
 
 def process_started(pid: int) -> int | None:
-    """Return when process `pid` began, in clock ticks since boot, or None where the system does not say.
+    """Return when process `pid` began, in clock ticks since boot, or None if the system does not say.
 
     Process numbers are used again; the pair of number and start is not.
     """
@@ -52,7 +52,7 @@ def process_started(pid: int) -> int | None:
 
 
 def process_began(pid: int) -> float | None:
-    """Return the wall time at which process `pid` began, or None where the system does not say.
+    """Return the wall time at which process `pid` began, or None if the system does not say.
 
     Its age by the clock that counts from the boot, taken from the time it is now. The kernel's own wall time of the
     boot is a whole second, so that a start worked out from it is up to a second too early.
@@ -65,7 +65,7 @@ def process_began(pid: int) -> float | None:
 
 
 def is_alive(pid: int, started: int | None) -> bool | None:
-    """Say whether the process of that number and start lives on this machine; None where it cannot be known."""
+    """Return whether the process with this pid and start is alive on this machine; None if unknown."""
     if sys.platform == "win32" or pid <= 0:
         # Signal 0 ends a process on Windows instead of asking after it.
         return None
@@ -88,7 +88,7 @@ _DEAD = (b"Z", b"X", b"x")
 
 
 def _fields_of(pid: int) -> list[bytes]:
-    """Return what the kernel says of a process, its state first; nothing where it does not say."""
+    """Return what the kernel says of a process, its state first; nothing if it does not say."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

@@ -70,10 +70,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Complete lines as they stand in the file, for readers that parse many at once."""
+    """Complete lines as raw bytes, for readers that parse many at once."""
 
     data: bytes
-    """Whole lines, each with its newline; empty where there is nothing new."""
+    """Whole lines, each with its newline; empty if there is nothing new."""
     start: int
     """Where in the file `data` begins."""
     cursor: Cursor
@@ -150,7 +150,7 @@ def _too_long(offset: int, length: int) -> BadLine:
 def read_from(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 1024 * 1024) -> Chunk:
     """Read the complete lines of `path` behind `cursor`, at most about `max_bytes` of them.
 
-    A last line without its newline is still being written; it is left for the next call. A line that is no record is
+    A last line without its newline is still being written; it is left for the next call. An unreadable line is
     counted and its position kept. A line of over 1 MiB is passed over without being held in memory, and counted.
 
     Raises:
@@ -179,14 +179,14 @@ def lines_of(block: Block) -> Iterator[tuple[int, bytes]]:
     """Yield each line of `block`, without its newline, and where in the file it begins; empty ones are left out."""
     position = block.start
     for line in block.data[:-1].split(b"\n"):
-        # A writer that found a torn line ended it with a newline of its own, so an empty line is no fault.
+        # A writer that found a torn line ended it with a newline, so an empty line is not a fault.
         if line:
             yield position, line
         position += len(line) + 1
 
 
 def parse_line(position: int, line: bytes) -> Record | BadLine:
-    """Return the record that stands in `line`, or what is wrong with it."""
+    """Return the record in `line`, or what is wrong with it."""
     if len(line) > MAX_LINE_BYTES:
         return _too_long(position, len(line))
     try:
@@ -264,7 +264,7 @@ def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | 
 
 
 def end_of_session(path: Path, session: int, *, within_bytes: int = 256 * 1024) -> Record | None:
-    """Return the end record of `session` at the end of `path`; None where the session has not ended.
+    """Return the end record of `session` at the end of `path`; None if the session has not ended.
 
     Behind it come at most a few records, of what went wrong while the run was closed, and no step.
     """
@@ -358,7 +358,7 @@ def _lines_between(descriptor: int, offset: int, end: int) -> Iterator[tuple[int
 
 
 def _record_with_seq(line: bytes) -> Record | None:
-    # Most of what is no record is seen without parsing it.
+    # Most unreadable lines are recognised without parsing.
     if b'"seq"' not in line:
         return None
     try:

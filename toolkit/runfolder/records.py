@@ -29,7 +29,7 @@ MEDIA_DROPPED: Final = "media_dropped"
 SPAN: Final = "span"
 """A part of the work that is over: `id`, `parent_id`, `name`, `start`, `duration`, `clock`, `attributes`."""
 SPAN_START: Final = "span_start"
-"""A span that goes on: what is known of it should the process be killed before it ends."""
+"""An open span, recorded so that it is known if the process is killed before it ends."""
 SPAN_EVENT: Final = "span_event"
 """Something that happened inside a span: `span_id`, `span`, `name`, `attributes`."""
 SPAN_SUMMARY: Final = "span_summary"
@@ -41,7 +41,7 @@ COMPLETION: Final = "completion"
 COMPLETIONS_DROPPED: Final = "completions_dropped"
 """More completions came in some steps than are kept: `from_step`, `to_step`, `written`, `dropped`."""
 MESSAGE: Final = "message"
-"""What came of a message to somebody: `receiver`, `service`, `occasion`, `status`, `attempts`, `seconds`, `reason`."""
+"""The outcome of a message: `receiver`, `service`, `occasion`, `status`, `attempts`, `seconds`, `reason`."""
 TAGS: Final = "tags"
 """What the session is comparable with and part of from here on: `perf_tag`, `session_tag`."""
 CONTROL_CHANGE: Final = "control_change"
@@ -58,7 +58,7 @@ NON_FINITE: Final = "non_finite"
 
 NAN_INF_DETECTED: Final = "nan_inf_detected"
 LOSS_JUMP: Final = "loss_jump"
-"""Marks a step record that was written out of turn because its loss stood far above the ones before it."""
+"""Marks a step record that was written out of turn because its loss was far above the ones before it."""
 
 SPREAD: Final = ("_min", "_max", "_mean")
 """Behind a metric's name on a step record: how far it varied since the record before, where it did."""
@@ -78,7 +78,7 @@ MAX_LINE_BYTES: Final = 1024 * 1024
 
 
 def is_spread(name: str, names: Container[str]) -> bool:
-    """Say whether the field `name` says how far another one of `names` varied."""
+    """Return whether the field `name` holds the variation of another field in `names`."""
     metric, _, _ = name.rpartition("_")
     return (
         name.endswith(SPREAD) and metric in names and all(f"{metric}{ending}" in names for ending in SPREAD)

@@ -60,13 +60,13 @@ _START_WITHIN_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Homeless:
+class OrphanedJournal:
     """A journal with records of a run whose folder is not where it was."""
 
     path: Path
     records: int
     run_id: str | None
-    """None where the journal was made before journals had one."""
+    """None if the journal was made before journals had one."""
     folder: Path
     """Where the run's folder was."""
 
@@ -85,7 +85,7 @@ class Repair:
     """A living process writes the run, so nothing was touched."""
     of_others: tuple[tuple[Path, int], ...] = ()
     """Journals of this run that belong to another user, with the number of that user."""
-    homeless: tuple[Homeless, ...] = field(default=())
+    orphans: tuple[OrphanedJournal, ...] = field(default=())
     """Journals of killed runs that were here, or beside, and are not any more."""
     foreign: int = 0
     """Records that another program wrote, where all are."""
@@ -96,10 +96,10 @@ class Repair:
 
 
 def repair_run(folder: Path) -> Repair:
-    """Write out what the journals of `folder`'s dead sessions still hold, and build its table again.
+    """Recover the records in the journals of `folder`'s dead sessions, and rebuild its table.
 
-    A run that a living process writes is left alone, and so is the table of a run that another program wrote. A table
-    that has more in it than the records is kept beside the new one.
+    A run that a live process writes is left alone, and so is the table of a run of another program. A table with more
+    data than the records is kept beside the new one.
     """
     records = folder / METRICS_JSONL
     if any(is_being_written(path) for path in (records, *rank_files(folder))):
@@ -115,10 +115,10 @@ def repair_run(folder: Path) -> Repair:
     about: dict[str, Any] = {
         "recovered": recovered,
         "of_others": tuple(_of_others(folder)),
-        "homeless": tuple(_homeless_beside(folder)),
+        "orphans": tuple(_orphans_beside(folder)),
     }
     try:
-        # Whoever may read the records may read the table; no table is a program.
+        # Same readers as the records; a table is never executable.
         mode = stat.S_IMODE(records.lstat().st_mode) & 0o666
     except FileNotFoundError:
         return Repair(**about)
@@ -137,7 +137,7 @@ def repair_run(folder: Path) -> Repair:
 
 
 def is_being_written(record_file: Path) -> bool:
-    """Say whether a living session, in whichever container of this machine, has `record_file` locked."""
+    """Return whether a live session, in any container of this machine, has `record_file` locked."""
     try:
         descriptor = open_regular(record_file)
     except OSError:
@@ -152,33 +152,33 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
     """Return the journals of the run in `folder`, its ranks' included, each with the record file it belongs to.
 
     Those of earlier sessions come first. A journal belongs to the run whose run.json has its run id and its session,
-    wherever the folder is now; of two such folders to the one it was made for. Shared memory is for all users, and a
+    even if the folder was moved; of two such folders to the one it was made for. Shared memory is for all users, and a
     run folder may have been downloaded: a stranger's journal does not count, and none leads out of the folder.
     """
-    home = Path(os.path.realpath(folder))
-    run = _RunAt(home)
-    trusted = {this_user(), _owner_of(home)}
+    real_folder = Path(os.path.realpath(folder))
+    run = _RunAt(real_folder)
+    trusted = {this_user(), _owner_of(real_folder)}
     found = []
-    for place in [*shared_memory_folders(), home]:
+    for place in [*shared_memory_folders(), real_folder]:
         for path in journals_in(place):
             head = head_of(path) if _owner_of(path) in trusted else None
             if head is None:
                 continue
-            record_file = _record_file_in(home, head)
-            if not _is_inside(record_file, home):
+            record_file = _record_file_in(real_folder, head)
+            if not _is_inside(record_file, real_folder):
                 continue
             if run.may_own(path, head):
-                is_here = place == home or _is_here(path, head, home, record_file)
+                is_here = place == real_folder or _is_here(path, head, real_folder, record_file)
             else:
                 # What neither run.json nor a start record names: the place has to do.
-                is_here = run.is_nameless and (place == home or _was_made_for(home, head))
+                is_here = run.is_nameless and (place == real_folder or _was_made_for(real_folder, head))
                 is_here = is_here and not head.is_old and _continues(pending_lines(path), record_file)
             if is_here:
                 found.append((head.session, path, record_file))
     return [(path, record_file) for _, path, record_file in sorted(found, key=lambda entry: entry[0])]
 
 
-def recover_killed(path: Path, near: Path) -> Homeless | None:
+def recover_killed(path: Path, near: Path) -> OrphanedJournal | None:
     """Write out the journal at `path` if it is one of a killed run on the disk of the folder `near`, and remove it.
 
     Returns what it holds where the run's folder is neither where it was nor beside that; the journal is then kept.
@@ -196,11 +196,11 @@ def recover_killed(path: Path, near: Path) -> Homeless | None:
         return None
     is_done = not journal.lines
     try:
-        record_file = None if is_done else _find_home(journal, near)
+        record_file = None if is_done else _find_folder(journal, near)
         if record_file is not None:
             is_done = _append_missing(journal.lines, record_file) is not None
             return None
-        return None if is_done else _homeless(journal)
+        return None if is_done else _orphan(journal)
     finally:
         journal.close(remove=is_done)
 
@@ -215,7 +215,7 @@ def discard_journals(folder: Path) -> None:
 
 
 def _is_gone(folder: Path) -> bool:
-    """Say whether the run in `folder` has ended, by what its run.json says and how long ago that was."""
+    """Return whether the run in `folder` has ended, judging by its run.json and its age."""
     try:
         return work_out_status(read_manifest(folder), time.time()).name not in (RUNNING, STALLED)
     except (OSError, ManifestError):
@@ -229,7 +229,7 @@ class _RunAt:
         self._folder = folder
 
     def may_own(self, path: Path, head: Head) -> bool:
-        """Say whether the journal at `path` was made by a session of this run."""
+        """Return whether the journal at `path` was made by a session of this run."""
         if head.is_old:
             return self._may_own_old(path, head)
         if self._manifest is None:
@@ -287,21 +287,21 @@ def _record_file_in(folder: Path, head: Head) -> Path:
     return folder / rank / head.record_file.name
 
 
-def _was_made_for(home: Path, head: Head) -> bool:
+def _was_made_for(real_folder: Path, head: Head) -> bool:
     # Another disk may not answer, and is not asked.
     made_for = _folder_of(head.record_file)
-    return is_on_same_disk(head.record_file, home) and os.path.realpath(made_for) == str(home)
+    return is_on_same_disk(head.record_file, real_folder) and os.path.realpath(made_for) == str(real_folder)
 
 
-def _is_here(path: Path, head: Head, home: Path, record_file: Path) -> bool:
-    """Say whether the run of a journal is the one in `home`: it was made for this folder, or the run has moved here."""
-    if _was_made_for(home, head):
+def _is_here(path: Path, head: Head, real_folder: Path, record_file: Path) -> bool:
+    """Return whether a journal belongs to the run in `real_folder`, which may have been moved here."""
+    if _was_made_for(real_folder, head):
         return True
     made_for = _folder_of(head.record_file)
     if head.is_old:
         return not made_for.exists()
     try:
-        if os.path.samefile(made_for, home):
+        if os.path.samefile(made_for, real_folder):
             return True
     except OSError:
         pass
@@ -309,7 +309,7 @@ def _is_here(path: Path, head: Head, home: Path, record_file: Path) -> bool:
     return not _RunAt(made_for).may_own(path, head) and _continues(pending_lines(path), record_file)
 
 
-def _find_home(journal: AbandonedJournal, near: Path) -> Path | None:
+def _find_folder(journal: AbandonedJournal, near: Path) -> Path | None:
     """Return the record file that a journal belongs to: where it was made, or in a folder beside it, or None.
 
     In a log directory of several users another one may have put a folder there with the same run.json: it has to belong
@@ -330,8 +330,8 @@ def _find_home(journal: AbandonedJournal, near: Path) -> Path | None:
     return None
 
 
-def _homeless(journal: AbandonedJournal) -> Homeless:
-    return Homeless(
+def _orphan(journal: AbandonedJournal) -> OrphanedJournal:
+    return OrphanedJournal(
         path=journal.path,
         records=len(journal.lines),
         run_id=journal.head.id_key,
@@ -340,7 +340,7 @@ def _homeless(journal: AbandonedJournal) -> Homeless:
 
 
 def _continues(lines: list[tuple[int, bytes]], record_file: Path) -> bool:
-    """Say whether the lines of a journal follow what is in the file: an earlier copy of a run lacks what is between."""
+    """Return whether the lines of a journal continue the file: an earlier copy of a run has a gap."""
     return not lines or lines[0][0] <= _last_seq(record_file) + 1
 
 
@@ -380,7 +380,7 @@ def _of_others(folder: Path) -> Iterator[tuple[Path, int]]:
     except (OSError, ManifestError):
         return
     for path in map(Path, named):
-        # run.json may be anybody's: only where a journal can be is looked.
+        # run.json is not trusted: look only where a journal can be.
         is_journal = path.name.startswith(PREFIX) and path.name.endswith(SUFFIX)
         if is_journal and path.parent in (*shared_memory_folders(), Path(os.path.realpath(folder))):
             owner = _owner_of(path)
@@ -388,7 +388,7 @@ def _of_others(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield path, int(owner or 0)
 
 
-def _homeless_beside(folder: Path) -> Iterator[Homeless]:
+def _orphans_beside(folder: Path) -> Iterator[OrphanedJournal]:
     """Yield the journals of this user's dead runs that were in the same log directory and are not any more."""
     beside = Path(os.path.realpath(folder)).parent
     for place in shared_memory_folders():
@@ -397,29 +397,29 @@ def _homeless_beside(folder: Path) -> Iterator[Homeless]:
             is_beside = head is not None and _folder_of(head.record_file).parent == beside
             journal = hold_abandoned(path) if is_beside else None
             if journal is not None:
-                if journal.lines and _find_home(journal, folder) is None:
-                    yield _homeless(journal)
+                if journal.lines and _find_folder(journal, folder) is None:
+                    yield _orphan(journal)
                 journal.close(remove=False)
 
 
 def _owner_of(path: Path) -> int | None:
-    """Return the number of the user that owns a file; None where files have no owners."""
+    """Return the number of the user that owns a file; None if files have no owners."""
     try:
         return os.lstat(path).st_uid if this_user() is not None else None
     except OSError:
         return _NO_OWNER
 
 
-def _is_inside(record_file: Path, home: Path) -> bool:
-    """Say whether `record_file` is one that a run in `home` has, and no link leads to it."""
-    name = record_file.relative_to(home).as_posix() if record_file.is_relative_to(home) else ""
+def _is_inside(record_file: Path, real_folder: Path) -> bool:
+    """Return whether `record_file` is one of the run in `real_folder`, and not a link."""
+    name = record_file.relative_to(real_folder).as_posix() if record_file.is_relative_to(real_folder) else ""
     return _RECORD_FILE.fullmatch(name) is not None and os.path.realpath(record_file) == str(record_file)
 
 
 def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False) -> int | None:
     """Append to `record_file` the lines of a dead session's journal that it lacks, and remove the journal.
 
-    Returns how many there were, or None where a living process writes the journal or the file. A line that the kill
+    Returns how many there were, or None if a living process writes the journal or the file. A line that the kill
     cut in the middle is completed where its beginning matches; nothing is ever rewritten. `is_gone` as in
     `hold_abandoned`.
 
@@ -439,7 +439,7 @@ def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False) -> in
 
 
 def drain_when_free(path: Path, record_file: Path, *, wait_s: float, is_gone: bool) -> int | None:
-    """Do what `drain_journal` does, and wait where somebody else is at it: every run that starts recovers others.
+    """Call `drain_journal`, and wait while another process does: every run that starts recovers others.
 
     Raises:
         OSError: as `drain_journal`.
@@ -455,7 +455,7 @@ def drain_when_free(path: Path, record_file: Path, *, wait_s: float, is_gone: bo
 def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple[int, bytes]]:
     """Return the lines of a dead session's journal that its record file lacks, for this process to write.
 
-    The journal is held until the process ends, and then removed by whoever finds nothing missing any more.
+    The journal is held until the process ends, and then removed by the process that finds nothing missing.
     """
     journal = hold_abandoned(path, is_gone=is_gone)
     if journal is None:
@@ -466,7 +466,7 @@ def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple
 
 
 def is_on_same_disk(record_file: Path, folder: Path) -> bool:
-    """Say whether a journal's `record_file` lies on the disk of `folder`, without asking the disk it lies on."""
+    """Return whether a journal's `record_file` is on the disk of `folder`, without accessing that disk."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -497,7 +497,7 @@ def remove_half_done(folder: Path) -> None:
 
 
 def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | None:
-    """Append the lines that the file lacks and return how many; None where a living session writes the file."""
+    """Append the lines that the file lacks and return how many; None if a living session writes the file."""
     descriptor = os.open(record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND | SAFELY, PRIVATE.file)
     try:
         if try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
@@ -594,7 +594,7 @@ def _build_table(record_file: Path, table: Path, *, mode: int, form: str, keep: 
             columns.add_new_of(record)
         rows = records.of_others()
     else:
-        # The run may be going on: a record that has come since may have fields that have no column here.
+        # The run may be live: a new record may have fields without a column here.
         records = _Records(record_file, upto_seq=records.last_seq, has_row=columns.has_row)
         rows = iter(records)
     kept = None

@@ -20,13 +20,13 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFELY
 # What open() answers when the name turns out to be a link (Linux and macOS, FreeBSD) or a socket.
 _NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
 
-# Windows: "access denied" and "sharing violation", while somebody has the old file open.
+# Windows: "access denied" and "sharing violation", while the old file is open elsewhere.
 _SHARING_VIOLATIONS = {5, 32}
 _RETRY_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 class UnsafeFile(OSError):  # noqa: N818 - the name says what it found
-    """What stands at a path is not a regular file; the message says what it is."""
+    """A path is not a regular file; the message says what it is."""
 
 
 def open_regular(path: Path, *, dir_fd: int | None = None) -> int:
@@ -85,17 +85,17 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
 
 
 def is_sharing_violation(error: OSError) -> bool:
-    """Say whether Windows refused something because a file is open."""
+    """Return whether Windows refused an operation because a file is open."""
     return getattr(error, "winerror", None) in _SHARING_VIOLATIONS
 
 
 def identity_of(status: os.stat_result) -> tuple[int, int]:
-    """Return what tells a file from all others, as long as it is open."""
+    """Return what identifies an open file."""
     return status.st_dev, status.st_ino
 
 
 def is_file(descriptor: int, identity: tuple[int, int]) -> bool:
-    """Say whether `descriptor` still names the file of `identity`.
+    """Return whether `descriptor` still names the file of `identity`.
 
     A script may have closed it by its number, and opened a file of its own that got the same one.
     """
@@ -131,7 +131,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def rename_over(source: Path, target: Path) -> None:
-    """Rename a file that is not open to `target`, whatever is there; on Windows, wait a moment for its readers."""
+    """Rename a file that is not open to `target`, replacing it; on Windows, wait a moment for its readers."""
     for pause_s in _RETRY_PAUSES_S:
         try:
             os.replace(source, target)

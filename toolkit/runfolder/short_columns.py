@@ -48,7 +48,7 @@ WITHOUT_ROWS: Final = frozenset(
         *(SUMMARY, TABLE, HISTOGRAM, MEDIA_DROPPED, "config_change", "metric_defined", "saved_file"),
     }
 )
-"""Kinds of record that a person did not log, or that are no row: they are in the record file alone."""
+"""Records that the user did not log, or that are not rows: they are only in the record file."""
 
 _BOUNDARY: Final = OF_THE_END[0]
 """The first column behind the numbers. It is in every such table from the first row on."""
@@ -73,23 +73,23 @@ class ShortColumns(Columns):
 
     @staticmethod
     def can_be(names: list[str]) -> bool:
-        """Say whether a table with these columns can be gone on with as one of this form."""
+        """Return whether a table with these columns can be continued in this form."""
         return _BOUNDARY in names
 
     @staticmethod
     def is_header(names: list[str]) -> bool:
-        """Say whether a table of ours with these columns is one of this form."""
+        """Return whether a table of ours with these columns is one of this form."""
         # Where all fields have columns, those of the start record come before what the end brings.
         return _BOUNDARY in names and "run_name" not in names[: names.index(_BOUNDARY)]
 
     @staticmethod
     def has_row(record: Record) -> bool:
-        """Say whether the table has a row for `record`."""
+        """Return whether the table has a row for `record`."""
         event = record.get("event")
         return not (type(event) is str and event in WITHOUT_ROWS)
 
     def add_new_of(self, record: Record) -> int:
-        """Give a column to each field of `record` that should have one and has none; return how many were added."""
+        """Add the missing columns for the fields of `record`; return how many were added."""
         fields = (record.get("event"), *record, *map(type, record.values()))
         if fields in self._seen:
             return 0

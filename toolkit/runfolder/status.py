@@ -1,4 +1,4 @@
-"""How a run is doing, worked out from what it left behind, and how sure that is."""
+"""The status of a run, derived from its manifest and process, and how certain it is."""
 
 from __future__ import annotations
 
@@ -14,18 +14,25 @@ STOPPED = "stopped"
 STALLED = "stalled"
 LOST = "lost"
 
-_SAID_BY_A_RUN = frozenset({FINISHED, FAILED, STOPPED, LOST})
+_FINAL = frozenset({FINISHED, FAILED, STOPPED, LOST})
 
 HEARTBEAT_S = 15.0
-"""A run whose last sign of life is younger than this is running: it gives one every 5 seconds."""
+"""A run with a sign of life within this time is running: it writes a heartbeat every 5 seconds."""
 
 GIVEN_UP_S = 300.0
-"""On another machine or in another container, where the process cannot be looked up, this much silence is its end."""
+"""On another machine or in another container, where the process cannot be looked up, this much silence means lost."""
+
+STALL_S = 60.0
+STALL_TIMES = 20.0
+"""Steps have stalled after a minute without one that is also twenty times longer than a step usually takes.
+
+That is longer than a slow batch, a retry or a busy disk. The time ledger and the `stalled` detector use these limits.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """A run's state, why we think so, and whether that is known or only judged by age."""
+    """The state of a run, the reason, and whether it is certain or judged by age alone."""
 
     name: str
     why: str
@@ -33,20 +40,20 @@ class Status:
 
 
 def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None = None) -> Status:
-    """Return how the run behind `manifest` is doing at wall time `now`.
+    """Return the status of the run with this `manifest` at wall time `now`.
 
-    `last_sign` is a later sign of life than the manifest's own heartbeat, where the caller knows one.
+    `last_sign` is a sign of life later than the manifest's heartbeat, if the caller knows one.
     """
     session = manifest.latest
     if session is None:
-        return Status(name=LOST, why="it never began a session", sure=True)
-    if session.status not in (RUNNING, *_SAID_BY_A_RUN):
-        # The word is shown on pages and in terminals, and a run folder may be anybody's.
+        return Status(name=LOST, why="it never started a session", sure=True)
+    if session.status not in (RUNNING, *_FINAL):
+        # The text is shown on pages and in terminals, and a run folder is not trusted.
         return Status(
-            name=LOST, why=f"it calls itself {ascii(session.status)[:40]}, which is no status", sure=True
+            name=LOST, why=f"run.json has the invalid status {ascii(session.status)[:40]}", sure=True
         )
     if session.status != RUNNING:
-        return Status(name=session.status, why=session.reason or "the run said so itself", sure=True)
+        return Status(name=session.status, why=session.reason or "recorded by the run itself", sure=True)
 
     beats = [session.started]
     if manifest.heartbeat is not None:
@@ -57,7 +64,7 @@ def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None =
     if session.host != host_name():
         return _by_age_alone(age, session.host)
     if session.boot_id is not None and session.boot_id != boot_id():
-        return Status(name=LOST, why="the machine was restarted since", sure=True)
+        return Status(name=LOST, why="the machine was restarted since then", sure=True)
     if session.pid_namespace is not None and session.pid_namespace != pid_namespace():
         # Process 7 of a container is not process 7 here.
         return _by_age_alone(age, f"process {session.pid} of another container on {session.host}")
@@ -68,7 +75,9 @@ def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None =
         return Status(name=LOST, why=f"process {session.pid} is gone and left no end record", sure=True)
     if age <= HEARTBEAT_S:
         return Status(name=RUNNING, why=_last_sign(age), sure=True)
-    return Status(name=STALLED, why=f"process {session.pid} lives, but was silent for {age:.0f} s", sure=True)
+    return Status(
+        name=STALLED, why=f"process {session.pid} is alive but has been silent for {age:.0f} s", sure=True
+    )
 
 
 def _by_age_alone(age: float, where: str) -> Status:
@@ -80,6 +89,6 @@ def _by_age_alone(age: float, where: str) -> Status:
 
 def _last_sign(age: float) -> str:
     if age < -HEARTBEAT_S:
-        # Two clocks that disagree are shown, not hidden: the age of anything of this run is a guess.
+        # The clocks disagree. Show it: every age in this run is a guess.
         return f"last sign of life {-age:.0f} s ahead of this machine's clock"
     return f"last sign of life {max(age, 0.0):.0f} s ago"

@@ -1,4 +1,4 @@
-"""How many steps are behind a run that says which step it is at: some loops count them from 0."""
+"""Number of steps done, given a step number: some loops count from 0."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FIRST_STEP: Final = "first_step"
 
 
 def shows_count_from_zero(record: Record) -> bool:
-    """Say whether a record shows that its run counts its steps from 0, as `range(steps)` does.
+    """Return whether a record shows that its run counts its steps from 0, as `range(steps)` does.
 
-    A loop that counts from 1 never tells of a step 0.
+    A loop that counts from 1 never logs a step 0.
     """
     event = record.get("event")
     return (event == STEP and _is_zero(record.get("global_step"))) or (

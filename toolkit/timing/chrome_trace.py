@@ -1,4 +1,4 @@
-"""A run's spans as a Chrome trace: a JSON file that Perfetto and chrome://tracing open."""
+"""Exports a run's spans as a Chrome trace, a JSON file for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from toolkit.timing.names import DEVICE_CLOCK, TIME_PREFIX
 from toolkit.timing.span_tree import Sessions, Span, number_in, read_span, seconds_in
 
 RankRecords = tuple[int, Iterable[Record]]
-"""A rank and its records in file order; whoever goes through them a second time finds the same ones."""
+"""A rank and its records in file order; a second iteration gives the same records."""
 
 _HAPPENED: Final = frozenset({START, END, CHECKPOINT, SAMPLE, EPOCH, FINDING, ERROR, CONTROL_CHANGE})
 _LEFT_OUT: Final = frozenset({*ENVELOPE, "config", "environment"})
 _MOST_POINTS: Final = 10_000
-"""Points of a counter; a curve of more is thinned, as the picture has no room for them."""
+"""Points of a counter; longer curves are thinned."""
 _MOST_LANES: Final = 100
 _ROUNDING_NS: Final = 2_000
-"""Wall time in a double has steps of a quarter of a microsecond: neighbours may seem to overlap by a few of them."""
+"""Wall time in a double has steps of a quarter of a microsecond: neighbours may overlap by a few of them."""
 _PIECE_BYTES: Final = 256 * 1024
 _READ_BYTES: Final = 2 * 1024 * 1024
 _LOSS: Final = "train_loss"
@@ -92,12 +92,12 @@ def chrome_trace(files: Sequence[RankRecords], *, name: str = "run") -> Iterator
     yield b"\n]}\n"
 
 
-# ---------------------------------------------------------------- where things lie
+# ---------------------------------------------------------------- lanes
 
 
 @dataclass(slots=True)
 class _Track:
-    """The spans of one thread by one clock, in as many lanes as it takes to have each inside or beside the others."""
+    """The spans of one thread and clock, in as many lanes as needed so that none of them cross."""
 
     rank: int
     label: str
@@ -105,14 +105,14 @@ class _Track:
 
 
 class _Numbering:
-    """Gives each span of a file its number, the same one in each reading."""
+    """Numbers the spans of a file, identically in each pass."""
 
     def __init__(self, first: int) -> None:
         self.next = first
         self.open: dict[tuple[int, str], int] = {}
 
     def take(self, span: Span) -> int | None:
-        """Return the number of `span`: that of its beginning where this is its end; None where it began already."""
+        """Return the number of `span`, shared by its start and end record; None for a duplicate."""
         key = (span.session, span.id)
         if span.duration is not None:
             begun = self.open.pop(key, None) if span.id else None
@@ -127,7 +127,7 @@ class _Numbering:
 
 
 class _Plan:
-    """What the first reading keeps of each span: when it was, and then its lane."""
+    """Times and lanes of all spans, from the first pass."""
 
     def __init__(self) -> None:
         self.skipped = 0
@@ -137,20 +137,20 @@ class _Plan:
         self.begin_ns = array("q")
         self.end_ns = array("q")
         self.tid = array("q")
-        """0 for a span that found no lane."""
+        """0 for a span without a lane."""
         self.first_row: dict[int, int] = {}
         self.steps: dict[int, int] = {}
         self.inside: dict[tuple[int, int, str], int] = {}
-        """Rank, session and id of spans in which something happened, and their numbers."""
+        """Rank, session and id of spans with events, and their numbers."""
         self.happened_tid: dict[int, int] = {}
-        """By rank, where what happened is shown."""
+        """By rank, the lane of events outside spans."""
         self.threads: list[tuple[int, int, str]] = []
         """Rank, tid and name of each lane."""
         self._tracks: dict[tuple[int, str], _Track] = {}
         self._earliest: float | None = None
 
     def look_at(self, rank: int, records: Iterable[Record]) -> None:
-        """Take in the records of one rank."""
+        """Read the records of one rank."""
         self.first_row[rank] = len(self.start)
         numbers = _Numbering(len(self.start))
         begun: dict[int, Span] = {}
@@ -170,7 +170,7 @@ class _Plan:
                     wanted.add(key)
             elif event == STEP:
                 steps += 1
-            # A list in its place, which a foreign hand may have put there, can be in no set.
+            # A file may have a list here, which is not hashable.
             if isinstance(event, str) and (event in _HAPPENED or event in (SPAN_EVENT, STEP)):
                 self._note(seconds_in(record.get("time")))
         for row, span in begun.items():
@@ -209,13 +209,13 @@ class _Plan:
             self._earliest = moment
 
     def lay_out(self) -> None:
-        """Give every span its lane, and a time that counts from the first moment of the run."""
+        """Assign a lane to every span, and make times relative to the start of the run."""
         self.base_s = self._earliest or 0.0
         base = self.base_s
         self.begin_ns = array("q", (round((moment - base) * 1e9) for moment in self.start))
         self.end_ns = array("q", (round((moment - base) * 1e9) for moment in self.end))
         self.tid = array("q", bytes(8 * len(self.start)))
-        # No number twice, not even in different processes: on a real machine none is, and viewers count on that.
+        # Unique across processes too: viewers rely on thread ids being unique.
         self.happened_tid = {rank: number for number, rank in enumerate(self.first_row, 1)}
         self.threads = [(rank, tid, "what happened") for rank, tid in self.happened_tid.items()]
         for track in self._tracks.values():
@@ -249,7 +249,7 @@ class _Plan:
 
 
 class _Lane:
-    """Spans of which each lies inside or behind the one before."""
+    """A sequence of spans that nest or follow each other."""
 
     __slots__ = ("_ends", "_free_from")
 
@@ -258,7 +258,7 @@ class _Lane:
         self._free_from = -(2**62)
 
     def place(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Return the times of a span here, moved by no more than rounding is worth; None where it would cross another.
+        """Return the times of a span here, moved by no more than rounding is worth; None if it would cross another.
 
         The spans come in the order of their beginnings, the longer of two first.
         """
@@ -276,12 +276,12 @@ class _Lane:
 
 
 def track_of(span: Span) -> str:
-    """Return the row of the picture that a span belongs to: its thread, and the device's clock apart."""
+    """Return the track of a span: its thread, and whether it uses the device's clock."""
     thread = span.thread or "main"
     return f"{thread}, by the GPU's clock" if span.clock == DEVICE_CLOCK else thread
 
 
-# ---------------------------------------------------------------- what is written
+# ---------------------------------------------------------------- output
 
 
 def _events(plan: _Plan, files: Sequence[RankRecords], name: str) -> Iterator[dict[str, Any]]:
@@ -408,7 +408,7 @@ def _session(record: Record) -> int:
 
 
 class _RecordFile:
-    """The records of a file; a run that goes on writing does not make the second reading longer than the first."""
+    """The records of a file, up to its size at the first pass: a live run may append more."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

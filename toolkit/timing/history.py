@@ -1,4 +1,4 @@
-"""The time ledger of a run that is on disk."""
+"""Reads the time ledger of a run from its folder."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
-from toolkit.timing.ledger import Ledger, LedgerBook
-from toolkit.timing.span_summary import SpanSummary, SummaryBook
+from toolkit.timing.ledger import Ledger, LedgerBuilder
+from toolkit.timing.span_summary import SpanSummaries, SpanSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTime:
-    """Where the time of one run went, as far as its records could be read."""
+    """Where the time of one run went."""
 
     ledger: Ledger
     status: str | None
-    """None where there is no readable manifest."""
+    """None if there is no readable manifest."""
     records: int
     bad_lines: int
-    """Lines that are no record."""
+    """Unreadable lines."""
     spans: Mapping[str, SpanSummary]
-    """What the run says of its spans of each name, what took longest first."""
+    """Spans by name, longest total first."""
 
 
 def read_run_time(
@@ -36,16 +36,16 @@ def read_run_time(
     wall: Callable[[], float] = time.time,
     on_records: Callable[[int], None] | None = None,
 ) -> RunTime:
-    """Read a run folder as far as it goes now; `on_records` is told how many records were read so far.
+    """Read a run folder, which may still grow; `on_records` is called with the number of records read so far.
 
     Raises:
-        OSError: the record file is missing, unreadable, no regular file, or was replaced meanwhile.
+        OSError: the record file is missing, unreadable, not a regular file, or was replaced while it was read.
     """
-    book, summaries = LedgerBook(), SummaryBook()
+    builder, summaries = LedgerBuilder(), SpanSummaries()
     count = bad_lines = 0
     for block in blocks_of(folder / METRICS_JSONL):
         records, bad = records_in(block)
-        book.take(records)
+        builder.take(records)
         summaries.take(records)
         count += len(records)
         bad_lines += bad
@@ -54,18 +54,18 @@ def read_run_time(
     try:
         manifest = with_end_record(read_manifest(folder), folder)
     except (OSError, ManifestError):
-        ledger, status = book.ledger(), None
+        ledger, status = builder.ledger(), None
     else:
         now = wall()
         status = work_out_status(manifest, now).name
-        ledger = ledger_at(book, manifest, status, now)
+        ledger = ledger_at(builder, manifest, status, now)
     return RunTime(
         ledger=ledger, status=status, records=count, bad_lines=bad_lines, spans=summaries.by_name()
     )
 
 
-def ledger_at(book: LedgerBook, manifest: Manifest, status: str, now: float) -> Ledger:
-    """Return what `book` says of a run of this manifest and status at wall time `now`."""
+def ledger_at(builder: LedgerBuilder, manifest: Manifest, status: str, now: float) -> Ledger:
+    """Return the ledger of a run with this manifest and status at wall time `now`."""
     is_alive = status in (RUNNING, STALLED)
     last_sign = manifest.heartbeat.time if manifest.heartbeat is not None else None
-    return book.ledger(manifest.sessions, now if is_alive else None, last_sign=last_sign)
+    return builder.ledger(manifest.sessions, now if is_alive else None, last_sign=last_sign)

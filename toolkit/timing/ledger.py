@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import Record
-from toolkit.timing.account import Account, account_of, between, together
-from toolkit.timing.lineage import Reach, kept_until
+from toolkit.timing.kept_steps import Reach, kept_until
 from toolkit.timing.names import ENTRIES
 from toolkit.timing.record_fields import LONGEST_S, moment_in, seconds_in, whole
 from toolkit.timing.session_time import SessionTime
+from toolkit.timing.totals import Totals, between, session_totals, sum_of
 
 _MOST_SESSIONS: Final = 2_000
 _KEPT_OF_PAST_SESSIONS: Final = 2_000
 _FOREIGN: Final = 0
-"""The session of records that have none: another program wrote them. Ours begin with 1."""
+"""The session of records without one, which another program wrote. Ours start at 1."""
 _RUNNING: Final = "running"
 _NOTABLE_S: Final = 1.0
 
@@ -30,11 +31,11 @@ class Line:
     entry: str
     seconds: float
     share: float
-    """Of the wall time, from 0 to 1."""
+    """Share of the wall time, from 0 to 1."""
     kwh: float | None
-    """As far as power is known; None where it is not known for any of these seconds."""
+    """As far as power is known; None if it is unknown for all of these seconds."""
     inferred: bool
-    """Some of these seconds were not timed, and are here because they were in no other entry."""
+    """Some of these seconds were not timed; they are here because they are in no other entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Ledger:
     """One for each of `ENTRIES`, in that order."""
     wall_s: float
     goodput: float | None
-    """Training that was kept, as a part of the wall time; None where no time has passed."""
+    """Training that was kept, as a share of the wall time; None if no time has passed."""
     kwh: float | None
     between_sessions_s: float
     """Not part of `wall_s`: nothing was running."""
@@ -65,10 +66,10 @@ class Ledger:
     sessions: tuple[SessionLedger, ...]
 
 
-class LedgerBook:
-    """Reads the records of one run in the order of the file, as they come, and says where its time went.
+class LedgerBuilder:
+    """Reads the records of one run in file order, as they arrive, and works out where its time went.
 
-    What it holds in memory is bounded. It takes any record: what it cannot use is counted, and told in the notes.
+    Memory use is bounded. Any record is accepted; unusable ones are counted and reported in the notes.
     """
 
     def __init__(self) -> None:
@@ -130,27 +131,27 @@ class LedgerBook:
         *,
         last_sign: float | None = None,
     ) -> Ledger:
-        """Return the ledger of what was read so far; the book can go on afterwards.
+        """Return the ledger of the records read so far; more records can follow.
 
-        `sessions` are the manifest's. `now` is given for a run that is alive: its newest session lasts until then.
-        `last_sign` is given for one that is not, and left no end: its last heartbeat.
+        `sessions` come from the manifest. `now` is for a live run: its newest session lasts until then.
+        `last_sign`, the last heartbeat, is for a run that died without an end record.
         """
-        accounts = self._accounts(sessions, now, last_sign)
-        total = together(accounts)
+        by_session = self._by_session(sessions, now, last_sign)
+        total = sum_of(by_session)
         return Ledger(
             lines=_lines(total),
             wall_s=total.wall_s,
             goodput=total.goodput(),
             kwh=total.kwh(),
-            between_sessions_s=between(accounts),
-            notes=tuple(self._notes(accounts, total)),
-            sessions=tuple(_of_session(account) for account in accounts),
+            between_sessions_s=between(by_session),
+            notes=tuple(self._notes(by_session, total)),
+            sessions=tuple(_of_session(totals) for totals in by_session),
         )
 
     # ------------------------------------------------------------ sessions
 
     def _session(self, number: object) -> SessionTime | None:
-        """Return the session of this number, a new one where it is the first record of it."""
+        """Return the session with this number; the first record of a session creates it."""
         known = whole(number)
         if known is None or known < 0:
             return None
@@ -171,12 +172,14 @@ class LedgerBook:
             self._newest = session
         return session
 
-    def _accounts(self, told: Sequence[Session], now: float | None, last_sign: float | None) -> list[Account]:
-        in_manifest = {session.session: session for session in told}
+    def _by_session(
+        self, sessions: Sequence[Session], now: float | None, last_sign: float | None
+    ) -> list[Totals]:
+        in_manifest = {session.session: session for session in sessions}
         numbers = sorted({*self._sessions, *in_manifest})
         times = [self._sessions.get(number) or SessionTime(number) for number in numbers]
         kept = kept_until([Reach(time.begins_at, time.gets_to, time.saved) for time in times])
-        accounts = []
+        found = []
         for time, step in zip(times, kept, strict=True):
             entry = in_manifest.get(time.number)
             is_newest = time.number == numbers[-1]
@@ -186,55 +189,56 @@ class LedgerBook:
                 end = entry.ended
             if end is None and is_newest:
                 end = last_sign
-            accounts.append(account_of(time, step, entry, end, is_alive=is_alive))
-        return accounts
+            found.append(session_totals(time, step, entry, end, is_alive=is_alive))
+        return found
 
     # ------------------------------------------------------------ notes
 
-    def _notes(self, accounts: Sequence[Account], total: Account) -> Iterable[str]:
-        for account in accounts:
-            further_s = account.clock_went_further_s
-            # Clocks that are kept in time wander by milliseconds; a second is more than that in any run.
-            if abs(further_s) > max(_NOTABLE_S, min(5.0, 0.01 * account.wall_s)):
-                which = f"In session {account.number} the" if len(accounts) > 1 else "The"
+    def _notes(self, by_session: Sequence[Totals], total: Totals) -> Iterable[str]:
+        for totals in by_session:
+            further_s = totals.clock_went_further_s
+            # NTP corrections are milliseconds; a second is more than that in any run.
+            if abs(further_s) > max(_NOTABLE_S, min(5.0, 0.01 * totals.wall_s)):
+                which = f"In session {totals.number} the" if len(by_session) > 1 else "The"
                 if further_s > 0:
                     yield (
-                        f"{which} wall clock went {further_s:,.0f} s further than the run's own: the machine slept, "
-                        "or its clock was set. These seconds are not counted."
+                        f"{which} wall clock advanced {further_s:,.0f} s more than the run's own clock: the machine "
+                        "slept, or its clock was set. These seconds are not counted."
                     )
                 else:
-                    yield f"{which} wall clock was set back by {-further_s:,.0f} s; the run's own clock counts."
+                    yield f"{which} wall clock was set back by {-further_s:,.0f} s; the run's own clock is used."
         if total.wall_s > 0.0 and total.known_s > 0.0 and total.known_s < 0.995 * total.wall_s:
             percent = min(99, max(1, round(100 * total.known_s / total.wall_s)))
-            yield f"Power is known for {percent} % of the time; kWh are of that part only."
+            yield f"Power is known for {percent} % of the time; kWh cover only that part."
         beside_s = sum(max(0.0, time.loading_s - time.waiting_s) for time in self._sessions.values())
         if beside_s > max(_NOTABLE_S, 0.01 * total.wall_s):
             yield (
-                f"Data were loaded for {beside_s:,.0f} s on other threads than the loop's. What of it the loop waited "
-                "for is not known, and counts as what the loop was at: put data_loading around its wait."
+                f"Data was loaded for {beside_s:,.0f} s on threads other than the loop's. How much of it the loop "
+                "waited for is unknown and counts as whatever the loop was doing: put a data_loading span around "
+                "its wait."
             )
         odd = sum(time.timeline.odd for time in self._sessions.values())
         if odd:
-            yield f"{_records(odd)} more seconds than had passed, or none that can be; what was too much is left out."
+            yield f"{_records(odd)} more seconds than had passed, or an impossible number; the excess is left out."
         if self._unusable:
             what = "1 record has" if self._unusable == 1 else f"{self._unusable:,} records have"
             yield f"{what} no usable session or time and could not be counted."
 
 
 class _ForeignClock:
-    """Works out `elapsed` for the records of another program, which have wall times and neither sessions nor numbers.
+    """Works out `elapsed` for records of another program, which have wall times but no sessions or numbers.
 
-    All of them are one session. What passes between the last record and a new start is not part of it.
+    They all form one session. The time between the last record and a new start is not counted.
     """
 
     def __init__(self) -> None:
         self._began: float | None = None
         self._last = 0.0
         self._before_s = 0.0
-        """Seconds of earlier starts."""
+        """Seconds before the latest start."""
 
     def elapsed(self, record: Record) -> float | None:
-        """Return the moment of `record`; None where it has no usable time, or is one of ours."""
+        """Return the elapsed seconds of `record`; None if it has no usable time or is one of ours."""
         now = None if "seq" in record or "session" in record else moment_in(record, "time")
         if now is None:
             return None
@@ -242,34 +246,41 @@ class _ForeignClock:
             if self._began is not None:
                 self._before_s += self._last - self._began
             self._began = self._last = now
-        # A clock that was set back does not make the run shorter.
+        # A clock that was set back must not make the run shorter.
         self._last = max(self._last, now)
         return min(LONGEST_S, self._before_s + self._last - self._began)
 
 
-def _of_session(account: Account) -> SessionLedger:
+def _of_session(totals: Totals) -> SessionLedger:
     return SessionLedger(
-        session=account.number,
-        wall_s=account.wall_s,
-        lines=_lines(account),
-        goodput=account.goodput(),
-        kwh=account.kwh(),
-        perf_tag=account.perf_tag,
+        session=totals.number,
+        wall_s=totals.wall_s,
+        lines=_lines(totals),
+        goodput=totals.goodput(),
+        kwh=totals.kwh(),
+        perf_tag=totals.perf_tag,
     )
 
 
-def _lines(account: Account) -> tuple[Line, ...]:
+def _lines(totals: Totals) -> tuple[Line, ...]:
     return tuple(
         Line(
             entry=entry,
-            seconds=account.seconds[entry],
-            share=account.seconds[entry] / account.wall_s if account.wall_s > 0.0 else 0.0,
-            kwh=account.kwh_of(entry),
-            inferred=entry in account.inferred,
+            seconds=totals.seconds[entry],
+            share=totals.seconds[entry] / totals.wall_s if totals.wall_s > 0.0 else 0.0,
+            kwh=totals.kwh_of(entry),
+            inferred=entry in totals.inferred,
         )
         for entry in ENTRIES
     )
 
 
 def _records(count: int) -> str:
-    return "1 record tells of" if count == 1 else f"{count:,} records tell of"
+    return "1 record reports" if count == 1 else f"{count:,} records report"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LedgerBook":
+        warnings.warn("LedgerBook is now called LedgerBuilder", DeprecationWarning, stacklevel=2)
+        return LedgerBuilder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

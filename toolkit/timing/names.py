@@ -1,4 +1,4 @@
-"""The names of a training job's parts, and which entry of the ledger their time belongs to."""
+"""The standard span names, and the ledger entry of each."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ FOLDED: Final = frozenset(
         OPTIMIZER_UPDATE,
     }
 )
-"""Short and frequent: summed into the step records, and kept one by one only where somebody wants to look closely."""
+"""Short and frequent: summed into the step records, and kept one by one only where details are wanted."""
 
 OF_A_STEP: Final = FOLDED - {VALIDATION_ITERATION, TESTING_ITERATION}
-"""Parts of a training step, which begin before that step is told of."""
+"""Spans within a training step, which begin before that step is logged."""
 
 # The entries of the ledger.
 IN_STARTUP: Final = "startup"
@@ -53,8 +53,8 @@ IN_CHECKPOINT: Final = "checkpoint"
 IN_SAMPLING: Final = "sampling"
 IN_CONTROL: Final = "control"
 STALLED: Final = "stalled"
-REDONE: Final = "redone"
-"""Work behind the step that a later session began again from: lost to a crash and done twice."""
+REWORK: Final = "redone"
+"""Rework: steps after the one that a later session resumed from, lost to a crash and done twice."""
 UNACCOUNTED: Final = "unaccounted"
 
 ENTRIES: Final = (
@@ -66,7 +66,7 @@ ENTRIES: Final = (
     IN_STARTUP,
     IN_CONTROL,
     STALLED,
-    REDONE,
+    REWORK,
     UNACCOUNTED,
 )
 """Every second of a run falls in one of these."""
@@ -87,16 +87,16 @@ ENTRY_OF: Final = {
     SAMPLING: IN_SAMPLING,
     PAUSED: IN_CONTROL,
 }
-"""What the time directly within a span counts as; a span that is not here counts as what is around it."""
+"""The entry for time directly within a span; any other span counts as the span around it."""
 
 BESIDE_TRAINING: Final = frozenset({VALIDATION_LOOP, TESTING_LOOP, SAMPLING})
-"""In these a forward pass, a batch that is waited for and the like are not the training's."""
+"""Inside these, forward passes and waiting for data do not count as training."""
 
 AT_TRAINING: Final = frozenset({IN_TRAINING, IN_DATA_WAIT})
-"""Entries whose seconds are part of how long a step takes; the others are told of by the ledger alone."""
+"""Entries whose seconds are part of the step time; the others appear only in the ledger."""
 
 LEDGER_PREFIX: Final = "ledger/"
-"""Before an entry's name: seconds that fell to it since the last record that carries such fields."""
+"""Before an entry's name: its seconds since the last record with such fields."""
 TIME_PREFIX: Final = "time/"
 """Before a span's name on a step record: seconds inside such spans since the last step record, by the host's clock."""
 DEVICE_TIME_PREFIX: Final = "device_time/"
@@ -129,6 +129,6 @@ ONE_LOGGER_NAMES: Final = {
     TESTING_LOOP: "testing_loop",
     TESTING_ITERATION: "TESTING_SINGLE_ITERATION",
 }
-"""What OneLogger calls each of them, to the letter."""
+"""The exact names of the same spans in OneLogger."""
 
 FROM_ONE_LOGGER: Final = {theirs: ours for ours, theirs in ONE_LOGGER_NAMES.items()}

@@ -1,4 +1,4 @@
-"""The seconds of one session, put where they belong as its records come in."""
+"""Assigns the seconds of one session to slots as its records come in."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from toolkit.timing.names import (
 )
 from toolkit.timing.power import PowerMeter, watts_in
 from toolkit.timing.record_fields import LONGEST_S, moment_in, seconds_in, step_in
-from toolkit.timing.span_cover import SpanCover
-from toolkit.timing.stretches import (
+from toolkit.timing.segments import (
     CHECKPOINT,
     DATA_WAIT,
     EARLY,
@@ -28,10 +27,11 @@ from toolkit.timing.stretches import (
     TRAINING,
     UNSEEN,
     Mark,
-    Stretch,
+    Segment,
     Sums,
     split,
 )
+from toolkit.timing.span_cover import SpanCover
 from toolkit.timing.timeline import Timeline, at_most
 
 _LOADING: Final = TIME_PREFIX + DATA_LOADING
@@ -39,13 +39,13 @@ _MOST_MARKS: Final = 100
 _MOST_SAVED: Final = 20_000
 _CLOCK_SET_S: Final = 0.2
 _LONGEST_LEAD_S: Final = 86_400.0
-"""How far before its logger a process is believed to have begun."""
+"""A process starts at most this long before its logger."""
 
 
 class SessionTime:
-    """One session: its timeline, and the open stretch behind the last cut.
+    """One session: its timeline, and the open segment after the last boundary.
 
-    A cut is a record that tells of seconds or steps. Moments are seconds on the session's own clock.
+    A boundary is a record with seconds or steps. Moments are seconds on the session's own clock.
     """
 
     def __init__(self, number: int, *, not_before: float = 0.0, paces: Iterable[float] = ()) -> None:
@@ -53,31 +53,31 @@ class SessionTime:
         self.perf_tag: str | None = None
         self.timeline = Timeline(paces)
         self.begins_at: int | None = None
-        """The step it went on from."""
+        """The step it resumed from."""
         self.gets_to: int | None = None
         self.saved: set[int] = set()
-        """Steps that checkpoints were told of."""
+        """Steps with a checkpoint."""
         self.origin: float | None = None
-        """The wall time at which its clock stood at zero."""
+        """The wall time at which its clock was zero."""
         self.lead_s = 0.0
-        """How long before that it had begun: a span may be dated back to the start of the process."""
+        """How long before that it started: a span may be dated back to the start of the process."""
         self.last_at = 0.0
         self.last_time: float | None = None
         self._ahead = self._ahead_before = 0.0
-        """By how much the wall clock was ahead of the session's at the newest record, and at the one before it."""
+        """How far the wall clock was ahead of the session's clock at the newest record, and at the one before it."""
         self.is_over = False
         self.times_training = False
         self.loading_s = self.waiting_s = 0.0
-        """Seconds in which data were loaded, on whatever thread, and in which the loop waited for them."""
+        """Seconds in which any thread loaded data, and in which the loop waited for data."""
         self._not_before = not_before
-        self._cut_at = 0.0
+        self._boundary_at = 0.0
         self._step: int | None = None
-        """At the last cut."""
+        """At the last boundary."""
         self._unplaced_lead_s = 0.0
         self._last_logged: int | None = None
         self._has_begun = False
         self._early_left_s = 0.0
-        """Seconds of the open stretch that passed before training began."""
+        """Seconds of the open segment that passed before training began."""
         self._first_early_s = 0.0
         self._first_steps = 0
         self._cover = SpanCover()
@@ -87,7 +87,7 @@ class SessionTime:
     # ------------------------------------------------------------ records
 
     def see(self, record: Record, at: float) -> None:
-        """Take note of when a record came; every record of the session passes here before anything else."""
+        """Note the time of a record; called for every record of the session before anything else."""
         if at < self.last_at and self.origin is not None:
             return
         time = record.get("time")
@@ -101,14 +101,14 @@ class SessionTime:
         self.last_at = max(at, self.last_at)
 
     def take_start(self, record: Record) -> None:
-        """Take note of where it goes on from, and what it is called."""
+        """Note the step it resumed from, and its tags."""
         resumed = step_in(record, "resumed_from_step")
         if resumed is not None and self._last_logged is None:
             self.begins_at = resumed
         self.take_tags(record)
 
     def take_tags(self, record: Record) -> None:
-        """Take note of what it is called from here on."""
+        """Note its tag from here on."""
         tag = record.get("perf_tag")
         if isinstance(tag, list):
             tag = ",".join(part for part in tag if isinstance(part, str))
@@ -116,35 +116,37 @@ class SessionTime:
             self.perf_tag = tag
 
     def take_step(self, record: Record, at: float) -> None:
-        """A step record: a cut, and the end of an interval in which steps were made."""
+        """Take a step record: a boundary, and the end of an interval of steps."""
         step = record.get("global_step")
-        told = self._told(record)
-        if self._is_usual(step, at) and self._take_usual_step(step, at, told):
+        recorded = self._recorded_seconds(record)
+        if self._is_usual(step, at) and self._take_usual_step(step, at, recorded):
             return
         step = step_in(record)
         if step is None:
-            self._cut(at, self._step, told)
+            self._end_segment(at, self._step, recorded)
             return
         last, self._last_logged = self._last_logged, step
         if last is None:
             self._begin_with(step, record)
         had_begun = self._has_begun
-        self._cut(at, step, told)
+        self._end_segment(at, step, recorded)
         if not had_begun:
             self._has_begun = True
-            self._first_early_s = self.timeline.stretches[-1].seconds[EARLY]
+            self._first_early_s = self.timeline.segments[-1].seconds[EARLY]
         self._get_to(step)
         self.timeline.settle(None if last is None else step - last)
 
     def take_ledger(self, record: Record, at: float) -> None:
-        """A record that only tells of seconds."""
+        """Take a record that has only seconds."""
         step = step_in(record)
-        self._cut(at, self._step if step is None else step, self._told(record) or [0.0] * SLOTS)
+        self._end_segment(
+            at, self._step if step is None else step, self._recorded_seconds(record) or [0.0] * SLOTS
+        )
         if step is not None:
             self._get_to(step)
 
     def take_span(self, record: Record, at: float) -> None:
-        """A span that is over."""
+        """Take a span that ended."""
         span_id = record.get("id")
         if isinstance(span_id, str):
             self._cover.closes(span_id)
@@ -161,25 +163,25 @@ class SessionTime:
             self._mark(at, step_in(record))
 
     def take_span_start(self, record: Record, at: float) -> None:
-        """A span that goes on."""
+        """Take a span that is still open."""
         begin, span_id = self._begin_of(record, at), record.get("id")
         if begin is None:
             return
         self._reach_back_to(begin)
         if record.get("name") == TRAINING_LOOP and not self._has_begun and record.get("thread") is None:
             covered = sum(self._cover.seconds)
-            self._early_left_s = max(0.0, begin - self._cut_at + self._unplaced_lead_s - covered)
+            self._early_left_s = max(0.0, begin - self._boundary_at + self._unplaced_lead_s - covered)
             self._has_begun = True
         entry = _entry_of(record)
         if entry is not None and isinstance(span_id, str):
             self._cover.opens(span_id, begin, SLOT_OF[entry])
 
     def _begin_of(self, record: Record, at: float) -> float | None:
-        """Return when a span that goes on has begun; None where its record does not say."""
+        """Return when an open span began; None if its record does not say."""
         age = seconds_in(record, "age")
         if age is not None:
             return at - age
-        # Earlier versions wrote the wall time alone.
+        # Earlier versions wrote only the wall time.
         start, now = moment_in(record, "start"), moment_in(record, "time")
         if start is None or now is None:
             return None
@@ -190,15 +192,15 @@ class SessionTime:
         return at - max(0.0, now - start)
 
     def take_checkpoint(self, record: Record, at: float) -> None:
-        """A checkpoint that was saved, with the seconds it took where they are known."""
+        """Take a saved checkpoint, with its seconds if they are known."""
         seconds = seconds_in(record, "seconds")
         if seconds is not None:
             self._cover.add(at - seconds, at, CHECKPOINT)
-            self.timeline.take_back_for_checkpoint(seconds - (at - self._cut_at))
+            self.timeline.take_back_for_checkpoint(seconds - (at - self._boundary_at))
         self._mark(at, step_in(record))
 
     def take_system(self, record: Record, at: float) -> None:
-        """What the machine is doing: its power, and the step that the loop has got to."""
+        """Take a system record: power, and the step that the loop has reached."""
         watts = watts_in(record)
         if watts is not None:
             self._power.sample(at, watts)
@@ -207,97 +209,96 @@ class SessionTime:
             self._get_to(step)
 
     def take_end(self, at: float) -> None:
-        """The session is over, and says so itself."""
-        self._cut(at, self._step, None)
+        """Take the end record."""
+        self._end_segment(at, self._step, None)
         self.timeline.end()
         self.is_over = True
 
-    # ------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------ results
 
     @property
     def ended_s(self) -> float | None:
-        """The moment of its end, where it told of one."""
-        return self._cut_at if self.is_over else None
+        """When it ended; None without an end record."""
+        return self._boundary_at if self.is_over else None
 
     @property
     def clock_went_further_s(self) -> float:
-        """By how much the wall clock went further than the session's own, from its first record to its last."""
+        """How much more the wall clock advanced than the session's clock, from the first record to the last."""
         if self.origin is None or self.last_time is None:
             return 0.0
         return (self.last_time - self.origin) - self.last_at
 
     @property
     def first_steps_s(self) -> float:
-        """How much of the time up to the first step record its own steps are reckoned to have taken; 0 where told."""
+        """Estimated seconds of steps before the first step record; 0 if they were recorded."""
         pace = self.timeline.usual_pace()
         if self.times_training or pace is None:
             return 0.0
         return min(self._first_early_s, pace * self._first_steps)
 
-    def tail(self, end_s: float, *, is_alive: bool) -> list[Stretch]:
-        """Return what lies behind the last step record, up to `end_s`, as it looks now; the session is left as it is.
+    def tail(self, end_s: float, *, is_alive: bool) -> list[Segment]:
+        """Return the segments after the last step record, up to `end_s`, without changing the session.
 
-        Of a session that is alive the seconds behind its last record are like those before; of a killed one nobody
-        knows.
+        In a live session the seconds after its last record are like those before; in a killed one they are unknown.
         """
-        tail = [stretch.copy() for stretch in self.timeline.unsettled]
+        tail = [segment.copy() for segment in self.timeline.unsettled]
         if self.is_over:
             return tail
         seen_s = end_s if is_alive else min(end_s, self.last_at)
-        length = max(0.0, seen_s - self._cut_at) + self._unplaced_lead_s
+        length = max(0.0, seen_s - self._boundary_at) + self._unplaced_lead_s
         seconds = at_most(self._cover.with_open(seen_s), length)
-        self._put_rest(seconds, length)
+        self._add_rest(seconds, length)
         joules, known_s = self._power.peek(seen_s)
         step = self._step if self.gets_to is None else max(self.gets_to, self._step or self.gets_to)
-        tail += split(Stretch(self._step, step, seconds, joules, known_s), self._marks)
+        tail += split(Segment(self._step, step, seconds, joules, known_s), self._marks)
         self.timeline.look_for_stall(tail)
-        unseen_s = end_s - max(seen_s, self._cut_at)
+        unseen_s = end_s - max(seen_s, self._boundary_at)
         if unseen_s > 0.0:
             after = [0.0] * SLOTS
             after[UNSEEN] = unseen_s
             joules_then, known_then = self._power.peek(end_s)
-            tail.append(Stretch(step, step, after, joules_then - joules, known_then - known_s))
+            tail.append(Segment(step, step, after, joules_then - joules, known_then - known_s))
         return tail
 
-    def sums(self, tail: list[Stretch]) -> Sums:
-        """Return the whole session by slot; `tail` is what `tail` gave."""
+    def sums(self, tail: list[Segment]) -> Sums:
+        """Return the whole session by slot; `tail` is the result of `tail()`."""
         sums = self.timeline.sums(tail)
         sums.move(EARLY, REST, self.first_steps_s)
         return sums
 
-    # ------------------------------------------------------------ the usual step
+    # ------------------------------------------------------------ ordinary steps
 
     def _is_usual(self, step: Any, at: float) -> TypeGuard[int]:
-        """Whether nothing but training happened since the last record that was a cut."""
+        """Whether nothing but training happened since the last boundary."""
         return (
             type(step) is int
             and self._last_logged is not None
             and self._last_logged == self._step
             and step > self._last_logged
-            and at > self._cut_at
+            and at > self._boundary_at
             and not self._marks
             and self._cover.is_empty
         )
 
-    def _take_usual_step(self, step: int, at: float, told: list[float] | None) -> bool:
-        """Do what `take_step` does at a fifth of the cost: nearly all records of a long run are like this.
+    def _take_usual_step(self, step: int, at: float, recorded: list[float] | None) -> bool:
+        """Do the same as `take_step` at a fifth of the cost, for nearly all records of a long run.
 
-        False where it is not so usual after all; then nothing was done.
+        Return False, having done nothing, if the step is not ordinary.
         """
-        length = at - self._cut_at
-        if not self.timeline.extend(self._step, step, length, told, self._power, at):
+        length = at - self._boundary_at
+        if not self.timeline.extend(self._step, step, length, recorded, self._power, at):
             return False
         self._step = self._last_logged = step
-        self._cut_at = at
-        self._cover.cut(at)
+        self._boundary_at = at
+        self._cover.start_at(at)
         self._get_to(step)
         return True
 
-    # ------------------------------------------------------------ cuts
+    # ------------------------------------------------------------ boundaries
 
-    def _told(self, record: Record) -> list[float] | None:
-        """Return the seconds that a record tells of, by slot; None where it tells of none."""
-        told: list[float] | None = None
+    def _recorded_seconds(self, record: Record) -> list[float] | None:
+        """Return the seconds in a record by slot; None if it has none."""
+        recorded: list[float] | None = None
         loading = record.get(_LOADING)
         if type(loading) is float and 0.0 <= loading <= LONGEST_S:
             self.loading_s += loading
@@ -305,43 +306,43 @@ class SessionTime:
             value = record.get(name)
             if value is None:
                 continue
-            if told is None:
-                told = [0.0] * SLOTS
+            if recorded is None:
+                recorded = [0.0] * SLOTS
             if (type(value) is float or type(value) is int) and 0 <= value <= LONGEST_S:
-                told[slot] = float(value)
+                recorded[slot] = float(value)
                 if slot == TRAINING:
                     self.times_training = True
                 elif slot == DATA_WAIT:
                     self.waiting_s += value
             else:
                 self.timeline.odd += 1
-        return told
+        return recorded
 
-    def _cut(self, at: float, step: int | None, told: list[float] | None) -> None:
-        """End the open stretch at `at`."""
-        at = max(at, self._cut_at)
-        length = at - self._cut_at + self._unplaced_lead_s
+    def _end_segment(self, at: float, step: int | None, recorded: list[float] | None) -> None:
+        """End the open segment at `at`."""
+        at = max(at, self._boundary_at)
+        length = at - self._boundary_at + self._unplaced_lead_s
         spans = self._cover.seconds
-        if told is None:
+        if recorded is None:
             seconds = self.timeline.guess(spans, length)
         else:
-            seconds = self.timeline.fit(told, length, spans)
-        self._put_rest(seconds, length)
+            seconds = self.timeline.fit(recorded, length, spans)
+        self._add_rest(seconds, length)
         self._unplaced_lead_s = self._early_left_s = 0.0
         joules = known_s = 0.0
         if self._power.watts is not None:
             joules, known_s = self._power.take(at)
         if self._marks and (step is None or step < self._marks[-1].step):
             step = self._marks[-1].step
-        stretch = Stretch(self._step, step, seconds, joules, known_s)
-        self.timeline.add(stretch, self._marks, is_told=told is not None)
+        segment = Segment(self._step, step, seconds, joules, known_s)
+        self.timeline.add(segment, self._marks, is_recorded=recorded is not None)
         self._marks = []
         self._step = step
-        self._cut_at = at
-        self._cover.cut(at)
+        self._boundary_at = at
+        self._cover.start_at(at)
 
-    def _put_rest(self, seconds: list[float], length: float) -> None:
-        """Put what is in no span where it belongs."""
+    def _add_rest(self, seconds: list[float], length: float) -> None:
+        """Add the seconds that are in no span."""
         rest = max(0.0, length - sum(seconds))
         early = min(rest, self._early_left_s) if self._has_begun else rest
         seconds[EARLY] += early
@@ -359,14 +360,14 @@ class SessionTime:
             self.gets_to = step
 
     def _mark(self, at: float, step: int | None) -> None:
-        """Take note of a checkpoint in the open stretch."""
-        # One of a step that the loop has left behind says nothing about when that was.
+        """Note a checkpoint in the open segment."""
+        # A checkpoint of an earlier step says nothing about when that step was.
         if step is None or (self._step is not None and step < self._step):
             return
         self._get_to(step)
         if len(self.saved) < _MOST_SAVED:
             self.saved.add(step)
-        after_s = max(0.0, at - self._cut_at + self._unplaced_lead_s)
+        after_s = max(0.0, at - self._boundary_at + self._unplaced_lead_s)
         mark = Mark(after_s, step, list(self._cover.seconds))
         if self._marks and (self._marks[-1].step == step or len(self._marks) >= _MOST_MARKS):
             self._marks[-1] = mark
@@ -374,7 +375,7 @@ class SessionTime:
             self._marks.append(mark)
 
     def _reach_back_to(self, begin: float) -> None:
-        """Let the session have begun at `begin`, where that is before everything known of it."""
+        """Make the session start at `begin` if that is before everything known about it."""
         if begin >= -self.lead_s or self.origin is None:
             return
         lead_s = min(-begin, self.origin - self._not_before, _LONGEST_LEAD_S)
@@ -382,13 +383,13 @@ class SessionTime:
         if more <= 0.0:
             return
         self.lead_s = lead_s
-        if self.timeline.stretches:
+        if self.timeline.segments:
             self.timeline.add_lead(more)
         else:
             self._unplaced_lead_s += more
 
 
 def _entry_of(record: Record) -> str | None:
-    """Return the entry that a span of the main thread counts as; None where it has none."""
+    """Return the ledger entry of a span on the main thread, or None."""
     name = record.get("name")
     return ENTRY_OF.get(name) if isinstance(name, str) and record.get("thread") is None else None

@@ -1,53 +1,53 @@
-"""Which seconds since a moment lie inside spans, each second in the innermost of them only."""
+"""Counts the seconds inside spans since the last boundary, each second in the innermost span only."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from toolkit.timing.stretches import SLOTS
+from toolkit.timing.segments import SLOTS
 
 _MOST_INTERVALS: Final = 1_000
 _MOST_OPEN: Final = 1_000
 
 
 class SpanCover:
-    """Finished spans since the last cut, and those that are still open.
+    """Finished spans since the last boundary, and those that are still open.
 
-    Spans are told of when they end, so that one inside another comes first and keeps its seconds.
+    Spans are recorded when they end, so an inner span comes first and keeps its seconds.
     """
 
     __slots__ = ("_intervals", "_open", "_since", "seconds")
 
     def __init__(self) -> None:
         self.seconds = [0.0] * SLOTS
-        """By slot, in finished spans since the last cut."""
+        """By slot, in finished spans since the last boundary."""
         self._since = 0.0
         self._intervals: list[tuple[float, float]] = []
         self._open: dict[str, tuple[float, int]] = {}
 
     @property
     def is_empty(self) -> bool:
-        """Whether no span with an entry was over since the last cut."""
+        """Whether no span with an entry has ended since the last boundary."""
         return not self._intervals
 
-    def cut(self, at: float) -> None:
-        """Begin anew at `at`; what is open stays open."""
+    def start_at(self, at: float) -> None:
+        """Start over at `at`; what is open stays open."""
         if self._intervals:
             self.seconds = [0.0] * SLOTS
             self._intervals = []
         self._since = at
 
     def opens(self, span_id: str, begin: float, slot: int) -> None:
-        """Take note of a span that goes on."""
+        """Note an open span."""
         if len(self._open) < _MOST_OPEN:
             self._open[span_id] = (begin, slot)
 
     def closes(self, span_id: str) -> None:
-        """Take note that a span is over, whatever becomes of its seconds."""
+        """Note that a span has ended."""
         self._open.pop(span_id, None)
 
     def add(self, begin: float, end: float, slot: int) -> None:
-        """Count the seconds from `begin` to `end` that no span has yet as `slot`."""
+        """Count the seconds from `begin` to `end` that are in no span yet as `slot`."""
         begin = max(begin, self._since)
         if end <= begin:
             return
@@ -66,7 +66,7 @@ class SpanCover:
         self.seconds[slot] += max(0.0, end - begin - covered)
 
     def with_open(self, at: float) -> list[float]:
-        """Return `seconds` as if all that is open had ended at `at`; nothing changes here."""
+        """Return `seconds` as if all open spans had ended at `at`, without changing anything."""
         if not self._open:
             return list(self.seconds)
         trial = SpanCover()

@@ -1,4 +1,4 @@
-"""What a run says of all its spans of a name, those that were not written one by one among them."""
+"""Count, total, p50, p95 and max of a run's spans by name, including spans that were not written one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolkit.runfolder.records import SPAN_SUMMARY, Record
 from toolkit.timing.record_fields import LONGEST_S
 
 MOST_NAMES: Final = 500
-"""Different names of spans; a log that invents one a span would fill a page with rows."""
+"""Limit on different names: a log with a new name for each span would fill a page with rows."""
 _LONGEST_NAME: Final = 80
 
 
@@ -26,11 +26,11 @@ class SpanSummary:
 
 
 def summaries_in(record: Record) -> tuple[int, dict[str, SpanSummary]] | None:
-    """Return the session of a summary record and what it says; None where it says nothing.
+    """Return the session of a summary record and its summaries; None if it has none.
 
-    Each says all over again what the one before said, so only the newest of a session counts.
+    Summaries are cumulative, so only the newest of a session counts.
     """
-    # Earlier versions called it `spans`, as errors call the names of theirs.
+    # Earlier versions called the field `spans`.
     spans, session = record.get("span_times", record.get("spans")), record.get("session")
     if record.get("event") != SPAN_SUMMARY or not isinstance(spans, dict):
         return None
@@ -43,7 +43,7 @@ def summaries_in(record: Record) -> tuple[int, dict[str, SpanSummary]] | None:
 
 
 def together(parts: Sequence[SpanSummary]) -> SpanSummary:
-    """Return what several sessions say as one; the usual lengths are the means of theirs, weighted by the counts."""
+    """Combine the summaries of several sessions; p50 and p95 are means weighted by the counts."""
     count = sum(part.count for part in parts)
     return SpanSummary(
         count=count,
@@ -54,8 +54,8 @@ def together(parts: Sequence[SpanSummary]) -> SpanSummary:
     )
 
 
-class SummaryBook:
-    """The newest summary of each session, as records go by."""
+class SpanSummaries:
+    """Collects the newest summary of each session."""
 
     def __init__(self) -> None:
         self._by_session: dict[int, Mapping[str, SpanSummary]] = {}
@@ -67,7 +67,7 @@ class SummaryBook:
                 self._by_session[found[0]] = found[1]
 
     def by_name(self) -> dict[str, SpanSummary]:
-        """Return all sessions together, what took longest first."""
+        """Return the summaries over all sessions, longest total first."""
         parts: dict[str, list[SpanSummary]] = {}
         for summaries in self._by_session.values():
             for name, summary in summaries.items():
@@ -90,7 +90,7 @@ def _summary(about: object) -> SpanSummary | None:
 
 
 def _amount(value: Any) -> float | None:
-    # A NaN is within no bounds.
+    # NaN fails the comparison.
     if (type(value) is float or type(value) is int) and 0 <= value <= 1000 * LONGEST_S:
         return float(value)
     return None

@@ -1,4 +1,4 @@
-"""Spans put back together from records: what each one was, and what it was a part of."""
+"""Rebuilds the tree of spans from records."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from toolkit.runfolder.records import END, SPAN, SPAN_EVENT, SPAN_START, START, 
 from toolkit.timing.names import HOST_CLOCK
 
 MAX_DEPTH: Final = 64
-"""Spans nested deeper than this are put beside each other: nobody reads further, and a hostile file goes no deeper."""
+"""Spans nested deeper than this become siblings, which also limits hostile files."""
 
 _LATEST: Final = 4e9
-"""Seconds since 1970, up to 2096; what lies beyond is no time of ours, and its nanoseconds would not fit 64 bits."""
+"""Seconds since 1970, up to 2096; later times are invalid, and their nanoseconds would not fit 64 bits."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -24,15 +24,15 @@ TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH}"
 
 
 class Span(NamedTuple):
-    """One part of the work, as its record tells of it."""
+    """One span, as recorded."""
 
     id: str
-    """Empty where the record has none that can be used."""
+    """Empty if the record has no valid one."""
     name: str
     start: float
     """Wall time, in seconds."""
     duration: float | None
-    """Seconds; None for one whose end is not written."""
+    """Seconds; None if its end was not written."""
     parent_id: str | None = None
     clock: str = HOST_CLOCK
     session: int = 0
@@ -42,20 +42,20 @@ class Span(NamedTuple):
     attributes: Mapping[str, Any] = _NOTHING
     error: Mapping[str, Any] | None = None
     kept: str | None = None
-    """Why a span that is normally only summed up was kept: start, end, incident or asked."""
+    """Why a span that is normally only summed was kept: start, end, incident or asked."""
     unfinished: bool = False
     """The run ended while it was open, and the logger closed it."""
 
 
 def read_span(record: Record) -> Span | None:
-    """Return the span that a `span` or `span_start` record tells of; None where it tells of none that has a time."""
+    """Return the span in a `span` or `span_start` record; None if it has no valid time."""
     event = record.get("event")
     if event not in (SPAN, SPAN_START):
         return None
     duration = None
     if event == SPAN:
         took = number_in(record.get("duration"))
-        # A clock that was set back makes a length negative; nothing takes less than no time.
+        # A clock that was set back makes a duration negative.
         duration = None if took is None else seconds_in(max(0.0, took))
         if duration is None:
             return None
@@ -87,27 +87,27 @@ class Node:
 
     span: Span
     state: Literal["done", "open", "died"]
-    """`open` goes on; `died` is one that its process did not live to end."""
+    """`open` is still running; `died` was open when its process died."""
     end: float
-    """When it ended; of one that did not, the last that is known of its session."""
+    """When it ended; if it did not, the last sign of its session."""
     parent: Node | None = None
     children: list[Node] = field(default_factory=list)
     """In the order in which they began."""
     events: list[Record] = field(default_factory=list)
     """What happened inside it, in the order of the file."""
     misplaced: str | None = None
-    """Why it stands where it stands, when that is not under its own parent."""
+    """Why it is not under its own parent."""
 
 
 @dataclass(slots=True)
 class SpanTree:
-    """Every span of some records, under what it was a part of."""
+    """The spans of some records as a tree."""
 
     roots: list[Node] = field(default_factory=list)
     duplicates: int = 0
-    """Records of spans that had ended already; the first one counts."""
+    """Duplicate ends; the first one is used."""
     skipped: int = 0
-    """Records that call themselves spans and have no time."""
+    """Span records without a valid time."""
 
     def walk(self) -> Iterator[tuple[int, Node]]:
         """Yield every span and its depth, parents before children."""
@@ -160,14 +160,14 @@ def build_tree(records: Iterable[Record], *, ended: bool = False) -> SpanTree:
 
 
 class Sessions:
-    """What is known of each session of a record file: when it was last heard of, and whether it is over."""
+    """The last sign of each session of a record file, and whether it has ended."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, int], float] = {}
         self._over: set[tuple[int, int]] = set()
 
     def take(self, record: Record) -> None:
-        """Look at the next record of the file."""
+        """Read the next record of the file."""
         place = _place(record)
         moment = seconds_in(record.get("time"))
         if moment is not None:
@@ -180,11 +180,11 @@ class Sessions:
             self._over.update(known for known in self._last if known[0] == rank and known[1] < session)
 
     def is_over(self, span: Span) -> bool:
-        """Say whether the session of `span` writes no more."""
+        """Return whether the session of `span` has ended."""
         return (span.rank, span.session) in self._over
 
     def last_heard(self, span: Span) -> float:
-        """Return when the session of `span` was last heard of, and never a time before it began."""
+        """Return the last sign of the session of `span`, at least the start of the span."""
         return max(span.start, self._last.get((span.rank, span.session), span.start))
 
 
@@ -212,7 +212,7 @@ def _node(span: Span, sessions: Sessions, ended: bool) -> Node:
 
 
 def _link(nodes: Mapping[_Key, Node], loose: list[Node]) -> None:
-    """Put every node under its parent, and those whose parent is not there under the span that was around them."""
+    """Put every node under its parent, or under the enclosing span if the parent is missing."""
     astray = list(loose)
     for key, node in nodes.items():
         wanted = node.span.parent_id
@@ -279,14 +279,14 @@ def _order(node: Node) -> tuple[float, float, str]:
 
 
 def seconds_in(value: object) -> float | None:
-    """Return a time or a length of time, or None where `value` is none that a clock of ours could show."""
+    """Return `value` if it is a valid time or duration, else None."""
     # Nearly every time is a float; NaN and infinities fail the comparison.
     number = value if type(value) is float else number_in(value)
     return number if number is not None and 0.0 <= number < _LATEST else None
 
 
 def number_in(value: object) -> float | None:
-    """Return `value` as a finite number, or None where it is none."""
+    """Return `value` as a finite number, or None."""
     if type(value) is float:
         return value if math.isfinite(value) else None
     if type(value) is not int:

@@ -1,4 +1,4 @@
-"""Which jobs can be compared with each other, and which do one piece of work together: `perf_tag` and `session_tag`."""
+"""Groups jobs by `perf_tag` (comparable speed) and `session_tag` (parts of the same task)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Job:
     session: int
     started: float
     perf_tags: tuple[str, ...]
-    """Empty where nobody said what it can be compared with."""
+    """Empty if no perf_tag was set."""
     session_tag: str
-    """The run's id where nobody said otherwise: sessions of one run go on with each other's work."""
+    """The run's id by default: sessions of one run continue each other's work."""
 
 
 def jobs_of(manifests: Iterable[Manifest]) -> list[Job]:
-    """Return every session of these runs, the oldest first."""
+    """Return every session of these runs, oldest first."""
     jobs = []
     for manifest in manifests:
         tag = manifest.run_id
         for session in manifest.sessions:
-            # One that goes on in the same folder without a tag of its own does the same work as the one before it.
+            # A session that resumes in the same folder without its own tag continues the work of the one before it.
             if session.session_tag not in (None, manifest.run_id):
                 tag = session.session_tag
             jobs.append(
@@ -45,7 +45,7 @@ def jobs_of(manifests: Iterable[Manifest]) -> list[Job]:
 
 
 def by_perf_tag(jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    """Return the jobs of each performance tag, which should be equally fast; one of several tags is in several."""
+    """Return the jobs of each perf_tag, which should be equally fast; a job may have several tags."""
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         for tag in job.perf_tags:
@@ -54,7 +54,7 @@ def by_perf_tag(jobs: Iterable[Job]) -> dict[str, list[Job]]:
 
 
 def by_session_tag(jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    """Return the jobs of each session tag, which together do one piece of work."""
+    """Return the jobs of each session_tag, which are parts of the same task."""
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         groups.setdefault(job.session_tag, []).append(job)
@@ -63,5 +63,5 @@ def by_session_tag(jobs: Iterable[Job]) -> dict[str, list[Job]]:
 
 def _separated(tags: str | None) -> tuple[str, ...]:
     stripped = (tag.strip() for tag in (tags or "").split(","))
-    # A tag that is given twice is one tag.
+    # Remove duplicates, keep the order.
     return tuple(dict.fromkeys(tag for tag in stripped if tag))

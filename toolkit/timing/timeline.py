@@ -1,4 +1,4 @@
-"""The stretches of one session in a row: told seconds fitted in, stalls found, neighbours merged."""
+"""The sequence of segments of one session: fits recorded seconds in, finds stalls, merges neighbours."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from toolkit.runfolder.status import STALL_S, STALL_TIMES
 from toolkit.timing.power import PowerMeter
-from toolkit.timing.stretches import (
+from toolkit.timing.segments import (
     CHECKPOINT,
     DATA_WAIT,
     EARLY,
@@ -16,7 +17,7 @@ from toolkit.timing.stretches import (
     SLOTS,
     TRAINING,
     Mark,
-    Stretch,
+    Segment,
     Sums,
     merged,
     move_to_stalled,
@@ -24,40 +25,35 @@ from toolkit.timing.stretches import (
     waiting_seconds,
 )
 
-STALL_S: Final = 60.0
-"""Shorter silences are slow steps."""
-STALL_TIMES: Final = 20.0
-"""A stall is also this many times longer than the steps of the interval usually take."""
-
 _PACES: Final = 301
-"""Intervals that tell what is usual."""
-_MOST_STRETCHES: Final = 10_000
+"""Intervals that define the usual pace."""
+_MOST_SEGMENTS: Final = 10_000
 _MOST_CARRIED_S: Final = 60.0
-"""Seconds beyond a stretch that are believed and counted in the next one; more of them is nonsense."""
+"""Seconds beyond a segment that are carried into the next one; more than that is invalid."""
 
 
 class Timeline:
-    """Stretches up to the last step record, which are settled, and those behind it, which may still turn out a stall.
+    """Segments up to the last step record, which are settled, and later ones, which may still become a stall.
 
-    `paces` are the seconds a step of earlier sessions.
+    `paces` are the seconds per step of earlier sessions.
     """
 
     def __init__(self, paces: Iterable[float] = ()) -> None:
-        self.stretches: list[Stretch] = []
+        self.segments: list[Segment] = []
         self.paces: deque[float] = deque(paces, _PACES)
-        """Seconds a step of the last intervals."""
+        """Seconds per step of the last intervals."""
         self.odd = 0
-        """How often more seconds were told of than can be."""
+        """How often more seconds were recorded than had passed."""
         self._own_paces = 0
         self._interval_steps = 1
-        """Steps from one step record to the next, as of late."""
+        """Steps from one step record to the next, lately."""
         self._has_stepped = False
         self._gap = 0
-        """Index of the first stretch behind the last step record."""
-        self._untold = 0
-        """Index of the first stretch behind the last record that told of seconds."""
-        self._grain = 1
-        """How many usual steps one stretch may stand for; the longer the run, the more."""
+        """Index of the first segment after the last step record."""
+        self._unrecorded = 0
+        """Index of the first segment after the last record with seconds."""
+        self._resolution = 1
+        """How many usual steps are merged into one segment; it doubles as the run grows."""
         self._grown = 0
         self._guessed = [0.0] * SLOTS
         self._carried = [0.0] * SLOTS
@@ -65,22 +61,22 @@ class Timeline:
         self._settled: Sums | None = None
 
     @property
-    def settled(self) -> list[Stretch]:
-        """The stretches up to the last step record."""
-        return self.stretches[: self._gap]
+    def settled(self) -> list[Segment]:
+        """The segments up to the last step record."""
+        return self.segments[: self._gap]
 
     @property
-    def unsettled(self) -> list[Stretch]:
-        """The stretches behind it."""
-        return self.stretches[self._gap :]
+    def unsettled(self) -> list[Segment]:
+        """The segments after it."""
+        return self.segments[self._gap :]
 
     def usual_pace(self) -> float | None:
-        """Return how many seconds a step usually takes in this session, or took before it; None where none is known."""
+        """Return the usual seconds per step of this session, or of earlier ones; None if unknown."""
         paces = list(self.paces)[-self._own_paces :] if self._own_paces else self.paces
         return statistics.median(paces) if paces else None
 
-    def sums(self, tail: Sequence[Stretch]) -> Sums:
-        """Return all seconds by slot, with `tail` in the place of what is unsettled."""
+    def sums(self, tail: Sequence[Segment]) -> Sums:
+        """Return all seconds by slot, with `tail` instead of the unsettled segments."""
         if self._settled is None:
             self._settled = Sums()
             self._settled.add(self.settled)
@@ -90,64 +86,64 @@ class Timeline:
             sums.move(REST, slot, seconds)
         return sums
 
-    # ------------------------------------------------------------ told and guessed
+    # ------------------------------------------------------------ recorded and guessed
 
     def guess(self, spans: Sequence[float], length: float) -> list[float]:
-        """Return the seconds of a stretch that nobody told of: what spans had of it."""
+        """Return the seconds of a segment without recorded seconds: those in spans."""
         seconds = at_most(spans, length)
         self._guessed = [a + b for a, b in zip(self._guessed, seconds, strict=True)]
         return seconds
 
-    def fit(self, told: list[float], length: float, spans: Sequence[float]) -> list[float]:
-        """Return what of the told seconds lies in a stretch of `length`.
+    def fit(self, recorded: list[float], length: float, spans: Sequence[float]) -> list[float]:
+        """Return the part of the recorded seconds that lies in a segment of `length`.
 
-        What was told late, because records in between told nothing, goes to the stretches before; what was told
-        early, because a record was finished later than its own time, waits for the next.
+        Seconds recorded late, because records in between had none, go to the segments before. Seconds recorded early,
+        because a record was completed after its own time, are carried into the next segment.
         """
-        has_untold = self._untold < len(self.stretches)
-        if has_untold:
-            told = [max(0.0, a - b) for a, b in zip(told, self._guessed, strict=True)]
+        has_unrecorded = self._unrecorded < len(self.segments)
+        if has_unrecorded:
+            recorded = [max(0.0, a - b) for a, b in zip(recorded, self._guessed, strict=True)]
             self._guessed = [0.0] * SLOTS
         if self._has_carried:
-            told = [a + b for a, b in zip(told, self._carried, strict=True)]
+            recorded = [a + b for a, b in zip(recorded, self._carried, strict=True)]
             self._carried = [0.0] * SLOTS
             self._has_carried = False
-        total = sum(told)
+        total = sum(recorded)
         if total <= length:
-            if spans[CHECKPOINT] and not told[CHECKPOINT]:
-                # A checkpoint that was recorded with its seconds, and not timed by a span.
-                told[CHECKPOINT] = min(spans[CHECKPOINT], length - total)
-            return told
+            if spans[CHECKPOINT] and not recorded[CHECKPOINT]:
+                # A checkpoint with its own seconds that was not timed by a span.
+                recorded[CHECKPOINT] = min(spans[CHECKPOINT], length - total)
+            return recorded
         here = length / total
-        over = [seconds * (1.0 - here) for seconds in told]
-        self._carry(self._spread_back(over) if has_untold else over)
-        return [seconds * here for seconds in told]
+        over = [seconds * (1.0 - here) for seconds in recorded]
+        self._carry(self._spread_back(over) if has_unrecorded else over)
+        return [seconds * here for seconds in recorded]
 
     def take_back_for_checkpoint(self, seconds: float) -> None:
-        """Call `seconds` before now a checkpoint, where records came while it was saved and none of them said so."""
+        """Count `seconds` before now as a checkpoint if records came while it was saved and none of them said so."""
         behind = self.unsettled
-        if seconds <= 0.0 or any(stretch.seconds[CHECKPOINT] for stretch in behind):
+        if seconds <= 0.0 or any(segment.seconds[CHECKPOINT] for segment in behind):
             return
-        for stretch in reversed(behind):
-            part = min(seconds, stretch.seconds[REST])
-            stretch.seconds[REST] -= part
-            stretch.seconds[CHECKPOINT] += part
+        for segment in reversed(behind):
+            part = min(seconds, segment.seconds[REST])
+            segment.seconds[REST] -= part
+            segment.seconds[CHECKPOINT] += part
             seconds -= part
 
     def _spread_back(self, over: list[float]) -> list[float]:
-        """Put seconds into the stretches behind the last record that told any; return those there is no room for."""
-        before = self.stretches[self._untold :]
-        room = sum(stretch.seconds[REST] + stretch.seconds[EARLY] for stretch in before)
+        """Put seconds into the segments after the last record with seconds; return those that do not fit."""
+        before = self.segments[self._unrecorded :]
+        room = sum(segment.seconds[REST] + segment.seconds[EARLY] for segment in before)
         over_s = sum(over)
         moved = min(room, over_s)
         if moved <= 0.0:
             return over
-        for stretch in before:
+        for segment in before:
             for soft in (REST, EARLY):
-                part = stretch.seconds[soft] * (moved / room)
-                stretch.seconds[soft] -= part
+                part = segment.seconds[soft] * (moved / room)
+                segment.seconds[soft] -= part
                 for slot, seconds in enumerate(over):
-                    stretch.seconds[slot] += part * (seconds / over_s)
+                    segment.seconds[slot] += part * (seconds / over_s)
         self._settled = None
         return [seconds * (1.0 - moved / over_s) for seconds in over]
 
@@ -161,38 +157,43 @@ class Timeline:
 
     # ------------------------------------------------------------ growing
 
-    def add(self, stretch: Stretch, marks: Sequence[Mark], *, is_told: bool) -> None:
-        """Put a stretch at the end, cut at its checkpoints."""
+    def add(self, segment: Segment, marks: Sequence[Mark], *, is_recorded: bool) -> None:
+        """Append a segment, split at its checkpoints."""
         if marks:
-            self.stretches += split(stretch, marks)
-        elif self._is_more_of_the_same(stretch, is_told=is_told):
-            last = self.stretches[-1]
-            last.seconds = [a + b for a, b in zip(last.seconds, stretch.seconds, strict=True)]
-            last.joules += stretch.joules
-            last.known_s += stretch.known_s
+            self.segments += split(segment, marks)
+        elif self._continues_last(segment, is_recorded=is_recorded):
+            last = self.segments[-1]
+            last.seconds = [a + b for a, b in zip(last.seconds, segment.seconds, strict=True)]
+            last.joules += segment.joules
+            last.known_s += segment.known_s
         else:
-            self.stretches.append(stretch)
-        if is_told:
-            self._untold = len(self.stretches)
+            self.segments.append(segment)
+        if is_recorded:
+            self._unrecorded = len(self.segments)
 
     def extend(
         self,
         first_step: int | None,
         last_step: int,
         length: float,
-        told: list[float] | None,
+        recorded: list[float] | None,
         power: PowerMeter,
         at: float,
     ) -> bool:
-        """Add and settle a stretch from one step record to the next in one go, where there is nothing special about it.
+        """Add and settle an ordinary segment from one step record to the next.
 
-        False where there is; then nothing was done.
+        Return False, having done nothing, if it is not ordinary.
         """
-        count = len(self.stretches)
-        # Like the one before: told of where that was, and not where that was not.
-        if self._gap != count or not count or self._has_carried or (told is None) == (self._untold == count):
+        count = len(self.segments)
+        # It has recorded seconds if the segment before has them, and only then.
+        if (
+            self._gap != count
+            or not count
+            or self._has_carried
+            or (recorded is None) == (self._unrecorded == count)
+        ):
             return False
-        seconds = told or [0.0] * SLOTS
+        seconds = recorded or [0.0] * SLOTS
         rest = length - sum(seconds)
         waited = rest + seconds[TRAINING] + seconds[DATA_WAIT]
         if rest < 0.0 or waited > STALL_S:
@@ -202,8 +203,8 @@ class Timeline:
         if power.watts is not None:
             joules, known_s = power.take(at)
         self._grown += 1
-        last = self.stretches[-1]
-        if self._grown < self._grain and not last.saves:
+        last = self.segments[-1]
+        if self._grown < self._resolution and not last.saves:
             last.last_step = last_step
             last.joules += joules
             last.known_s += known_s
@@ -213,12 +214,12 @@ class Timeline:
                     into[slot] += part
         else:
             self._grown = 0
-            self.stretches.append(Stretch(first_step, last_step, seconds, joules, known_s))
+            self.segments.append(Segment(first_step, last_step, seconds, joules, known_s))
             self._gap = count + 1
-            if told is not None:
-                self._untold = count + 1
-            if count >= _MOST_STRETCHES:
-                self._merge(_MOST_STRETCHES * 3 // 4)
+            if recorded is not None:
+                self._unrecorded = count + 1
+            if count >= _MOST_SEGMENTS:
+                self._merge(_MOST_SEGMENTS * 3 // 4)
         self._interval_steps = steps = last_step - (first_step or 0)
         self.paces.append(waited / steps)
         self._own_paces += 1
@@ -226,12 +227,12 @@ class Timeline:
         return True
 
     def add_lead(self, seconds: float) -> None:
-        """Let the first stretch have begun earlier."""
-        self.stretches[0].seconds[EARLY] += seconds
+        """Make the first segment start earlier."""
+        self.segments[0].seconds[EARLY] += seconds
         self._settled = None
 
     def settle(self, steps: int | None) -> None:
-        """What is unsettled ended with a step record, `steps` after the one before; None for the first."""
+        """Settle everything up to a step record that came `steps` after the one before; None for the first."""
         if steps is not None:
             interval = self.unsettled
             waited = waiting_seconds(interval)
@@ -240,23 +241,23 @@ class Timeline:
             if waited > STALL_S:
                 self.look_for_stall(interval)
             if steps > 0:
-                # A step that is told of twice says nothing about how long one takes.
+                # A step that is logged twice says nothing about how long a step takes.
                 self.paces.append(waited / steps)
                 self._own_paces += 1
         self._has_stepped = True
-        self._gap = len(self.stretches)
+        self._gap = len(self.segments)
         self._settled = None
-        if self._gap > _MOST_STRETCHES:
-            self._merge(_MOST_STRETCHES * 3 // 4)
+        if self._gap > _MOST_SEGMENTS:
+            self._merge(_MOST_SEGMENTS * 3 // 4)
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Settle everything: no more records come."""
         self.look_for_stall(self.unsettled)
-        self._gap = len(self.stretches)
+        self._gap = len(self.segments)
         self._settled = None
 
-    def look_for_stall(self, interval: Sequence[Stretch]) -> None:
-        """Call what is far too long for the steps of `interval` stalled."""
+    def look_for_stall(self, interval: Sequence[Segment]) -> None:
+        """Move seconds that are far too long for the steps of `interval` to stalled."""
         waited = waiting_seconds(interval)
         if waited <= STALL_S or not self.paces or not self._has_stepped:
             return
@@ -265,28 +266,32 @@ class Timeline:
             move_to_stalled(interval, usual)
 
     def shrink(self, most: int) -> None:
-        """Keep no more than about `most` stretches: another session has followed."""
+        """Merge down to about `most` segments, after another session has started."""
         while self._gap > most:
             self._merge(most)
 
-    def _is_more_of_the_same(self, stretch: Stretch, *, is_told: bool) -> bool:
-        """Whether the one before lies in the same interval at the same step, so that one can stand for both."""
-        count = len(self.stretches)
-        if count <= self._gap or stretch.first_step != stretch.last_step:
+    def _continues_last(self, segment: Segment, *, is_recorded: bool) -> bool:
+        """Whether `segment` lies in the same interval at the same step as the last one, so the two can be merged."""
+        count = len(self.segments)
+        if count <= self._gap or segment.first_step != segment.last_step:
             return False
-        last = self.stretches[-1]
-        return last.first_step == stretch.last_step and not last.saves and (is_told or self._untold < count)
+        last = self.segments[-1]
+        return (
+            last.first_step == segment.last_step
+            and not last.saves
+            and (is_recorded or self._unrecorded < count)
+        )
 
     def _merge(self, target: int) -> None:
         done = merged(self.settled, target)
         gone = self._gap - len(done)
-        self.stretches[: self._gap] = done
+        self.segments[: self._gap] = done
         self._gap -= gone
-        self._untold = max(0, self._untold - gone)
-        self._grain *= 2
+        self._unrecorded = max(0, self._unrecorded - gone)
+        self._resolution *= 2
 
 
 def at_most(seconds: Sequence[float], length: float) -> list[float]:
-    """Return `seconds`, made less in proportion where together they are more than `length`."""
+    """Return `seconds`, scaled down in proportion if their sum is more than `length`."""
     total = sum(seconds)
     return list(seconds) if total <= length else [part * (length / total) for part in seconds]

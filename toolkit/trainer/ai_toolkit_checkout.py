@@ -45,7 +45,7 @@ def start_in_checkout(checkout: Path, configs: Sequence[Path], *, name: str | No
     It runs in the checkout's own environment where it has one, and its relative paths begin at the checkout.
 
     Raises:
-        AttachError: `checkout` is none, or cannot be attached to.
+        AttachError: `checkout` is not an ai-toolkit checkout, or cannot be attached to.
         OSError: it could not be attached to, or Python could not be started.
     """
     checkout = checkout.resolve()
@@ -80,7 +80,7 @@ def python_of(checkout: Path) -> str:
 
 @contextmanager
 def _handing_on_sigterm(job: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Let whoever ends this process end the job with it."""
+    """End the job together with this process."""
 
     def hand_on(_: int, __: FrameType | None) -> None:
         job.terminate()

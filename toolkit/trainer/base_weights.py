@@ -11,20 +11,20 @@ from safetensors.torch import load_file, save_file
 from toolkit.trainer.model import ARCHITECTURE, TinyDiT
 
 BASE_NAME = "shapes-dit-32"
-"""What a configuration calls the shipped base model."""
+"""The name of the shipped base model in a configuration."""
 
 BASE_WEIGHTS = Path(__file__).parent / "weights" / f"{BASE_NAME}.safetensors"
 
 
 class BaseWeightsError(Exception):
-    """A file does not hold the weights of this model."""
+    """A file does not have the weights of this model."""
 
 
 def load_base(name_or_path: str) -> TinyDiT:
     """Return the model with its base weights, frozen and in evaluation mode.
 
     Raises:
-        BaseWeightsError: there is no such file, or it holds something else.
+        BaseWeightsError: the file does not exist, or has other content.
     """
     path = BASE_WEIGHTS if name_or_path == BASE_NAME else Path(name_or_path)
     try:
@@ -36,13 +36,13 @@ def load_base(name_or_path: str) -> TinyDiT:
     model = TinyDiT()
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if architecture != ARCHITECTURE or {name: tensor.shape for name, tensor in tensors.items()} != expected:
-        raise BaseWeightsError(f"{path} holds other weights than those of {ARCHITECTURE}")
+        raise BaseWeightsError(f"{path} does not have the weights of {ARCHITECTURE}")
     model.load_state_dict(tensors)
     return model.requires_grad_(False).eval()
 
 
 def save_base(model: TinyDiT, path: Path, *, steps: int, seed: int) -> None:
-    """Write the weights of `model` in half precision, with how they were made."""
+    """Write the weights of `model` in half precision, with steps and seed as metadata."""
     tensors = {
         name: tensor.to("cpu", torch.float16).contiguous() for name, tensor in model.state_dict().items()
     }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.core.fields import ConfigError
 from toolkit.telemetry import OptionsError
@@ -19,7 +20,6 @@ from toolkit.trainer.ai_toolkit_checkout import (
 )
 from toolkit.trainer.config import PROCESS_KEY, PROCESS_TYPE, JobOptions, parse_job, process_type
 from toolkit.trainer.config_file import read_config_file
-from toolkit.trainer.overrides import with_overrides
 
 if TYPE_CHECKING:
     from toolkit.trainer.job import Outcome
@@ -31,32 +31,32 @@ _TRAINING_MODULES = frozenset(("torch", "numpy", "safetensors", "tqdm", "PIL"))
 
 
 class _RefusedError(Exception):
-    """A configuration cannot be trained here; the message says why, in a line or two."""
+    """A configuration cannot be trained here; the message says why."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train what the command line names; return 0, or the exit code of the first that did not end well."""
-    parser = argparse.ArgumentParser(prog="run.py", description="Train a LoRA as a configuration file says.")
+    """Train the configurations on the command line; return 0, or the exit code of the first that failed."""
+    parser = argparse.ArgumentParser(prog="run.py", description="Train a LoRA from a configuration file.")
     parser.add_argument(
-        "config", nargs="+", type=Path, help="configuration files, YAML or JSON, trained in turn"
+        "config", nargs="+", type=Path, help="configuration files, YAML or JSON, trained one after the other"
     )
-    parser.add_argument("-n", "--name", help="what [name] stands for in the configuration")
-    parser.add_argument("--steps", type=int, metavar="N", help="train N steps, whatever train.steps says")
+    parser.add_argument("-n", "--name", help="the value of [name] in the configuration")
+    parser.add_argument("--steps", type=int, metavar="N", help="train N steps instead of train.steps")
     parser.add_argument(
-        "--log-dir", metavar="DIR", help="write run folders under DIR, whatever telemetry.log_dir says"
+        "--log-dir", metavar="DIR", help="write run folders to DIR instead of telemetry.log_dir"
     )
     parser.add_argument(
         "--ai-toolkit",
         type=Path,
         metavar="CHECKOUT",
-        help="train with ai-toolkit in this checkout of it, recorded by telemetry",
+        help="train with ai-toolkit in this checkout, recorded by telemetry",
     )
     chosen = parser.parse_args(arguments)
     if chosen.ai_toolkit is not None:
         if chosen.steps is not None or chosen.log_dir is not None:
             parser.error("--steps and --log-dir are for the embedded trainer; set them in the configuration")
         return _train_with_ai_toolkit(chosen.ai_toolkit, chosen.config, chosen.name)
-    # The first job's time begins with the process, which was started for it; called by another program, it does not.
+    # The first job's time starts with the process, unless another program calls this function.
     began = this_process_began() if arguments is None else None
     for path in chosen.config:
         try:
@@ -81,7 +81,10 @@ def _train_with_ai_toolkit(checkout: Path, configs: Sequence[Path], name: str | 
             print(f"run.py: {path}: {error}", file=sys.stderr)
             return _WRONG_CONFIG
         if kind == PROCESS_TYPE:
-            print(f"run.py: {path}: type {kind} is the embedded trainer's, not ai-toolkit's", file=sys.stderr)
+            print(
+                f"run.py: {path}: type {kind} belongs to the embedded trainer, not to ai-toolkit",
+                file=sys.stderr,
+            )
             return _WRONG_CONFIG
     try:
         return start_in_checkout(checkout, configs, name=name)
@@ -100,7 +103,7 @@ def _train_file(
     if kind != PROCESS_TYPE:
         known = ", ".join((PROCESS_TYPE, *AI_TOOLKIT_TYPES))
         raise ConfigError(f"{PROCESS_KEY}.type must be one of {known}, got {kind!r}")
-    outcome = _train(parse_job(with_overrides(mapping, steps=steps, log_dir=log_dir)), began)
+    outcome = _train(parse_job(_with_overrides(mapping, steps=steps, log_dir=log_dir)), began)
     print(f"[run] {outcome.reason} at step {outcome.step}")
     if outcome.checkpoint is not None:
         print(f"[run] checkpoint: {outcome.checkpoint}")
@@ -109,14 +112,44 @@ def _train_file(
     return _EXIT_CODES[outcome.reason]
 
 
+def _with_overrides(mapping: Mapping[str, Any], *, steps: int | None, log_dir: str | None) -> dict[str, Any]:
+    """Return a copy of `mapping` with the number of steps and the telemetry folder replaced if given."""
+    changed = copy.deepcopy(dict(mapping))
+    if steps is not None:
+        _section(_process(changed), "train", "--steps")["steps"] = steps
+    if log_dir is not None:
+        _telemetry_parent(changed)["telemetry"]["log_dir"] = log_dir
+    return changed
+
+
+def _process(mapping: dict[str, Any]) -> dict[str, Any]:
+    process: dict[str, Any] = mapping["config"]["process"][0]
+    return process
+
+
+def _section(parent: dict[str, Any], name: str, flag: str) -> dict[str, Any]:
+    section = parent.get(name)
+    if not isinstance(section, dict):
+        raise ConfigError(f"{flag} needs a {name} section in the configuration, got {section!r}")
+    return section
+
+
+def _telemetry_parent(mapping: dict[str, Any]) -> dict[str, Any]:
+    """Return the first of the three places that hold a `telemetry:` block, in the order the logger looks."""
+    for place in (_process(mapping), mapping["config"], mapping):
+        if isinstance(place.get("telemetry"), dict):
+            return place
+    raise ConfigError("--log-dir needs a telemetry block in the configuration")
+
+
 def _from_here(path: Path) -> Path:
-    """Return `path` as one would type it: relative where it lies below the current folder."""
+    """Return `path` relative to the current folder if it is below it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _train(job: JobOptions, began: float | None) -> Outcome:
-    # Imported here, so that a wrong configuration is reported at once, and without torch at all.
+    # Imported here, so that an invalid configuration is reported at once and without torch.
     try:
         from toolkit.trainer.job import train
     except ModuleNotFoundError as error:

@@ -94,7 +94,7 @@ class TrainOptions:
     dtype: Dtype = "float32"
     skip_first_sample: bool = False
     resume: str = "auto"
-    """`auto` goes on from the latest checkpoint in the save folder, `never` starts anew, a path goes on from there."""
+    """`auto` resumes from the latest checkpoint in the save folder, `never` starts over, a path resumes from there."""
     validation_config: ValidationOptions = ValidationOptions()
 
 
@@ -173,7 +173,7 @@ def process_type(mapping: Mapping[str, Any]) -> str:
     """Return the type of the job's first process, which says whose trainer the configuration is for.
 
     Raises:
-        ConfigError: there is no such thing in `mapping`.
+        ConfigError: `mapping` has no process type.
     """
     if mapping.get("job") != "extension":
         raise ConfigError(f"job must be extension, got {mapping.get('job')!r}")

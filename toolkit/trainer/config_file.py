@@ -1,4 +1,4 @@
-"""A training configuration file, YAML or JSON, to the mapping it describes."""
+"""Reads a training configuration file, YAML or JSON."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from toolkit.core.fields import ConfigError
 
 
 def read_config_file(path: Path, *, name: str | None = None) -> dict[str, Any]:
-    """Return the content of `path`, with `${VARIABLE}` and `[name]` filled in.
+    """Return the content of `path`, with `${VARIABLE}` and `[name]` replaced.
 
-    A variable is filled in before the file is parsed, as ai-toolkit does, so its value may be a number.
-    `[name]` stands for `name`, or for `config.name` where none is given.
+    Variables are replaced before the file is parsed, as in ai-toolkit, so a value may be a number.
+    `[name]` becomes `name`, or `config.name` by default.
 
     Raises:
         ConfigError: the file cannot be read or parsed, a variable is not set, or there is no name.
-            The message says what, not which file: whoever named the file knows it.
+            The message does not name the file: the caller does.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"is not a text file in UTF-8: {error.reason}") from error
+        raise ConfigError(f"is not valid UTF-8: {error.reason}") from error
     parse = _parse_json if path.suffix.lower() == ".json" else _parse_yaml
     content = parse(_fill_in_environment(text))
     if not isinstance(content, dict):
-        raise ConfigError("must hold a mapping with the keys job and config")
+        raise ConfigError("must be a mapping with the keys job and config")
     filled: dict[str, Any] = _fill_in_name(content, _job_name(content, name))
     return filled
 
@@ -53,9 +53,9 @@ def _parse_json(text: str) -> object:
     try:
         content: object = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"line {error.lineno}: not JSON: {error.msg}") from error
+        raise ConfigError(f"line {error.lineno}: invalid JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"not JSON: {error}") from error
+        raise ConfigError(f"invalid JSON: {error}") from error
     return content
 
 
@@ -64,12 +64,12 @@ def _parse_yaml(text: str) -> object:
         content: object = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ConfigError(f"{line}not YAML: {error.problem or error.context}") from error
+        raise ConfigError(f"{line}invalid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"not YAML: {error}") from error
+        raise ConfigError(f"invalid YAML: {error}") from error
     except (ValueError, RecursionError) as error:
-        # PyYAML lets through what Python says of a date such as 2001-99-99, or of a thousand brackets.
-        raise ConfigError(f"not YAML: {error}") from error
+        # PyYAML passes on Python's errors for a date such as 2001-99-99, or for a thousand brackets.
+        raise ConfigError(f"invalid YAML: {error}") from error
     return content
 
 
@@ -78,9 +78,9 @@ def _job_name(content: Mapping[str, Any], name: str | None) -> str:
     configured = config.get("name") if isinstance(config, dict) else None
     chosen = name if name is not None else configured
     if not isinstance(chosen, str) or not chosen.strip():
-        raise ConfigError(f"config.name must be a text that names the job, got {chosen!r}")
+        raise ConfigError(f"config.name must be a non-empty text, got {chosen!r}")
     if "[name]" in chosen:
-        raise ConfigError(f"config.name is {chosen!r}: say what [name] stands for with --name")
+        raise ConfigError(f"config.name is {chosen!r}: set the value of [name] with --name")
     return chosen
 
 

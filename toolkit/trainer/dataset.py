@@ -36,7 +36,7 @@ class PictureSet:
 
 
 def training_set(datasets: Sequence[DatasetOptions], *, triggered: bool, device: torch.device) -> PictureSet:
-    """Draw every picture of `datasets`; captions open with the trigger word where there is one."""
+    """Draw every picture of `datasets`; captions start with the trigger word if there is one."""
     parts = [_draw_set(dataset, dataset.num_images, "training", triggered) for dataset in datasets]
     return _join(parts, device)
 
@@ -51,7 +51,7 @@ def validation_set(
 
 
 class BatchOrder:
-    """Cuts a set into batches, shuffled anew each epoch; what batch 700 holds depends on the seed alone."""
+    """Splits a set into batches, reshuffled each epoch; the content of batch 700 depends only on the seed."""
 
     def __init__(self, pictures: PictureSet, batch_size: int, *, seed: int) -> None:
         self._set = pictures

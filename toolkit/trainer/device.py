@@ -1,4 +1,4 @@
-"""Where the model is trained, and that it computes the same there each time."""
+"""Chooses the device, and makes torch deterministic on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def choose_device(wanted: str) -> torch.device:
-    """Return the device called `wanted`; `auto` is a GPU where there is one.
+    """Return the device called `wanted`; `auto` is a GPU if there is one.
 
     Raises:
         ValueError: this machine has no such device.
@@ -21,15 +21,15 @@ def choose_device(wanted: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     device = torch.device(wanted)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"{wanted} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
+        raise ValueError(f"{wanted} is not available: torch sees {torch.cuda.device_count()} CUDA devices")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("mps is not here: torch sees no Apple GPU")
+        raise ValueError("mps is not available: torch sees no Apple GPU")
     return device
 
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Make torch compute the same bits each time, however many cores there are, for as long as the block lasts."""
+    """Make torch compute the same bits each time inside the block, on any number of cores."""
     # cuBLAS reads this when it is first used, and refuses to be deterministic without it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
@@ -37,11 +37,11 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     # Nothing here reads memory before writing it, so filling it would only cost time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # made at run time
-    # Sums come out differently when they are split. And at this size several threads gain little on an idle machine,
-    # while on a busy one they wait for each other: on two cores shared with others, one is four times as fast as two.
+    # Sums differ when they are split. At this size several threads gain little on an idle machine, and on a busy one
+    # they wait for each other: on two shared cores one thread is four times as fast as two.
     torch.set_num_threads(1)
-    # On Arm oneDNN keeps threads of its own whatever torch is told, and takes thin matrices four times as long.
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # a property in all but its type
+    # On Arm, oneDNN uses its own threads regardless of torch's setting, and is four times slower on thin matrices.
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # a property, though not typed as one
     try:
         yield
     finally:

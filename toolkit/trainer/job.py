@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import torch
 
 from toolkit.core.fields import ConfigError
+from toolkit.core.wall_times import wall_time_of
 from toolkit.telemetry import TelemetryLogger
 from toolkit.timing.names import CHECKPOINT_LOAD, MODEL_INIT, OPTIMIZER_INIT
 from toolkit.trainer import checkpoint
@@ -23,7 +27,6 @@ from toolkit.trainer.model import TinyDiT
 from toolkit.trainer.progress import Progress, open_progress
 from toolkit.trainer.samples import Sampler
 from toolkit.trainer.seeds import derived_generator
-from toolkit.trainer.start_up import StartUp
 from toolkit.trainer.stop_signals import StopSignals
 from toolkit.trainer.validation import Validation
 
@@ -41,18 +44,18 @@ class Outcome:
 def train(job: JobOptions, *, began: float | None = None) -> Outcome:
     """Train `job`, resuming where its options say so, and return how it ended.
 
-    `began` is when the process was started, where it was started for this job alone: from then on its time is told.
+    `began` is when the process was started, if it was started for this job alone: its time is recorded from then on.
 
     Raises:
         ConfigError: this machine or the files on it do not fit the options.
         OptionsError: the `telemetry:` block is wrong.
     """
     options = job.process
-    start_up = StartUp(began)
+    start_up = _StartUp(began)
     device = _device(options)
-    with start_up.part(MODEL_INIT):
+    with start_up.phase(MODEL_INIT):
         model, lora = _model_with_lora(options, device)
-    with start_up.part(OPTIMIZER_INIT):
+    with start_up.phase(OPTIMIZER_INIT):
         optimizer = _optimizer(options, lora, device)
     checkpoints = CheckpointFolder(
         job.save_folder, job.name, keep=options.save.max_step_saves_to_keep, dtype=options.save.dtype
@@ -60,25 +63,23 @@ def train(job: JobOptions, *, began: float | None = None) -> Outcome:
     found = _checkpoint_to_resume(options, checkpoints)
     state = TrainingState()
     if found is not None:
-        with start_up.part(CHECKPOINT_LOAD):
+        with start_up.phase(CHECKPOINT_LOAD):
             state = _resume(found, lora, optimizer)
     if found is not None and state.step >= options.train.steps:
-        print(
-            f"[run] {found.path} is at step {state.step} of {options.train.steps}: nothing is left to train"
-        )
-        print("[run] raise train.steps to train on; set train.resume: never, or another name, to start anew")
+        print(f"[run] {found.path} is at step {state.step} of {options.train.steps}: nothing left to train")
+        print("[run] raise train.steps to continue; set train.resume: never, or another name, to start over")
         return Outcome(reason="finished", step=state.step, checkpoint=found.path, run_folder=None)
 
-    # The logger goes on in the folder of the run that the checkpoint is from.
+    # The logger resumes the run that wrote the checkpoint.
     same_run: dict[str, Any] = {"run_id": state.run_id} if state.run_id else {}
     with TelemetryLogger.from_config(job.mapping, **same_run) as log:
         with log.training.application(start_time_msec=start_up.began * 1000), deterministic():
-            start_up.tell(log)
+            start_up.log_to(log)
             with log.training.dataloader_init():
                 samples_parent = log.run_folder or job.save_folder
                 parts = _parts(job, model, lora, optimizer, checkpoints, samples_parent, device)
             _announce(job, log, parts, state)
-            _tell_what_a_step_is(options, log, model)
+            _configure_throughput(options, log, model)
             if found is not None:
                 print(f"[run] resuming from {found.path} at step {state.step}")
             with StopSignals() as signals, _progress(options, state) as progress:
@@ -88,22 +89,53 @@ def train(job: JobOptions, *, began: float | None = None) -> Outcome:
     return Outcome(reason=reason, step=loop.step, checkpoint=loop.last_checkpoint, run_folder=log.run_folder)
 
 
-def _tell_what_a_step_is(options: ProcessOptions, log: TelemetryLogger, model: TinyDiT) -> None:
-    """Say how much work a step is, so that throughput can be told in tokens and operations, too."""
+def _configure_throughput(options: ProcessOptions, log: TelemetryLogger, model: TinyDiT) -> None:
+    """Declare the work per step, so that throughput is also logged in tokens and FLOPS."""
     train = options.train
     parameters = sum(parameter.numel() for parameter in model.parameters())
     log.training.configure(
         global_batch_size=train.batch_size * train.gradient_accumulation,
         micro_batch_size=train.batch_size,
         seq_length=model.tokens_per_picture,
-        # Two operations a parameter and token on the way forward, and two on the way back: the base is frozen, so that
-        # only the gradients of what flows through it are computed.
+        # Two operations per parameter and token in the forward pass and two in the backward pass: the base is frozen,
+        # so only gradients of activations are computed.
         flops_per_sample=4 * parameters * model.tokens_per_picture,
         is_log_throughput_enabled=True,
         train_iterations_target=train.steps,
         train_samples_target=train.steps * train.batch_size * train.gradient_accumulation,
         save_checkpoint_strategy="sync",
     )
+
+
+class _StartUp:
+    """Times the phases before the logger is open.
+
+    The logger is opened when it is known which run to resume, and that takes a checkpoint that fits the model: the
+    first phases have ended by then and are logged afterwards.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
+        # The monotonic clock: a wall clock may be set while a model loads.
+        self._began = time.monotonic() - (0.0 if began is None else time.time() - began)
+        self._phases: list[tuple[str, float, float]] = []
+
+    @property
+    def began(self) -> float:
+        """Wall time at which the job began, or its process if that was started for it."""
+        return wall_time_of(self._began)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a block."""
+        began = time.monotonic()
+        yield
+        self._phases.append((name, began, time.monotonic()))
+
+    def log_to(self, log: TelemetryLogger) -> None:
+        """Log the phases as spans in the span that is open now."""
+        for name, began, ended in self._phases:
+            log.start_span(name, start_time=wall_time_of(began)).stop(stop_time=wall_time_of(ended))
+        self._phases.clear()
 
 
 def _device(options: ProcessOptions) -> torch.device:

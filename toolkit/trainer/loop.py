@@ -1,4 +1,4 @@
-"""The training loop: steps, validation, samples, checkpoints, and what was asked for in between."""
+"""The training loop: steps, validation, samples, checkpoints, and requests in between."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Parts:
 
 
 class TrainingLoop:
-    """Trains from `state` to the last step, or to where somebody asks it to stop."""
+    """Trains from `state` to the last step, or until it is asked to stop."""
 
     def __init__(
         self,

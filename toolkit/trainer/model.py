@@ -43,7 +43,7 @@ class TinyDiT(nn.Module):
         self.transformer_blocks = nn.ModuleList(_Block() for _ in range(_DEPTH))
         self.modulation_out = nn.Linear(_WIDTH, 2 * _WIDTH)
         self.patch_out = nn.Linear(_WIDTH, patch_values)
-        nn.init.normal_(self.words.weight[1:], std=0.5)  # number 0 is no word, and adds nothing
+        nn.init.normal_(self.words.weight[1:], std=0.5)  # number 0 is padding and adds nothing
         for silent in (self.modulation, self.modulation_out, self.patch_out):
             nn.init.zeros_(silent.weight)
             nn.init.zeros_(silent.bias)

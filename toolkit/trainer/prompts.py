@@ -1,4 +1,4 @@
-"""Prompts such as "a red circle, outline" as the word numbers that the model reads."""
+"""Encodes prompts such as "a red circle, outline" as the word numbers that the model reads."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _WORDS = {word: number for number, word in enumerate((*COLOURS, *SHAPES, *BASE_S
 
 VOCABULARY_SIZE = 2 + len(_WORDS)
 PROMPT_LENGTH = 6
-"""How many meaningful words a prompt holds; shorter ones are filled up."""
+"""Number of meaningful words in a prompt; shorter ones are padded."""
 
 
 class PromptError(ValueError):
-    """A prompt holds a word that the model has no number for, or too many words."""
+    """A prompt has an unknown word, or too many words."""
 
 
 def encode_prompt(prompt: str, trigger_word: str | None = None) -> list[int]:
     """Return the word numbers of `prompt`, always `PROMPT_LENGTH` of them.
 
-    The trigger word, or the placeholder `[trigger]`, is a number that the base model was taught to ignore:
+    The trigger word, or the placeholder `[trigger]`, is a number that the base model ignores:
     its meaning is what a LoRA learns.
 
     Raises:
-        PromptError: a word is not known, or there are more than `PROMPT_LENGTH`.
+        PromptError: a word is unknown, or there are more than `PROMPT_LENGTH` words.
     """
     numbers = [_number(word, trigger_word) for word in _words(prompt) if word not in _FILLERS]
     if len(numbers) > PROMPT_LENGTH:
@@ -42,7 +42,7 @@ def encode_prompt(prompt: str, trigger_word: str | None = None) -> list[int]:
 
 
 def is_usable_trigger(word: str) -> bool:
-    """Whether `word` is one word that does not already mean something."""
+    """Return whether `word` is a single word without a meaning of its own."""
     return _words(word) == [word.lower()] and word.lower() not in _WORDS and word.lower() not in _FILLERS
 
 
@@ -57,4 +57,4 @@ def _number(word: str, trigger_word: str | None) -> int:
         return _WORDS[word]
     except KeyError:
         known = ", ".join((*_WORDS, *([trigger_word] if trigger_word else [])))
-        raise PromptError(f"the word {word!r} means nothing to this model; it knows: {known}") from None
+        raise PromptError(f"unknown word {word!r}; known: {known}") from None

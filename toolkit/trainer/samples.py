@@ -19,7 +19,7 @@ from toolkit.trainer.shapes import IMAGE_SIZE
 
 
 class Sampler:
-    """Paints the configured prompts, from the same noise each time, so that pictures compare across steps."""
+    """Paints the configured prompts from the same noise each time, so that pictures of different steps compare."""
 
     def __init__(self, options: SampleOptions, *, trigger_word: str | None, device: torch.device) -> None:
         self._options = options
@@ -34,7 +34,7 @@ class Sampler:
         self._noise = torch.stack(noise).to(device) if noise else torch.empty(0)
 
     def paint(self, model: Velocity) -> Tensor:
-        """Return one picture a prompt, values from -1 to 1."""
+        """Return one picture per prompt, with values from -1 to 1."""
         return paint(
             model,
             self._noise,
@@ -44,9 +44,9 @@ class Sampler:
         )
 
     def write(self, pictures: Tensor, folder: Path, step: int) -> Iterator[tuple[str, Path]]:
-        """Write each picture under a name that no earlier one has; yield its prompt and path.
+        """Write each picture under a unique name; yield its prompt and path.
 
-        Whoever may read the folder that `folder` is in may read the pictures, and nobody else.
+        The pictures have the read permissions of the folder that `folder` is in.
 
         Raises:
             OSError: the folder cannot be written to.

@@ -1,4 +1,4 @@
-"""Independent random streams from one seed, so that step 300 draws the same numbers whatever came before it."""
+"""Independent random streams from one seed: step 300 draws the same numbers regardless of earlier steps."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 
 from dashboard.data.ledger_words import WORDS, advice_on, is_worth_showing, percent, words_of
 from tests.dashboard.timed_runs import ledger
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES
 
 
@@ -40,11 +40,11 @@ def test_what_costs_most_besides_training_is_named_with_what_to_do_about_it(entr
 def test_what_is_little_is_said_quietly_or_not_at_all():
     assert not advice_on(ledger(training=0.9, data_wait=0.1)).much
     assert advice_on(ledger(training=0.96, data_wait=0.04)) is None
-    assert advice_on(LedgerBook().ledger()) is None
+    assert advice_on(LedgerBuilder().ledger()) is None
 
 
 def test_a_run_that_has_not_trained_yet_shows_no_ledger():
-    assert not is_worth_showing(LedgerBook().ledger())
+    assert not is_worth_showing(LedgerBuilder().ledger())
     assert not is_worth_showing(ledger(startup=1.0))
     assert is_worth_showing(ledger(startup=0.9, training=0.1))
     assert is_worth_showing(ledger(startup=0.9, stalled=0.1))

@@ -11,7 +11,7 @@ from dashboard.data.run_ledger import RunLedger
 from tests.dashboard.run_folders import append, write_run
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import read_from
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 
 
 @pytest.fixture
@@ -19,13 +19,13 @@ def taken(monkeypatch):
     """Count the records that are put into a book."""
     seen = []
 
-    class Counting(LedgerBook):
+    class Counting(LedgerBuilder):
         def take(self, records):
             records = list(records)
             seen.extend(records)
             return super().take(records)
 
-    monkeypatch.setattr(run_ledger, "LedgerBook", Counting)
+    monkeypatch.setattr(run_ledger, "LedgerBuilder", Counting)
     return seen
 
 
@@ -64,7 +64,7 @@ def until_done(ledger):
 
 def test_it_says_the_same_as_a_book_of_all_records_at_once(tmp_path):
     folder = write_run(tmp_path, "r", records())
-    book = LedgerBook()
+    book = LedgerBuilder()
     book.take(read_from(folder / METRICS_JSONL).records)
 
     looks, ledger = until_done(ledger_of(folder))

@@ -43,7 +43,7 @@ from toolkit.diagnostics.finding import Finding
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
 from toolkit.runfolder.status import Status
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 
 STEPS = np.arange(50, dtype=np.float64)
 
@@ -160,7 +160,7 @@ class MemoryStore:
         return self.found
 
     def time_spent(self, key, *, wait_s=0.05):
-        return TimeSpent(ledger=LedgerBook().ledger(), part=1.0)
+        return TimeSpent(ledger=LedgerBuilder().ledger(), part=1.0)
 
     def spans(self, key, *, wait_s=2.0, rank=0):
         return SpanTable()

@@ -26,7 +26,7 @@ from toolkit.telemetry.logger import internals
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.writing import pipeline
 from toolkit.timing.history import read_run_time
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 
 pytest.importorskip("opentelemetry.sdk.trace")
 service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
@@ -658,7 +658,7 @@ def test_tags_that_are_known_late_are_the_same_wherever_they_are_told(tmp_path):
 
 
 def _ledger_without_manifest(records):
-    book = LedgerBook()
+    book = LedgerBuilder()
     book.take(records)
     return book.ledger()
 

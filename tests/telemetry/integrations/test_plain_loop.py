@@ -14,7 +14,7 @@ import pytest
 from tests.lengths import is_long
 from tests.project.markdown import ROOT, blocks
 from tests.telemetry.logged import read_records
-from toolkit.timing.ledger import LedgerBook
+from toolkit.timing.ledger import LedgerBuilder
 
 pytest.importorskip("torch.distributed")
 
@@ -95,7 +95,7 @@ def test_each_rank_says_where_its_time_went(ranks):
         (loop,) = [span for span in of(records, "span") if span["name"] == "training_loop"]
         summary = of(records, "span_summary")[-1]["span_times"]
         last = of(records, "step")[-1]
-        book = LedgerBook()
+        book = LedgerBuilder()
         # A run's ledger is that of rank 0; another rank's records make one as well, as if they were a run's own.
         book.take([{name: record[name] for name in record if name != "rank"} for record in records])
         ledger = {line.entry: line.seconds for line in book.ledger().lines}

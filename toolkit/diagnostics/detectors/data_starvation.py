@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import DATA_TIME, STEP_TIME, Row, name_of
 from toolkit.diagnostics.robust import Window, first_of_stretch
-from toolkit.diagnostics.signals import DATA_TIME, STEP_TIME, Row, name_of
 from toolkit.diagnostics.thresholds import DATA_FEWEST, DATA_SHARE, DATA_SHARE_OVER, DATA_WINDOW
 
 _KIND = "data_starvation"
-_TOLD_AGAIN = 0.15
+_REPORT_AGAIN = 0.15
 
 
 class DataStarvation:
@@ -23,17 +23,17 @@ class DataStarvation:
     signals: tuple[str, ...] = (DATA_TIME,)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
-        self._told = 0.0
+        self._reported = 0.0
         self._shares = Window(DATA_WINDOW)
         self._steps: deque[int] = deque(maxlen=DATA_WINDOW)
 
     def restart(self, step: int) -> None:
         """Judge by the records that follow."""
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._shares.clear()
         self._steps.clear()
@@ -55,7 +55,7 @@ class DataStarvation:
             if share > DATA_SHARE:
                 self._open(row, share)
         elif share < DATA_SHARE_OVER:
-            self._book.close(incident, resolved_step=row.step)
+            self._incidents.close(incident, resolved_step=row.step)
             self._incident = None
         else:
             self._follow(incident, row.step, of_step, share)
@@ -63,8 +63,8 @@ class DataStarvation:
     def _open(self, row: Row, share: float) -> None:
         shares = self._shares.values()
         first = first_of_stretch([value > DATA_SHARE for value in shares])
-        self._told = share
-        self._incident = self._book.open(
+        self._reported = share
+        self._incident = self._incidents.open(
             _KIND,
             name_of(DATA_TIME, row.record),
             start_step=self._steps[first],
@@ -77,7 +77,7 @@ class DataStarvation:
         if of_step > DATA_SHARE:
             incident.count += 1
             incident.end_step = step
-        if share >= self._told + _TOLD_AGAIN:
-            self._told = share
+        if share >= self._reported + _REPORT_AGAIN:
+            self._reported = share
             incident.evidence["share_pct"] = float(round(100 * share))
-            self._book.tell(incident)
+            self._incidents.mark_changed(incident)

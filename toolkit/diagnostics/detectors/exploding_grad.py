@@ -6,22 +6,22 @@ import math
 from collections import deque
 
 from toolkit.diagnostics import thresholds as at
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import Window, change_sigma, median
-from toolkit.diagnostics.signals import GRAD_NORM, LOSS, Row, name_of
 
 
 class ExplodingGradients:
-    """Compares each norm with the median of those before it: only ratios count, because norms have any size.
+    """Compares each norm with the median of those before it. Only ratios count: norms have no typical size.
 
-    One large norm that the loss does not feel is nothing: it was clipped, and is gone.
+    One large norm that does not affect the loss is ignored: it was clipped.
     """
 
     signals: tuple[str, ...] = (GRAD_NORM,)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._usual = Window(at.NORM_WINDOW)
         self._first = Window(at.NORM_FIRST_RECORDS)
         self._losses: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
@@ -52,7 +52,7 @@ class ExplodingGradients:
             self._usual_level = self._usual.median
         self._rows += 1
         level = self._usual_level
-        # Norms fall by decades while a model learns; one that is no larger than at the start explodes nothing.
+        # Norms fall by decades while a model learns; a norm no larger than at the start is not exploding.
         if norm > at.NORM_RATIO * level and norm > at.NORM_OF_FIRST * self._first.median:
             self._high.append((row.step, norm))
             self._waiting = at.NORM_LOSS_WITHIN
@@ -74,7 +74,7 @@ class ExplodingGradients:
     def restart(self, step: int) -> None:
         """The first norms after a restart are larger than usual."""
         if self._open is not None:
-            self._book.close(self._open, resolved_step=step)
+            self._incidents.close(self._open, resolved_step=step)
         self._open = None
         self._high.clear()
         self._waiting = self._rows = 0
@@ -94,7 +94,7 @@ class ExplodingGradients:
     def _begin(self, level: float, row: Row) -> None:
         self._level = level
         peak = max(norm for _, norm in self._high)
-        self._open = self._book.open(
+        self._open = self._incidents.open(
             "exploding_grad",
             name_of(GRAD_NORM, row.record),
             start_step=self._high[0][0],
@@ -120,5 +120,5 @@ class ExplodingGradients:
             return
         self._calm += 1
         if self._calm >= at.NORM_CALM:
-            self._book.close(incident, resolved_step=row.step)
+            self._incidents.close(incident, resolved_step=row.step)
             self._open = None

@@ -1,12 +1,12 @@
-"""A GPU that mostly waits."""
+"""A GPU that is mostly idle."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import GPU_UTIL, Row, name_of
 from toolkit.diagnostics.robust import Window
-from toolkit.diagnostics.signals import GPU_UTIL, Row, name_of
 from toolkit.diagnostics.thresholds import (
     GPU_BUSY_AGAIN_PCT,
     GPU_BUSY_PCT,
@@ -20,24 +20,24 @@ from toolkit.runfolder.records import SYSTEM
 
 _KIND = "low_gpu_util"
 _HALF = GPU_LOOKS // 2
-_TOLD_AGAIN_PCT = 10.0
+_REPORT_AGAIN_PCT = 10.0
 _STEPS_FOR_USUAL = 5
 
 
 class IdleGpu:
-    """Speaks when the GPU is busy less than half of the time while steps advance.
+    """Reports a GPU that is busy less than half of the time while steps advance.
 
-    All samples of one step are one look. A step that takes unusually many samples is a pause and is passed over, as
-    are the start-up, and a GPU that does nothing at all until it works again.
+    The samples of one step are averaged into one look. Steps with unusually many samples are pauses and are skipped, as
+    are the start-up and a GPU that is not used at all.
     """
 
     signals: tuple[str, ...] = (GPU_UTIL,)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
-        self._told_pct = 0.0
+        self._reported_pct = 0.0
         self._total_pct = 0.0
         self._total_looks = 0
         self._metric = ""
@@ -54,9 +54,9 @@ class IdleGpu:
         self._works: bool = False
 
     def restart(self, step: int) -> None:
-        """Another start-up follows."""
+        """Close the incident: another start-up follows."""
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -70,7 +70,7 @@ class IdleGpu:
                 self._by_system = True
                 self._forget()
         elif self._by_system:
-            # The logger puts a sample on the next step record too.
+            # The logger also puts a sample on the next step record.
             return
         if row.step != self._step:
             if self._samples:
@@ -109,15 +109,15 @@ class IdleGpu:
             self._follow(self._incident, look, noticed_step)
         elif len(looks) == GPU_LOOKS:
             ordered = list(looks)
-            # Both halves: one long pause in a trace that knows no steps is not a GPU that mostly waits.
+            # Both halves: one long pause in a file without steps is not a GPU that is mostly idle.
             if _mean(ordered[:_HALF]) < GPU_BUSY_PCT and _mean(ordered[_HALF:]) < GPU_BUSY_PCT:
                 self._open(ordered, noticed_step)
 
     def _open(self, looks: list[tuple[int, float]], noticed_step: int) -> None:
         mean = _mean(looks)
-        self._told_pct = mean
+        self._reported_pct = mean
         self._total_pct, self._total_looks = sum(look[1] for look in looks), len(looks)
-        self._incident = self._book.open(
+        self._incident = self._incidents.open(
             _KIND,
             self._metric,
             start_step=looks[0][0],
@@ -129,7 +129,7 @@ class IdleGpu:
     def _follow(self, incident: Incident, look: tuple[int, float], noticed_step: int) -> None:
         lately = list(self._looks)[-_HALF:]
         if len(lately) == _HALF and _mean(lately) >= GPU_BUSY_AGAIN_PCT:
-            self._book.close(
+            self._incidents.close(
                 incident, end_step=max(incident.start_step, lately[0][0]), resolved_step=noticed_step
             )
             self._incident = None
@@ -141,9 +141,9 @@ class IdleGpu:
         self._total_looks += 1
         mean = self._total_pct / self._total_looks
         incident.evidence["mean_pct"] = float(round(mean))
-        if abs(mean - self._told_pct) >= _TOLD_AGAIN_PCT:
-            self._told_pct = mean
-            self._book.tell(incident)
+        if abs(mean - self._reported_pct) >= _REPORT_AGAIN_PCT:
+            self._reported_pct = mean
+            self._incidents.mark_changed(incident)
 
 
 def _mean(looks: list[tuple[int, float]]) -> float:

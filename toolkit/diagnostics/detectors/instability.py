@@ -7,10 +7,10 @@ from collections import deque
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.finding import INFO
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.loss_axis import LossAxis
+from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
-from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
 
 _SPIKE = "spike"
 _DIVERGENCE = "divergence"
@@ -20,7 +20,7 @@ _NEARLY_NO_CHANGE = 2.0 * at.NO_CHANGE
 
 
 class Instability:
-    """Adds up how far the loss stands above its recent level; enough of it is a spike, one that lasts a divergence.
+    """Adds up how far the loss is above its recent level; enough is a spike, and a spike that lasts a divergence.
 
     Distances are ratios (the axis is logarithmic) while the loss is positive, so that a jump from 0.003 to 0.02 at the
     end of a run counts like one from 3 to 20 at its beginning.
@@ -29,8 +29,8 @@ class Instability:
     signals: tuple[str, ...] = (LOSS,)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._axis = LossAxis()
         self._rows = 0
         # What is usual: the level of the last few records and of more of them, and how much one differs from the next.
@@ -69,7 +69,7 @@ class Instability:
         values = row.values
         loss = values[LOSS]
         if not loss and not self._rows:
-            # Until a buffer is full or a first batch counts, some trainers log zeros: that is no level.
+            # Some trainers log zeros until a buffer is full or a first batch counts: that is not a level.
             return
         if loss - loss != 0.0:
             if self._open is not None:
@@ -103,7 +103,7 @@ class Instability:
             self._watch_for_a_blow_up(loss, y, row)
         self._recent.append(y)
         if self._open is None:
-            # What happens during an incident is no measure of what is usual.
+            # Values during an incident are not usual values.
             longer.push(y)
             # Noise changes slowly: once there is a measure of it, every other record keeps it up to date.
             if rows & 1 or len(self._changes) < at.LEVEL_WINDOW:
@@ -118,7 +118,7 @@ class Instability:
         """Another state of the model has another level."""
         if self._open is not None:
             self._open.variant = "left behind"
-            self._book.close(self._open, resolved_step=step)
+            self._incidents.close(self._open, resolved_step=step)
             self._open = None
         self._forget()
 
@@ -163,7 +163,7 @@ class Instability:
     def _is_beyond_its_tail(self, sigma: float) -> bool:
         """Whether it is enough for a loss whose noise has a long tail upwards, as that of a diffusion model has.
 
-        Its quartiles say nothing of the batches that are hard by chance; how high those stand is seen from the highest
+        Its quartiles say nothing about batches that are hard by chance; how high those are is seen from the highest
         of the last records.
         """
         records = list(self._above)
@@ -196,7 +196,7 @@ class Instability:
             incident = self._begin(self._same_since, level, self._axis.floor(level), loss, row)
             incident.variant = "collapse"
             self._opened_as = _DIVERGENCE
-            self._book.escalate(incident, _DIVERGENCE)
+            self._incidents.escalate(incident, _DIVERGENCE)
 
     def _watch_the_level(self, loss: float, row: Row) -> None:
         """A climb that is too slow to be seen against the recent level is seen against the best one."""
@@ -219,14 +219,14 @@ class Instability:
             incident = self._begin(self._best_step, self._best, sigma, loss, row)
             incident.variant = "slow"
             self._opened_as = _DIVERGENCE
-            self._book.escalate(incident, _DIVERGENCE)
+            self._incidents.escalate(incident, _DIVERGENCE)
 
     def _begin(self, start: int, level: float, sigma: float, loss: float, row: Row) -> Incident:
         self._sum = 0.0
         self._same = 0
         self._level, self._sigma, self._since = level, sigma, self._rows
         usual = self._axis.value(level)
-        self._open = incident = self._book.open(
+        self._open = incident = self._incidents.open(
             _SPIKE,
             name_of(LOSS, row.record),
             start_step=start,
@@ -274,16 +274,16 @@ class Instability:
     def _say_diverged(self, incident: Incident) -> None:
         if incident.severity is not None:
             incident.severity = None
-            self._book.tell(incident)
+            self._incidents.mark_changed(incident)
         if incident.variant == "after a restart":
             incident.variant = ""
-        self._book.escalate(incident, _DIVERGENCE)
+        self._incidents.escalate(incident, _DIVERGENCE)
 
     def _end(self, incident: Incident, row: Row) -> None:
         if self._rows - self._since < at.LONG_SHARE * self._rows:
-            self._book.escalate(incident, self._opened_as)
+            self._incidents.escalate(incident, self._opened_as)
             incident.severity = self._opened_with
         incident.variant = "recovered"
-        self._book.close(incident, resolved_step=row.step)
+        self._incidents.close(incident, resolved_step=row.step)
         self._open = None
         self._has_best = False

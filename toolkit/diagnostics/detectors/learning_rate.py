@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, median
-from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
 from toolkit.diagnostics.thresholds import (
     LR_ABOVE_START,
     LR_BLOCK,
@@ -26,7 +26,7 @@ _KIND = "lr_problem"
 
 
 class LearningRate:
-    """Speaks when the learning rate is 0 and the run goes on, and when the loss climbs with it during a warm-up.
+    """Reports a learning rate of 0 while the run continues, and a loss that climbs with it during a warm-up.
 
     A constant rate is as good as any, and so are decays to 0 at a run's end and restarts.
     """
@@ -34,10 +34,10 @@ class LearningRate:
     signals: tuple[str, ...] = (LR,)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._zero: Incident | None = None
-        self._warm_up: _WarmUp | None = _WarmUp(book)
+        self._warm_up: _WarmUp | None = _WarmUp(incidents)
         self._forget()
 
     def _forget(self) -> None:
@@ -51,12 +51,12 @@ class LearningRate:
         self._last_losses: list[float] = []
 
     def restart(self, step: int) -> None:
-        """The schedule goes on elsewhere, or anew."""
+        """The schedule continues elsewhere, or starts over."""
         self._end_zeros(step)
         self._forget()
         if self._warm_up is not None:
             self._warm_up.close(step)
-        self._warm_up = _WarmUp(self._book)
+        self._warm_up = _WarmUp(self._incidents)
 
     def take(self, row: Row) -> None:
         """Look at the learning rate, and during a warm-up at the loss beside it."""
@@ -92,7 +92,7 @@ class LearningRate:
             if len(self._last_losses) > LR_BLOCK:
                 del self._last_losses[0]
         if self._zeros >= self._zeros_needed() and not self._is_learning():
-            self._zero = self._book.open(
+            self._zero = self._incidents.open(
                 _KIND,
                 name_of(LR, row.record),
                 start_step=self._first_zero,
@@ -117,15 +117,15 @@ class LearningRate:
         self._first_losses.clear()
         self._last_losses.clear()
         if self._zero is not None:
-            self._book.close(self._zero, end_step=self._last_zero, resolved_step=step)
+            self._incidents.close(self._zero, end_step=self._last_zero, resolved_step=step)
             self._zero = None
 
 
 class _WarmUp:
     """The loss while the learning rate rises from the first record on."""
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
         self._lr = -1.0
         self._losses: list[float] = []
@@ -137,16 +137,16 @@ class _WarmUp:
 
     def close(self, step: int) -> None:
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
 
     def take(self, lr: float, row: Row) -> bool:
-        """Look at a record; return False where there is no warm-up, or it is over and done with."""
+        """Look at a record; return False if there is no warm-up, or it is over."""
         loss = row.values.get(LOSS)
         if loss is None:
             return True
         if not (loss > 0.0 and loss < math.inf and lr >= 0.0):
-            # What goes below 0, or is no number, climbs by another measure than this one.
+            # Negative and non-finite losses need another measure than this one.
             self.close(row.step)
             return False
         if not self._losses:
@@ -203,7 +203,7 @@ class _WarmUp:
 
     def _open(self, row: Row) -> None:
         now = self._climbing[-1]
-        self._incident = self._book.open(
+        self._incident = self._incidents.open(
             _KIND,
             name_of(LR, row.record),
             start_step=self._climbing[0].step,

@@ -6,8 +6,8 @@ import math
 from collections import deque
 
 from toolkit.diagnostics.finding import CRITICAL
-from toolkit.diagnostics.incident import Incident, IncidentBook
-from toolkit.diagnostics.signals import GRAD_NORM, LOSS, LOSS_SCALE, Row, name_of
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LOSS_SCALE, Row, name_of
 from toolkit.diagnostics.thresholds import (
     SCALE_BOTTOM,
     SCALE_FALL,
@@ -27,8 +27,8 @@ class LossScale:
     signals: tuple[str, ...] = (LOSS_SCALE, GRAD_NORM)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
         self._has_scale = False
         self._forget()
@@ -43,9 +43,9 @@ class LossScale:
         self._began_at: int = 0
 
     def restart(self, step: int) -> None:
-        """The scale is looked for anew."""
+        """The scale is searched again."""
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -85,7 +85,7 @@ class LossScale:
         scales = list(self._scales)
         last_high = max(place for place, (_, old) in enumerate(scales) if old == highest)
         start_step = scales[min(last_high + 1, len(scales) - 1)][0]
-        self._incident = self._book.open(
+        self._incident = self._incidents.open(
             _KIND,
             name_of(LOSS_SCALE, row.record),
             start_step=start_step,
@@ -109,7 +109,7 @@ class LossScale:
         elif scale >= _BACK * self._lowest or (
             scale > SCALE_BOTTOM and self._records - self._last_fall >= SCALE_WINDOW
         ):
-            self._book.close(incident, resolved_step=step)
+            self._incidents.close(incident, resolved_step=step)
             self._incident = None
             self._scales.clear()
             self._scales.append((step, scale))
@@ -117,7 +117,7 @@ class LossScale:
     def _say_bottom(self, incident: Incident) -> None:
         incident.variant = "at the bottom"
         incident.severity = CRITICAL
-        self._book.tell(incident)
+        self._incidents.mark_changed(incident)
 
     def _take_infinite(self, row: Row) -> None:
         loss = row.values.get(LOSS)
@@ -129,7 +129,7 @@ class LossScale:
             self._incident.end_step = row.step
             self._note_share(self._incident)
         elif SKIPPED <= len(self._infinite) < SKIPPED_WINDOW:
-            self._incident = self._book.open(
+            self._incident = self._incidents.open(
                 _KIND,
                 name_of(GRAD_NORM, row.record),
                 start_step=self._infinite[0][1],
@@ -147,5 +147,5 @@ class LossScale:
 
     def _end_skipping(self, step: int) -> None:
         if self._incident is not None and not self._infinite:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None

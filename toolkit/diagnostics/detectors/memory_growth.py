@@ -7,9 +7,9 @@ from collections import deque
 from typing import NamedTuple
 
 from toolkit.diagnostics.finding import CRITICAL
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import GPU_MEMORY, RSS, Row, name_of, number_in
 from toolkit.diagnostics.robust import trend
-from toolkit.diagnostics.signals import GPU_MEMORY, RSS, Row, name_of, number_in
 from toolkit.diagnostics.thresholds import (
     GPU_GROWTH_MIB,
     MEMORY_BLOCK,
@@ -43,10 +43,10 @@ class MemoryGrowth:
     signals: tuple[str, ...] = (RSS, GPU_MEMORY)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._sampled_at = -math.inf
-        self._curves = (_Curve(book, RSS, RSS_GROWTH_MIB), _Curve(book, GPU_MEMORY, GPU_GROWTH_MIB))
+        self._curves = (_Curve(incidents, RSS, RSS_GROWTH_MIB), _Curve(incidents, GPU_MEMORY, GPU_GROWTH_MIB))
 
     def restart(self, step: int) -> None:
         """Another process, or another state of it: nothing it holds is known."""
@@ -72,9 +72,9 @@ class MemoryGrowth:
 class _Curve:
     """The lowest values of one memory, over blocks of several sizes."""
 
-    def __init__(self, book: IncidentBook, signal: str, fewest_mib: float) -> None:
+    def __init__(self, incidents: Incidents, signal: str, fewest_mib: float) -> None:
         self.signal = signal
-        self._book = book
+        self._incidents = incidents
         self._fewest_mib = fewest_mib
         self._incident: Incident | None = None
         self._free_mib: float | None = None
@@ -91,17 +91,17 @@ class _Curve:
         self._blocks: list[deque[_Block]] = [deque() for _ in range(MEMORY_SCALES)]
         self._made = [0] * MEMORY_SCALES
         self._highest = [0.0] * MEMORY_SCALES
-        # About the incident: its blocks' size, where it began, how fast it grew, and what was told last.
+        # About the incident: its blocks' size, where it began, how fast it grew, and what was reported last.
         self._scale: int = 0
         self._base = _Block(0, 0, 0.0)
         self._mib_per_sample: float = 0.0
-        self._told_mib: float = 0.0
+        self._reported_mib: float = 0.0
         self._most_mib: float = 0.0
 
     def restart(self, step: int) -> None:
         if self._incident is not None:
             # The process that held it is gone, or has gone back to an earlier state.
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -166,8 +166,8 @@ class _Curve:
         )
         self._scale, self._base = scale, base
         self._mib_per_sample = grown / (last.sample - blocks[0].sample)
-        self._told_mib = self._most_mib = last.lowest - base.lowest
-        self._incident = self._book.open(
+        self._reported_mib = self._most_mib = last.lowest - base.lowest
+        self._incident = self._incidents.open(
             _KIND,
             name_of(self.signal, row.record),
             start_step=base.step,
@@ -183,7 +183,7 @@ class _Curve:
         lately = (last.lowest - blocks[0].lowest) / (last.sample - blocks[0].sample)
         freed = grown <= _FREED_SHARE * self._most_mib
         if freed or (len(blocks) == MEMORY_BLOCKS and lately < MEMORY_STOPPED * self._mib_per_sample):
-            self._book.close(incident, resolved_step=row.step)
+            self._incidents.close(incident, resolved_step=row.step)
             self._incident = None
             self._highest[self._scale] = max(self._highest[self._scale], self._base.lowest + self._most_mib)
             return
@@ -192,9 +192,9 @@ class _Curve:
             incident.end_step = row.step
         incident.count = self._samples - self._base.sample
         incident.evidence.update(self._evidence(last, row))
-        if grown >= 2 * self._told_mib:
-            self._told_mib = grown
-            self._book.tell(incident)
+        if grown >= 2 * self._reported_mib:
+            self._reported_mib = grown
+            self._incidents.mark_changed(incident)
         self._judge_limit(incident)
 
     def _evidence(self, last: _Block, row: Row) -> dict[str, float]:
@@ -208,7 +208,7 @@ class _Curve:
             incident.severity = CRITICAL
             incident.variant = "limit"
             incident.evidence["free_mib"] = float(round(free))
-            self._book.tell(incident)
+            self._incidents.mark_changed(incident)
 
 
 class _Block(NamedTuple):

@@ -6,8 +6,8 @@ import math
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING
-from toolkit.diagnostics.incident import Incident, IncidentBook
-from toolkit.diagnostics.signals import GRAD_NORM, LOSS, LR, VAL_LOSS, Row, name_of, signal_of
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, Row, name_of, signal_of
 from toolkit.runfolder.records import EPOCH, NON_FINITE, Record
 
 _KIND = "nan"
@@ -15,16 +15,16 @@ _WATCHED = (LOSS, VAL_LOSS, GRAD_NORM)
 
 
 class NonFinite:
-    """One incident from the first value that is no number until the numbers are back."""
+    """One incident from the first NaN or infinity until finite values are back."""
 
     signals: tuple[str, ...] = ("*",)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._open: Incident | None = None
         self._bad: dict[str, int] = {}
-        """Signals that are no number now, and how many finite values each has had since."""
+        """Signals that are NaN or infinite, and how many finite values each has had since."""
         self._last_good: dict[str, float] = {}
         self._infinite_norms = 0
         self._others: dict[str, _Other] = {}
@@ -43,26 +43,26 @@ class NonFinite:
                     self._is_bad(signal, value, row)
         if self._others:
             self._see_whether_others_are_back(row)
-        # What else is no number while the loss is none comes from the same fault.
+        # Other NaN values while the loss is NaN have the same cause.
         if self._open is None and NON_FINITE in row.record:
             self._look_at_others(row)
 
     def restart(self, step: int) -> None:
         """Weights from before the NaN may have been loaded: what follows is another incident, if it is one."""
         if self._open is not None:
-            self._book.close(self._open, resolved_step=step)
+            self._incidents.close(self._open, resolved_step=step)
         self._open = None
         self._bad.clear()
         self._infinite_norms = 0
         for other in self._others.values():
             if other.incident.is_open:
-                self._book.close(other.incident, resolved_step=step)
+                self._incidents.close(other.incident, resolved_step=step)
 
     def _is_bad(self, signal: str, value: float, row: Row) -> None:
         self._bad[signal] = 0
         incident = self._open
         if incident is None:
-            incident = self._open = self._book.open(
+            incident = self._open = self._incidents.open(
                 _KIND, name_of(signal, row.record), start_step=row.step, noticed_step=row.step
             )
             incident.variant = "" if signal in self._last_good else "from the start"
@@ -78,7 +78,7 @@ class NonFinite:
         severity = INFO if 0 < self._infinite_norms < at.INFINITE_NORMS_IN_A_ROW else CRITICAL
         if incident.severity != severity and incident.severity != CRITICAL:
             incident.severity = severity
-            self._book.tell(incident)
+            self._incidents.mark_changed(incident)
         if incident.severity == INFO:
             incident.variant = "probe"
         elif incident.variant == "probe":
@@ -94,7 +94,7 @@ class NonFinite:
         if self._bad[signal] >= calm:
             del self._bad[signal]
         if not self._bad:
-            self._book.close(self._open, resolved_step=row.step)
+            self._incidents.close(self._open, resolved_step=row.step)
             self._open = None
             self._infinite_norms = 0
 
@@ -102,7 +102,7 @@ class NonFinite:
         named = row.record[NON_FINITE] if isinstance(row.record[NON_FINITE], dict) else {}
         fields = (field for field in named if _is_no_number(row.record.get(field)))
         for name in {_metric_of(field, row.record): None for field in fields}:
-            # Speed and machine are other detectors', and an epoch's mean repeats what its steps have told.
+            # Other detectors watch speed and machine, and an epoch's mean repeats its steps.
             signal = signal_of(name)
             if signal is not None and signal != LR and (signal in row.values or row.event == EPOCH):
                 continue
@@ -110,11 +110,11 @@ class NonFinite:
             if other is None:
                 if len(self._others) >= at.METRICS_WATCHED_FOR_NAN:
                     continue
-                other = self._others[name] = _Other(self._book, name, row)
+                other = self._others[name] = _Other(self._incidents, name, row)
             elif other.incident.is_open:
                 other.incident.count += 1
             else:
-                self._book.reopen(other.incident, noticed_step=row.step)
+                self._incidents.reopen(other.incident, noticed_step=row.step)
             other.finite = 0
             other.incident.end_step = row.step
 
@@ -126,7 +126,7 @@ class NonFinite:
                 other.finite += 1
                 if other.finite >= at.FINITE_AGAIN:
                     incident = other.incident
-                    self._book.close(incident, resolved_step=row.step)
+                    self._incidents.close(incident, resolved_step=row.step)
 
 
 def _is_no_number(value: object) -> bool:
@@ -142,9 +142,9 @@ def _metric_of(field: str, record: Record) -> str:
 class _Other:
     """A metric of the caller's own that was no number: one incident for the whole run, which may come and go."""
 
-    def __init__(self, book: IncidentBook, name: str, row: Row) -> None:
+    def __init__(self, incidents: Incidents, name: str, row: Row) -> None:
         self.finite = 0
         """Finite values since the last that was none."""
-        self.incident = book.open(_KIND, name, start_step=row.step, noticed_step=row.step)
+        self.incident = incidents.open(_KIND, name, start_step=row.step, noticed_step=row.step)
         self.incident.severity = WARNING
         self.incident.variant = "of another metric"

@@ -6,13 +6,13 @@ from collections import deque
 from itertools import pairwise
 
 from toolkit.diagnostics import thresholds as at
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, change_sigma, median
-from toolkit.diagnostics.signals import LOSS, VAL_LOSS, Row, name_of
 
 
 class Overfit:
-    """Keeps the best validation loss, and asks whether the middle of those since then stands clearly above it.
+    """Keeps the best validation loss and checks whether the median of those since then is clearly above it.
 
     The best of many noisy values is low by luck. So the rise has to be clear of the noise as well when it is measured
     from the best three in a row, which luck moves far less.
@@ -21,8 +21,8 @@ class Overfit:
     signals: tuple[str, ...] = (VAL_LOSS, LOSS)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._train: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
         self._vals: deque[float] = deque(maxlen=at.OVERFIT_NOISE_WINDOW)
         self._evals = 0
@@ -42,13 +42,13 @@ class Overfit:
         if loss is not None and loss - loss == 0.0:
             self._train.append(loss)
             if self._train_at_best is None and self._evals and len(self._train) == at.SHORT_WINDOW:
-                # The best evaluation came before the first step: the first losses stand for it.
+                # The best evaluation came before the first step: use the first losses.
                 self._train_at_best = self._train_now()
         val = row.values.get(VAL_LOSS)
-        # An evaluation may be told of twice, in a record of its own and in the epoch's.
+        # An evaluation may be logged twice, in its own record and in the epoch's.
         if val is not None and val - val == 0.0 and self._last != (row.step, val):
             self._last = (row.step, val)
-            # Zeros at the very beginning are no losses yet.
+            # Zeros at the very start are not losses yet.
             if val or self._evals:
                 self._look(val, row)
 
@@ -81,7 +81,7 @@ class Overfit:
             return
         is_no_luck = middle - self._best_around > at.OVERFIT_SIGMAS * noise
         if rise > enough and is_no_luck and val - self._best > 0.5 * enough and not self._train_rises():
-            self._open = self._book.open(
+            self._open = self._incidents.open(
                 "overfit",
                 name_of(VAL_LOSS, row.record),
                 start_step=self._best_step,
@@ -101,12 +101,12 @@ class Overfit:
         self._train_at_best = self._train_now()
         self._since.clear()
         if self._open is not None:
-            self._book.close(self._open, resolved_step=row.step)
+            self._incidents.close(self._open, resolved_step=row.step)
             self._open = None
 
     def _follow(self, incident: Incident, val: float, is_back: bool, row: Row) -> None:
         if is_back:
-            self._book.close(incident, resolved_step=row.step)
+            self._incidents.close(incident, resolved_step=row.step)
             self._open = None
             return
         incident.end_step = row.step

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.finding import INFO, WARNING
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, median, trend
-from toolkit.diagnostics.signals import LOSS, LR, Row, name_of
 
 
 class Plateau:
@@ -21,8 +21,8 @@ class Plateau:
     signals: tuple[str, ...] = (LOSS,)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._rows = 0
         self._stretch = 1
         """Records that make a block."""
@@ -44,7 +44,7 @@ class Plateau:
     def take(self, row: Row) -> None:
         """Look at one loss."""
         loss = row.values[LOSS]
-        # Zeros at the very beginning are no losses yet.
+        # Zeros at the very start are not losses yet.
         if loss - loss != 0.0 or (not loss and not self._rows):
             return
         self._rows += 1
@@ -66,7 +66,7 @@ class Plateau:
                 self._end_stretch(row)
 
     def restart(self, step: int) -> None:
-        """The curve goes on."""
+        """Keep the curve: a restart continues it."""
 
     def _leave_the_constant(self, row: Row) -> None:
         self._constant = 0
@@ -109,7 +109,7 @@ class Plateau:
         slope, z = trend(later)
         gain = -slope * (len(later) - 1)
         is_flat = self._could_learn(level) and _is_flat(gain, z, level, 1.0)
-        # What has been told is taken back only where the curve clearly falls again.
+        # A reported plateau is resolved only if the curve clearly falls again.
         stays_flat = self._could_learn(level) and _is_flat(gain, z, level, at.PLATEAU_PATIENCE)
         self._flat = self._flat + 1 if is_flat else 0
         incident = self._open
@@ -130,11 +130,11 @@ class Plateau:
             ):
                 incident.severity = WARNING
                 incident.noticed_step = row.step
-                self._book.tell(incident)
+                self._incidents.mark_changed(incident)
 
     def _is_sure(self, row: Row) -> bool:
         """Whether it will probably stay flat: not where most of the planned run is still to come."""
-        planned = self._book.planned_steps
+        planned = self._incidents.planned_steps
         return self._rows >= at.PLATEAU_SURE_RECORDS and row.step >= at.PLATEAU_SURE_OF_PLAN * planned
 
     def _could_learn(self, level: float) -> bool:
@@ -143,7 +143,7 @@ class Plateau:
         return self._lr >= at.DECAYED * self._top_lr
 
     def _begin(self, start: int, count: int, level: float, noise: float, variant: str, row: Row) -> None:
-        self._open = self._book.open(
+        self._open = self._incidents.open(
             "plateau",
             name_of(LOSS, row.record),
             start_step=start,
@@ -156,7 +156,7 @@ class Plateau:
         self._open.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
 
     def _close(self, incident: Incident, row: Row) -> None:
-        self._book.close(incident, resolved_step=row.step)
+        self._incidents.close(incident, resolved_step=row.step)
         self._open = None
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.diagnostics.finding import INFO
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import Row, number_in
 from toolkit.diagnostics.robust import median
-from toolkit.diagnostics.signals import Row, number_in
 from toolkit.diagnostics.thresholds import (
     STALL_BEFORE_FIRST_PAUSE_S,
     STALL_INTERVALS,
     STALL_LOUD_S,
     STALL_PAUSES,
-    STALL_S,
-    STALL_TIMES,
 )
 from toolkit.runfolder.records import (
     CHECKPOINT,
@@ -29,6 +27,7 @@ from toolkit.runfolder.records import (
     STEP,
     SYSTEM,
 )
+from toolkit.runfolder.status import STALL_S, STALL_TIMES
 from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
 
 _KIND = "stalled"
@@ -36,23 +35,22 @@ _METRIC = "global_step"
 _EXPLAINS = frozenset({EVAL, EPOCH, CHECKPOINT, SAMPLE, SPAN, COMPLETION})
 """Records of something that a loop does between two steps; each comes when that is over."""
 _NO_TIME_S = 1e12
-"""Thirty thousand years: what is beyond is no time."""
+"""Thirty thousand years: larger values are not times."""
 _IS_OVER = frozenset({END, ERROR})
 
 
 class Stall:
-    """Speaks when no step has come for far longer than usual, by the time that the records themselves tell.
+    """Reports that no step has come for far longer than usual, by the times in the records.
 
-    A record that comes without a step (the system's, every few seconds) shows it while it lasts, the next step shows
-    it afterwards. What an evaluation, a checkpoint or a sample explains is none, and neither is the time between two
-    sessions.
+    A record without a step, such as a system record, shows it while it lasts, the next step afterwards. A pause
+    that an evaluation, a checkpoint or a sample explains is not a stall, and neither is the time between two sessions.
     """
 
     signals: tuple[str, ...] = ("*",)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
         self._usual_s = 0.0
         """Seconds for one step; 0 while that is not known."""
@@ -70,7 +68,7 @@ class Stall:
         self._furthest: int = -1
         """The furthest step that any record knew of, and when something was last heard of the loop."""
         self._alive: float = 0.0
-        self._heartbeat_tells: bool = False
+        self._has_heartbeat: bool = False
         self._explained: bool = False
         self._is_over: bool = False
         self._intervals: list[float] = []
@@ -79,7 +77,7 @@ class Stall:
     def restart(self, step: int) -> None:
         """The time since the last record was not spent in the loop."""
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._begin()
 
@@ -102,7 +100,7 @@ class Stall:
 
     def _clock(self, row: Row) -> float | None:
         """Return the record's time by the clock that the session's first record had."""
-        # The monotonic one, if it had that: a wall clock that is put right is no stall.
+        # The monotonic clock, if there is one: a corrected wall clock is not a stall.
         elapsed = number_in(row.record, "elapsed")
         if self._by_elapsed is None:
             self._by_elapsed = elapsed is not None
@@ -136,24 +134,22 @@ class Stall:
 
     def _take_heartbeat(self, step: int, now: float) -> None:
         if step > self._furthest:
-            # A live run tells of steps that were folded and have no record of their own.
+            # A live run reports steps that were folded and have no record of their own.
             if self._incident is not None:
                 self._end(self._incident, step, now)
-            self._furthest, self._alive, self._heartbeat_tells = step, now, True
+            self._furthest, self._alive, self._has_heartbeat = step, now, True
             return
         if self._step is None or not self._usual_s or self._is_over:
             return
         seconds = now - self._alive
-        if self._incident is not None and self._is_told_by_run(self._incident.start_step, self._furthest):
+        if self._incident is not None and self._is_reported_by_run(self._incident.start_step, self._furthest):
             # It was a moment later than this, and has more to say.
-            self._book.close(self._incident, resolved_step=self._furthest)
+            self._incidents.close(self._incident, resolved_step=self._furthest)
             self._incident = None
         elif self._incident is not None:
             self._grow(self._incident, seconds)
-        elif seconds > STALL_S and seconds > self._limit(1.0 if self._heartbeat_tells else self._stride):
-            self._open(
-                self._furthest, self._furthest, seconds, 1.0 if self._heartbeat_tells else self._stride
-            )
+        elif seconds > STALL_S and seconds > self._limit(1.0 if self._has_heartbeat else self._stride):
+            self._open(self._furthest, self._furthest, seconds, 1.0 if self._has_heartbeat else self._stride)
 
     def _take_other(self, row: Row, now: float) -> None:
         if row.event in _EXPLAINS:
@@ -189,9 +185,9 @@ class Stall:
             self._open(before, step, seconds, steps)
 
     def _open(self, start_step: int, noticed_step: int, seconds: float, steps: float) -> None:
-        if self._is_told_by_run(start_step, noticed_step):
+        if self._is_reported_by_run(start_step, noticed_step):
             return
-        self._incident = self._book.open(
+        self._incident = self._incidents.open(
             _KIND,
             _METRIC,
             start_step=start_step,
@@ -202,21 +198,23 @@ class Stall:
         self._incident.variant = ""
         self._incident.severity = None if seconds >= STALL_LOUD_S else INFO
 
-    def _is_told_by_run(self, start_step: int, noticed_step: int) -> bool:
-        """Say whether the run has told of this pause itself, with more than can be seen from here."""
-        return self._book.hang_step is not None and start_step <= self._book.hang_step <= noticed_step
+    def _is_reported_by_run(self, start_step: int, noticed_step: int) -> bool:
+        """Return whether the run has reported this pause itself, with more detail."""
+        return (
+            self._incidents.hang_step is not None and start_step <= self._incidents.hang_step <= noticed_step
+        )
 
     def _grow(self, incident: Incident, seconds: float) -> None:
         incident.count += 1
         incident.evidence["seconds"] = float(round(seconds))
         if incident.severity == INFO and seconds >= STALL_LOUD_S:
             incident.severity = None
-            self._book.tell(incident)
+            self._incidents.mark_changed(incident)
 
     def _end(self, incident: Incident, step: int, now: float) -> None:
         seconds = now - self._alive
         if seconds > incident.evidence["seconds"]:
             self._grow(incident, seconds)
         incident.variant = "resumed"
-        self._book.close(incident, end_step=step, resolved_step=step)
+        self._incidents.close(incident, end_step=step, resolved_step=step)
         self._incident = None

@@ -8,8 +8,8 @@ from bisect import bisect_left
 from collections import deque
 from typing import Final, NamedTuple
 
-from toolkit.diagnostics.incident import Incident, IncidentBook
-from toolkit.diagnostics.signals import DATA_TIME, STEP_TIME, Row, Shape, name_of
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import DATA_TIME, STEP_TIME, Row, Shape, name_of
 from toolkit.diagnostics.thresholds import (
     RANK_CHECK_EVERY,
     RANK_LOOKS,
@@ -78,8 +78,8 @@ class Straggler:
     signals: tuple[str, ...] = (STEP_TIME,)
     all_ranks = True
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._ranks: dict[int, _Rank] = {}
         self._looks: deque[tuple[int, int]] = deque()
         """Steps of rank 0 at which the ranks are to be compared, and how many records it had by then."""
@@ -94,7 +94,7 @@ class Straggler:
         """Ranks may run elsewhere now."""
         for rank in self._ranks.values():
             if rank.incident is not None:
-                self._book.close(rank.incident, resolved_step=step)
+                self._incidents.close(rank.incident, resolved_step=step)
         self._ranks = {}
         self._looks.clear()
         self._reached.clear()
@@ -104,13 +104,13 @@ class Straggler:
     def take(self, row: Row) -> None:
         """Add a rank's step to its others, and compare the ranks where all have come that far."""
         number = row.rank
-        if not number and not self._ranks and self._book.ranks < 2:
+        if not number and not self._ranks and self._incidents.ranks < 2:
             # A run of one process, as most are.
             return
         seconds = row.values[STEP_TIME]
         if row.event != STEP or not 0.0 < seconds < math.inf:
             return
-        if number and row.record.get("session", self._book.session) != self._book.session:
+        if number and row.record.get("session", self._incidents.session) != self._incidents.session:
             return
         rank = self._ranks.get(number)
         if rank is None:
@@ -128,7 +128,7 @@ class Straggler:
             self._since_look += 1
             if self._since_look == RANK_CHECK_EVERY:
                 self._since_look = 0
-                self._looks.append((row.step, self._book.rows))
+                self._looks.append((row.step, self._incidents.rows))
                 if len(self._looks) == 1:
                     self._reached = self._ranks_at(row.step)
         if self._looks and row.step >= self._looks[0][0]:
@@ -139,7 +139,7 @@ class Straggler:
         while self._looks:
             waiting = len(self._looks)
             self._expects_all = self._expects_all and waiting <= _LOOKS_WITHOUT_A_WORD
-            expected = max(2, len(self._ranks), self._book.ranks if self._expects_all else 0)
+            expected = max(2, len(self._ranks), self._incidents.ranks if self._expects_all else 0)
             if len(self._reached) < expected and waiting <= _MOST_LOOKS_BEHIND:
                 return
             step, rows = self._looks.popleft()
@@ -169,7 +169,7 @@ class Straggler:
         ratio = mine.step / max(mine.step - behind, 0.001 * mine.step)
         if rank.incident is not None:
             if ratio < SLOW_RANK_OVER:
-                self._book.close(rank.incident, resolved_step=step, at_row=rows)
+                self._incidents.close(rank.incident, resolved_step=step, at_row=rows)
                 rank.incident = None
             else:
                 rank.incident.count += RANK_CHECK_EVERY
@@ -200,7 +200,7 @@ class Straggler:
     ) -> None:
         metric = _HOST + _SPAN_OF[part] if part in _SPAN_OF else name_of(STEP_TIME, row.record)
         seconds: float = getattr(mine, part)
-        incident = self._book.open(
+        incident = self._incidents.open(
             _KIND,
             metric,
             start_step=rank.slow_since,
@@ -281,7 +281,7 @@ class _Rank:
         return Times._make(0.5 * (column[half - 1] + column[half]) for column in columns)
 
     def is_mostly_above(self, seconds: float, name: str) -> bool:
-        """Say whether three of four of the newest steps take longer, in this part or sum: luck gives a few of them."""
+        """Return whether three of four of the newest steps take longer, in this part or sum: a few are chance."""
         newest: list[float] = [getattr(times, name) for _, times in self.window][-RANK_CHECK_EVERY:]
         return 4 * sum(each > seconds for each in newest) >= 3 * len(newest)
 

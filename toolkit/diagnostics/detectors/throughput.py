@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import RATE, STEP_TIME, Row, name_of, number_in
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, first_of_stretch, median
-from toolkit.diagnostics.signals import RATE, STEP_TIME, Row, name_of, number_in
 from toolkit.diagnostics.thresholds import (
     SPEED_BACK,
     SPEED_BEFORE_DROP,
@@ -29,24 +29,24 @@ from toolkit.runfolder.records import STEP
 
 _KIND = "throughput_drop"
 _TOKENS = "tokens_per_sec"
-_TOLD_AGAIN_PCT = 10.0
+_REPORT_AGAIN_PCT = 10.0
 
 
 class ThroughputDrop:
     """Speaks when the speed falls by a quarter, suddenly, and stays there.
 
-    The speed is the rate that is logged, and where there is none it is what the step time makes of it: a step that
-    grows with its batch takes longer and is no slower. Of two rates it is the tokens, which do not mind their length.
+    The speed is the logged rate, else it is derived from the step time: a step with a larger batch takes longer and is
+    not slower. Of two rates the tokens are used, because they do not depend on the length of a sample.
     The time of steps that are over within a millisecond is not judged.
     """
 
     signals: tuple[str, ...] = (RATE, STEP_TIME)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
-        self._told_pct = 0.0
+        self._reported_pct = 0.0
         self._level = self._back = 0.0
         """What the speed was before the drop, and what it is when it is back."""
         self._calm = self._calm_needed = 0
@@ -70,9 +70,9 @@ class ThroughputDrop:
         self._history.clear()
 
     def restart(self, step: int) -> None:
-        """Learn the usual speed anew: it may be another machine."""
+        """Relearn the usual speed: it may be another machine."""
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -191,7 +191,7 @@ class ThroughputDrop:
         self._back = max(SPEED_BACK * level, 0.5 * (level + now))
         self._calm = 0
         self._lately.clear()
-        self._incident = self._book.open(
+        self._incident = self._incidents.open(
             _KIND,
             self._name,
             start_step=start_step,
@@ -199,7 +199,7 @@ class ThroughputDrop:
             count=count,
             **self._evidence(now),
         )
-        self._told_pct = self._incident.evidence["lost_pct"]
+        self._reported_pct = self._incident.evidence["lost_pct"]
 
     def _evidence(self, now: float) -> dict[str, float]:
         level = self._level
@@ -210,7 +210,7 @@ class ThroughputDrop:
         if now >= self._back:
             self._calm += 1
             if self._calm >= self._calm_needed:
-                self._book.close(incident, resolved_step=step)
+                self._incidents.close(incident, resolved_step=step)
                 self._incident = None
                 self._history.clear()
             return
@@ -221,11 +221,11 @@ class ThroughputDrop:
         evidence = self._evidence(median(self._lately))
         if (
             len(self._lately) == SPEED_LOOKS_IF_NOISY
-            and evidence["lost_pct"] >= self._told_pct + _TOLD_AGAIN_PCT
+            and evidence["lost_pct"] >= self._reported_pct + _REPORT_AGAIN_PCT
         ):
             incident.evidence.update(evidence)
-            self._told_pct = evidence["lost_pct"]
-            self._book.tell(incident)
+            self._reported_pct = evidence["lost_pct"]
+            self._incidents.mark_changed(incident)
 
 
 def _sigma(speeds: list[float]) -> float:

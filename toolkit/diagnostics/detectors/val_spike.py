@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 
 from toolkit.diagnostics import thresholds as at
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.loss_axis import LossAxis
+from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
-from toolkit.diagnostics.signals import LOSS, VAL_LOSS, Row, name_of
 
 
 class ValidationSpike:
@@ -17,8 +17,8 @@ class ValidationSpike:
     signals: tuple[str, ...] = (VAL_LOSS, LOSS)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._axis = LossAxis()
         self._recent = Window(at.VAL_WINDOW)
         self._changes = Window(at.VAL_NOISE_WINDOW)
@@ -37,10 +37,10 @@ class ValidationSpike:
         if loss is not None and loss - loss == 0.0:
             self._train.append(loss)
         val = row.values.get(VAL_LOSS)
-        # An evaluation may be told of twice, in a record of its own and in the epoch's.
+        # An evaluation may be logged twice, in its own record and in the epoch's.
         if val is not None and val - val == 0.0 and self._last != (row.step, val):
             self._last = (row.step, val)
-            # Zeros at the very beginning are no losses yet.
+            # Zeros at the very start are not losses yet.
             self._has_begun = self._has_begun or val != 0.0
             if self._has_begun:
                 self._look(val, row)
@@ -57,12 +57,12 @@ class ValidationSpike:
             self._recent.clear()
             self._changes.clear()
         if self._open is not None:
-            if self._goes_on(self._open, val, y, row):
+            if self._continues(self._open, val, y, row):
                 return
         elif self._is_jump(y) and not self._train_jumps():
             self._peak, self._length = y, 1
             level = self._axis.value(self._level)
-            self._open = self._book.open(
+            self._open = self._incidents.open(
                 "val_spike",
                 name_of(VAL_LOSS, row.record),
                 start_step=row.step,
@@ -78,7 +78,7 @@ class ValidationSpike:
         self._recent.push(y)
         self._previous = y
 
-    def _goes_on(self, incident: Incident, val: float, y: float, row: Row) -> bool:
+    def _continues(self, incident: Incident, val: float, y: float, row: Row) -> bool:
         if y > self._level + at.VAL_BACK_SHARE * (self._peak - self._level):
             incident.end_step = row.step
             incident.count += 1
@@ -90,7 +90,7 @@ class ValidationSpike:
                     incident.evidence["ratio"] = val / incident.evidence["level"]
             if self._length <= at.VAL_SPIKE_LONGEST:
                 return True
-            # A level that stays is no spike: it is the new level, and other detectors look at that.
+            # A level that stays is not a spike: it is the new level, which other detectors watch.
             self._recent.clear()
             self._end(incident, "", row)
         else:
@@ -99,7 +99,7 @@ class ValidationSpike:
 
     def _end(self, incident: Incident, variant: str, row: Row) -> None:
         incident.variant = variant
-        self._book.close(incident, resolved_step=row.step)
+        self._incidents.close(incident, resolved_step=row.step)
         self._open = None
 
     def _is_jump(self, y: float) -> bool:

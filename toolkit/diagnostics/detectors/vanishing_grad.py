@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from toolkit.diagnostics.incident import Incident, IncidentBook
+from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import median
-from toolkit.diagnostics.signals import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.thresholds import (
     NOT_FALLEN,
     SOLVED_SHARE,
@@ -27,8 +27,8 @@ class VanishingGradients:
     signals: tuple[str, ...] = (GRAD_NORM,)
     all_ranks = False
 
-    def __init__(self, book: IncidentBook) -> None:
-        self._book = book
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._incident: Incident | None = None
         self._back = 0
         self._forget()
@@ -41,9 +41,9 @@ class VanishingGradients:
         self._losses: list[float] = []
 
     def restart(self, step: int) -> None:
-        """Learn the usual norm anew."""
+        """Relearn the usual norm."""
         if self._incident is not None:
-            self._book.close(self._incident, resolved_step=step)
+            self._incidents.close(self._incident, resolved_step=step)
             self._incident = None
         self._forget()
 
@@ -91,7 +91,7 @@ class VanishingGradients:
             del self._losses[VANISHED_RECORDS]
         self._losses.append(loss)
         if self._low >= VANISHED_RECORDS and self._is_wrong(norm):
-            self._incident = self._book.open(
+            self._incident = self._incidents.open(
                 _KIND,
                 name_of(GRAD_NORM, row.record),
                 start_step=self._low_since,
@@ -124,6 +124,6 @@ class VanishingGradients:
         assert self._incident is not None
         self._back += 1
         if self._back >= _BACK_RECORDS:
-            self._book.close(self._incident, resolved_step=row.step)
+            self._incidents.close(self._incident, resolved_step=row.step)
             self._incident = None
             self._back = 0

@@ -35,7 +35,7 @@ from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.process import is_in_container
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import ERROR, FINDING, LOST
-from toolkit.runfolder.repair import Homeless, recover_killed, table_form
+from toolkit.runfolder.repair import OrphanedJournal, recover_killed, table_form
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.device_scalars import PendingScalar
 from toolkit.telemetry.records.record_queue import RecordQueue
@@ -186,12 +186,12 @@ class RecordPipeline:
         )
         self._manifest_writer.put(self.manifest)
 
-    def recover_abandoned(self) -> list[Homeless]:
+    def recover_abandoned(self) -> list[OrphanedJournal]:
         """Write out what other runs of this user on this disk left in shared memory when they were killed.
 
         Returns those of this log directory whose folder is not there any more; their journals are kept.
         """
-        homeless: list[Homeless] = []
+        homeless: list[OrphanedJournal] = []
         for folder in shared_memory_folders():
             for path in journals_in(folder):
                 with self.guard.catch("recovering a killed run"):

@@ -1,4 +1,4 @@
-"""`telemetry doctor`: what is wrong with a run, what usually causes it, and what to try."""
+"""`telemetry doctor`: show what is wrong with a run, the likely causes and what to try."""
 
 from __future__ import annotations
 
@@ -15,57 +15,62 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import printable
-from toolkit.diagnostics.bare_file import NoRecordsError
+from toolkit.cli.chosen_run import LOGS, find_run, no_run_in, printable, refuse
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.ending import Ending, RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
+from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import Diagnosis, diagnose, find_runs
 from toolkit.diagnostics.remedy import Remedy, find_remedy
 from toolkit.runfolder.status import FAILED, STOPPED
 
 _WIDTH: Final = 110
 _MOST_LINES: Final = 2
-"""Causes, and things to try, that people are shown of each finding; the JSON has all of them."""
+"""Causes, and things to try, printed for each finding; the JSON has all of them."""
 _LONGEST_LINE: Final = 300
-_TELL_EVERY: Final = 200_000
+_REPORT_EVERY: Final = 200_000
 _COLOURS: Final = {CRITICAL: "1;31", WARNING: "1;33", INFO: "36"}
 _PLURALS: Final = {CRITICAL: "critical", WARNING: "warnings", INFO: "infos"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what to look at, and which findings to tell."""
+    """Declare the run and which findings to print."""
     parser.add_argument(
         "path",
         metavar="RUN_OR_FOLDER",
+        nargs="?",
         type=Path,
-        help="a run folder, a folder of runs, or a bare JSONL or CSV file with a row for each logged step",
+        help="a run folder, a folder of runs, or a JSONL or CSV file with one row per logged step "
+        f"(default: the newest run in {LOGS})",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--kinds",
         type=_kinds,
         metavar="KIND,…",
-        help=f"tell and count these only, of: {', '.join(CATALOGUE)}",
+        help=f"print and count only these kinds of findings: {', '.join(CATALOGUE)}",
     )
     parser.add_argument(
         "--min-severity",
         choices=SEVERITIES,
         default=INFO,
-        help="leave out findings and errors that are milder (default: info)",
+        help="leave out findings and errors below this severity (default: info)",
     )
     parser.epilog = (
-        "Exit code: 1 if the run failed, was lost or stalled, or if a finding or error is critical, open or resolved; "
-        "2 if nothing could be read; else 0. With --kinds only these findings count."
+        "Exit code: 0 if the run is healthy; 1 if it failed, was lost or stalled, or if a finding or error is "
+        "critical, open or resolved; 2 if nothing could be read. With --kinds only these findings count."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print how each run ended and what is wrong with it; 1 where either is bad, 2 where there is nothing to read."""
+    """Print how each run ended and what is wrong with it; return 1 if it is unhealthy, 2 if nothing can be read."""
+    given = args.path or find_run(LOGS)
+    if given is None:
+        return _fail(no_run_in(LOGS))
     try:
-        paths = find_runs(args.path)
+        paths = find_runs(given)
     except (OSError, NoRecordsError) as error:
-        return _refuse(args.path, error)
+        return _fail(_reason(given, error))
 
     answers: list[_Answer] = []
     unreadable = []
@@ -74,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             found = diagnose(path, on_records=progress.show)
         except (OSError, NoRecordsError) as error:
-            _refuse(path, error)
+            _fail(_reason(path, error))
             unreadable.append({"path": str(path), "reason": str(error)})
             continue
         finally:
@@ -88,14 +93,14 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if args.json:
         runs = [_as_json(answer) for answer in answers]
-        printed = runs[0] if paths == [args.path] else {"runs": runs, "unreadable": unreadable}
+        printed = runs[0] if paths == [given] else {"runs": runs, "unreadable": unreadable}
         print(json.dumps(printed, indent=2, allow_nan=False))
     return 1 if any(answer.is_bad for answer in answers) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What is said of one run, and whether that is bad."""
+    """What is printed about one run, and whether it is bad."""
 
     found: Diagnosis
     findings: Sequence[Finding]
@@ -133,25 +138,30 @@ def _kinds(text: str) -> frozenset[str]:
             close = difflib.get_close_matches(kind, CATALOGUE, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else "."
             raise argparse.ArgumentTypeError(
-                f"{ascii(kind)[:60]} is no kind of finding{hint} Known: {', '.join(CATALOGUE)}"
+                f"{ascii(kind)[:60]} is not a kind of finding{hint} Known: {', '.join(CATALOGUE)}"
             )
     if not kinds:
-        raise argparse.ArgumentTypeError(f"names no kind of finding. Known: {', '.join(CATALOGUE)}")
+        raise argparse.ArgumentTypeError(
+            f"at least one kind of finding is required. Known: {', '.join(CATALOGUE)}"
+        )
     return frozenset(kinds)
 
 
-def _refuse(path: Path, error: Exception) -> int:
+def _reason(path: Path, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
-        reason = f"{error.filename or path} is not there"
-    elif isinstance(error, OSError) and error.strerror:
-        reason = f"{path}: {error.strerror}"
-    else:
-        reason = str(error) if str(path) in str(error) else f"{path}: {error}"
-    print(printable(reason), file=sys.stderr)
+        return f"{error.filename or path} does not exist"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{path}: {error.strerror}"
+    return str(error) if str(path) in str(error) else f"{path}: {error}"
+
+
+def _fail(reason: str) -> int:
+    # 1 is the verdict on a run; 2 says that there is no verdict.
+    refuse(reason)
     return 2
 
 
-# ------------------------------------------------------------ for scripts
+# ------------------------------------------------------------ JSON
 
 
 def _as_json(answer: _Answer) -> dict[str, Any]:
@@ -181,12 +191,12 @@ def _finding_as_json(found: Diagnosis, finding: Finding) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------ for people
+# ------------------------------------------------------------ text
 
 
 def _print_run(answer: _Answer, *, is_first: bool) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that lacks a letter shows another one instead.
+        # Replace characters that the terminal cannot show.
         sys.stdout.reconfigure(errors="replace")
     found, ending = answer.found, answer.found.ending
     print("" if is_first else "\n", end="")
@@ -194,16 +204,17 @@ def _print_run(answer: _Answer, *, is_first: bool) -> None:
     if ending is None:
         print(f"{name}: {_summary(answer)}")
     elif not ending.is_bad:
-        print(f"{name}: {_calm_ending(ending)}, {_summary(answer)}")
+        print(f"{name}: {_good_ending(ending)}, {_summary(answer)}")
     else:
         print(f"{name}: {_bad_ending(ending)}")
         for line in _details(found, ending):
-            # Not wrapped: there are paths in it, and a command to copy.
+            # Not wrapped: it contains paths, and a command to copy.
             print(f"    {printable(line)}")
         print(f"  {_summary(answer)}")
     if found.bad_lines:
-        lines = "1 line is" if found.bad_lines == 1 else f"{found.bad_lines:,} lines are"
-        print(f"  ({lines} no record)")
+        print(
+            "  (1 unreadable line)" if found.bad_lines == 1 else f"  ({found.bad_lines:,} unreadable lines)"
+        )
     for note in found.notes:
         print(f"  ({printable(note)})")
     for finding in answer.findings:
@@ -219,13 +230,13 @@ def _summary(answer: _Answer) -> str:
     if not found.records:
         return "no records yet"
     nothing = "nothing else wrong" if ending is not None and ending.is_bad else "nothing wrong"
-    said = _counts(answer) or nothing
+    summary = _counts(answer) or nothing
     if answer.left_out:
-        said = f"{_counts(answer) or 'nothing that was asked for'}, {answer.left_out:,} left out,"
-    return f"{said} in {found.records:,} records"
+        summary = f"{_counts(answer) or 'nothing that was asked for'}, {answer.left_out:,} left out,"
+    return f"{summary} in {found.records:,} records"
 
 
-def _calm_ending(ending: Ending) -> str:
+def _good_ending(ending: Ending) -> str:
     if ending.status != STOPPED:
         return printable(ending.status or "")
     why = "" if ending.why == STOPPED else f" ({_first_line(ending.why)})"
@@ -239,9 +250,9 @@ def _bad_ending(ending: Ending) -> str:
         return f"{status}{_at_step(ending.step)}: {_first_line(ending.why)}"
     if ending.status == FAILED:
         who = f"rank {error.rank}: " if error.rank else ""
-        return f"{status}{_at_step(ending.step)}: {who}{_said(error)}"
+        return f"{status}{_at_step(ending.step)}: {who}{_message(error)}"
     why = "" if ending.why == ending.status else f" ({_first_line(ending.why)})"
-    return f"{status}{_at_step(ending.step)}{why}; rank {error.rank} failed: {_said(error)}"
+    return f"{status}{_at_step(ending.step)}{why}; rank {error.rank} failed: {_message(error)}"
 
 
 def _details(found: Diagnosis, ending: Ending) -> list[str]:
@@ -250,7 +261,7 @@ def _details(found: Diagnosis, ending: Ending) -> list[str]:
         lines += _place(ending.error)
         lines.append(f"`telemetry errors {found.path}` shows the stack.")
     if ending.inside:
-        lines.append(f"It was in {' > '.join(ending.inside)}.")
+        lines.append(f"Open spans: {' > '.join(ending.inside)}.")
     if ending.hang is not None:
         lines.append(ending.hang)
     return lines
@@ -264,10 +275,10 @@ def _print_error(error: RunError) -> None:
         *([f"{error.count:,} times"] if error.count > 1 else []),
     ]
     print(f"  {severity}  {_bold('Error')} ({printable(error.type)}){''.join(f', {each}' for each in about)}")
-    _print_lines("", [_said(error), *_place(error)])
+    _print_lines("", [_message(error), *_place(error)])
 
 
-def _said(error: RunError) -> str:
+def _message(error: RunError) -> str:
     return _first_line(error.message or error.type)
 
 
@@ -307,15 +318,15 @@ def _print_lines(label: str, lines: Sequence[str]) -> None:
 
 def _when(finding: Finding) -> str:
     if finding.is_open:
-        when = f"from step {finding.start_step:,} on"
+        when = f"since step {finding.start_step:,}"
     elif finding.end_step is None or finding.end_step == finding.start_step:
         when = f"step {finding.start_step:,}"
     else:
         when = f"steps {finding.start_step:,} to {finding.end_step:,}"
     if finding.noticed_step != finding.start_step:
-        when += f", noticed at {finding.noticed_step:,}"
+        when += f", detected at {finding.noticed_step:,}"
     if finding.resolved_step is not None:
-        when += f", over at {finding.resolved_step:,}"
+        when += f", resolved at {finding.resolved_step:,}"
     if finding.repeats:
         when += f", came back {finding.repeats:,} times" if finding.repeats > 1 else ", came back once"
     return when
@@ -323,7 +334,7 @@ def _when(finding: Finding) -> str:
 
 def _offer(remedy: Remedy) -> str:
     if not remedy.is_knob:
-        return f"the run takes the action {remedy.name!r}"
+        return f"the run accepts the action {remedy.name!r}"
     low, high, value = (remedy.about.get(name) for name in ("low", "high", "value"))
     about = f", {low} to {high}" if low is not None and high is not None else ""
     now = f", {value} now" if value is not None else ""
@@ -355,21 +366,21 @@ def _coloured(text: str, code: str) -> str:
 
 
 class _Progress:
-    """Tells whoever waits at a terminal how far a long run has been read."""
+    """Shows at a terminal how far a long run has been read."""
 
     def __init__(self, path: Path) -> None:
         self._name = printable(path.name)
         self._is_shown = False
-        self._told = 0
+        self._shown = 0
 
     def show(self, records: int) -> None:
-        """Say how many records were read, now and then."""
-        if records - self._told >= _TELL_EVERY and sys.stderr.isatty():
-            self._told = records
+        """Print how many records were read, now and then."""
+        if records - self._shown >= _REPORT_EVERY and sys.stderr.isatty():
+            self._shown = records
             self._is_shown = True
             print(f"\r{self._name}: {records:,} records …", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Leave the line empty, where something stands on it."""
+        """Erase the line if something was printed on it."""
         if self._is_shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`telemetry message`: send a test message to the receivers that a training's YAML names, or show it."""
+"""`telemetry message`: send a test message to the receivers in a training's YAML, or print it."""
 
 from __future__ import annotations
 
@@ -40,23 +40,24 @@ _TAIL_BYTES: Final = 256 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare whose messages to try, and how."""
+    """Declare the run or YAML."""
     parser.add_argument(
         "path",
         metavar="RUN_OR_YAML",
         type=Path,
         help="a training's YAML, or the folder of a run that was started with one",
     )
-    parser.add_argument("--show", action="store_true", help="print what would be sent, and send nothing")
+    parser.add_argument("--show", action="store_true", help="print what would be sent; send nothing")
     parser.epilog = (
-        "Exit code: 0 if every receiver took the message (or could), 1 if one did not, 2 if there is none."
+        "Exit code: 0 if every receiver accepted the message, or could with --show; 1 if one did not; "
+        "2 if there are no receivers."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send every receiver a test message, or print it; 1 where one does not take it, 2 where there is none."""
+    """Send a test message to every receiver, or print it; return 1 if one fails, 2 if there are no receivers."""
     try:
-        options, run_state, folder = _what_is_meant(args.path)
+        options, run_state, folder = _options_and_state(args.path)
     except (UnusableError, OptionsError, OSError) as error:
         refuse(f"{args.path}: {error}")
         return 2
@@ -65,17 +66,19 @@ def run(args: argparse.Namespace) -> int:
         refuse(f"{args.path} has no messages: block under telemetry:, so its runs send no messages.")
         return 2
     if not options.may_send and not args.show:
-        return refuse(f"telemetry.mode is {options.mode}, so nothing is sent; --show prints what would be.")
-    if args.path.is_dir() and not args.show and any(receiver.url is not None for receiver in receivers):
-        # Whoever made the folder would choose where a message goes, and which variable's content goes with it.
         return refuse(
-            f"{args.path} is a run folder, which may be anybody's: an address is taken from it only where a variable "
-            "holds it (url_env). Give the training's YAML instead."
+            f"telemetry.mode is {options.mode}, so nothing is sent; use --show to print what would be."
+        )
+    if args.path.is_dir() and not args.show and any(receiver.url is not None for receiver in receivers):
+        # The folder is not trusted: it would choose where a message goes, and which variable's content goes with it.
+        return refuse(
+            f"{args.path} is a run folder, which is not trusted: its addresses are used only if they come from a "
+            "variable (url_env). Give the training's YAML instead."
         )
     worst = 0
     for receiver_options, name in zip(receivers, names_of(receivers), strict=True):
         if args.path.is_dir():
-            # Nor does whoever made the folder say which networks may be reached from here.
+            # Nor may the folder choose which networks are reached from here.
             receiver_options = replace(receiver_options, allow_private=False)
         try:
             receiver = receiver_from(receiver_options, name, os.environ)
@@ -94,11 +97,11 @@ def run(args: argparse.Namespace) -> int:
     return worst
 
 
-# ------------------------------------------------------------ whose messages
+# ------------------------------------------------------------ options and state
 
 
-def _what_is_meant(path: Path) -> tuple[TelemetryOptions, RunState, str]:
-    """Return the options, how the run stands, and what its folder is called."""
+def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
+    """Return the options, the state of the run, and the name of its folder."""
     if not path.is_dir():
         config = read_training_yaml(path)
         name = run_name_from_config(config) or path.stem
@@ -107,16 +110,16 @@ def _what_is_meant(path: Path) -> tuple[TelemetryOptions, RunState, str]:
     start = _start_of(folder)
     kept = start.get("config")
     if not isinstance(kept, Mapping):
-        raise UnusableError("its start record holds no configuration; give the training's YAML instead")
-    story = RunEventReader(run_name=str(start.get("run_name", folder.name)))
+        raise UnusableError("its start record has no configuration; give the training's YAML instead")
+    reader = RunEventReader(run_name=str(start.get("run_name", folder.name)))
     for record in [start, *_last_records(folder)]:
-        story.take(record)
-    run_state = replace(story.run_state, status=_status_of(folder), eta_s=None)
+        reader.take(record)
+    run_state = replace(reader.run_state, status=_status_of(folder), eta_s=None)
     try:
         return options_from_config(kept), run_state, folder.name
     except OptionsError as error:
         raise UnusableError(
-            f"{error} (a run folder keeps no secrets: give the training's YAML instead)"
+            f"{error} (a run folder contains no secrets: give the training's YAML instead)"
         ) from error
 
 
@@ -128,7 +131,7 @@ def _status_of(folder: Path) -> str:
 
 
 def _start_of(folder: Path) -> Record:
-    """Return the first start record of a run; spans of its start-up may stand before it."""
+    """Return the first start record of a run; spans of its start-up may precede it."""
     chunk = read_from(folder / METRICS_JSONL, max_bytes=_TAIL_BYTES)
     return next((record for record in chunk.records if record.get("event") == START), {})
 
@@ -144,13 +147,13 @@ def _test_message(run_state: RunState) -> RunEvent:
         occasion=TEST,
         name=TEST,
         what="test message",
-        lines=("Somebody tried whether messages about this run arrive. They do.",),
+        lines=("This is a test: messages about this run arrive.",),
         time=time.time(),
         run_state=run_state,
     )
 
 
-# ------------------------------------------------------------ what is done with them
+# ------------------------------------------------------------ send or show
 
 
 def _send(receiver: Receiver, message: Message) -> int:
@@ -160,7 +163,7 @@ def _send(receiver: Receiver, message: Message) -> int:
 
 
 def _sleep(seconds: float) -> bool:
-    print(f"  trying again in {seconds:.0f} s …", file=sys.stderr)
+    print(f"  retrying in {seconds:.0f} s …", file=sys.stderr)
     time.sleep(seconds)
     return True
 
@@ -168,14 +171,14 @@ def _sleep(seconds: float) -> bool:
 def _outcome(delivery: Delivery) -> str:
     if delivery.status == DELIVERED:
         return f"delivered in {delivery.seconds:.2g} s"
-    tries = "1 try" if delivery.attempts == 1 else f"{delivery.attempts} tries"
-    return f"not delivered, after {tries}: {delivery.reason}"
+    attempts = "1 attempt" if delivery.attempts == 1 else f"{delivery.attempts} attempts"
+    return f"not delivered after {attempts}: {delivery.reason}"
 
 
 def _show(receiver: Receiver, options: MessageOptions, message: Message) -> None:
     request = SERVICES[receiver.service].request(message, receiver.secret, time.time())
-    asked_for = [f"on {', '.join(receiver.when)}", *(one.text for one in receiver.milestones)]
-    print(f"{receiver.name} ({options.place}), {'; '.join(asked_for)}")
+    occasions = [f"on {', '.join(receiver.when)}", *(one.text for one in receiver.milestones)]
+    print(f"{receiver.name} ({options.place}), {'; '.join(occasions)}")
     print(f"  POST {receiver.address.shown}/{MASK if len(receiver.address.target) > 1 else ''}")
     for name, value in request.headers.items():
         print(f"  {name}: {printable(_without(request.secrets, value))}")

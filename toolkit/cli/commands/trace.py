@@ -1,4 +1,4 @@
-"""`telemetry trace`: a run's spans as a Chrome trace, a file that Perfetto opens."""
+"""`telemetry trace`: export the spans of a run as a Chrome trace, for Perfetto."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help=f"where to write it, or {_STDOUT} for the terminal (default: <run>-trace.json in this folder)",
+        help=f"file to write, or {_STDOUT} for stdout (default: RUN-trace.json in the current folder)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the trace and say where it is; 1 where there is no run or the file cannot be written, with the reason."""
+    """Write the trace and print where it is; return 1 if there is no run or the file cannot be written."""
     folder = chosen_run(args.run)
     if folder is None:
         return 1
@@ -44,17 +44,17 @@ def run(args: argparse.Namespace) -> int:
     try:
         size = _write(folder, target)
     except OSError as error:
-        return refuse(f"{target} could not be written: {error.strerror or error}")
+        return refuse(f"cannot write {target}: {error.strerror or error}")
     print(
         f"{printable(str(target))}: {size / 1e6:.3g} MB. Open it in https://ui.perfetto.dev or chrome://tracing;"
     )
-    print("both read the file in the browser and send it nowhere.")
+    print("both read the file in the browser and upload nothing.")
     return 0
 
 
 def _write(folder: Path, target: Path) -> int:
-    # Under another name until it is whole: half a trace opens nowhere. A name that nobody can guess and that is free,
-    # because this folder may be one where others can put a link in its place.
+    # Under a temporary name until it is complete: half a trace cannot be opened. The name is random and must not exist,
+    # because other users may be able to put a link in its place.
     temporary = target.with_name(f".{target.name}.{os.urandom(8).hex()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     size = 0

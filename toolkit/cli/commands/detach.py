@@ -1,4 +1,4 @@
-"""`telemetry detach`: take the file of `telemetry attach` out of an ai-toolkit checkout."""
+"""`telemetry detach`: remove the file that `telemetry attach` added to an ai-toolkit checkout."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, detach
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the checkout."""
-    parser.add_argument(
-        "checkout", metavar="CHECKOUT", type=Path, help="the folder of an ai-toolkit checkout"
-    )
+    parser.add_argument("checkout", metavar="CHECKOUT", type=Path, help="folder of an ai-toolkit checkout")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Remove the file; 1 where it could not be, with the reason. None there is no failure."""
+    """Remove the file; return 1 if that failed. A checkout that is not attached is no failure."""
     try:
         path = detach(args.checkout)
     except (AttachError, OSError) as error:
         return refuse(str(error))
-    print(f"{path} is removed." if path is not None else f"Nothing of ours is in {args.checkout}.")
+    print(f"Removed {path}." if path is not None else f"{args.checkout} is not attached: nothing to remove.")
     return 0

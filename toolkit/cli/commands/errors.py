@@ -1,4 +1,4 @@
-"""`telemetry errors`: what failed in a run and where it hung, with stacks, and how often."""
+"""`telemetry errors`: show what failed in a run and where it hung, with stacks and counts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FIRST_LINES: Final = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the run, and in which form it is told."""
+    """Declare the run and the output format."""
     add_run_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print the records as JSON, for scripts")
+    parser.add_argument("--json", action="store_true", help="print the records as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print each distinct error and each hang of the run; 1 where there is no run to read."""
+    """Print each distinct error and each hang of the run; return 1 if there is no run."""
     folder = chosen_run(args.run)
     if folder is None:
         return 1
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(list(found.newest.values()), indent=2, allow_nan=False))
         return 0
-    print(f"{printable(folder.name)}: {_told(found)}")
+    print(f"{printable(folder.name)}: {_summary(found)}")
     for record in found.newest.values():
         print()
         _print(record)
@@ -49,11 +49,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Found:
-    """What the records say, as they come."""
+    """Errors and hangs collected from the records."""
 
     def __init__(self) -> None:
         self.newest: dict[str, Record] = {}
-        """Of each error and hang the newest word, with the count of the end record and the stacks of the first."""
+        """The newest record of each error and hang, with the count of the end record and the stacks of the first."""
         self.of_telemetry = 0
 
     def take(self, record: Record) -> None:
@@ -61,9 +61,9 @@ class _Found:
         if event == ERROR and record.get("source") == "telemetry":
             self.of_telemetry += 1
         elif event == ERROR or (event == FINDING and record.get("kind") == _HANG):
-            known_by = f"{record.get('rank', 0)} {record.get('id') or record.get('seq')}"
-            if known_by in self.newest or len(self.newest) < _MAX_KEPT:
-                self.newest[known_by] = {**self.newest.get(known_by, {}), **record}
+            key = f"{record.get('rank', 0)} {record.get('id') or record.get('seq')}"
+            if key in self.newest or len(self.newest) < _MAX_KEPT:
+                self.newest[key] = {**self.newest.get(key, {}), **record}
         elif event == END:
             self._take_counts(record)
 
@@ -86,20 +86,20 @@ def _records_of(folder: Path) -> Iterator[Record]:
             yield from records_in(block)[0]
 
 
-# ------------------------------------------------------------ for people
+# ------------------------------------------------------------ text
 
 
-def _told(found: _Found) -> str:
+def _summary(found: _Found) -> str:
     hangs = sum(record.get("event") == FINDING for record in found.newest.values())
     errors = len(found.newest) - hangs
     times = sum(_count(record) for record in found.newest.values() if record.get("event") == ERROR)
     parts = ["no errors" if not errors else f"{errors} {'errors' if errors > 1 else 'error'}"]
     if times > errors:
-        parts[0] += f", {times:,} times together"
+        parts[0] += f", {times:,} times in total"
     if hangs:
         parts.append(f"{hangs} {'hangs' if hangs > 1 else 'hang'}")
     if found.of_telemetry:
-        parts.append(f"{found.of_telemetry} of telemetry's own")
+        parts.append(f"{found.of_telemetry} in telemetry itself")
     return "; ".join(parts)
 
 
@@ -156,7 +156,7 @@ def _print_block(title: str, lines: list[str]) -> None:
 def _print_lines(indent: str, lines: list[str]) -> None:
     left_out = len(lines) - _MOST_LINES
     if left_out > 0:
-        # The innermost call, and the cause of a worker's exception, come last.
+        # The innermost call and the cause of a worker's exception come last.
         lines = [*lines[:_FIRST_LINES], f"… {left_out} lines …", *lines[_FIRST_LINES + left_out :]]
     for line in lines:
         print(f"{indent}{printable(line[:_LONGEST])}")

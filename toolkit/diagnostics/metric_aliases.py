@@ -1,4 +1,4 @@
-"""What detectors look at in a record, whatever its writer called it."""
+"""Finds the loss, gradient norm and other signals in a record under the names that frameworks give them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _NOT_THE_LOOPS_LOSS: Final = frozenset({EVAL, EPOCH})
 """Records whose loss is a mean over an epoch or over other data: no point of the loop's own curve."""
 
 FARTHEST: Final = 2**53
-"""A step, session or rank beyond it is none of anybody's."""
+"""Larger steps, sessions and ranks are invalid."""
 _MOST_SHAPES: Final = 256
 _LARGEST: Final = 1e308
 """Python's whole numbers go further than its floats, in which detectors reckon."""
@@ -99,7 +99,7 @@ class Shape:
         self.has_non_finite = NON_FINITE in names
         self.has_rank = "rank" in names
         self.plan: list[Callable[[Row], None]] | None = None
-        """Who looks at such a record of rank 0 where every signal is a number; for the examiner to fill in."""
+        """Who looks at such a record of rank 0 if every signal is a number; for the examiner to fill in."""
 
 
 class Row:
@@ -157,7 +157,7 @@ class Row:
 
     @property
     def time(self) -> float | None:
-        """When it was logged, in seconds by whatever clock it has; None where it does not say."""
+        """When it was logged, in seconds of any clock it has; None if unknown."""
         return _time_of(self.record)
 
 
@@ -169,12 +169,12 @@ def name_of(signal: str, record: Record) -> str:
 
 
 def signal_of(name: str) -> str | None:
-    """Return the signal that a field of this name is; None where it is a metric of the caller's own."""
+    """Return the signal that a field of this name is; None if it is a metric of the caller's own."""
     return _SIGNAL_OF.get(name)
 
 
 def number_in(record: Record, name: str) -> float | None:
-    """Return the number that `record` has under `name`; None where it has none that a float can hold."""
+    """Return the number that `record` has under `name`; None if it has none that a float can hold."""
     value = record.get(name)
     return float(value) if _is_number(value) else None
 

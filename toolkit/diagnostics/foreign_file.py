@@ -1,4 +1,4 @@
-"""Records from a JSONL or CSV file that some other program wrote."""
+"""Reads records from a JSONL or CSV file of another program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.diagnostics.signals import LOSS, VAL_LOSS, name_of
+from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, name_of
 from toolkit.runfolder.blocks import blocks_of, unended_line
 from toolkit.runfolder.codec import name_of_non_finite
 from toolkit.runfolder.reader import lines_of
@@ -29,10 +29,10 @@ _STEP_NAMES: Final = (
     "iteration",
     "iter",
     "current_steps",
-    # W&B counts its own calls here, so a step of the trainer's is the better one.
+    # W&B counts its own calls here, so a step of the trainer is better.
     "_step",
 )
-"""What others call the step, the best first."""
+"""Names of the step in other programs, best first."""
 
 _LOOK_AT: Final = 200
 """Records at the start of a file that show what counts its steps."""
@@ -44,7 +44,7 @@ _WORDS: Final = {
     **dict.fromkeys(("Infinity", "inf"), math.inf),
     **dict.fromkeys(("-Infinity", "-inf"), -math.inf),
 }
-"""Numbers that some tools put into JSON as texts."""
+"""Numbers that some tools write as JSON strings."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _DELIMITERS: Final = (",", ";", "\t")
@@ -54,10 +54,10 @@ _JSON_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".json"})
 
 
 class NoRecordsError(ValueError):
-    """A file that holds nothing to read; the message says what it holds instead."""
+    """A file without readable records; the message says why."""
 
 
-class BareFile:
+class ForeignFile:
     """The records of one file, with `global_step` and `event` as ours have them.
 
     Each record's step is the column that most of the first ones count their steps with; without one it is the epoch,
@@ -72,7 +72,7 @@ class BareFile:
         self._unended = ""
 
     def chunks(self) -> Iterator[list[Record]]:
-        """Yield the records in their order, some thousand at a time; lines that are no record are counted.
+        """Yield the records in order, some thousand at a time; unreadable lines are counted.
 
         Raises:
             OSError: the file is missing, unreadable, or no regular file.
@@ -114,7 +114,7 @@ class BareFile:
                 elif line.strip():
                     self.bad_lines += 1
         if block is not None:
-            # Without its newline it may be whole all the same; if it is not, it is still being written and no fault.
+            # Without its newline it may still be complete; otherwise it is still being written, which is no fault.
             record = _parse(unended_line(self.path, block))
             if record is not None:
                 yield record
@@ -144,7 +144,7 @@ class BareFile:
                 yield record
             elif any(cells):
                 self.bad_lines += 1
-        # A last row without its newline is whole if no cell is missing; else it is still being written.
+        # A last row without its newline is complete if no cell is missing; else it is still being written.
         cells = self._unended.split(delimiter)
         if len(cells) == len(names) and (record := _record_of(cells, names)) is not None:
             yield record
@@ -165,7 +165,7 @@ class BareFile:
 
 
 def _parse(line: bytes) -> Record | None:
-    """Return the object in `line`; None where there is none. Bare NaN and infinities are understood."""
+    """Return the object in `line`, or None. Bare NaN and infinities are accepted."""
     if len(line) > MAX_LINE_BYTES:
         return None
     try:
@@ -208,7 +208,7 @@ def _name_non_finite(record: Record) -> None:
 
 
 def _names_in(header: str, delimiter: str) -> list[str]:
-    """Return the names of the columns; none where they are numbers."""
+    """Return the names of the columns; an empty list if they are numbers."""
     try:
         cells = next(csv.reader([header.lstrip("# ")], delimiter=delimiter), [])
     except csv.Error:
@@ -218,7 +218,7 @@ def _names_in(header: str, delimiter: str) -> list[str]:
 
 
 def _record_of(cells: Sequence[str], names: Sequence[str]) -> Record | None:
-    """Return the row as a record; None where it has more cells than names, or no number at all."""
+    """Return the row as a record; None if it has more cells than names, or no number."""
     if len(cells) > len(names) and any(cells[len(names) :]):
         return None
     record: Record = {}
@@ -257,7 +257,7 @@ def _kind_of(record: Record) -> str:
 
 
 class _StepColumn:
-    """What counts the steps of a file."""
+    """Which field counts the steps of a file."""
 
     def __init__(self, first: Sequence[Record]) -> None:
         self.notes: list[str] = []
@@ -277,7 +277,7 @@ class _StepColumn:
                 self.notes.append("it has no step numbers: rows count as steps, from 0")
 
     def put(self, record: Record) -> None:
-        """Give `record` its `global_step`, where it has one."""
+        """Set the `global_step` of `record`, if it has one."""
         self._row += 1
         if self._by_row:
             record[_STEP] = self._row
@@ -308,7 +308,7 @@ def _commonest(names: Iterable[str], records: Sequence[Record]) -> str | None:
 
 
 def _moves_on(epochs: Sequence[Any]) -> bool:
-    """Say whether these are whole numbers, at most two records to each."""
+    """Return whether these are integers with at most two records each."""
     if not all(_is_number(epoch) and epoch == int(epoch) for epoch in epochs):
         return False
     return 2 * len(set(epochs)) >= len(epochs)

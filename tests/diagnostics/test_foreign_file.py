@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.diagnostics.made_runs import changed, clean_run
+from tests.diagnostics.synthetic_runs import changed, clean_run
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics.bare_file import BareFile, NoRecordsError
+from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.history import diagnose
 from toolkit.runfolder.blocks import blocks_of, unended_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
@@ -18,7 +18,7 @@ from toolkit.telemetry import TelemetryLogger
 
 
 def records_of(path):
-    return [record for chunk in BareFile(path).chunks() for record in chunk]
+    return [record for chunk in ForeignFile(path).chunks() for record in chunk]
 
 
 def steps_of(path):
@@ -325,12 +325,12 @@ def test_an_empty_file_is_said_to_be_empty(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(content)
 
-    with pytest.raises(NoRecordsError, match="holds no records: it is empty"):
+    with pytest.raises(NoRecordsError, match="has no records: it is empty"):
         diagnose(path)
 
 
 def test_a_file_of_something_else_is_said_to_hold_no_records(tmp_path):
-    with pytest.raises(NoRecordsError, match="holds no records: none of its 2 lines is one"):
+    with pytest.raises(NoRecordsError, match="has no records: all of its 2 lines are unreadable"):
         diagnose(write(tmp_path / "notes.md", "# Notes", "one", "two"))
 
 

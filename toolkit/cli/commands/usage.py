@@ -1,4 +1,4 @@
-"""`telemetry usage`: whether anonymous usage reports are sent, and every word that is in them."""
+"""`telemetry usage`: show whether anonymous usage reports are sent, and everything they contain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.chosen_run import printable, refuse
+from toolkit.cli.chosen_run import LOGS, printable, refuse
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.mirrors.usage.consent import OFF, SENT_TO, why_not
 from toolkit.mirrors.usage.event import UsageEvent
@@ -30,23 +30,23 @@ from toolkit.telemetry.start_record import start_fields
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare whose reports are meant."""
+    """Declare the run or YAML."""
     parser.add_argument(
         "path",
         metavar="RUN_OR_YAML",
         nargs="?",
         type=Path,
-        default=Path("logs"),
-        help="a run folder, a folder of runs, whose newest is taken, or a training's YAML (default: logs)",
+        default=LOGS,
+        help=f"a run folder, a folder of runs to take the newest from, or a training's YAML (default: {LOGS})",
     )
     parser.add_argument(
-        "--show", action="store_true", help="print the events, as JSON, all that is in them; nothing is sent"
+        "--show", action="store_true", help="print the complete events as JSON; nothing is sent"
     )
-    parser.epilog = "Nothing is ever sent from here. Exit code: 0, or 1 where there is no such run or YAML."
+    parser.epilog = "This command never sends anything. Exit code: 0, or 1 if there is no such run or YAML."
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say whether reports are sent and, where asked, print them; 1 where there is nothing to tell about."""
+    """Print whether reports are sent and, with --show, the events; return 1 if there is no run or YAML."""
     try:
         is_run = args.path.is_dir()
         records, config = (_records(run_at(args.path)), {}) if is_run else _yaml_at(args.path)
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     _print_events(events)
     if not is_run:
         print(
-            "These are the figures from before a training. What run-progress and run-end would add, "
-            "`telemetry usage --show RUN` prints of any run.",
+            "This is what would be sent before a training. For what run-progress and run-end add, "
+            "use `telemetry usage --show RUN` with any run.",
             file=sys.stderr,
         )
     return 0
@@ -75,7 +75,7 @@ def _print_events(events: list[UsageEvent]) -> None:
 
 
 def _state_of_run(path: Path) -> str:
-    """Return what the run itself recorded, which today's environment does not change."""
+    """Return what the run itself recorded, whatever the environment is now."""
     starts = [record for record in _records(run_at(path)) if record.get("event") == START]
     sentences = dict.fromkeys(_state_at(start, "This run") for start in starts)
     if len(sentences) > 1:
@@ -84,23 +84,21 @@ def _state_of_run(path: Path) -> str:
 
 
 def _state_at(start: Record, who: str) -> str:
-    """Return what a start record says of usage reports, in a sentence about `who`."""
+    """Return what a start record says about usage reports, as a sentence about `who`."""
     recorded, config = start.get("usage_reports"), start.get("config")
     if isinstance(recorded, str) and recorded.startswith(SENT_TO):
-        return f"{who} was started with usage reports to {recorded.removeprefix(SENT_TO)}."
+        return f"{who} sends usage reports to {recorded.removeprefix(SENT_TO)}."
     if isinstance(recorded, str) and recorded.startswith(OFF):
-        return f"{who} was started without usage reports: {recorded.removeprefix(OFF)}."
+        return f"{who} sends no usage reports: {recorded.removeprefix(OFF)}."
     if not isinstance(config, Mapping):
-        return (
-            f"{who} names no usage reports: it was not asked for any, or an older version recorded nothing."
-        )
-    if not _asks_for_them(config):
-        return f"{who} was started without usage reports: telemetry.usage_reports does not ask for them."
+        return f"{who} has no record of usage reports: none were requested, or an older version wrote it."
+    if not _requests_reports(config):
+        return f"{who} sends no usage reports: telemetry.usage_reports does not ask for them."
     return f"{who} asks for usage reports in its configuration; whether any were sent is not recorded."
 
 
-def _asks_for_them(config: Mapping[str, Any]) -> bool:
-    """Say whether a configuration asks for them; the rest of it is not looked at, and may be masked by now."""
+def _requests_reports(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration asks for reports; the rest of it is ignored, and may be masked by now."""
     try:
         block = find_block(config)
     except OptionsError:
@@ -115,7 +113,8 @@ def _state(config: Mapping[str, Any]) -> str:
     if reason is not None:
         return f"Usage reports are off: {reason}."
     usage = options.usage_options
-    return f"Usage reports are on: they go to {usage.host}, with the key in {usage.key_env}. DO_NOT_TRACK=1 stops them."
+    where = f"they go to {usage.host} with the key in {usage.key_env}"
+    return f"Usage reports are on: {where}. Set DO_NOT_TRACK=1 to stop them."
 
 
 def _records(folder: Path) -> Iterator[Record]:
@@ -125,7 +124,7 @@ def _records(folder: Path) -> Iterator[Record]:
 
 
 def _yaml_at(path: Path) -> tuple[Iterator[Record], Mapping[str, Any]]:
-    """Return the records that a training by this YAML would begin with on this machine, and the configuration."""
+    """Return the first records of a training with this YAML on this machine, and the configuration."""
     config = read_training_yaml(path)
     fields = start_fields(
         run_name=run_name_from_config(config) or path.stem,

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from toolkit.diagnostics import signals
-from toolkit.diagnostics.signals import Row, name_of, number_in, signal_of
+from toolkit.diagnostics import metric_aliases
+from toolkit.diagnostics.metric_aliases import Row, name_of, number_in, signal_of
 
 
 def _row(last_step=0, **record):
@@ -17,17 +17,17 @@ def _row(last_step=0, **record):
 @pytest.mark.parametrize(
     ("name", "signal"),
     [
-        ("train_loss", signals.LOSS),
-        ("loss", signals.LOSS),
-        ("eval_loss", signals.VAL_LOSS),
-        ("eval/loss", signals.VAL_LOSS),
-        ("grad_norm", signals.GRAD_NORM),
-        ("learning_rate", signals.LR),
-        ("sec_per_step", signals.STEP_TIME),
-        ("tokens_per_sec", signals.RATE),
-        ("gpu_util", signals.GPU_UTIL),
-        ("cpu_mem_rss_mb", signals.RSS),
-        ("grad_scale", signals.LOSS_SCALE),
+        ("train_loss", metric_aliases.LOSS),
+        ("loss", metric_aliases.LOSS),
+        ("eval_loss", metric_aliases.VAL_LOSS),
+        ("eval/loss", metric_aliases.VAL_LOSS),
+        ("grad_norm", metric_aliases.GRAD_NORM),
+        ("learning_rate", metric_aliases.LR),
+        ("sec_per_step", metric_aliases.STEP_TIME),
+        ("tokens_per_sec", metric_aliases.RATE),
+        ("gpu_util", metric_aliases.GPU_UTIL),
+        ("cpu_mem_rss_mb", metric_aliases.RSS),
+        ("grad_scale", metric_aliases.LOSS_SCALE),
     ],
 )
 def test_a_signal_is_known_by_the_names_that_writers_give_it(name, signal):
@@ -46,34 +46,34 @@ def test_a_metric_of_the_callers_own_is_no_signal():
 def test_of_two_names_the_first_that_carries_a_number_counts():
     row = _row(event="step", loss=None, train_loss=2.0, training_loss=3.0)
 
-    assert row.values == {signals.LOSS: 2.0}
-    assert name_of(signals.LOSS, row.record) == "train_loss"
+    assert row.values == {metric_aliases.LOSS: 2.0}
+    assert name_of(metric_aliases.LOSS, row.record) == "train_loss"
 
 
 @pytest.mark.parametrize("name", ["grad_norm", "train/grad_norm"])
 def test_of_a_norm_that_varied_between_two_records_the_largest_counts(name):
     row = _row(**{"event": "step", name: 2.0, f"{name}_min": 1.0, f"{name}_max": 1e9, f"{name}_mean": 5.0})
 
-    assert row.values == {signals.GRAD_NORM: 1e9}
-    assert name_of(signals.GRAD_NORM, row.record) == name
+    assert row.values == {metric_aliases.GRAD_NORM: 1e9}
+    assert name_of(metric_aliases.GRAD_NORM, row.record) == name
     assert len(row.values) == len(row.shape.fields)
 
 
 def test_a_signal_that_the_record_does_not_have_goes_by_its_own_name():
-    assert name_of(signals.LOSS, {"loss": "high"}) == "loss"
-    assert name_of(signals.GPU_UTIL, {}) == "gpu_util_pct"
+    assert name_of(metric_aliases.LOSS, {"loss": "high"}) == "loss"
+    assert name_of(metric_aliases.GPU_UTIL, {}) == "gpu_util_pct"
 
 
 def test_gpu_memory_in_gib_is_told_in_mib():
-    assert _row(event="system", gpu_mem_allocated=2.0).values == {signals.GPU_MEMORY: 2048.0}
-    assert _row(event="system", gpu_mem_mib=2.0).values == {signals.GPU_MEMORY: 2.0}
+    assert _row(event="system", gpu_mem_allocated=2.0).values == {metric_aliases.GPU_MEMORY: 2048.0}
+    assert _row(event="system", gpu_mem_mib=2.0).values == {metric_aliases.GPU_MEMORY: 2.0}
 
 
 @pytest.mark.parametrize("event", ["eval", "epoch"])
 def test_the_training_loss_of_an_evaluation_or_epoch_is_not_the_loops(event):
     row = _row(event=event, train_loss=1.0, val_loss=2.0)
 
-    assert row.values == {signals.VAL_LOSS: 2.0}
+    assert row.values == {metric_aliases.VAL_LOSS: 2.0}
 
 
 @pytest.mark.parametrize("value", [None, "2.0", True, [2.0], {"a": 2.0}, 10**400, -(10**400)])
@@ -86,15 +86,15 @@ def test_what_is_no_number_that_a_float_can_hold_is_no_value(value):
 
 @pytest.mark.parametrize("value", [3, 2**70, 0.5, 1e308, -1])
 def test_whole_numbers_are_numbers(value):
-    assert _row(train_loss=value).values == {signals.LOSS: float(value)}
-    assert type(_row(train_loss=value).values[signals.LOSS]) is float
+    assert _row(train_loss=value).values == {metric_aliases.LOSS: float(value)}
+    assert type(_row(train_loss=value).values[metric_aliases.LOSS]) is float
 
 
 def test_numbers_that_json_could_not_carry_are_put_back():
     row = _row(train_loss=None, grad_norm=None, non_finite={"train_loss": "NaN", "grad_norm": "-Infinity"})
 
-    assert math.isnan(row.values[signals.LOSS])
-    assert row.values[signals.GRAD_NORM] == -math.inf
+    assert math.isnan(row.values[metric_aliases.LOSS])
+    assert row.values[metric_aliases.GRAD_NORM] == -math.inf
 
 
 @pytest.mark.parametrize("step", [None, "7", True, math.nan, math.inf, 1e300, 10**400, [7]])

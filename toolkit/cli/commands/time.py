@@ -1,4 +1,4 @@
-"""`telemetry time`: where the time of a run went, and how much of it was training."""
+"""`telemetry time`: show where the time of a run went and how much of it was training."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ from toolkit.timing.history import RunTime, read_run_time
 from toolkit.timing.ledger import Ledger, Line
 from toolkit.timing.span_summary import SpanSummary
 
-_TELL_EVERY: Final = 500_000
+_REPORT_EVERY: Final = 500_000
 _COLUMNS: Final = ("entry", "time", "share", "kWh")
 _MARK: Final = " *"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the run to look at."""
+    """Declare the run and the output format."""
     add_run_argument(parser)
-    parser.add_argument("--spans", action="store_true", help="also how long the spans of each name took")
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    parser.add_argument(
+        "--spans",
+        action="store_true",
+        help="also show count, total, p50, p95 and max of the spans of each name",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the run's time ledger; 1 where there is nothing to read, with the reason."""
+    """Print the run's time ledger; return 1 if there is nothing to read."""
     folder = chosen_run(args.run)
     if folder is None:
         return 1
     try:
-        found = read_run_time(folder, on_records=_tell_at_a_terminal())
+        found = read_run_time(folder, on_records=_progress())
     except OSError as error:
         return refuse(f"{folder}: {error.strerror or error}")
 
@@ -61,12 +65,12 @@ def _as_json(folder: Path, found: RunTime) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------ for people
+# ------------------------------------------------------------ text
 
 
 def _print(folder: Path, found: RunTime) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that lacks a letter shows another one instead.
+        # Replace characters that the terminal cannot show.
         sys.stdout.reconfigure(errors="replace")
     ledger = found.ledger
     status = f"{found.status}, " if found.status else ""
@@ -75,21 +79,22 @@ def _print(folder: Path, found: RunTime) -> None:
         print("No records yet.")
         return
     _print_table(ledger)
-    print(f"\nGoodput {_percent(ledger.goodput or 0.0)}: training that was not lost, of the wall time.")
+    print(
+        f"\nGoodput {_percent(ledger.goodput or 0.0)}: the share of wall time spent on training that was kept."
+    )
     if len(ledger.sessions) > 1:
         _print_sessions(ledger)
     if any(line.inferred for line in ledger.lines):
-        print(f"{_MARK.strip()} inferred: in no span, and put where such time usually belongs.")
+        print(f"{_MARK.strip()} inferred: not covered by a span, counted where such time usually belongs.")
     for note in ledger.notes:
         print(f"({note})")
     if found.bad_lines:
-        lines = "1 line is" if found.bad_lines == 1 else f"{found.bad_lines:,} lines are"
-        print(f"({lines} no record)")
+        print("(1 unreadable line)" if found.bad_lines == 1 else f"({found.bad_lines:,} unreadable lines)")
 
 
 def _print_table(ledger: Ledger) -> None:
     rows = [_COLUMNS, *(_row(line) for line in ledger.lines)]
-    rows.append(("together", _duration(ledger.wall_s), _percent(1.0), _kwh(ledger.kwh)))
+    rows.append(("total", _duration(ledger.wall_s), _percent(1.0), _kwh(ledger.kwh)))
     if ledger.kwh is None:
         rows = [row[:-1] for row in rows]
     _print_aligned(rows)
@@ -99,7 +104,7 @@ def _print_spans(spans: Mapping[str, SpanSummary]) -> None:
     if not spans:
         print("\nNo spans.")
         return
-    rows: list[tuple[str, ...]] = [("span", "times", "together", "usually", "19 of 20 below", "longest")]
+    rows: list[tuple[str, ...]] = [("span", "count", "total", "p50", "p95", "max")]
     for name, summary in spans.items():
         lengths = (summary.total, summary.p50, summary.p95, summary.longest)
         rows.append((printable(name), f"{summary.count:,}", *(_length(seconds) for seconds in lengths)))
@@ -108,7 +113,7 @@ def _print_spans(spans: Mapping[str, SpanSummary]) -> None:
 
 
 def _length(seconds: float) -> str:
-    """Return a time that may be very short."""
+    """Return a duration with a unit that suits it, down to microseconds."""
     for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
         if seconds < 1000 * size * 0.9995:
             return f"{seconds / size:.3g} {unit}"
@@ -157,22 +162,22 @@ def _percent(share: float) -> str:
 def _kwh(kwh: float | None) -> str:
     if kwh is None:
         return ""
-    # A short run takes a fraction of a watt-hour, and that is worth a figure too.
+    # A short run uses a fraction of a watt-hour.
     return f"{kwh:.3f}" if 0.1 <= kwh < 10.0 else f"{kwh:,.1f}" if kwh >= 10.0 else f"{kwh:.3g}"
 
 
 def _name_of(folder: Path) -> str:
-    # "." has no name of its own, and what a link is called says more than where it leads.
+    # "." has no name of its own, and a link's name says more than its target.
     return Path(os.path.abspath(folder)).name
 
 
-def _tell_at_a_terminal() -> Callable[[int], None]:
-    told = 0
+def _progress() -> Callable[[int], None]:
+    reported = 0
 
-    def tell(records: int) -> None:
-        nonlocal told
-        if records - told >= _TELL_EVERY and sys.stderr.isatty():
-            told = records
+    def report(records: int) -> None:
+        nonlocal reported
+        if records - reported >= _REPORT_EVERY and sys.stderr.isatty():
+            reported = records
             print(f"{records:,} records …", file=sys.stderr)
 
-    return tell
+    return report

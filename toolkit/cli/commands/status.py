@@ -11,23 +11,23 @@ from toolkit.telemetry.integrations.ai_toolkit.attach import IMPORT_FIRST, Attac
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the checkout."""
-    parser.add_argument(
-        "checkout", metavar="CHECKOUT", type=Path, help="the folder of an ai-toolkit checkout"
-    )
+    parser.add_argument("checkout", metavar="CHECKOUT", type=Path, help="folder of an ai-toolkit checkout")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is there; 1 where nothing is, or it cannot be known, with the reason."""
+    """Print whether the checkout is attached; return 1 if it is not or cannot be checked."""
     try:
         found = status(args.checkout)
     except (AttachError, OSError) as error:
         return refuse(str(error))
     if not found.is_there:
-        print(f"Not attached: 'telemetry attach {args.checkout}' writes {found.path}.")
+        print(f"Not attached. To attach it: telemetry attach {args.checkout} (writes {found.path})")
         return 1
     jobs = "every job" if found.all_jobs else "jobs with a telemetry: block"
-    print(f"Attached by {found.path}, for {jobs}; the package is looked for in {found.toolkit_folder}.")
-    print(f"A script of your own in it says '{IMPORT_FIRST[0]}' before '{IMPORT_FIRST[1]}'.")
+    print(f"Attached by {found.path}, for {jobs}; the package is loaded from {found.toolkit_folder}.")
+    print(f"In your own scripts there, put '{IMPORT_FIRST[0]}' before '{IMPORT_FIRST[1]}'.")
     if not found.is_current:
-        print(f"It is of another version or place: 'telemetry attach {args.checkout}' writes it anew.")
+        print(
+            f"It was written by another version or installation. To update it: telemetry attach {args.checkout}"
+        )
     return 0

@@ -1,4 +1,4 @@
-"""`telemetry show`: where a run's folder is, and its last steps as pandas sees them."""
+"""`telemetry show`: show where a run's folder is, and its last steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = (
     "sec_per_step",
     "cpu_mem_rss_mb",
 )
-"""What most runs have and a terminal is wide enough for; a column that the run lacks is left out."""
+"""Columns that most runs have and that fit in a terminal; columns that the run lacks are left out."""
 
 
 _LARGEST = 4 * 1024**3
@@ -37,41 +37,43 @@ _LONGEST = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the run to show and how many of its rows."""
+    """Declare the run and how many rows to show."""
     add_run_argument(parser)
-    parser.add_argument("--rows", type=_positive, default=5, help="how many steps to show (default: 5)")
+    parser.add_argument(
+        "--rows", metavar="N", type=_positive, default=5, help="show the last N steps (default: 5)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the run's folder, its last rows and how to open it; 1 where there is nothing to show, with the reason."""
+    """Print the run's folder, its last rows and how to open it; return 1 if there is nothing to show."""
     folder = chosen_run(args.run)
     if folder is None:
         return 1
 
     csv = folder / METRICS_CSV
-    again = f"'telemetry repair {folder}' makes it from {METRICS_JSONL}."
+    again = f"'telemetry repair {folder}' rebuilds it from {METRICS_JSONL}."
     if not os.path.lexists(csv):
-        return refuse(f"{csv} is not there; {again}")
+        return refuse(f"{csv} does not exist; {again}")
 
     try:
         import pandas as pd
     except ModuleNotFoundError:
-        return refuse(f"The run is in {folder}. Showing its rows needs pandas: pip install pandas")
+        return refuse(f"The run is in {folder}. To show its rows: pip install pandas")
 
     try:
-        # Not by its name: a folder may be anybody's, and then the name may be a link out of it, or a pipe.
+        # open_regular: the folder is not trusted, and the file may be a link out of it, or a pipe.
         with os.fdopen(open_regular(csv), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 return refuse(f"{csv} is empty; {again}")
             if size > _LARGEST:
-                return refuse(f"{csv} has {size:,} bytes, more than pandas should be given at once.")
-            # In pieces, pandas would guess a column's type for each piece and warn where the guesses differ.
+                return refuse(f"{csv} has {size:,} bytes, too many to load at once.")
+            # In chunks, pandas would guess a column's type per chunk and warn if the guesses differ.
             table = pd.read_csv(file, low_memory=False)
     except (OSError, ValueError, OverflowError) as error:
-        return refuse(f"{csv} cannot be read as a table ({_first_line(error)}); {again}")
+        return refuse(f"{csv} is not a readable CSV file ({_first_line(error)}); {again}")
     if "event" not in table.columns:
-        return refuse(f"{csv} is no table of records: it has no column 'event'; {again}")
+        return refuse(f"{csv} is not a metrics table: it has no column 'event'; {again}")
     print(
         printable(f"{folder}: {_status_of(folder)}, {len(table)} rows ({_count_of_events(table)})"),
         end="\n\n",
@@ -83,10 +85,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def last_steps(table: pd.DataFrame, rows: int) -> pd.DataFrame:
-    """Return the last `rows` step records of `table`, with the columns worth a glance."""
+    """Return the last `rows` step records of `table`, with the most useful columns."""
     columns = [name for name in _COLUMNS if name in table.columns]
     steps: pd.DataFrame = table.loc[table["event"] == "step", columns]
-    # Beside records that have no step, pandas keeps whole numbers as floats; among steps they can be whole again.
+    # Records without a step make pandas store integers as floats; without them they can be integers again.
     return steps.tail(rows).convert_dtypes()
 
 
@@ -99,9 +101,9 @@ def _status_of(folder: Path) -> str:
 
 def _count_of_events(table: pd.DataFrame) -> str:
     counts = table["event"].value_counts()
-    told = [f"{count} {str(event)[:_LONGEST]}" for event, count in counts.head(_MOST_EVENTS).items()]
-    more = len(counts) - len(told)
-    return ", ".join([*told, *([f"{more} other kinds"] if more else [])])
+    shown = [f"{count} {str(event)[:_LONGEST]}" for event, count in counts.head(_MOST_EVENTS).items()]
+    more = len(counts) - len(shown)
+    return ", ".join([*shown, *([f"{more} other kinds"] if more else [])])
 
 
 def _first_line(error: Exception) -> str:
@@ -109,7 +111,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _recipe(csv: Path) -> str:
-    # As Python would write it where the plain way would be no text of Python's, or command the terminal.
+    # Escaped if the path needs it in Python source, or contains terminal control characters.
     path = csv.as_posix()
     quoted = f'"{path}"' if path.isprintable() and not {'"', "\\"} & set(path) else ascii(path)
     return (

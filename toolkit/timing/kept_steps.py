@@ -1,4 +1,4 @@
-"""Which work of earlier sessions is part of what the run has now, and which was lost and done again."""
+"""Works out which steps of earlier sessions were kept, and which were lost and done again."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from toolkit.timing.stretches import Stretch, Sums
+from toolkit.timing.segments import Segment, Sums
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """From where to where a session got."""
+    """The range of steps of a session."""
 
     begins_at: int | None
-    """The step that it went on from; None where it did none."""
+    """The step it started from; None if it made no steps."""
     gets_to: int | None
     saved: AbstractSet[int] = frozenset()
-    """The steps it told of a checkpoint at."""
+    """Steps with a checkpoint."""
 
     def source_rank(self, step: int) -> tuple[int, int] | None:
-        """Say how likely a later session that began at `step` went on from this one; None where it cannot have."""
+        """Return how likely a later session resumed from this one at `step`, as a sort key; None if impossible."""
         if self.begins_at is None or self.begins_at > step:
             return None
         last = self.begins_at if self.gets_to is None else self.gets_to
         if step in self.saved:
             return 2, 0
-        # Records tell of every so manieth step: a session may have got further than the last of them says.
+        # Not every step is logged: a session may have got further than its last record.
         return (1, 0) if last >= step else (0, last)
 
 
 def kept_until(sessions: Sequence[Reach]) -> list[float]:
-    """Return for each session the step up to which its work lives on; infinity where nothing of it was lost.
+    """Return for each session the step up to which its work was kept; infinity if nothing was lost.
 
-    The newest session went on from a checkpoint of an earlier one, the latest that can have left it, that one from
-    another, and so back to the first. Whatever is not on this way was done in vain.
+    The newest session resumed from a checkpoint of the latest earlier session that can have written it, that one from
+    another, and so on back to the first. Work that is not on this path was lost.
     """
     kept = [math.inf] * len(sessions)
     number = len(sessions) - 1
@@ -58,18 +58,18 @@ def kept_until(sessions: Sequence[Reach]) -> list[float]:
     return kept
 
 
-def lost_behind(stretches: Iterable[Stretch], step: float, *, begins_at: int, slots: Sequence[int]) -> Sums:
-    """Return what a session did in `slots` after it had passed `step`; its stretches come last to first."""
+def lost_behind(segments: Iterable[Segment], step: float, *, begins_at: int, slots: Sequence[int]) -> Sums:
+    """Return what a session did in `slots` after `step`; its segments come last to first."""
     lost = Sums()
-    for stretch in stretches:
-        first = begins_at if stretch.first_step is None else stretch.first_step
-        last = begins_at if stretch.last_step is None else stretch.last_step
-        if stretch.saves and last == step:
+    for segment in segments:
+        first = begins_at if segment.first_step is None else segment.first_step
+        last = begins_at if segment.last_step is None else segment.last_step
+        if segment.saves and last == step:
             break
         if first >= step and last >= step:
-            lost.add_part(stretch, slots, 1.0)
+            lost.add_part(segment, slots, 1.0)
             continue
         if last > step:
-            lost.add_part(stretch, slots, (last - step) / (last - first))
+            lost.add_part(segment, slots, (last - step) / (last - first))
         break
     return lost

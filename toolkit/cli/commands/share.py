@@ -1,4 +1,4 @@
-"""`telemetry share`: one zip of a run that is safe to post, and what was taken out of it."""
+"""`telemetry share`: write a redacted zip of a run that is safe to post."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _WIDTH: Final = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the run, the file to write, and whether to write it."""
+    """Declare the run and the file to write."""
     add_run_argument(parser)
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE.zip",
         type=Path,
-        help="where to write it (default: <run>-shared.zip in this folder)",
+        help="file to write (default: RUN-shared.zip in the current folder)",
     )
     parser.add_argument(
         "--preview",
         action="store_true",
-        help="say what it would hold and what would be replaced, and write nothing",
+        help="print what the zip would contain and what would be replaced; write nothing",
     )
     parser.add_argument(
         "--allow",
         metavar="ORGANISATION",
         action="append",
         default=[],
-        help="let names of models of this organisation pass too; may be given more than once",
+        help="also keep model names of this organisation; may be repeated",
     )
-    parser.epilog = "Exit code: 0 if it was written or previewed, 1 if not, with the reason."
+    parser.epilog = "Exit code: 0 if the zip was written or previewed, else 1."
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the zip and say what is in it; 1 where there is no run, or the file cannot be written, with the reason."""
+    """Write the zip and print what is in it; return 1 if there is no run or the file cannot be written."""
     folder = chosen_run(args.run)
     if folder is None:
         return 1
@@ -52,16 +52,16 @@ def run(args: argparse.Namespace) -> int:
         target = args.output or Path(f"{bundle.name}-shared.zip")
         contents = bundle.preview() if args.preview else bundle.write(target)
     except FileExistsError:
-        return refuse(f"{target} is there already, and is not overwritten; choose another name with -o.")
+        return refuse(f"{target} already exists and is not overwritten; choose another name with -o.")
     except OSError as error:
         return refuse(f"{folder} could not be shared: {error.strerror or error}")
-    print(printable(f"{target} would hold" if args.preview else f"{target}, {_size_of(target)}, holds"))
+    print(printable(f"{target} would contain" if args.preview else f"{target}, {_size_of(target)}, contains"))
     _print_contents(contents)
     if args.preview:
         _print_texts(contents)
         print("\nNothing was written.")
     else:
-        print("\nLook through it before you post it: what is private only to you, no program knows.")
+        print("\nLook through it before you post it: no program knows everything that is private to you.")
     return 0
 
 
@@ -77,7 +77,7 @@ def _print_contents(contents: Contents) -> None:
     if contents.left_out:
         print(printable(f"left out: {', '.join(contents.left_out)}"))
     if contents.lines_left_out:
-        print(f"left out: {contents.lines_left_out:,} lines that are no record")
+        print(f"left out: {contents.lines_left_out:,} unreadable lines")
     fields: dict[str, list[str]] = defaultdict(list)
     for kind, field, count in contents.places:
         fields[kind].append(f"{field} ({count:,})")
@@ -90,7 +90,7 @@ def _print_contents(contents: Contents) -> None:
 
 def _print_texts(contents: Contents) -> None:
     if contents.texts:
-        print("texts that stay as they are, some of them:")
+        print("some of the texts that stay as they are:")
     for field, text in contents.texts[:_MOST_TEXTS]:
         shown = f"  {field}: {text}"
         print(printable(shown if len(shown) <= _WIDTH else f"{shown[:_WIDTH]}…"))

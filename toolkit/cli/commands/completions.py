@@ -1,4 +1,4 @@
-"""`telemetry completions`: what the model of a run answered last, or where it said something."""
+"""`telemetry completions`: show or search what the model of a run answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolkit.runfolder.reader import BadLine, Block, lines_of, parse_line
 from toolkit.runfolder.records import COMPLETION, CUT, ENVELOPE, NAN_INF_DETECTED, NON_FINITE, Record
 
 _TEXTS: Final = ("prompt", "completion", "chosen", "rejected")
-_IN_THE_HEADING: Final = frozenset(
+_NOT_IN_HEADING: Final = frozenset(
     {*ENVELOPE, *_TEXTS, "global_step", "kind", NAN_INF_DETECTED, NON_FINITE, CUT}
 )
 _NEEDLE: Final = b'"completion"'
@@ -27,34 +27,36 @@ _WIDTH: Final = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the run to look at, and which of its completions."""
+    """Declare the run and which completions to show."""
     add_run_argument(parser)
-    parser.add_argument("--rows", type=int, default=5, help="how many to show, the newest (default: 5)")
-    parser.add_argument("--search", metavar="TEXT", default="", help="only those with this text in them")
-    parser.add_argument("--full", action="store_true", help="show whole texts, not their beginnings")
-    parser.add_argument("--json", action="store_true", help="print records as JSON, one a line, for scripts")
+    parser.add_argument("--rows", metavar="N", type=int, default=5, help="show the newest N (default: 5)")
+    parser.add_argument(
+        "--search", metavar="TEXT", default="", help="show only completions that contain this text"
+    )
+    parser.add_argument("--full", action="store_true", help="show whole texts instead of their first line")
+    parser.add_argument("--json", action="store_true", help="print the records as JSON, one per line")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the newest completions of the run, the newest last; 1 where there are none, with the reason."""
+    """Print the newest completions, newest last; return 1 if there are none."""
     folder = chosen_run(args.run)
     if folder is None:
         return 1
     if args.rows < 1:
-        return refuse(f"--rows is {args.rows}; it must be 1 or more")
+        return refuse(f"--rows must be at least 1, got {args.rows}")
     found: deque[Record] = deque(maxlen=args.rows)
     known = matching = 0
     try:
         for record in _completions_in(folder / METRICS_JSONL):
             known += 1
-            if _says(record, args.search.casefold()):
+            if _contains(record, args.search.casefold()):
                 matching += 1
                 found.append(record)
     except OSError as error:
         return refuse(f"{folder}: {error.strerror or error}")
     if not found:
         return refuse(
-            f"{folder}: {known:,} completions, and none of them says {args.search!r}"
+            f"{folder}: none of {known:,} completions contains {args.search!r}"
             if known
             else f"{folder} has no completions; log.log_completion(step, prompt=…, completion=…) writes one"
         )
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _completions_in(path: Path) -> Iterator[Record]:
     for block in blocks_of(path):
-        # Most blocks of most runs have none, which is seen at once.
+        # Most blocks of most runs have no completions: skip them without parsing.
         if _NEEDLE in block.data:
             yield from _completions_of(block)
 
@@ -82,13 +84,13 @@ def _completions_of(block: Block) -> Iterator[Record]:
                 yield found
 
 
-def _says(record: Record, text: str) -> bool:
+def _contains(record: Record, text: str) -> bool:
     return not text or any(text in str(record.get(name, "")).casefold() for name in _TEXTS)
 
 
 def _print(folder: Path, found: deque[Record], matching: int, full: bool) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that lacks a letter shows another one instead.
+        # Replace characters that the terminal cannot show.
         sys.stdout.reconfigure(errors="replace")
     print(f"{printable(folder.name)}: the newest {len(found):,} of {matching:,} completions")
     for record in found:
@@ -104,7 +106,7 @@ def _heading(record: Record) -> str:
         words.append(str(record["kind"]))
     odd = record.get(NON_FINITE)
     shown = {**record, **odd} if isinstance(odd, dict) else record
-    words += [f"{name} {_value(value)}" for name, value in shown.items() if name not in _IN_THE_HEADING]
+    words += [f"{name} {_value(value)}" for name, value in shown.items() if name not in _NOT_IN_HEADING]
     return printable(" · ".join(words))
 
 
@@ -113,7 +115,7 @@ def _value(value: Any) -> str:
 
 
 def _text(name: str, value: Any, full: bool) -> str:
-    """Return a text behind its name, indented; of its lines none can command the terminal."""
+    """Return a text after its name, indented and without terminal control characters."""
     lines = [printable(line) for line in str(value).splitlines()] or [""]
     if not full:
         lines = [_beginning(" ".join(" ".join(lines).split()))]
@@ -121,6 +123,6 @@ def _text(name: str, value: Any, full: bool) -> str:
 
 
 def _beginning(text: str) -> str:
-    """Return as many whole words as a line has room for, or a part of a word that fills it, as in Chinese."""
+    """Return as many whole words as fit on a line, or part of a word in text without spaces, as in Chinese."""
     shortened = textwrap.shorten(text, _WIDTH, placeholder=" …")
     return shortened if len(shortened) > _WIDTH // 2 or len(text) <= _WIDTH else f"{text[: _WIDTH - 2]} …"

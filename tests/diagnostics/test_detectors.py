@@ -1,0 +1,65 @@
+"""The list of detectors: every file is in it, every kind is documented, and adding one takes the promised places."""
+
+from __future__ import annotations
+
+import pkgutil
+import sys
+
+from tests.diagnostics.synthetic_runs import run_of
+from tests.project.markdown import ROOT
+from toolkit.diagnostics import detectors
+from toolkit.diagnostics.catalogue import CATALOGUE, Kind
+from toolkit.diagnostics.examiner import examine
+from toolkit.diagnostics.finding import WARNING
+
+
+def test_every_file_in_detectors_is_a_listed_detector():
+    assert sorted(detectors.DETECTORS) == sorted(
+        module.name for module in pkgutil.iter_modules(detectors.__path__)
+    )
+
+
+def test_every_kind_of_finding_has_a_row_and_a_paragraph_in_the_document():
+    document = (ROOT / "docs" / "detectors.md").read_text(encoding="utf-8")
+    table, explained = document.split("## How each works")
+
+    assert [kind for kind in CATALOGUE if f"\n| `{kind}` |" not in table] == []
+    paragraphs = [line.split(":")[0] for line in explained.splitlines() if line.startswith("**`")]
+    assert [kind for kind in CATALOGUE if not any(f"`{kind}`" in names for names in paragraphs)] == []
+
+
+TOY = """
+from toolkit.diagnostics.metric_aliases import LOSS
+
+
+class Toy:
+    signals = (LOSS,)
+    all_ranks = False
+
+    def __init__(self, incidents):
+        self._incidents = incidents
+
+    def take(self, row):
+        if row.values[LOSS] == 42.0:
+            self._incidents.open("toy", "loss", start_step=row.step, noticed_step=row.step)
+
+    def restart(self, step):
+        pass
+"""
+
+
+def test_a_detector_is_added_with_a_file_a_line_and_a_kind(tmp_path, monkeypatch):
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(detectors, "__path__", [*detectors.__path__, str(tmp_path)])
+    monkeypatch.setitem(detectors.DETECTORS, "toy", "Toy")
+    kind = Kind(
+        title="Toy", severity=WARNING, message="{metric} is 42 at step {start}.", causes=(), advice=()
+    )
+    monkeypatch.setitem(CATALOGUE, "toy", kind)
+
+    try:
+        found = [finding for finding in examine(run_of([1.0, 42.0, 1.0])) if finding.kind == "toy"]
+    finally:
+        sys.modules.pop("toolkit.diagnostics.detectors.toy", None)
+
+    assert [finding.message for finding in found] == ["loss is 42 at step 2."]

@@ -1,0 +1,80 @@
+"""`telemetry repair`: recover what a killed run left behind."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from toolkit.cli.chosen_run import LOGS, chosen_run, printable, refuse
+from toolkit.runfolder.end_record import settle_manifest
+from toolkit.runfolder.repair import Repair, repair_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run folders."""
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="*",
+        type=Path,
+        help=f"run folders (default: the newest run in {LOGS})",
+    )
+    parser.epilog = "Exit code: 0, or 1 if a run could not be repaired completely."
+
+
+def run(args: argparse.Namespace) -> int:
+    """Repair each run folder; return 1 if one could not be repaired completely."""
+    folders = args.run
+    if not folders:
+        newest = chosen_run(LOGS)
+        if newest is None:
+            return 1
+        folders = [newest]
+    return max([_repair(folder) for folder in folders])
+
+
+def _repair(folder: Path) -> int:
+    if not folder.is_dir():
+        return refuse(f"{folder} is not a folder")
+    try:
+        repair = repair_run(folder)
+        if repair.in_use:
+            return refuse(f"{folder}: a running process is writing this run; nothing was changed")
+        ended = settle_manifest(folder)
+    except OSError as error:
+        return refuse(f"{folder}: {error}")
+    if ended is not None:
+        _say(f"{folder}: run.json now says {ended}, as the end record does")
+    _say(f"{folder}: {_outcome(repair)}")
+    if repair.kept is not None:
+        _say(
+            f"{folder}: the old metrics.csv had data that the records lack; it was kept as {repair.kept.name}"
+        )
+    for left in repair.orphans:
+        run = f"run {left.run_id}" if left.run_id else "a killed run"
+        _say(
+            f"{folder}: {left.path} holds {left.records} records of {run}, whose folder is no longer at "
+            f"{left.folder}: repair the folder where it is now, or delete the file"
+        )
+    for path, user in repair.of_others:
+        refuse(
+            f"{folder}: {path} may hold more records of this run and belongs to user {user}: "
+            "only that user can recover them, with `telemetry repair`"
+        )
+    return 1 if repair.of_others else 0
+
+
+def _say(line: str) -> None:
+    print(printable(line))
+
+
+def _outcome(repair: Repair) -> str:
+    if repair.foreign:
+        table = "was not changed" if repair.left_alone else f"now has {repair.rows} rows"
+        bad = f", {repair.bad_lines} unreadable lines" if repair.bad_lines else ""
+        return f"{repair.foreign} records of another program, which need no repair; metrics.csv {table}{bad}"
+    undeclared = f", {repair.undeclared} records missing and not declared lost" if repair.undeclared else ""
+    return (
+        f"{repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
+        f"{repair.bad_lines} unreadable lines{undeclared}"
+    )
