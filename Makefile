@@ -48,8 +48,9 @@ fuzz: $(READY)  ## Fuzz for MINUTES=10, then test random run histories for as lo
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 	@TELEMETRY_LONG=1 FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest tests/fuzz/test_machine.py
 
-docs: $(READY)  ## Write docs/cli.md from the argument parsers.
+docs: $(READY)  ## Write the parts of the documents that are made from the code.
 	@$(BIN)/python -m toolkit.cli.document > docs/cli.md
+	@$(BIN)/python -m tests.project.rooms
 
 check: $(READY)  ## Check lint, types and import contracts.
 	@echo "== ruff check"
