@@ -710,7 +710,7 @@ def test_one_part_of_the_end_that_fails_does_not_cost_the_others(make, monkeypat
 @pytest.mark.parametrize(
     "target",
     [
-        "toolkit.telemetry.machine.samplers.sampling.default_samplers",
+        "toolkit.telemetry.machine.samplers.registry.default_samplers",
         "toolkit.telemetry.live_run.default_samplers",
         "toolkit.telemetry.writing.session_folder.write_manifest",
         "toolkit.runfolder.journal.Journal._create_file",

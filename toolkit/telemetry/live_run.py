@@ -29,7 +29,8 @@ from toolkit.telemetry.errors.recorder import AT_THE_END
 from toolkit.telemetry.errors.run_errors import RunErrors
 from toolkit.telemetry.machine.other_trackers import TrackerWatch
 from toolkit.telemetry.machine.peak_memory import peak_memory
-from toolkit.telemetry.machine.samplers.sampling import SystemSampling, default_samplers
+from toolkit.telemetry.machine.samplers.registry import default_samplers
+from toolkit.telemetry.machine.samplers.sampling import SystemSampling
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.completions.recorder import CompletionRecorder
 from toolkit.telemetry.records.device_scalars import DeviceScalars

@@ -10,8 +10,9 @@ from toolkit.core.clock import ManualClock, SystemClock
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers import sampling as sampling_module
 from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
+from toolkit.telemetry.machine.samplers.registry import default_samplers
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample
-from toolkit.telemetry.machine.samplers.sampling import SystemSampling, default_samplers
+from toolkit.telemetry.machine.samplers.sampling import SystemSampling
 
 PATIENCE_S = 60.0
 

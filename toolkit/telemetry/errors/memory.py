@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
+from toolkit.telemetry.machine.torch_backends import backends_in_use
 
 _MB: Final = 1024**2
 _GB: Final = 1024**3
@@ -59,10 +60,10 @@ def memory_state(
 
 def _free_on_device() -> dict[str, Any]:
     """Return what is free on the device in use: torch has just asked the driver the same, and found it too little."""
-    cuda: Any = sys.modules.get("torch.cuda")
-    if cuda is None or not cuda.is_initialized():
+    in_use = [backend for _, backend in backends_in_use() if hasattr(backend, "mem_get_info")]
+    if not in_use:
         return {}
-    free, total = cuda.mem_get_info()
+    free, total = in_use[0].mem_get_info()
     return {"gpu_mem_free": round(free / _GB, 4), "gpu_mem_total": round(total / _GB, 4)}
 
 

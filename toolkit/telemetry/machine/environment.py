@@ -21,6 +21,7 @@ from toolkit.runfolder.process import boot_id, process_began
 from toolkit.telemetry.machine.samplers.nvml import initialise, load_nvml
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample
 from toolkit.telemetry.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
+from toolkit.telemetry.machine.torch_backends import backends_in_use, mps_in_use
 
 _DIST_INFO: Final = re.compile(r"(?P<name>.+?)-(?P<version>[0-9][^-]*)\.dist-info")
 
@@ -156,10 +157,7 @@ def _torch_accelerators() -> list[dict[str, Any]]:
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return []
-    for kind, module in (("cuda", "torch.cuda"), ("xpu", "torch.xpu")):
-        backend: Any = sys.modules.get(module)
-        if backend is None or not getattr(backend, "is_initialized", bool)():
-            continue
+    for kind, backend in backends_in_use():
         is_rocm = kind == "cuda" and getattr(torch.version, "hip", None)
         return [
             {
@@ -171,9 +169,9 @@ def _torch_accelerators() -> list[dict[str, Any]]:
             for index in range(backend.device_count())
             for properties in [backend.get_device_properties(index)]
         ]
-    mps: Any = sys.modules.get("torch.backends.mps")
-    if mps is not None and getattr(mps, "is_available", bool)():
-        memory = sys.modules["torch.mps"].recommended_max_memory()
+    mps = mps_in_use()
+    if mps is not None:
+        memory = mps.recommended_max_memory()
         return [
             {
                 "index": 0,

@@ -6,9 +6,10 @@ import re
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolkit.core.guard import Guard
+from toolkit.telemetry.machine.torch_backends import backends_in_use
 
 _GB: Final = 1024**3
 _TIMEOUT_S: Final = 0.5
@@ -44,17 +45,16 @@ def _of_the_process() -> dict[str, float]:
 
 
 def _of_torch(guard: Guard, timeout_s: float) -> dict[str, float]:
-    # ROCm is torch.cuda too. Looked up, never imported.
-    backends: list[Any] = [sys.modules.get(module) for module in ("torch.cuda", "torch.xpu")]
-    in_use = [backend for backend in backends if getattr(backend, "is_initialized", bool)()]
+    in_use = backends_in_use()
     if not in_use:
         return {}
+    _, backend = in_use[0]
     found: dict[str, float] = {}
 
     def read() -> None:
         with guard.catch("reading the peak of the GPUs' memory"):
-            for index in range(in_use[0].device_count()):
-                peak = in_use[0].memory_stats_as_nested_dict(index)["allocated_bytes"]["all"]["peak"]
+            for index in range(backend.device_count()):
+                peak = backend.memory_stats_as_nested_dict(index)["allocated_bytes"]["all"]["peak"]
                 if peak:
                     found[f"gpu/{index}/mem_peak_gb"] = round(peak / _GB, 4)
 

@@ -5,31 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers.disk import DiskSampler
-from toolkit.telemetry.machine.samplers.host import HostSampler
-from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample, Sampler
-from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
 
 SHORTEST_INTERVAL_S: Final = 1.0
 FAILURES_BEFORE_REST: Final = 5
 REST_S: Final = 60.0
-
-
-def default_samplers(log_dir: Path, guard: Guard | None = None) -> list[Sampler]:
-    """Return one sampler for everything this machine may have; making them asks and imports nothing."""
-    guard = guard or Guard()
-    return [
-        HostSampler(guard=guard),
-        DiskSampler(log_dir),
-        NvmlSampler(guard=guard),
-        TorchMemorySampler(guard=guard),
-    ]
 
 
 class SystemSampling:

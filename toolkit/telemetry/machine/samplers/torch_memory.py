@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.safe_reads import SafeReads
 from toolkit.telemetry.machine.samplers.sampler import Sample, Value
+from toolkit.telemetry.machine.torch_backends import backends_in_use, mps_in_use
 
 _GB: Final = 1024**3
 
@@ -32,9 +32,11 @@ class TorchMemorySampler:
 
         Where several are in use, each also has `gpu/<index>/mem_allocated_gb` and `gpu/<index>/mem_reserved_gb`.
         """
-        # ROCm is torch.cuda too.
-        devices = self._read_devices("torch.cuda") or self._read_devices("torch.xpu")
-        if not devices:
+        for kind, backend in backends_in_use():
+            devices = self._read_devices(kind, backend)
+            if devices:
+                break
+        else:
             return self._read_mps()
         in_use = [device for device in devices if device.reserved] or devices[:1]
         first = in_use[0]
@@ -52,14 +54,10 @@ class TorchMemorySampler:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _read_devices(self, module: str) -> list[_DeviceMemory]:
-        # Looked up, never imported; it may also be half-way through an import on another thread.
-        backend: Any = sys.modules.get(module)
-        if backend is None or not getattr(backend, "is_initialized", bool)():
-            return []
+    def _read_devices(self, kind: str, backend: Any) -> list[_DeviceMemory]:
         devices = []
         for index in range(backend.device_count()):
-            device = f"{module} device {index}"
+            device = f"torch.{kind} device {index}"
             if device in self._unreadable:
                 continue
             # An allocator of the user's own may keep no counters: that is said once, and it is not asked again.
@@ -71,11 +69,9 @@ class TorchMemorySampler:
         return devices
 
     def _read_mps(self) -> Sample:
-        torch: Any = sys.modules.get("torch")
-        mps: Any = sys.modules.get("torch.mps")
-        backend: Any = sys.modules.get("torch.backends.mps")
+        mps = mps_in_use()
         values: dict[str, Value] = {}
-        if torch is None or mps is None or backend is None or not getattr(backend, "is_available", bool)():
+        if mps is None:
             return values
         self._readings.take(values, "gpu_mem_allocated", lambda: _gb(mps.current_allocated_memory()))
         self._readings.take(values, "gpu_mem_reserved", lambda: _gb(mps.driver_allocated_memory()))
