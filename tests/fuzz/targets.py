@@ -47,7 +47,7 @@ from toolkit.mirrors.messages.delivery import _refusal
 from toolkit.mirrors.messages.services import SERVICES
 from toolkit.mirrors.messages.transport_types import Answer, NotDelivered
 from toolkit.mirrors.messages.web_address import AddressError, web_address
-from toolkit.mirrors.one_logger_file import OneLoggerFileExporter
+from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.redaction import Redactor
@@ -701,7 +701,7 @@ def fuzz_foreign_file(data: bytes) -> None:
     "toolkit.cli.training_yaml",
     "toolkit.telemetry.options",
     "toolkit.core.checks",
-    "toolkit.telemetry.option_blocks",
+    "toolkit.core.fields",
     tokens=(
         *_JSON,
         b"telemetry:\n  ",
@@ -732,7 +732,7 @@ def fuzz_training_yaml(data: bytes) -> None:
 @_target(
     "toolkit.telemetry.options",
     "toolkit.core.checks",
-    "toolkit.telemetry.option_blocks",
+    "toolkit.core.fields",
     tokens=_JSON
     + tuple(f'"{name}":'.encode() for name in TelemetryOptions.__dataclass_fields__)
     + (

@@ -14,7 +14,7 @@ from dashboard.data.run_search import MAX_QUERY_LENGTH, QueryError, parse
 from tests.dashboard.run_folders import step_record, write_run
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml
 from toolkit.mirrors.csv_mirror import CsvMirror
-from toolkit.mirrors.one_logger_file import OneLoggerFileExporter
+from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.columns import Columns
 from toolkit.runfolder.csv_table import ALL, CsvTable

@@ -8,46 +8,59 @@ from pathlib import Path
 import pytest
 import yaml
 
+from toolkit.core.checks import OptionsError
 from toolkit.trainer.command import main
 from toolkit.trainer.config import parse_job
-from toolkit.trainer.config_file import ConfigError, read_config_file
+from toolkit.trainer.config_file import read_config_file
 
 EXAMPLES = Path(__file__).parents[2] / "config" / "examples"
 
 WRONG_VALUES = [
     # where, the value there, what the message says
-    ("train.learning_rate", 1e-3, ["train.learning_rate is not a known key", "known: steps"]),
-    ("train.stepz", 5, ["train.stepz is not a known key", "did you mean steps?"]),
-    ("train.steps", 0, ["train.steps must be a whole number at least 1", "got 0"]),
-    ("train.steps", "many", ["train.steps must be a whole number", "got 'many'"]),
-    ("train.steps", 2.5, ["train.steps must be a whole number", "got 2.5"]),
-    ("train.steps", True, ["train.steps must be a whole number", "got True"]),
-    ("train.lr", "fast", ["train.lr must be a number above 0 and at most 1", "got 'fast'"]),
-    ("train.lr", float("nan"), ["train.lr must be a number", "got nan"]),
-    ("train.optimizer", "adamw8bit", ["train.optimizer must be one of adamw, adam", "got 'adamw8bit'"]),
-    ("train.lr_scheduler", "cosin", ["must be one of constant, linear, cosine", "did you mean cosine?"]),
-    ("train.dtype", "fp8", ["train.dtype must be one of float32, bf16", "got 'fp8'"]),
-    ("train.batch_size", 9, ["train.batch_size must be at most 8", "images in datasets", "got 9"]),
-    ("train.skip_first_sample", "no", ["train.skip_first_sample must be true or false", "got 'no'"]),
-    ("train.validation_config.num_images", -1, ["validation_config.num_images must be", "got -1"]),
-    ("train", [1], ["config.process[0].train must be a mapping", "got [1]"]),
-    ("train", None, ["config.process[0].train.steps is missing"]),
-    ("network.type", "lokr", ["network.type must be one of lora", "got 'lokr'"]),
-    ("network.linear", 0, ["network.linear must be a whole number at least 1 and at most 128", "got 0"]),
-    ("network.dropout", 1.5, ["network.dropout must be", "at most 0.9", "got 1.5"]),
-    ("network.network_kwargs.only_if_contains", "attn", ["only_if_contains must be a list", "got 'attn'"]),
-    ("network.network_kwargs.only_if_contains", [3], ["only_if_contains[0] must be a text", "got 3"]),
-    ("save.dtype", "int8", ["save.dtype must be one of float32, float16, bf16", "got 'int8'"]),
+    (
+        "train.learning_rate",
+        1e-3,
+        ["train.learning_rate (with the value 0.001) is not an option", "Known: batch_size"],
+    ),
+    ("train.stepz", 5, ["train.stepz (with the value 5) is not an option", "did you mean 'steps'?"]),
+    ("train.steps", 0, ["train.steps is 0; it must be a whole number of 1 or more"]),
+    ("train.steps", "many", ["train.steps is 'many'; it must be a whole number"]),
+    ("train.steps", 2.5, ["train.steps is 2.5; it must be a whole number"]),
+    ("train.steps", True, ["train.steps is True; it must be a whole number"]),
+    ("train.lr", "fast", ["train.lr is 'fast'; it must be a number above 0 and at most 1"]),
+    ("train.lr", float("nan"), ["train.lr is nan; it must be a number"]),
+    ("train.optimizer", "adamw8bit", ["train.optimizer is 'adamw8bit'; it must be one of 'adamw', 'adam'"]),
+    (
+        "train.lr_scheduler",
+        "cosin",
+        ["must be one of 'constant', 'linear', 'cosine'", "did you mean 'cosine'?"],
+    ),
+    ("train.dtype", "fp8", ["train.dtype is 'fp8'; it must be one of 'float32', 'bf16'"]),
+    ("train.batch_size", 9, ["train.batch_size is 9; it must be at most 8", "images in datasets"]),
+    ("train.skip_first_sample", "no", ["train.skip_first_sample is 'no'; it must be true or false"]),
+    ("train.validation_config.num_images", -1, ["validation_config.num_images is -1; it must be"]),
+    ("train", [1], ["config.process[0].train is [1]; it must be a mapping"]),
+    ("train", None, ["config.process[0].train.steps is required; it must be a whole number of 1 or more"]),
+    ("network.type", "lokr", ["network.type is 'lokr'; it must be 'lora'"]),
+    ("network.linear", 0, ["network.linear is 0; it must be a whole number from 1 to 128"]),
+    ("network.dropout", 1.5, ["network.dropout is 1.5; it must be a number from 0 to 0.9"]),
+    ("network.network_kwargs.only_if_contains", "attn", ["only_if_contains is 'attn'; it must be a list"]),
+    ("network.network_kwargs.only_if_contains", [3], ["only_if_contains[0] is 3; it must be a text"]),
+    ("save.dtype", "int8", ["save.dtype is 'int8'; it must be one of 'float32', 'float16', 'bf16'"]),
     ("sample.prompts", ["a red cirlce"], ["sample.prompts[0]", "unknown word 'cirlce'", "circle"]),
-    ("datasets", [{"style": "neo"}], ["datasets[0].style must be one of", "did you mean neon?"]),
-    ("datasets", [], ["datasets must hold at least one"]),
-    ("model.arch", "flux", ["model.arch must be one of tiny_dit", "got 'flux'"]),
-    ("device", "gpu", ["config.process[0].device must be auto, cpu, mps, cuda or cuda:N", "got 'gpu'"]),
-    ("trigger_word", "red", ["trigger_word must be one word that the model does not know", "got 'red'"]),
+    (
+        "datasets",
+        [{"style": "neo"}],
+        ["datasets[0].style is 'neo'; it must be one of", "did you mean 'neon'?"],
+    ),
+    ("datasets", [], ["datasets is []; it must be a list of at least one"]),
+    ("model.arch", "flux", ["model.arch is 'flux'; it must be 'tiny_dit'"]),
+    ("device", "gpu", ["config.process[0].device is 'gpu'; it must be auto, cpu, mps, cuda or cuda:N"]),
+    ("trigger_word", "red", ["trigger_word is 'red'; it must be one word that the model does not know"]),
     (
         "type",
         "tiny_trainer",
-        ["config.process[0].type must be one of tiny_lora_trainer", "got 'tiny_trainer'"],
+        ["config.process[0].type is 'tiny_trainer'; it must be one of tiny_lora_trainer"],
     ),
     ("telemetry.log_evry", 5, ["log_evry"]),
     ("telemetry.log_every", "often", ["log_every", "often"]),
@@ -79,13 +92,16 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({}, "config.name must be"),
-        ({"job": "train", "config": {"name": "x"}}, "job must be extension, got 'train'"),
+        ({}, "config.name is None; it must be"),
+        ({"job": "train", "config": {"name": "x"}}, "job is 'train'; it must be extension"),
         (
             {"job": "extension", "config": {"name": "x"}},
-            "config.process must be a list of one mapping, got None",
+            "config.process is None; it must be a list of one mapping",
         ),
-        ({"job": "extension", "config": {"name": "x", "process": [{}]}}, "config.process[0].type must be"),
+        (
+            {"job": "extension", "config": {"name": "x", "process": [{}]}},
+            "config.process[0].type is None; it must be",
+        ),
         ([1, 2], "must be a mapping"),
     ],
 )
@@ -108,7 +124,9 @@ def test_a_name_that_cannot_be_a_folder_is_refused(name, mapping, train, capsys)
 def test_an_unknown_key_beside_the_process_is_refused(mapping):
     mapping["config"]["proces"] = 1
 
-    with pytest.raises(ConfigError, match="config.proces is not a known key"):
+    with pytest.raises(
+        OptionsError, match=r"config.proces \(with the value 1\) is not an option; did you mean 'process'"
+    ):
         parse_job(mapping)
 
 
@@ -144,7 +162,7 @@ def test_a_variable_that_is_not_set_is_named_with_its_line(tmp_path, monkeypatch
     path = tmp_path / "job.yaml"
     path.write_text("job: extension\nconfig: {name: n}\nkey: ${NOT_SET}\n")
 
-    with pytest.raises(ConfigError, match=r"line 3: the environment variable NOT_SET is not set"):
+    with pytest.raises(OptionsError, match=r"line 3: the environment variable NOT_SET is not set"):
         read_config_file(path)
 
 
@@ -155,7 +173,7 @@ def test_the_placeholder_name_stands_for_the_jobs_name_or_the_one_given(tmp_path
     given = read_config_file(path, name="mine")
     assert given["config"]["name"] == "mine"
     assert given["meta"]["name"] == "mine v1"
-    with pytest.raises(ConfigError, match="--name"):
+    with pytest.raises(OptionsError, match="--name"):
         read_config_file(path)
 
 

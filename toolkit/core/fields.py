@@ -1,154 +1,147 @@
-"""Read a frozen dataclass from a mapping, naming the full dotted key of whatever is wrong."""
+"""Options as fields of a frozen dataclass: default, description and allowed values in one place."""
 
 from __future__ import annotations
 
-import difflib
-import math
-import types
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+
+from toolkit.core.checks import Check, OptionsError, unknown, wrong
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _T = TypeVar("_T")
+_KEY = "option"
 
 
-class ConfigError(Exception):
-    """The configuration is wrong; the message names the key, its value and what is allowed."""
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a field says about itself, besides its name, type and default."""
+
+    description: str
+    """One line, as docs/options.md shows it."""
+    check: Check[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Limits:
-    at_least: float = -math.inf
-    at_most: float = math.inf
-    above: float = -math.inf
-    one_of: tuple[str, ...] = ()
+def option(default: _T, description: str, check: Check[_T]) -> _T:
+    """Declare a field of a dataclass with its default, a one-line description and what it may be."""
+    about = {_KEY: Option(description, check)}
+    if isinstance(default, dict):
+        return cast("_T", field(default_factory=default.copy, metadata=about))
+    return field(default=default, metadata=about)
 
 
-def limited(
-    default: Any = MISSING,
-    *,
-    at_least: float = -math.inf,
-    at_most: float = math.inf,
-    above: float = -math.inf,
-    one_of: tuple[str, ...] = (),
-) -> Any:
-    """Declare a dataclass field whose value must keep to these limits; without a default it must be given."""
-    limits = _Limits(at_least=at_least, at_most=at_most, above=above, one_of=one_of)
-    return field(default=default, metadata={"limits": limits})
+def required(description: str, check: Check[_T]) -> _T:
+    """Declare a field that must be given."""
+    return cast("_T", field(metadata={_KEY: Option(description, check)}))
 
 
-def read_fields(cls: type[_T], value: object, key: str) -> _T:
+def options_of(cls: type) -> Mapping[str, Option]:
+    """Return the options that `cls` declares, by name; fields that are not options are left out."""
+    return {item.name: item.metadata[_KEY] for item in fields(cls) if _KEY in item.metadata}
+
+
+def check_fields(instance: Any, key: str) -> None:
+    """Check every option of a frozen dataclass that has just been made, and set what its check returns.
+
+    Raises:
+        OptionsError: a value is wrong; the message names `key.name`.
+    """
+    for name, about in options_of(type(instance)).items():
+        object.__setattr__(instance, name, about.check(f"{key}.{name}", getattr(instance, name)))
+
+
+def require_known(cls: type, given: Mapping[Any, Any], key: str) -> None:
+    """Raise `OptionsError` for the first key of `given` that is not an option of `cls`."""
+    known = options_of(cls)
+    for name, value in given.items():
+        if name not in known:
+            hint: str = getattr(cls, "UNKNOWN_HINT", "")
+            raise unknown(f"{key}.{str(name)[:100]}", value, known, hint=hint, secret=bool(hint))
+
+
+def read_fields(cls: type[_T], key: str, value: object) -> _T:
     """Build `cls` from the mapping `value`, found at the dotted `key`.
 
     Raises:
-        ConfigError: a key is unknown or missing, or a value is not what its field allows.
+        OptionsError: a key is unknown or missing, or a value is not what its option allows.
     """
     if value is None:
-        value = {}  # YAML gives None for a section with nothing in it
+        value = {}  # what YAML gives for a section without content
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{key} must be a mapping, got {value!r}")
-    known = {item.name: item for item in fields(cast(Any, cls))}
-    for name in value:
-        if name not in known:
-            raise ConfigError(
-                f"{key}.{name} is not a known key{_closest(str(name), known)}; known: {', '.join(known)}"
-            )
-    hints = get_type_hints(cls)
+        raise wrong(key, value, f"a mapping of {', '.join(options_of(cls))}")
+    require_known(cls, value, key)
     read = {}
-    for name, item in known.items():
-        if name in value:
-            limits = item.metadata.get("limits", _Limits())
-            read[name] = _read(hints[name], value[name], f"{key}.{name}", limits)
+    for item in fields(cast(Any, cls)):
+        about: Option | None = item.metadata.get(_KEY)
+        if about is None:
+            continue
+        if item.name in value:
+            read[item.name] = about.check(f"{key}.{item.name}", value[item.name])
         elif item.default is MISSING and item.default_factory is MISSING:
-            raise ConfigError(
-                f"{key}.{name} is missing: {_expected(hints[name], item.metadata.get('limits'))}"
-            )
+            raise OptionsError(f"{key}.{item.name} is required; it must be {about.check.allowed}")
     return cls(**read)
 
 
-def _read(hint: Any, value: object, key: str, limits: _Limits) -> object:
-    if hint is Any:
-        return value
-    if get_origin(hint) in (types.UnionType, Union):
-        if value is None and type(None) in get_args(hint):
-            return None
-        return _read(_without_none(hint), value, key, limits)
-    if is_dataclass(hint) and isinstance(hint, type):
-        return read_fields(hint, value, key)
-    if get_origin(hint) is tuple:
+def nested(cls: type[_T]) -> Check[_T]:
+    """Return the check that a value is a mapping of the options of `cls`, which is built from it."""
+    return Check(lambda key, value: read_fields(cls, key, value), "a mapping", block=cls)
+
+
+def each(check: Check[_T]) -> Check[tuple[_T, ...]]:
+    """Return the check that a value is a list whose items pass `check`."""
+
+    def read(key: str, value: Any) -> tuple[_T, ...]:
         if not isinstance(value, list):
-            raise ConfigError(f"{key} must be a list, got {value!r}")
-        of = get_args(hint)[0]
-        return tuple(_read(of, item, f"{key}[{place}]", limits) for place, item in enumerate(value))
-    converted = _convert(hint, value)
-    if converted is None or not _within(converted, limits):
-        raise ConfigError(
-            f"{key} must be {_expected(hint, limits)}, got {value!r}{_guess(hint, value, limits)}"
-        )
-    return converted
+            raise wrong(key, value, allowed)
+        return tuple(check(f"{key}[{place}]", item) for place, item in enumerate(value))
+
+    allowed = f"a list, each item {check.allowed}"
+    return Check(read, allowed, block=check.block)
 
 
-def _convert(hint: Any, value: object) -> object:
-    """Return `value` as the type `hint`, or None if it is something else."""
-    if get_origin(hint) is Literal:
-        return value if value in get_args(hint) else None
-    if hint is bool:
-        return value if isinstance(value, bool) else None
-    if isinstance(value, bool):
-        return None
-    if hint is float:
-        return _as_float(value)
-    return value if isinstance(value, hint) else None
+class Block:
+    """The base of a block of options that `true` and `false` switch on and off, and a mapping sets in detail."""
+
+    UNKNOWN_HINT: ClassVar[str] = ""
+    """Added to the error for an unknown key, whose value is then not shown: it may be a secret."""
+    WORD: ClassVar[str] = ""
+    """A field that its bare name switches on, such as `spans: all`."""
+
+    @classmethod
+    def from_block(cls, key: str, value: Any) -> Self:
+        """Return the options that the block `key` states. A mapping switches it on unless it says otherwise.
+
+        Raises:
+            OptionsError: a key or value is wrong.
+        """
+        return cls._read(key, value)
+
+    @classmethod
+    def _read(cls, key: str, value: Any) -> Self:
+        given: Any = {} if value is None else {"enabled": value} if isinstance(value, bool) else value
+        if cls.WORD and isinstance(value, str) and value == cls.WORD:
+            given = {cls.WORD: True}
+        if not isinstance(given, Mapping):
+            raise wrong(key, value, toggle(cls).allowed)
+        if value is not None:
+            given = {"enabled": True, **given}
+        return read_fields(cls, key, given)
 
 
-def _as_float(value: object) -> float | None:
-    # YAML 1.1 reads 1e-4 as a text, because it has no dot.
-    if isinstance(value, (int, float, str)):
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            return None
-        return number if math.isfinite(number) else None
-    return None
+def toggle(cls: type[Block]) -> Check[bool | Mapping[str, Any]]:
+    """Return the check that a value is true, false or a mapping of the options of `cls`; it is kept as given."""
 
+    def read(key: str, value: Any) -> Any:
+        cls.from_block(key, value)
+        return value
 
-def _within(value: object, limits: _Limits) -> bool:
-    if isinstance(value, str):
-        return not limits.one_of or value in limits.one_of
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return limits.at_least <= value <= limits.at_most and value > limits.above
-    return True
-
-
-def _expected(hint: Any, limits: _Limits | None) -> str:
-    limits = limits or _Limits()
-    choices = get_args(hint) if get_origin(hint) is Literal else limits.one_of
-    if choices:
-        return "one of " + ", ".join(str(choice) for choice in choices)
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    bounds = [
-        f"{word} {bound:g}"
-        for word, bound in (
-            ("at least", limits.at_least),
-            ("above", limits.above),
-            ("at most", limits.at_most),
-        )
-        if math.isfinite(bound)
-    ]
-    return " ".join((names.get(_without_none(hint), "a list or mapping"), " and ".join(bounds))).strip()
-
-
-def _without_none(hint: Any) -> Any:
-    if get_origin(hint) in (types.UnionType, Union):
-        return next(option for option in get_args(hint) if option is not type(None))
-    return hint
-
-
-def _guess(hint: Any, value: object, limits: _Limits) -> str:
-    choices = [str(choice) for choice in (get_args(hint) if get_origin(hint) is Literal else limits.one_of)]
-    return _closest(value, choices) if isinstance(value, str) else ""
-
-
-def _closest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    words = f"true, false, {cls.WORD!r}" if cls.WORD else "true, false"
+    allowed = f"{words} or a mapping of {', '.join(options_of(cls))}"
+    return Check(
+        read,
+        allowed,
+        "bool | str | Mapping[str, Any] | None" if cls.WORD else "bool | Mapping[str, Any] | None",
+        cls,
+    )

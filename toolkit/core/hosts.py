@@ -9,7 +9,7 @@ HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 
 
 def is_this_machine(host: str) -> bool:
-    """Say whether `host` is a loopback address or the name of one; `127.example.org` is somebody else's machine."""
+    """Say whether `host` is a loopback address or `localhost`; `127.example.org` is another machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

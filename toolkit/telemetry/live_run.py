@@ -307,7 +307,7 @@ class LiveRun:
     def set_tags(self, perf_tag: str | None, session_tag: str | None) -> None:
         """Change the tags of this session, which may be known late."""
         given = {"perf_tag": perf_tag, "session_tag": session_tag}
-        changed = {
+        changed: dict[str, Any] = {
             # One that is only known once it is asked for is left to the options; a list may be one without end.
             name: tag if callable(tag) else self._values.tree(tag)
             for name, tag in given.items()

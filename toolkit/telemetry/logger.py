@@ -44,11 +44,14 @@ from toolkit.telemetry.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan, FoldedSpan, timed_function
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from toolkit.telemetry.control.poller import Request
     from toolkit.telemetry.control.rank_control import RankControl
     from toolkit.telemetry.control.silent_rank import SilentRank
     from toolkit.telemetry.errors.capture import ErrorCapture
     from toolkit.telemetry.live_run import LiveRun
+    from toolkit.telemetry.options.options_dict import OptionsDict
     from toolkit.telemetry.records.completions.recorder import CompletionRecorder
     from toolkit.telemetry.spans.profiling import Profiling
     from toolkit.telemetry.spans.recorder import SpanRecorder
@@ -111,7 +114,7 @@ class TelemetryLogger:
         sinks: Sequence[Sink] = (),
         clock: Clock | None = None,
         rank: Rank | None = None,
-        **overrides: Any,
+        **overrides: Unpack[OptionsDict],
     ) -> None:
         """Set up the run.
 
@@ -130,7 +133,8 @@ class TelemetryLogger:
                 raise OptionsError(
                     f"telemetry.log_dir is given twice, as {os.fspath(options)!r} and {overrides['log_dir']!r}"
                 )
-            options, overrides = None, {**overrides, "log_dir": options}
+            overrides = {**overrides, "log_dir": options}
+            options = None
         elif options is not None and not isinstance(options, TelemetryOptions):
             raise OptionsError(
                 f"the second argument is of the type {type(options).__name__}; it must be the log directory "
@@ -243,7 +247,7 @@ class TelemetryLogger:
         *,
         sinks: Sequence[Sink] = (),
         clock: Clock | None = None,
-        **overrides: Any,
+        **overrides: Unpack[OptionsDict],
     ) -> TelemetryLogger:
         """Return the logger that a training YAML asks for, given as a mapping; one that does nothing if it does not.
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.core.fields import ConfigError
-from toolkit.telemetry import OptionsError
+from toolkit.core.checks import OptionsError, shown, wrong
 from toolkit.telemetry.machine.environment import this_process_began
 from toolkit.trainer.ai_toolkit_checkout import (
     AI_TOOLKIT_TYPES,
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             code = _train_file(path, chosen.name, chosen.steps, chosen.log_dir, began)
             began = None
-        except (_RefusedError, ConfigError, OptionsError) as error:
+        except (_RefusedError, OptionsError) as error:
             print(f"run.py: {path}: {error}", file=sys.stderr)
             return _WRONG_CONFIG
         except KeyboardInterrupt:
@@ -77,7 +76,7 @@ def _train_with_ai_toolkit(checkout: Path, configs: Sequence[Path], name: str | 
     for path in configs:
         try:
             kind = process_type(read_config_file(path, name=name))
-        except ConfigError as error:
+        except OptionsError as error:
             print(f"run.py: {path}: {error}", file=sys.stderr)
             return _WRONG_CONFIG
         if kind == PROCESS_TYPE:
@@ -102,7 +101,7 @@ def _train_file(
         raise _RefusedError(what_is_missing(kind, path, Path.cwd()))
     if kind != PROCESS_TYPE:
         known = ", ".join((PROCESS_TYPE, *AI_TOOLKIT_TYPES))
-        raise ConfigError(f"{PROCESS_KEY}.type must be one of {known}, got {kind!r}")
+        raise wrong(f"{PROCESS_KEY}.type", kind, f"one of {known}")
     outcome = _train(parse_job(_with_overrides(mapping, steps=steps, log_dir=log_dir)), began)
     print(f"[run] {outcome.reason} at step {outcome.step}")
     if outcome.checkpoint is not None:
@@ -130,7 +129,7 @@ def _process(mapping: dict[str, Any]) -> dict[str, Any]:
 def _section(parent: dict[str, Any], name: str, flag: str) -> dict[str, Any]:
     section = parent.get(name)
     if not isinstance(section, dict):
-        raise ConfigError(f"{flag} needs a {name} section in the configuration, got {section!r}")
+        raise OptionsError(f"{flag} needs a {name} section in the configuration, got {shown(section)}")
     return section
 
 
@@ -139,7 +138,7 @@ def _telemetry_parent(mapping: dict[str, Any]) -> dict[str, Any]:
     for place in (_process(mapping), mapping["config"], mapping):
         if isinstance(place.get("telemetry"), dict):
             return place
-    raise ConfigError("--log-dir needs a telemetry block in the configuration")
+    raise OptionsError("--log-dir needs a telemetry block in the configuration")
 
 
 def _from_here(path: Path) -> Path:

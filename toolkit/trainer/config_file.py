@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from toolkit.core.fields import ConfigError
+from toolkit.core.checks import OptionsError, wrong
 
 
 def read_config_file(path: Path, *, name: str | None = None) -> dict[str, Any]:
@@ -21,19 +21,19 @@ def read_config_file(path: Path, *, name: str | None = None) -> dict[str, Any]:
     `[name]` becomes `name`, or `config.name` by default.
 
     Raises:
-        ConfigError: the file cannot be read or parsed, a variable is not set, or there is no name.
+        OptionsError: the file cannot be read or parsed, a variable is not set, or there is no name.
             The message does not name the file: the caller does.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}") from error
+        raise OptionsError(f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"is not valid UTF-8: {error.reason}") from error
+        raise OptionsError(f"is not valid UTF-8: {error.reason}") from error
     parse = _parse_json if path.suffix.lower() == ".json" else _parse_yaml
     content = parse(_fill_in_environment(text))
     if not isinstance(content, dict):
-        raise ConfigError("must be a mapping with the keys job and config")
+        raise OptionsError("must be a mapping with the keys job and config")
     filled: dict[str, Any] = _fill_in_name(content, _job_name(content, name))
     return filled
 
@@ -43,7 +43,7 @@ def _fill_in_environment(text: str) -> str:
         variable = match.group(1)
         if variable not in os.environ:
             line = text.count("\n", 0, match.start()) + 1
-            raise ConfigError(f"line {line}: the environment variable {variable} is not set")
+            raise OptionsError(f"line {line}: the environment variable {variable} is not set")
         return os.environ[variable]
 
     return re.sub(r"\$\{([^}]+)\}", value, text)
@@ -53,9 +53,9 @@ def _parse_json(text: str) -> object:
     try:
         content: object = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"line {error.lineno}: invalid JSON: {error.msg}") from error
+        raise OptionsError(f"line {error.lineno}: invalid JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"invalid JSON: {error}") from error
+        raise OptionsError(f"invalid JSON: {error}") from error
     return content
 
 
@@ -64,12 +64,12 @@ def _parse_yaml(text: str) -> object:
         content: object = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ConfigError(f"{line}invalid YAML: {error.problem or error.context}") from error
+        raise OptionsError(f"{line}invalid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"invalid YAML: {error}") from error
+        raise OptionsError(f"invalid YAML: {error}") from error
     except (ValueError, RecursionError) as error:
         # PyYAML passes on Python's errors for a date such as 2001-99-99, or for a thousand brackets.
-        raise ConfigError(f"invalid YAML: {error}") from error
+        raise OptionsError(f"invalid YAML: {error}") from error
     return content
 
 
@@ -78,9 +78,9 @@ def _job_name(content: Mapping[str, Any], name: str | None) -> str:
     configured = config.get("name") if isinstance(config, dict) else None
     chosen = name if name is not None else configured
     if not isinstance(chosen, str) or not chosen.strip():
-        raise ConfigError(f"config.name must be a non-empty text, got {chosen!r}")
+        raise wrong("config.name", chosen, "a text that is not empty")
     if "[name]" in chosen:
-        raise ConfigError(f"config.name is {chosen!r}: set the value of [name] with --name")
+        raise OptionsError(f"config.name is {chosen!r}: set the value of [name] with --name")
     return chosen
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from toolkit.core.fields import ConfigError
+from toolkit.core.checks import OptionsError
 from toolkit.core.wall_times import wall_time_of
 from toolkit.telemetry import TelemetryLogger
 from toolkit.timing.names import CHECKPOINT_LOAD, MODEL_INIT, OPTIMIZER_INIT
@@ -47,8 +47,7 @@ def train(job: JobOptions, *, began: float | None = None) -> Outcome:
     `began` is when the process was started, if it was started for this job alone: its time is recorded from then on.
 
     Raises:
-        ConfigError: this machine or the files on it do not fit the options.
-        OptionsError: the `telemetry:` block is wrong.
+        OptionsError: the `telemetry:` block is wrong, or this machine or its files do not fit the options.
     """
     options = job.process
     start_up = _StartUp(began)
@@ -142,14 +141,14 @@ def _device(options: ProcessOptions) -> torch.device:
     try:
         return choose_device(options.device)
     except ValueError as error:
-        raise ConfigError(f"{PROCESS_KEY}.device: {error}") from error
+        raise OptionsError(f"{PROCESS_KEY}.device: {error}") from error
 
 
 def _model_with_lora(options: ProcessOptions, device: torch.device) -> tuple[TinyDiT, Lora]:
     try:
         model = load_base(options.model.name_or_path).to(device)
     except BaseWeightsError as error:
-        raise ConfigError(f"{PROCESS_KEY}.model.name_or_path: {error}") from error
+        raise OptionsError(f"{PROCESS_KEY}.model.name_or_path: {error}") from error
     network = options.network
     targets = network.network_kwargs
     lora = add_lora(
@@ -162,7 +161,7 @@ def _model_with_lora(options: ProcessOptions, device: torch.device) -> tuple[Tin
         generator=derived_generator(options.train.seed, "lora"),
     )
     if not lora.layers:
-        raise ConfigError(
+        raise OptionsError(
             f"{PROCESS_KEY}.network.network_kwargs chooses no layer: "
             f"only_if_contains is {list(targets.only_if_contains)}, "
             f"ignore_if_contains is {list(targets.ignore_if_contains)}; "
@@ -187,7 +186,7 @@ def _checkpoint_to_resume(options: ProcessOptions, checkpoints: CheckpointFolder
     try:
         return checkpoint.read_header(Path(wanted))
     except CheckpointError as error:
-        raise ConfigError(
+        raise OptionsError(
             f"{PROCESS_KEY}.train.resume must be auto, never or a checkpoint, got {error}"
         ) from error
 
@@ -196,7 +195,7 @@ def _resume(found: FoundCheckpoint, lora: Lora, optimizer: torch.optim.Optimizer
     try:
         return checkpoint.load(found, lora, optimizer)
     except CheckpointError as error:
-        raise ConfigError(
+        raise OptionsError(
             f"cannot resume: {error}. Change {PROCESS_KEY}.network back, or set {PROCESS_KEY}.train.resume: never"
         ) from error
 

@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from toolkit.mirrors.one_logger_file import OneLoggerFileExporter
+from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.telemetry import TelemetryLogger
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from toolkit.mirrors.shared.span_filter import SpanFilter
-from toolkit.mirrors.wandb import WandbExporter
-from toolkit.mirrors.wandb import client as client_module
 from toolkit.mirrors.wandb.client import WandbError
+from toolkit.mirrors.wandb.exporter import WandbExporter
+from toolkit.mirrors.wandb.exporter import client as client_module
 
 messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
 
@@ -254,7 +254,7 @@ def test_a_killed_training_loses_nothing_that_wandb_was_given(tmp_path):
     script = f"""
         import os, signal
         from pathlib import Path
-        from toolkit.mirrors.wandb import WandbExporter
+        from toolkit.mirrors.wandb.exporter import WandbExporter
 
         exporter = WandbExporter(Path({str(tmp_path)!r}), "p", "n", "killed", "offline")
         exporter.write([{step(1)!r}, {step(2)!r}])

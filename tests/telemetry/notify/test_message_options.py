@@ -90,7 +90,10 @@ def test_without_receivers_there_are_no_messages(block):
             "messages[0].link is 'dash'; it must be an address",
         ),
         ({"to": "slack", "url_env": "A", "link": "https://a:b@c/"}, "messages[0].link is"),
-        ({"to": "slack", "url_env": "A", "on": ["start"]}, "messages[0].on is not an option of a receiver"),
+        (
+            {"to": "slack", "url_env": "A", "on": ["start"]},
+            "messages[0].on is not an option. Known: allow_private",
+        ),
         (
             {"to": "slack", "url_env": "A", "when": ["start"], "milestones": ["a < 1"]},
             "messages[0].when is ['start']; it must be a list with milestone",

@@ -82,13 +82,13 @@ def test_a_key_that_is_none_or_may_do_more_than_write_is_refused_without_being_s
 
 
 @pytest.mark.parametrize("block", [True, {}, {"enabled": True}, {"key_env": "K"}, {"host": None}])
-def test_reports_to_nobody_are_refused_by_name(block):
+def test_reports_without_a_host_are_refused_by_name(block):
     with pytest.raises(OptionsError) as refusal:
         TelemetryOptions(usage_reports=block)
 
     assert str(refusal.value) == (
         "telemetry.usage_reports.host is None; it must be the https address of a PostHog server, such as "
-        "https://eu.i.posthog.com: nothing is sent to nobody"
+        "https://eu.i.posthog.com"
     )
 
 
@@ -129,6 +129,6 @@ def test_a_key_where_the_name_of_its_variable_belongs_is_refused_and_not_shown(g
         TelemetryOptions(usage_reports={"host": "https://a.example", "key_env": given})
 
     assert str(refusal.value).startswith(
-        "telemetry.usage_reports.key_env is no name of an environment variable"
+        "telemetry.usage_reports.key_env is not the name of an environment variable"
     )
     assert "phc_" not in str(refusal.value)

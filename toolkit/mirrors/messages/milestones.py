@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.core import checks
+from toolkit.core.checks import wrong
 
 MILESTONES_ALLOWED: Final = (
     'a metric and a bound such as "val_loss < 0.1" (with <, <=, > or >=), or "every 1000 steps"'
@@ -43,7 +43,7 @@ def milestone_from(name: str, text: Any) -> Milestone:
     """
     # A text of any length may stand there, and no milestone is long.
     if not isinstance(text, str) or len(text) > _LONGEST:
-        raise checks.wrong(name, text, MILESTONES_ALLOWED)
+        raise wrong(name, text, MILESTONES_ALLOWED)
     steps = _EVERY.fullmatch(text)
     if steps is not None and int(steps["steps"]) > 0:
         every = int(steps["steps"])
@@ -51,7 +51,7 @@ def milestone_from(name: str, text: Any) -> Milestone:
     bound = _BOUND.fullmatch(text)
     number = _finite(bound["number"]) if bound is not None else None
     if bound is None or number is None:
-        raise checks.wrong(name, text, MILESTONES_ALLOWED)
+        raise wrong(name, text, MILESTONES_ALLOWED)
     metric, sign = bound["metric"], bound["sign"]
     return Milestone(text=f"{metric} {sign} {bound['number']}", metric=metric, sign=sign, bound=number)
 

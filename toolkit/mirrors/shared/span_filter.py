@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from toolkit.core.checks import OptionsError
+from toolkit.core.checks import only_or_except, texts
 from toolkit.runfolder.records import SPAN, SPAN_EVENT, SPAN_START, Record
 from toolkit.timing.names import ONE_LOGGER_NAMES
 
@@ -48,19 +48,13 @@ class SpanFilter:
 
 
 def span_filter_from(given: Mapping[str, Any] | None) -> SpanFilter:
-    """Return the filter that `export_spans` asks for: `{only: […]}`, `{except: […]}`, both, or nothing.
+    """Return the filter of an `export_spans` block: `{only: […]}`, `{except: […]}` or nothing.
 
     Raises:
-        OptionsError: it asks for something else.
+        OptionsError: it is something else.
     """
-    if given is None:
-        return SpanFilter()
-    if not isinstance(given, Mapping):
-        raise OptionsError(f"export_spans is {given!r}; it must be a mapping with `only` or `except`")
-    unknown = sorted(str(key) for key in given if key not in ("only", "except"))
-    if unknown:
-        raise OptionsError(f"unknown keys {unknown} in export_spans; known: ['except', 'only']")
-    return SpanFilter(only=_names("only", given.get("only")), except_=_names("except", given.get("except")))
+    names = {key: texts(key, value) for key, value in only_or_except("export_spans", given or {}).items()}
+    return SpanFilter(only=names.get("only", ()), except_=names.get("except", ()))
 
 
 class SpanSelection:
@@ -170,15 +164,6 @@ _UNKNOWN: Final = _Known(is_taken=False, parent_id=None)
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     theirs = ONE_LOGGER_NAMES.get(name, name)
     return any(fnmatchcase(name, pattern) or fnmatchcase(theirs, pattern) for pattern in patterns)
-
-
-def _names(key: str, given: Any) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else given
-    if names is None:
-        return ()
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        raise OptionsError(f"export_spans.{key} is {given!r}; it must be a list of names of spans")
-    return tuple(names)
 
 
 def _is_sound(record: Record) -> bool:

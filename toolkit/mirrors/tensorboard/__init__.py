@@ -1,5 +1,1 @@
 """The run as TensorBoard event files."""
-
-from toolkit.mirrors.tensorboard.exporter import TensorBoardExporter
-
-__all__ = ["TensorBoardExporter"]

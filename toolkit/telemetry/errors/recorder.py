@@ -16,7 +16,7 @@ from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.failure import STACK, describe_in_full, fingerprint_of
 from toolkit.telemetry.errors.memory import is_out_of_memory, memory_state
 from toolkit.telemetry.errors.stack import Stack, fingerprint, path_shower, walk_frame
-from toolkit.telemetry.options.errors import ErrorOptions
+from toolkit.telemetry.options.blocks import ErrorOptions
 
 MAX_DISTINCT: Final = 100
 """Errors that are told apart; what is unlike all of them is only counted, together."""

@@ -12,7 +12,7 @@ from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.hooks import SCRIPT, THREADS
 from toolkit.telemetry.errors.output import SharedTail
 from toolkit.telemetry.errors.recorder import ErrorRecorder
-from toolkit.telemetry.options.errors import ErrorOptions
+from toolkit.telemetry.options.blocks import ErrorOptions
 
 _log = logging.getLogger("toolkit.telemetry")
 _OUTPUT: Final = SharedTail()

@@ -1,13 +1,9 @@
 """The `telemetry:` block, checked once."""
 
 from toolkit.core.checks import OptionsError
-from toolkit.telemetry.options.telemetry_options import (
-    SpanOptions,
-    TelemetryOptions,
-    find_block,
-    options_from_config,
-    run_name_from_config,
-)
+from toolkit.telemetry.options.blocks import SpanOptions
+from toolkit.telemetry.options.telemetry_options import TelemetryOptions
+from toolkit.telemetry.options.training_yaml import find_block, options_from_config, run_name_from_config
 
 __all__ = [
     "OptionsError",

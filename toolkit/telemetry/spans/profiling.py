@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from toolkit.core.checks import shown
 from toolkit.core.guard import Guard
-from toolkit.telemetry.options.profiling import ProfilingOptions
+from toolkit.telemetry.options.blocks import ProfilingOptions
 from toolkit.telemetry.spans.span import timed_function
 from toolkit.telemetry.spans.totals import MAX_NAMES, SpanTimes, SpanTotals
 from toolkit.timing.names import PROFILING_PREFIX

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Final
 
+from toolkit.core.checks import (
+    Check,
+    OptionsError,
+    boolean,
+    not_blank,
+    number,
+    one_of,
+    optional,
+    shown,
+    unknown,
+    whole,
+    wrong,
+)
+from toolkit.core.fields import option, options_of
 from toolkit.core.guard import Guard
-from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.training.windows import Sizes
 
 SYNC: Final = "sync"
@@ -24,40 +34,72 @@ class ConfigError(OptionsError):
     """The caller's configuration is wrong: the message names the key, its value and what is allowed."""
 
 
+def _tags(key: str, value: Any) -> str | tuple[str, ...]:
+    tags = (value,) if isinstance(value, str) else value
+    is_list = isinstance(tags, (list, tuple)) and len(tags) > 0
+    if not is_list or not all(isinstance(tag, str) and tag.strip() for tag in tags):
+        raise wrong(key, value, _TAGS.allowed)
+    return value if isinstance(value, str) else tuple(tags)
+
+
+_TAGS: Final = Check(_tags, "a text that is not empty, or a list of such")
+
+
+def _metadata(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) and name.strip() for name in value):
+        raise wrong(key, value, _METADATA.allowed)
+    return dict(value)
+
+
+_METADATA: Final[Check[Mapping[str, Any]]] = Check(_metadata, "a mapping whose keys are texts")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """What is known of the job now."""
+    """What is known about the job now."""
 
-    application_name: str | None = None
-    perf_tag: str | tuple[str, ...] | None = None
-    """Jobs of one tag do the same work with the same code, settings and machines: their speed can be compared."""
-    session_tag: str | None = None
-    """Jobs of one tag together do one piece of work, each going on where the last one stopped."""
-    is_baseline_run: bool = False
-    custom_metadata: Mapping[str, Any] | None = None
-    world_size: int | None = None
-    """Processes, one a GPU; what the launcher says where it is not given."""
-    global_batch_size: int | None = None
-    """Samples that one iteration trains on, over all processes."""
-    micro_batch_size: int | None = None
-    seq_length: int | None = None
-    """Tokens of a sample."""
-    flops_per_sample: float | None = None
-    """Floating-point operations that training on one sample takes, forwards and backwards."""
-    train_iterations_target: int | None = None
-    train_samples_target: int | None = None
-    log_every_n_train_iterations: int = 50
-    """Iterations from one `training_metrics_update` to the next."""
-    is_log_throughput_enabled: bool | None = None
-    """Whether events say how many operations a second were done; where it is not said, once `flops_per_sample` is."""
-    save_checkpoint_strategy: str = SYNC
-    is_train_iterations_enabled: bool = True
-    """Whether there are `training_metrics_update` events; the next three say it of theirs."""
-    is_validation_iterations_enabled: bool = True
-    is_test_iterations_enabled: bool = True
-    is_save_checkpoint_enabled: bool = True
-    summary_data_schema_version: str = "1.0.0"
-    """Which version of the data's schema a run was summed up by."""
+    application_name: str | None = option(None, "Name of the application.", optional(not_blank))
+    perf_tag: str | tuple[str, ...] | None = option(
+        None,
+        "Names jobs that should be equally fast: same work, code, settings and machines.",
+        optional(_TAGS),
+    )
+    session_tag: str | None = option(
+        None, "Names jobs that do one task together, each continuing the last one.", optional(not_blank)
+    )
+    is_baseline_run: bool = option(False, "The run is one to compare others with.", boolean)
+    custom_metadata: Mapping[str, Any] | None = option(
+        None, "Anything else about the job.", optional(_METADATA)
+    )
+    world_size: int | None = option(
+        None, "Processes, one per GPU; default: the launcher's.", optional(whole(1))
+    )
+    global_batch_size: int | None = option(
+        None, "Samples per iteration, over all processes.", optional(whole(1))
+    )
+    micro_batch_size: int | None = option(None, "Samples per forward pass of a process.", optional(whole(1)))
+    seq_length: int | None = option(None, "Tokens per sample.", optional(whole(1)))
+    flops_per_sample: float | None = option(
+        None, "Floating-point operations per sample, forward and backward.", optional(number(above=0))
+    )
+    train_iterations_target: int | None = option(None, "Iterations planned.", optional(whole(1)))
+    train_samples_target: int | None = option(None, "Samples planned.", optional(whole(1)))
+    log_every_n_train_iterations: int = option(
+        50, "Iterations from one `training_metrics_update` to the next.", whole(1)
+    )
+    is_log_throughput_enabled: bool | None = option(
+        None,
+        "Put operations per second into events; default: once `flops_per_sample` is known.",
+        optional(boolean),
+    )
+    save_checkpoint_strategy: str = option(SYNC, "How checkpoints are saved.", one_of(SYNC, ASYNC))
+    is_train_iterations_enabled: bool = option(True, "Write `training_metrics_update` events.", boolean)
+    is_validation_iterations_enabled: bool = option(True, "Write events about validation.", boolean)
+    is_test_iterations_enabled: bool = option(True, "Write events about testing.", boolean)
+    is_save_checkpoint_enabled: bool = option(True, "Write events about checkpoints.", boolean)
+    summary_data_schema_version: str = option(
+        "1.0.0", "Version of the data's schema that a summary of the run refers to.", not_blank
+    )
 
     @property
     def logs_throughput(self) -> bool:
@@ -102,7 +144,7 @@ class ConfigSource:
             if callable(value):
                 functions[name] = value
             else:
-                values[name] = _CHECKS[name](name, value)
+                values[name] = _checked(name, value)
         for name in (*values, *functions):
             self._values.pop(name, None)
             self._functions.pop(name, None)
@@ -131,7 +173,7 @@ class ConfigSource:
                 found[name] = value
         for name, (is_so_anyway, instead) in _INSTEAD.items():
             if name in found and not is_so_anyway(found.pop(name), self._guard):
-                raise ConfigError(f"{name} is {_shown(given.get(name))}: {instead}")
+                raise ConfigError(f"{name} is {shown(given.get(name))}: {instead}")
         return found
 
     def now(self) -> TrainingConfig:
@@ -139,7 +181,7 @@ class ConfigSource:
         found = dict(self._values)
         for name, function in self._functions.items():
             with self._guard.catch(f"asking the function given as {name}"):
-                found[name] = _CHECKS[name](name, function())
+                found[name] = _checked(name, function())
         return TrainingConfig(**found)
 
     @property
@@ -150,7 +192,7 @@ class ConfigSource:
     def ask(self, name: str, given: Any) -> Any:
         """Return what `given`, a value or a function, comes to for the field `name`; None where it is of no use."""
         with self._guard.catch(f"reading {name}"):
-            return _CHECKS[name](name, given() if callable(given) else given)
+            return _checked(name, given() if callable(given) else given)
         return None
 
     def sizes_now(self) -> Sizes:
@@ -158,7 +200,7 @@ class ConfigSource:
         found = {name: self._values[name] for name in _OF_AN_ITERATION if name in self._values}
         for name in _OF_AN_ITERATION & self._functions.keys():
             with self._guard.catch(f"asking the function given as {name}"):
-                found[name] = _CHECKS[name](name, self._functions[name]())
+                found[name] = _checked(name, self._functions[name]())
         return TrainingConfig(**found).sizes
 
 
@@ -169,110 +211,19 @@ _OF_AN_ITERATION: Final = frozenset(
 
 def _known(spelling: str, value: Any) -> str:
     name = spelling.removesuffix(_ALIAS)
-    if name in _CHECKS:
-        return name
-    close = difflib.get_close_matches(name, _CHECKS, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    raise ConfigError(
-        f"{spelling[:100]} (with the value {_shown(value)}) is not part of a training configuration{hint} "
-        f"Known: {', '.join(sorted(_CHECKS))}"
-    )
+    if name not in _OPTIONS:
+        raise ConfigError(str(unknown(spelling[:100], value, _OPTIONS)))
+    return name
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, int) and value.bit_length() > 1000:
-        # Python itself refuses to write out the longest of them.
-        return f"an integer of {value.bit_length()} bits"
-    return repr(value)[:200]
+def _checked(name: str, value: Any) -> Any:
+    try:
+        return _OPTIONS[name].check(name, value)
+    except OptionsError as error:
+        raise ConfigError(f"{error}, or a function that returns it") from None
 
 
-def _wrong(name: str, value: Any, allowed: str) -> ConfigError:
-    return ConfigError(f"{name} is {_shown(value)}; it must be {allowed}, or a function that returns it")
-
-
-def _boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(name, value, "true or false")
-    return value
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise _wrong(name, value, "a text that is not empty")
-    return value
-
-
-def whole_number(value: Any) -> int | None:
-    """Return `value` as an integer if it is one, of Python or numpy: a tensor's would have to be waited for."""
-    if isinstance(value, bool):
-        return None
-    return int(value) if isinstance(value, Integral) else None
-
-
-def _whole(name: str, value: Any) -> int:
-    number = whole_number(value)
-    if number is None or not 1 <= number < 2**63:
-        raise _wrong(name, value, "a whole number from 1 on")
-    return number
-
-
-def _number(name: str, value: Any) -> float:
-    # A comparison with NaN is never true.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise _wrong(name, value, "a number above 0")
-    return float(value)
-
-
-def _tags(name: str, value: Any) -> str | tuple[str, ...]:
-    tags = (value,) if isinstance(value, str) else value
-    if not isinstance(tags, (list, tuple)) or not tags:
-        raise _wrong(name, value, "a text that is not empty, or a list of such")
-    for tag in tags:
-        if not isinstance(tag, str) or not tag.strip():
-            raise _wrong(name, value, "a text that is not empty, or a list of such")
-    return value if isinstance(value, str) else tuple(tags)
-
-
-def _metadata(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) and key.strip() for key in value):
-        raise _wrong(name, value, "a mapping whose keys are texts")
-    return dict(value)
-
-
-def _strategy(name: str, value: Any) -> str:
-    # OneLogger's own constants are texts too.
-    for strategy in (SYNC, ASYNC):
-        if value == strategy:
-            return strategy
-    raise _wrong(name, value, f"{SYNC!r} or {ASYNC!r}")
-
-
-def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    return lambda name, value: None if value is None else check(name, value)
-
-
-_CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "application_name": _or_none(_text),
-    "perf_tag": _or_none(_tags),
-    "session_tag": _or_none(_text),
-    "is_baseline_run": _boolean,
-    "custom_metadata": _or_none(_metadata),
-    "world_size": _or_none(_whole),
-    "global_batch_size": _or_none(_whole),
-    "micro_batch_size": _or_none(_whole),
-    "seq_length": _or_none(_whole),
-    "flops_per_sample": _or_none(_number),
-    "train_iterations_target": _or_none(_whole),
-    "train_samples_target": _or_none(_whole),
-    "log_every_n_train_iterations": _whole,
-    "is_log_throughput_enabled": _or_none(_boolean),
-    "save_checkpoint_strategy": _strategy,
-    "is_train_iterations_enabled": _boolean,
-    "is_validation_iterations_enabled": _boolean,
-    "is_test_iterations_enabled": _boolean,
-    "is_save_checkpoint_enabled": _boolean,
-    "summary_data_schema_version": _text,
-}
+_OPTIONS: Final = options_of(TrainingConfig)
 
 
 def _fields_of(name: str, config: Any) -> dict[str, Any]:
@@ -282,7 +233,8 @@ def _fields_of(name: str, config: Any) -> dict[str, Any]:
     # One of pydantic's, as OneLogger's are.
     fields = getattr(type(config), "model_fields", None)
     if not isinstance(fields, Mapping):
-        raise _wrong(name, config, "OneLogger's TrainingTelemetryConfig, or a mapping of its keys")
+        allowed = "OneLogger's TrainingTelemetryConfig, or a mapping of its keys"
+        raise ConfigError(str(wrong(name, config, allowed)))
     return {field: getattr(config, field) for field in fields}
 
 

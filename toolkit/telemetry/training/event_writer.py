@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
+from toolkit.core.checks import whole_number
 from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.training.attributes import ERROR, Attributes, ErrorAttributes
-from toolkit.telemetry.training.config import whole_number
 from toolkit.telemetry.training.job_log import JobLog
 
 _TOLD: Final = "_telemetry_has_told"

@@ -20,6 +20,8 @@ from toolkit.diagnostics.policy import policy_from
 from toolkit.diagnostics.rank_files import RankFiles
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.mirrors.findings import FindingsSink, fields_of
+from toolkit.mirrors.registry import make_exporters
+from toolkit.mirrors.shared.exporter import ExportedRun
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.csv_table import ALL
@@ -30,7 +32,7 @@ from toolkit.runfolder.journal import (
     shared_memory_folders,
 )
 from toolkit.runfolder.journal_head import Owner
-from toolkit.runfolder.layout import METRICS_JSONL, ONE_LOGGER_FILE, TENSORBOARD
+from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.process import is_in_container
 from toolkit.runfolder.reader import last_record
@@ -404,10 +406,7 @@ class RecordPipeline:
                 self.manifest = replace(self.manifest, table=form)
                 table = CsvMirror(session_folder.folder, mode=session_folder.modes.file, form=form)
                 mirrors.append(self._mirror(table, table.start_at, optional=False))
-        exporters: list[Sink] = []
-        with self.guard.catch("setting up the exporters"):
-            exporters = _exporters(session_folder, options)
-        for sink in [*exporters, *sinks]:
+        for sink in [*self._make_exporters(), *sinks]:
             with self.guard.catch("setting up a mirror"):
                 mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
         if options.diagnostics is not False:
@@ -418,6 +417,22 @@ class RecordPipeline:
         with self.guard.catch("setting up usage reports"):
             mirrors += self._make_usage_reports(session_start)
         return mirrors
+
+    def _make_exporters(self) -> list[Sink]:
+        options, session_folder = self._options, self.session_folder
+        run = ExportedRun(
+            folder=session_folder.folder,
+            run_id=session_folder.manifest.run_id,
+            display_name=session_folder.manifest.display_name,
+            session=session_folder.session.session,
+            started=session_folder.session.started,
+            file_mode=session_folder.modes.file,
+            project=options.project,
+            perf_tag=options.perf_tags,
+            session_tag=options.session_tag or session_folder.manifest.run_id,
+            span_filter=None,
+        )
+        return make_exporters(options, run, may_send=options.may_send, guard=self.guard)
 
     def _make_findings(self) -> tuple[FindingsSink, Mirror]:
         options = self._options
@@ -573,72 +588,6 @@ class _ManifestWriter:
                     write_manifest(self._folder, manifest, mode=self._mode, durable=True)
             if is_last:
                 return
-
-
-def _exporters(session_folder: SessionFolder, options: TelemetryOptions) -> list[Sink]:
-    """Return the mirrors that the options ask for; what they need is imported for those who ask for it."""
-    found: list[Sink] = []
-    span_filter = None
-    if options.export_spans:
-        from toolkit.mirrors.shared.span_filter import span_filter_from
-
-        span_filter = span_filter_from(options.export_spans)
-    if options.tensorboard:
-        from toolkit.mirrors.tensorboard import TensorBoardExporter
-
-        folder = session_folder.folder / TENSORBOARD
-        if options.tensorboard_dir:
-            stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(session_folder.session.started))
-            folder = (
-                Path(options.tensorboard_dir).expanduser().absolute()
-                / f"{session_folder.folder.name}_{stamp}"
-            )
-        found.append(TensorBoardExporter(folder, run_folder=session_folder.folder))
-    if options.wandb:
-        from toolkit.mirrors.wandb import WandbExporter
-
-        found.append(
-            WandbExporter(
-                session_folder.folder,
-                project=options.wandb_project or options.project or "ai-toolkit",
-                run_name=options.wandb_run_name or session_folder.manifest.display_name,
-                run_id=session_folder.manifest.run_id,
-                mode=options.wandb_mode,
-                span_filter=span_filter,
-            )
-        )
-    if options.one_logger_file:
-        from toolkit.mirrors.one_logger_file import OneLoggerFileExporter
-
-        path = session_folder.folder / ONE_LOGGER_FILE
-        if isinstance(options.one_logger_file, str):
-            path = Path(options.one_logger_file).expanduser()
-        found.append(
-            OneLoggerFileExporter(
-                path,
-                run_id=session_folder.manifest.run_id,
-                span_filter=span_filter,
-                mode=session_folder.modes.file,
-            )
-        )
-    if options.otlp and "otlp" not in options.not_sent:
-        from toolkit.mirrors.otlp.exporter import OtlpExporter
-
-        found.append(
-            OtlpExporter(
-                options.otlp,
-                service_name=session_folder.manifest.display_name,
-                run_id=session_folder.manifest.run_id,
-                resource={
-                    "run.session": session_folder.session.session,
-                    "perf_tag": options.perf_tags,
-                    "session_tag": options.session_tag or session_folder.manifest.run_id,
-                },
-                span_filter=span_filter,
-                protocol=options.otlp_protocol,
-            )
-        )
-    return found
 
 
 def _places_for_journal(wanted: str, run_folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from toolkit.core.clock import Clock
 from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
-from toolkit.telemetry.options.completions import CompletionOptions
+from toolkit.telemetry.options.blocks import CompletionOptions
 from toolkit.telemetry.records.completions.budget import Budget, Stretch
 from toolkit.telemetry.records.completions.fitting import fit
 from toolkit.telemetry.records.completions.readable import readable

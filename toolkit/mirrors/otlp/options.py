@@ -1,0 +1,49 @@
+"""The options of the OTLP exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from toolkit.core.checks import address, one_of, optional
+from toolkit.core.fields import option
+from toolkit.core.hosts import is_this_machine
+from toolkit.core.sink import Sink
+from toolkit.mirrors.shared.exporter import ExportedRun, Exporter
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtlpOptions(Exporter):
+    """An OpenTelemetry collector."""
+
+    otlp: str | None = option(
+        None,
+        "Collector that spans are sent to, such as `http://localhost:4318`, or `http://localhost:4317` for gRPC.",
+        optional(address),
+    )
+    otlp_protocol: str | None = option(
+        None,
+        "OTLP protocol; default: `OTEL_EXPORTER_OTLP_PROTOCOL`, else `http`.",
+        optional(one_of("http", "grpc")),
+    )
+
+    def make_sink(self, run: ExportedRun) -> Sink | None:
+        """Return the exporter where `otlp` is set."""
+        if self.otlp is None:
+            return None
+        from toolkit.mirrors.otlp.exporter import OtlpExporter
+
+        return OtlpExporter(
+            self.otlp,
+            service_name=run.display_name,
+            run_id=run.run_id,
+            resource={"run.session": run.session, "perf_tag": run.perf_tag, "session_tag": run.session_tag},
+            span_filter=run.span_filter,
+            protocol=self.otlp_protocol,
+        )
+
+    def sends(self) -> Sequence[str]:
+        """Return `otlp` unless the collector runs on this machine."""
+        is_elsewhere = self.otlp is not None and not is_this_machine(urlsplit(self.otlp).hostname or "")
+        return ("otlp",) if is_elsewhere else ()

@@ -1,0 +1,101 @@
+"""The `telemetry:` block in a whole training YAML, and the keys of ai-toolkit that mean the same."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolkit.core.checks import OptionsError, path, shown
+from toolkit.core.fields import options_of
+from toolkit.telemetry.options.telemetry_options import TelemetryOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from toolkit.telemetry.options.options_dict import OptionsDict
+
+
+def find_block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the `telemetry:` block of a training YAML: a process's, else the config's, else the top level's."""
+    inner = _mapping(config.get("config"))
+    places = [(f"config.process[{i}]", process) for i, process in enumerate(_processes(config))]
+    for where, place in [*places, ("config", inner), ("the top level", config)]:
+        if "telemetry" in place:
+            block = place["telemetry"]
+            if block is None:
+                return {}
+            if isinstance(block, bool):
+                return {"enabled": block}
+            if not isinstance(block, Mapping):
+                raise OptionsError(
+                    f"telemetry at {where} is {shown(block)}; it must be a mapping such as {{enabled: true}}"
+                )
+            return block
+    return None
+
+
+def options_from_config(config: Mapping[str, Any], **overrides: Unpack[OptionsDict]) -> TelemetryOptions:
+    """Return the options of a whole training YAML; without a `telemetry:` block the run is not logged.
+
+    ai-toolkit's own keys keep their meaning: a process's `log_dir` turns on TensorBoard files there, and `logging`
+    sets W&B, its project and run name, and `log_every` unless the block does.
+
+    Raises:
+        OptionsError: a key or value is wrong.
+    """
+    if not isinstance(config, Mapping):
+        raise OptionsError(f"the training config is a {type(config).__name__}; it must be a mapping")
+    block = find_block(config)
+    if block is None and "enabled" not in overrides:
+        return TelemetryOptions.from_mapping({"enabled": False}, **overrides)
+    process = _process_that_is_logged(config)
+    inherited: dict[str, Any] = {}
+    if process.get("log_dir"):
+        inherited["tensorboard"] = True
+        inherited["tensorboard_dir"] = path("log_dir", process["log_dir"])
+    logging, known = _mapping(process.get("logging")), options_of(TelemetryOptions)
+    if logging.get("use_wandb") is True:
+        inherited["wandb"] = True
+    for theirs, ours in (
+        ("project_name", "wandb_project"),
+        ("run_name", "wandb_run_name"),
+        ("log_every", "log_every"),
+    ):
+        if logging.get(theirs) is not None:
+            inherited[ours] = known[ours].check(f"logging.{theirs}", logging[theirs])
+    block = block or {}
+    # `tensorboard: false` in the block is the default, and does not switch off a log_dir set elsewhere in the YAML.
+    stated = {
+        key: value for key, value in block.items() if not (value is False and inherited.get(key) is True)
+    }
+    return TelemetryOptions.from_mapping({**inherited, **stated}, **overrides)
+
+
+def run_name_from_config(config: Mapping[str, Any]) -> str | None:
+    """Return the job's name in the YAML."""
+    for place in (_mapping(config.get("config")), config):
+        name = place.get("name")
+        # YAML reads a name such as 2024-01-01 or 7 as a date or number.
+        if isinstance(name, (str, int, float, datetime.date)) and not isinstance(name, bool) and str(name):
+            return str(name)
+    return None
+
+
+def _processes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    listed = _mapping(config.get("config")).get("process")
+    if isinstance(listed, Mapping):
+        return [listed]
+    return [_mapping(process) for process in listed] if isinstance(listed, (list, tuple)) else []
+
+
+def _process_that_is_logged(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the process that has a `telemetry` block, else the first one."""
+    processes = _processes(config)
+    return next(
+        (process for process in processes if "telemetry" in process), processes[0] if processes else {}
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
