@@ -7,9 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
-
-from toolkit.core.exit_codes import code_of
+from typing import Any, Final, Protocol
 
 
 class Closable(Protocol):
@@ -121,3 +119,15 @@ def _silence_all() -> None:
     for _, in_forked_child in list(_living.values()):
         in_forked_child()
     _living.clear()
+
+
+def exit_code(status: Any) -> int:
+    """Return the code of a process that is left by `SystemExit(status)`: 1 for a text, which is printed."""
+    if status is None:
+        return 0
+    return int(status) if isinstance(status, int) else 1
+
+
+def code_of(error: BaseException | None) -> int | None:
+    """Return the code that a `SystemExit` ends its process with; None for anything else."""
+    return exit_code(error.code) if isinstance(error, SystemExit) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
 
 _TICK_S = 0.5
+_NOTICE_WITHIN_S = 0.25
 
 
 @dataclass(slots=True)
@@ -56,3 +58,14 @@ class PeriodicThread:
     def _run(self) -> None:
         while not self._stop.wait(_TICK_S):
             self.tick()
+
+
+def join_thread(thread: threading.Thread, timeout_s: float) -> None:
+    """Wait until `thread` has ended, at most `timeout_s`.
+
+    Python notices a signal that arrives just before it begins to wait for a lock only when that wait is over. So a long
+    wait is made of short ones.
+    """
+    deadline = time.monotonic() + timeout_s
+    while thread.is_alive() and (left_s := deadline - time.monotonic()) > 0.0:
+        thread.join(min(left_s, _NOTICE_WITHIN_S))

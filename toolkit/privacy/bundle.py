@@ -15,9 +15,10 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from toolkit.privacy import organisations
+from toolkit.core.formatting import words
 from toolkit.privacy.bundle_contents import README, REDACTIONS, Contents, list_of_redactions, readme
 from toolkit.privacy.harmless_words import is_plain
+from toolkit.privacy.model_names import PUBLIC_ORGANISATIONS
 from toolkit.privacy.pseudonyms import PLACEHOLDER
 from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.blocks import blocks_of
@@ -86,7 +87,7 @@ class RunBundle:
         folder: Path,
         *,
         environ: Mapping[str, str] | None = None,
-        allowed_organisations: Iterable[str] = organisations.DEFAULT,
+        allowed_organisations: Iterable[str] = PUBLIC_ORGANISATIONS,
     ) -> None:
         self._folder = Path(os.path.abspath(folder))
         self._redactor = Redactor(
@@ -357,9 +358,7 @@ def _is_worth_a_look(field: str, text: str) -> bool:
     return not all(not word or is_plain(word) or _A_NUMBER.fullmatch(word) for word in words)
 
 
-_OURS: Final = frozenset(
-    {"id", "type", "module", "fingerprint", "os", "run_id", "session_tag", "commit", "clock"}
-)
+_OURS: Final = words("id type module fingerprint os run_id session_tag commit clock")
 _A_NUMBER = re.compile(r"[0-9a-f.:+TZe-]{1,40}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from toolkit.core.formatting import words
 from toolkit.privacy.harmless_words import is_plain
 from toolkit.privacy.secret_shapes import looks_made_by_chance
 
@@ -71,32 +72,11 @@ def _tells(piece: str) -> bool:
     return len(piece) >= 12 or any(map(str.isdigit, piece))
 
 
-_USUAL: Final = frozenset(
-    {
-        *(
-            "services",
-            "workflows",
-            "triggers",
-            "webhook",
-            "webhooks",
-            "webhookb2",
-            "incomingwebhook",
-            "hook",
-            "hooks",
-        ),
-        *(
-            "open-apis",
-            "bot",
-            "robot",
-            "send",
-            "sendmessage",
-            "messages",
-            "incoming",
-            "notify",
-            "paths",
-            "invoke",
-        ),
-    }
+_USUAL: Final = words(
+    """
+    services workflows triggers webhook webhooks webhookb2 incomingwebhook hook hooks open-apis bot
+    robot send sendmessage messages incoming notify paths invoke
+    """
 )
 """Words in the paths of many webhooks."""
 

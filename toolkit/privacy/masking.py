@@ -6,7 +6,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 from toolkit.privacy.configured_secrets import kept_secrets
@@ -15,6 +16,9 @@ from toolkit.privacy.secret_shapes import MASK, SPECIAL_TOKEN, looks_made_by_cha
 from toolkit.privacy.text_tree import Place, TreeRewriter
 
 SHORTEST_ENVIRONMENT_SECRET: Final = 8
+
+_OptionsT = TypeVar("_OptionsT", bound=Any)
+_LABELS: Final = ("project", "tags", "perf_tag", "session_tag")
 
 
 def mask_secrets(value: Any) -> Any:
@@ -26,6 +30,19 @@ def mask_secrets(value: Any) -> Any:
     cannot be looked at is not shown.
     """
     return Masker().mask(value)
+
+
+def without_secrets(options: _OptionsT) -> _OptionsT:
+    """Return `options` with those that name the run, and end up in run.json, masked."""
+    given = {name: getattr(options, name) for name in _LABELS}
+    masked = mask_secrets(given)
+    changed = {
+        # What could not be looked through is a text of stars, also in the place of a list: then nothing is kept of it.
+        name: masked[name] if type(masked[name]) is type(given[name]) else type(given[name])()
+        for name in _LABELS
+        if masked[name] != given[name]
+    }
+    return replace(options, **changed) if changed else options
 
 
 class Masker(TreeRewriter):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from toolkit.core.formatting import words
 from toolkit.privacy.addresses import Replace, is_address
 from toolkit.privacy.harmless_words import has_known_extension
 from toolkit.privacy.names import is_generic
@@ -68,9 +69,7 @@ _HINTS: Final = (
     *(" ON ", "] ", "resolve host", "addr", "ADDR", "endpoint", "SLURM", "ENDPOINT"),
 )
 """One of these is in every such message."""
-_NO_HOSTS: Final = frozenset(
-    {"the", "a", "an", "any", "all", "remote", "peer", "server", "port", "host", "store", "it", "error"}
-)
+_NO_HOSTS: Final = words("the a an any all remote peer server port host store it error")
 
 
 def _may_have_one(text: str) -> bool:

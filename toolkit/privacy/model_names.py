@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from toolkit.core.formatting import words
 from toolkit.privacy.harmless_words import has_known_extension, is_plain
 
 
@@ -103,9 +104,7 @@ _SETTING = re.compile(
     r"""(?<![\w.-])(?:(?P<name>-{0,2}[A-Za-z_][\w.-]{0,80})["']?\s{0,3}[=:]\s{0,3}["']?|(?P<option>--?[A-Za-z][\w.-]{0,80})\s{1,3}["']?)"""
 )
 _VALUE = re.compile(r"""[^\s"',;)\]}=]{3,512}""")
-_MODELS: Final = frozenset(
-    {"model", "models", "tokenizer", "dataset", "datasets", "checkpoint", "adapter", "repo"}
-)
+_MODELS: Final = words("model models tokenizer dataset datasets checkpoint adapter repo")
 _PAIRS: Final = frozenset(
     {
         *(
@@ -117,38 +116,34 @@ _PAIRS: Final = frozenset(
     }
 )
 
-_WELL_KNOWN: Final = frozenset(
-    {
-        *("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "openai-gpt", "ctrl"),
-        *(
-            "bert-base-uncased",
-            "bert-base-cased",
-            "bert-large-uncased",
-            "bert-large-cased",
-            "distilbert-base-uncased",
-        ),
-        *(
-            "bert-base-multilingual-cased",
-            "distilbert-base-cased",
-            "roberta-base",
-            "roberta-large",
-            "distilroberta-base",
-        ),
-        *("xlm-roberta-base", "xlm-roberta-large", "albert-base-v2", "albert-xxlarge-v2", "xlnet-base-cased"),
-        *("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b", "camembert-base", "flaubert"),
-        *(
-            "alpaca",
-            "squad",
-            "glue",
-            "wikitext",
-            "imdb",
-            "mnist",
-            "cifar10",
-            "cifar100",
-            "imagenet",
-            "c4",
-            "gsm8k",
-        ),
-    }
+_WELL_KNOWN: Final = words(
+    """
+    gpt2 gpt2-medium gpt2-large gpt2-xl distilgpt2 openai-gpt ctrl bert-base-uncased bert-base-cased
+    bert-large-uncased bert-large-cased distilbert-base-uncased bert-base-multilingual-cased
+    distilbert-base-cased roberta-base roberta-large distilroberta-base xlm-roberta-base
+    xlm-roberta-large albert-base-v2 albert-xxlarge-v2 xlnet-base-cased t5-small t5-base t5-large t5-3b
+    t5-11b camembert-base flaubert alpaca squad glue wikitext imdb mnist cifar10 cifar100 imagenet c4
+    gsm8k
+    """
 )
 """Names from before every model belonged to an organisation."""
+
+PUBLIC_ORGANISATIONS: Final = words(
+    """
+    01-ai ai21labs ai4bharat aisingapore alibaba-nlp allenai amazon anthropic apple arcee-ai argilla
+    axolotl-ai-co baai baichuan-inc baidu bigcode bigscience black-forest-labs blinkdl bytedance
+    bytedance-seed cais cerebras cohereforai coherelabs compvis coqui cyberagent databricks deepfloyd
+    deepseek-ai diffusers distilbert dphn eleutherai facebook facebookai facebookresearch fal genmo google
+    google-bert google-research google-t5 hf-internal-testing hidream-ai huggingface huggingfacefw
+    huggingfaceh4 huggingfacem4 huggingfacetb ibm ibm-granite ilsvrc inclusionai internlm intfloat jinaai
+    kandinsky-community keras kwai-kolors laion lerobot lgai-exaone lightning-ai lightricks liuhaotian
+    llava-hf lmsys madebyollin meta-llama microsoft minimaxai mistralai mixedbread-ai mlfoundations
+    moonshotai mosaicml nomic-ai nousresearch nvidia nyu-mll open-orca openai openai-community openassistant
+    openbmb opengvlab openlm-research ostris pixart-alpha playgroundai primeintellect pytorch qwen rajpurkar
+    rinna runwayml rwkv salesforce sentence-transformers skywork snowflake speechbrain stabilityai
+    stanfordnlp state-spaces stepfun-ai suno swiss-ai tatsu-lab teknium tencent tencent-hunyuan tensorflow
+    thudm tiiuae timm tinyllama togethercomputer trl-internal-testing trl-lib unsloth upstage utter-project
+    vikhyatk wan-ai xai-org xiaomimimo yahma zai-org
+    """
+)
+"""Well-known organisations, in lower case: the name of a model of theirs says nothing about who trains with it."""

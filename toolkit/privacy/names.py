@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from toolkit.core.formatting import words
 from toolkit.privacy.harmless_words import is_plain
 
 SHORTEST: Final = 4
@@ -19,15 +20,16 @@ _USER_VARIABLES: Final = ("USER", "LOGNAME", "USERNAME", "LNAME", "SUDO_USER", "
 _HOME_VARIABLES: Final = ("HOME", "USERPROFILE")
 _HOST_VARIABLES: Final = ("HOSTNAME", "HOST", "COMPUTERNAME", "SLURMD_NODENAME", "USERDOMAIN")
 
-_GENERIC_NAMES: Final = """
-abuse admin administrator all anonymous azureuser bitnami centos cloud coder codespace colab contact
-container debian default dev developer docker donotreply ec2-user example fedora guest hello help host
-hostname info internal ip6-localhost ip6-loopback jovyan jupyter kaggle linux localhost
-localhost.localdomain mail me mlflow no-reply nobody node none noreply null office opc oracle owner pi
-postgres postmaster public ray rocky root runner sagemaker-user sales server service shared student support
-system team test ubuntu unknown user username vagrant vscode webmaster worker workspace www www-data you
-"""
-_GENERIC: Final = frozenset(_GENERIC_NAMES.split())
+_GENERIC: Final = words(
+    """
+    abuse admin administrator all anonymous azureuser bitnami centos cloud coder codespace colab contact
+    container debian default dev developer docker donotreply ec2-user example fedora guest hello help host
+    hostname info internal ip6-localhost ip6-loopback jovyan jupyter kaggle linux localhost
+    localhost.localdomain mail me mlflow no-reply nobody node none noreply null office opc oracle owner pi
+    postgres postmaster public ray rocky root runner sagemaker-user sales server service shared student support
+    system team test ubuntu unknown user username vagrant vscode webmaster worker workspace www www-data you
+    """
+)
 """Names that many machines have: they tell nothing about anybody."""
 
 

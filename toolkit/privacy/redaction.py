@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.privacy import organisations
+from toolkit.core.formatting import words
 from toolkit.privacy.addresses import holds_a_version, is_address, replace_addresses, replace_logins
 from toolkit.privacy.configured_secrets import parts_of_address
 from toolkit.privacy.harmless_words import is_plain
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.message_hosts import message_hosts, replace_message_hosts
 from toolkit.privacy.model_names import (
+    PUBLIC_ORGANISATIONS,
     holds_a_model,
     is_public_bare_name,
     is_public_model,
@@ -52,7 +53,7 @@ class Redactor(TreeRewriter):
         self,
         *,
         environ: Mapping[str, str] | None = None,
-        allowed_organisations: Iterable[str] = organisations.DEFAULT,
+        allowed_organisations: Iterable[str] = PUBLIC_ORGANISATIONS,
         local_folders: Iterable[Path] | None = None,
     ) -> None:
         super().__init__()
@@ -317,9 +318,7 @@ _CASE_COUNTS: Final = frozenset({"path", "model", "url"})
 _NAME = re.compile(r"[^\W_](?:[\w.@-]{0,253}[^\W_])?")
 _IDS: Final = frozenset({"boot_id", "machine_id", "serial", "serial_number", "node_id"})
 _REMOTES: Final = frozenset({"remote", "origin"})
-_PATHS: Final = frozenset(
-    {"path", "paths", "dir", "dirs", "directory", "file", "files", "filename", "folder", "folders", "cwd"}
-)
+_PATHS: Final = words("path paths dir dirs directory file files filename folder folders cwd")
 _HARDWARE = re.compile(r"(?:^|[/_])(?:cpus?|gpus?|accelerators?|hardware)/", re.IGNORECASE)
 _LAST_WORD = re.compile(r"[A-Za-z]+\Z")
 

@@ -8,6 +8,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
+from toolkit.core.formatting import words
+
 
 class Secrecy(enum.IntEnum):
     """How much of what stands under a name is hidden."""
@@ -59,146 +61,51 @@ def is_working_directory(name: str, value: object) -> bool:
 _FOLDER = re.compile(r"/|~|[A-Za-z]:[\\/]")
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
-_PASSWORDS: Final = frozenset(
-    {
-        *("password", "passwords", "passwd", "passphrase", "pwd", "pgpassword", "userpass", "dbpass"),
-        *("keypass", "databasepass", "contrasena", "passwort", "kennwort", "senha"),
-        *("secret", "secrets", "credential", "credentials"),
-        *("apikey", "apikeys", "accesskey", "accesskeys", "privatekey", "secretkey", "signingkey"),
-        *("encryptionkey", "sshkey", "authkey", "accountkey", "masterkey", "licensekey", "servicekey"),
-        *("subscriptionkey", "sharedkey", "hmackey", "wandbkey", "openaikey", "hfkey", "connectionstring"),
-        *("dbkey", "databasekey", "privkey"),
-        *("deploykey", "hostkey", "cryptkey", "clientkey", "rsakey", "pgpkey", "gpgkey", "tlskey"),
-    }
+_PASSWORDS: Final = words(
+    """
+    password passwords passwd passphrase pwd pgpassword userpass dbpass keypass databasepass contrasena
+    passwort kennwort senha secret secrets credential credentials apikey apikeys accesskey accesskeys
+    privatekey secretkey signingkey encryptionkey sshkey authkey accountkey masterkey licensekey
+    servicekey subscriptionkey sharedkey hmackey wandbkey openaikey hfkey connectionstring dbkey
+    databasekey privkey deploykey hostkey cryptkey clientkey rsakey pgpkey gpgkey tlskey
+    """
 )
 """Words, or two words in a row, that name a password whatever its type."""
 
-_SECRETS: Final = frozenset(
-    {
-        *("auth", "authorization", "bearer", "cookie", "cookies", "dsn", "webhook", "webhooks", "netrc"),
-        *(
-            "contribsys",
-            "authtoken",
-            "accesstoken",
-            "apitoken",
-            "hftoken",
-            "refreshtoken",
-            "bearertoken",
-            "ntfytopic",
-        ),
-    }
+_SECRETS: Final = words(
+    """
+    auth authorization bearer cookie cookies dsn webhook webhooks netrc contribsys authtoken accesstoken
+    apitoken hftoken refreshtoken bearertoken ntfytopic
+    """
 )
 
-_DESCRIBES: Final = frozenset(
-    {
-        *(
-            "env",
-            "file",
-            "path",
-            "dir",
-            "folder",
-            "name",
-            "type",
-            "mode",
-            "method",
-            "provider",
-            "scheme",
-            "host",
-        ),
-        *(
-            "endpoint",
-            "sock",
-            "socket",
-            "enabled",
-            "required",
-            "timeout",
-            "ttl",
-            "expiry",
-            "expires",
-            "length",
-            "len",
-            "size",
-        ),
-        *("count", "num", "limit", "dim", "dropout"),
-    }
+_DESCRIBES: Final = words(
+    """
+    env file path dir folder name type mode method provider scheme host endpoint sock socket enabled
+    required timeout ttl expiry expires length len size count num limit dim dropout
+    """
 )
 """Last words of a name that is about a secret and does not hold it: `token_file`, `password_env`, `auth_type`."""
 
-_SERVICES: Final = frozenset(
-    {
-        *(
-            "adafruit",
-            "airtable",
-            "algolia",
-            "alibaba",
-            "artifactory",
-            "asana",
-            "beamer",
-            "bitbucket",
-            "bittrex",
-        ),
-        *(
-            "civitai",
-            "clearml",
-            "cloudflare",
-            "codecov",
-            "cohere",
-            "coinbase",
-            "comet",
-            "confluent",
-            "contentful",
-        ),
-        *("datadog", "discord", "droneci", "dropbox", "etsy", "facebook", "fastly", "finicity"),
-        *(
-            "finnhub",
-            "flickr",
-            "freshbooks",
-            "gitter",
-            "heroku",
-            "hubspot",
-            "intercom",
-            "jfrog",
-            "kaggle",
-            "kraken",
-        ),
-        *(
-            "kucoin",
-            "launchdarkly",
-            "linkedin",
-            "looker",
-            "mailchimp",
-            "mailgun",
-            "mapbox",
-            "mattermost",
-            "meraki",
-        ),
-        *(
-            "messagebird",
-            "neptune",
-            "netlify",
-            "newrelic",
-            "nytimes",
-            "okta",
-            "plaid",
-            "rapidapi",
-            "roboflow",
-        ),
-        *("sendbird", "sentry", "snyk", "squarespace", "sumologic", "telegram", "travis", "twilio", "twitch"),
-        *("twitter", "yandex", "zendesk"),
-    }
+_SERVICES: Final = words(
+    """
+    adafruit airtable algolia alibaba artifactory asana beamer bitbucket bittrex civitai clearml
+    cloudflare codecov cohere coinbase comet confluent contentful datadog discord droneci dropbox etsy
+    facebook fastly finicity finnhub flickr freshbooks gitter heroku hubspot intercom jfrog kaggle
+    kraken kucoin launchdarkly linkedin looker mailchimp mailgun mapbox mattermost meraki messagebird
+    neptune netlify newrelic nytimes okta plaid rapidapi roboflow sendbird sentry snyk squarespace
+    sumologic telegram travis twilio twitch twitter yandex zendesk
+    """
 )
 """Services whose keys look like nothing in particular: a value that chance made under such a name is one."""
 
-_KINDS_OF_TEXT_TOKEN: Final = frozenset(
-    {
-        *("pad", "eos", "bos", "unk", "sep", "cls", "mask", "image", "video", "audio", "special", "class"),
-        *("trigger", "placeholder", "instance", "concept", "init", "initializer", "start", "stop", "end"),
-        *("begin", "next", "first", "last", "prefix", "suffix", "middle", "text", "prompt", "word", "added"),
-        *("per", "sec", "new", "boi", "eoi", "decoder", "target", "source", "modifier", "bot", "eot", "fim"),
-    }
+_KINDS_OF_TEXT_TOKEN: Final = words(
+    """
+    pad eos bos unk sep cls mask image video audio special class trigger placeholder instance concept
+    init initializer start stop end begin next first last prefix suffix middle text prompt word added
+    per sec new boi eoi decoder target source modifier bot eot fim
+    """
 )
 """What stands before `token` where it is a piece of text: a tokenizer's `pad_token` is `<pad>`, not a secret."""
 
-_OWNERS_OF_TOKENS: Final = frozenset(
-    {"api", "access", "auth", "bearer", "refresh", "hf", "hub", "github", "gitlab"}
-)
+_OWNERS_OF_TOKENS: Final = words("api access auth bearer refresh hf hub github gitlab")

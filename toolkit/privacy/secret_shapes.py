@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from toolkit.core.formatting import words
 from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.privacy.token_shapes import long_runs, mask_tokens
 
@@ -176,9 +177,11 @@ _BEHIND_A_WORD: Final = {
 }
 """Patterns, each with words of which one is in every text that it finds."""
 
-_HINTS_OF_NAMES: Final = (
-    *("pass", "pwd", "secret", "cred", "key", "token", "auth", "bearer", "cookie", "dsn", "webhook", "netrc"),
-    *("connection", "topic", "contrase", "kennwort", "senha", "contribsys"),
+_HINTS_OF_NAMES: Final = words(
+    """
+    pass pwd secret cred key token auth bearer cookie dsn webhook netrc connection topic contrase
+    kennwort senha contribsys
+    """
 )
 """One of these is in every name that says secret; a service's name counts in a setting, and not in a sentence."""
 

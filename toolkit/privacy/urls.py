@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from toolkit.core.formatting import words
 from toolkit.privacy.addresses import Replace
 from toolkit.privacy.pseudonyms import PLACEHOLDER
 from toolkit.privacy.secret_shapes import MASK
@@ -43,23 +44,11 @@ _GIT = re.compile(
 _TRAILING: Final = ".,;:!?)]}"
 _MODEL_SITES: Final = frozenset({"huggingface.co", "hf.co"})
 _CODE_SITES: Final = frozenset({"github.com", "gitlab.com", "bitbucket.org", "wandb.ai"})
-_PUBLIC_PAGES: Final = frozenset(
-    {
-        *(
-            "docs",
-            "blog",
-            "papers",
-            "tasks",
-            "learn",
-            "models",
-            "pricing",
-            "settings",
-            "join",
-            "site",
-            "home",
-        ),
-        *("login", "authorize", "features", "topics", "explore", "api", "terms", "privacy", "orgs"),
-    }
+_PUBLIC_PAGES: Final = words(
+    """
+    docs blog papers tasks learn models pricing settings join site home login authorize features topics
+    explore api terms privacy orgs
+    """
 )
 
 

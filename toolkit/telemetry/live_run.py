@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.core.clock import Clock
-from toolkit.core.exit_codes import code_of
 from toolkit.core.guard import Guard
+from toolkit.core.lifetime import code_of
 from toolkit.core.periodic import PeriodicThread, Task
 from toolkit.core.ranks import Rank
 from toolkit.core.sink import Sink

@@ -10,8 +10,7 @@ import pytest
 from tests.telemetry.logged import make_logger, read_records, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.errors.hang import HangWatch, Progress
-from toolkit.telemetry.errors.thread_stacks import thread_stacks
+from toolkit.telemetry.errors.hang import HangWatch, Progress, thread_stacks
 
 
 class Training:

@@ -12,8 +12,7 @@ from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, 
 from toolkit.core.guard import Guard
 from toolkit.mirrors.messages.digest import fold
 from toolkit.mirrors.messages.message import Message, RunState
-from toolkit.mirrors.messages.sender import Sender
-from toolkit.mirrors.messages.token_bucket import TokenBucket
+from toolkit.mirrors.messages.sender import Sender, TokenBucket
 
 
 def message(number, occasion="milestone"):

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from toolkit.mirrors.messages.formatting import cut, cut_bytes, duration, short_number
+from toolkit.core.formatting import duration, short_number
+from toolkit.mirrors.messages.formatting import cut, cut_bytes
 from toolkit.mirrors.messages.message import RunState
-from toolkit.mirrors.messages.milestone_watch import MilestoneWatch
-from toolkit.mirrors.messages.milestones import milestone_from
+from toolkit.mirrors.messages.milestones import MilestoneWatch, milestone_from
 from toolkit.mirrors.messages.run_events import RunEventReader
 
 _seq = itertools.count()

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from toolkit.mirrors.messages.formatting import cut, duration, short_number
+from toolkit.core.formatting import duration, short_number
+from toolkit.mirrors.messages.formatting import cut
 from toolkit.runfolder.step_count import steps_done
 
 SUMMARY: Final = "summary"

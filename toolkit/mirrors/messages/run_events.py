@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from toolkit.core.long_texts import both_ends
+from toolkit.core.formatting import both_ends, short_number
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN
-from toolkit.mirrors.messages.formatting import cut, one_line, short_number
+from toolkit.mirrors.messages.formatting import cut, one_line
 from toolkit.mirrors.messages.message import Message, RunState
-from toolkit.mirrors.messages.milestone_watch import MilestoneWatch
-from toolkit.mirrors.messages.milestones import Milestone
+from toolkit.mirrors.messages.milestones import Milestone, MilestoneWatch
 from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record
 from toolkit.runfolder.step_count import shows_count_from_zero
 

@@ -12,20 +12,25 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from toolkit.core.guard import Guard
-from toolkit.mirrors.messages.already_delivered import already_delivered
-from toolkit.mirrors.messages.delivery import FAILED, Delivery
+from toolkit.mirrors.messages.delivery import DELIVERED, FAILED, Delivery
 from toolkit.mirrors.messages.message import Message
 from toolkit.mirrors.messages.options import MessageOptions
 from toolkit.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, receiver_from, warning_about
 from toolkit.mirrors.messages.run_events import RunEvent, RunEventReader
 from toolkit.mirrors.messages.sender import Sender
 from toolkit.privacy.redaction import Redactor
+from toolkit.runfolder.codec import RecordError, decode
+from toolkit.runfolder.reader import Cursor, read_block
 from toolkit.runfolder.records import ERROR, MESSAGE, START, Record
 
 _log = logging.getLogger("toolkit.telemetry")
 
 DASHBOARD: Final = "http://localhost:8501"
 """Where the dashboard usually is, for whoever sits at the machine."""
+
+
+_MESSAGE_MARK: Final = b'"message"'
+_READ_BYTES: Final = 1024 * 1024
 
 
 class NotSent(OSError):  # noqa: N818 - it says what happened
@@ -179,3 +184,37 @@ def link_to(names: tuple[str, str], link: str | None, redactor: Redactor) -> str
     if link is not None:
         return link.replace("{run}", run)
     return f"{DASHBOARD}/overview?run={run}" if run else DASHBOARD
+
+
+def already_delivered(record_file: Path, until: int) -> dict[str, set[str]]:
+    """Return the names of what was delivered to each receiver by the records of `record_file` before byte `until`.
+
+    Most lines are only searched for one word, so that this takes no longer than to read the file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    told: dict[str, set[str]] = {}
+    cursor = Cursor()
+    while cursor.offset < until:
+        block = read_block(record_file, cursor, max_bytes=_READ_BYTES)
+        if block.cursor.offset == cursor.offset:
+            break
+        cursor = block.cursor
+        if _MESSAGE_MARK in block.data:
+            _take_from(block.data, told)
+    return told
+
+
+def _take_from(data: bytes, told: dict[str, set[str]]) -> None:
+    for line in data.split(b"\n"):
+        if _MESSAGE_MARK not in line or b'"about"' not in line:
+            continue
+        try:
+            record = decode(line)
+        except RecordError:
+            continue
+        receiver, about = record.get("receiver"), record.get("about")
+        is_told = record.get("event") == MESSAGE and record.get("status") == DELIVERED
+        if is_told and isinstance(receiver, str) and isinstance(about, list):
+            told.setdefault(receiver, set()).update(name for name in about if isinstance(name, str))

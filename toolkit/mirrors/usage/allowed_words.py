@@ -9,21 +9,20 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from toolkit.core.formatting import words
+
 OTHER: Final = "other"
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-PACKAGES: Final = (
-    *("torch", "numpy", "transformers", "diffusers", "peft", "accelerate", "trl", "datasets", "bitsandbytes"),
-    *("safetensors", "lightning", "xformers", "triton", "deepspeed", "optimum-quanto", "torchao"),
-    *("wandb", "tensorboard", "ai-toolkit-telemetry"),
+PACKAGES: Final = words(
+    """
+    torch numpy transformers diffusers peft accelerate trl datasets bitsandbytes safetensors lightning
+    xformers triton deepspeed optimum-quanto torchao wandb tensorboard ai-toolkit-telemetry
+    """
 )
 """Packages whose versions are told."""
 
-MODULES: Final = _words(
+MODULES: Final = words(
     """
     PIL accelerate aiohttp albumentations axolotl bitsandbytes cv2 datasets deepspeed diffusers einops filelock
     flash_attn fsspec huggingface_hub imageio jinja2 kornia lightning lightning_fabric lycoris matplotlib megatron
@@ -35,7 +34,7 @@ MODULES: Final = _words(
 )
 """Public packages: which of their functions an error went through may be told, and their exceptions' names."""
 
-OPTIMIZERS: Final = _words(
+OPTIMIZERS: Final = words(
     """
     adadelta adafactor adagrad adam adam8bit adamax adamw adamw8bit adamw_8bit adamw_anyprecision adamw_apex_fused
     adamw_bnb_8bit adamw_hf adamw_torch adamw_torch_4bit adamw_torch_8bit adamw_torch_fused adamw_torch_npu_fused
@@ -47,7 +46,7 @@ OPTIMIZERS: Final = _words(
     """
 )
 
-SCHEDULERS: Final = _words(
+SCHEDULERS: Final = words(
     """
     chainedscheduler constant constant_with_warmup constantlr cosine cosine_warmup_with_min_lr cosine_with_min_lr
     cosine_with_restarts cosineannealinglr cosineannealingwarmrestarts cycliclr exponential exponentiallr
@@ -56,7 +55,7 @@ SCHEDULERS: Final = _words(
     """
 )
 
-DTYPES: Final = _words(
+DTYPES: Final = words(
     """
     16 16-mixed 16-true 32 32-true 64-true auto bf16 bf16-mixed bf16-true bfloat16 float float16 float32 float64
     float8 float8_e4m3fn float8_e5m2 fp16 fp32 fp8 half int4 int8 nf4 no qfloat8 qint4 qint8 tf32 transformer-engine
@@ -64,14 +63,14 @@ DTYPES: Final = _words(
     """
 )
 
-LORA_TYPES: Final = _words(
+LORA_TYPES: Final = words(
     """
     adalora adaption_prompt boft dora ft fullrank hra ia3 ln_tuning locon loha lokr lora lorm oft p_tuning
     prefix_tuning prompt_tuning vblora vera
     """
 )
 
-ARCHITECTURES: Final = _words(
+ARCHITECTURES: Final = words(
     """
     auraflow bertforsequenceclassification bloomforcausallm chroma clip cogvideox cohereforcausallm
     deepseekv2forcausallm deepseekv3forcausallm falconforcausallm flex1 flex2 flux flux2 flux_kontext
@@ -88,7 +87,7 @@ ARCHITECTURES: Final = _words(
     """
 )
 
-TRAINERS: Final = _words(
+TRAINERS: Final = words(
     """
     accelerate ai-toolkit axolotl bcotrainer cpotrainer dpotrainer gkdtrainer grpotrainer ktotrainer lightning
     nashmdtrainer onlinedpotrainer orpotrainer ppotrainer prmtrainer pytorch rewardtrainer rlootrainer

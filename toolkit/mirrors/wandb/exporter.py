@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.mirrors.shared.scalars import scalars_of, without_envelope
+from toolkit.mirrors.shared.span_attributes import plain_attributes
 from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.mirrors.wandb.client import Client
-from toolkit.mirrors.wandb.spans import numbers_of
 from toolkit.privacy.masking import Masker
-from toolkit.runfolder.records import END, START, TAGS, Record
+from toolkit.runfolder.records import END, SPAN, SPAN_EVENT, START, TAGS, Record
 
 _log = logging.getLogger("toolkit.telemetry")
 
@@ -120,3 +120,23 @@ def _row(record: Record, scalars: dict[str, Any]) -> dict[str, Any]:
         row["global_step"] = step
     # W&B wants a number that only ever grows. The run's own steps go back when it resumes from a checkpoint.
     return {"step": record["seq"], "row": row}
+
+
+def numbers_of(record: Record, span_filter: SpanFilter) -> dict[str, float]:
+    """Return how long a span took, or the numbers that an event tells; other records have none.
+
+    W&B draws numbers over steps: it has no place for a tree, nor for what is text.
+    """
+    event = record.get("event")
+    name = record.get("name")
+    if event == SPAN and isinstance(name, str) and span_filter.takes(name):
+        duration = record.get("duration")
+        if isinstance(duration, int | float):
+            return {f"span/{name}/duration_s": float(duration)}
+    if event == SPAN_EVENT and isinstance(name, str) and span_filter.takes(str(record.get("span", ""))):
+        return {
+            f"event/{name}/{attribute}": float(value)
+            for attribute, value in plain_attributes(record.get("attributes")).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+    return {}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from toolkit.telemetry.errors.frames import frame_of_main_thread
+from toolkit.telemetry.errors.stack import frame_of_main_thread
 
 Noted = Callable[[Any, "FrameType | None"], object]
 """Is given what `sys.exit` was called with, and the frame that called it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from toolkit.core.formatting import both_ends
 from toolkit.core.guard import Guard, describe_error
-from toolkit.core.long_texts import both_ends
 from toolkit.privacy.masking import Masker
 from toolkit.telemetry.errors.stack import (
     exception_stack,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
 
-from toolkit.core.exit_codes import code_of, exit_code
 from toolkit.core.guard import Guard
+from toolkit.core.lifetime import code_of, exit_code
 from toolkit.privacy.masking import mask_secrets
 from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.failure import STACK, describe_in_full, fingerprint_of

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.errors.frames import frame_of_main_thread
 from toolkit.telemetry.errors.signal_wake import SignalWake
+from toolkit.telemetry.errors.stack import frame_of_main_thread
 
 NAMES: Final = ("SIGTERM", "SIGHUP", "SIGXCPU")
 """What schedulers, terminals and limits end a process with. Not SIGINT, which Python makes an exception of; not

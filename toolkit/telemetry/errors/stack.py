@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import linecache
 import os
 import re
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
@@ -124,6 +126,29 @@ def walk_frame(frame: FrameType | None) -> list[Walked]:
         walked.append((frame, frame.f_lineno or 0))
         frame = frame.f_back
     return walked[::-1]
+
+
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by the thread's identifier.
+
+    Python before 3.12 can hang in `sys._current_frames` forever: a garbage collection within it may wait for a lock
+    that the call itself holds (python/cpython#106883). So it is called here alone, with the collector off.
+    """
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()  # noqa: SLF001 - Python has no other way to ask for them
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def frame_of_main_thread() -> FrameType | None:
+    """Return the innermost frame of the main thread; on that thread itself, the one that calls this."""
+    main = threading.main_thread().ident or 0
+    if threading.get_ident() == main:
+        return sys._getframe(1)  # noqa: SLF001 - a frame has no other way to its caller
+    return frames_of_threads().get(main)
 
 
 def fingerprint(*parts: str) -> str:

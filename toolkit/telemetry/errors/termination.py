@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.errors.frames import frame_of_main_thread
+from toolkit.telemetry.errors.stack import frame_of_main_thread
 
 NAMES: Final = ("SIGTERM", "SIGHUP")
 """What schedulers, containers and terminals that are closed end a process with."""
