@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from toolkit.core.formatting import words
+from toolkit.privacy.message_services import MESSAGE_SERVICES
 from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.privacy.token_shapes import long_runs, mask_tokens
 
@@ -95,10 +96,8 @@ _URL_LOGIN = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<login
 
 # Addresses that are passwords themselves: whoever knows one can post there.
 _WEBHOOK = re.compile(
-    r"""https?://(?:
-      hooks\.slack\.com/(?:services|workflows|triggers)/
-    | (?:\w+\.)?discord(?:app)?\.com/api/(?:v[0-9]+/)?webhooks/
-    | open\.(?:feishu\.cn|larksuite\.com|larkoffice\.com)/open-apis/bot/(?:v[0-9]+/)?hook/
+    rf"https?://(?:{'|'.join(service.webhook_pattern for service in MESSAGE_SERVICES if service.webhook_pattern)}"
+    r"""
     | [\w-]+\.webhook\.office\.com/
     | [\w.-]+\.logic\.azure\.com(?::[0-9]+)?/workflows/
     | [\w.-]+\.api\.powerplatform\.com(?::[0-9]+)?/powerautomate/

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from toolkit.core.guard import Guard
+from toolkit.privacy.message_services import SERVICE_BY_NAME
 from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.privacy.secret_shapes import MASK, lines_of_a_key, looks_made_by_chance
 
@@ -25,7 +26,6 @@ ADDRESS_TO_SEND_TO: Final = "webhook_url"
 """What the address of a receiver of messages is called, whatever its key."""
 SPEAKING_KEYS: Final = frozenset({"value", "url", "data", "stringData"})
 """Keys whose values may be named, or made a secret, by what is beside them."""
-_RECEIVERS: Final = frozenset({"lark", "feishu", "slack", "discord", "ntfy", "webhook"})
 
 
 class Place(NamedTuple):
@@ -159,6 +159,6 @@ def _name_beside(key: str, mapping: Mapping[Any, Any]) -> str:
     if key == "url":
         # {"to": "slack", "url": …}: one of the receivers of a run's messages.
         to = mapping.get("to")
-        return ADDRESS_TO_SEND_TO if isinstance(to, str) and to in _RECEIVERS else key
+        return ADDRESS_TO_SEND_TO if isinstance(to, str) and to in SERVICE_BY_NAME else key
     # {"kind": "Secret", "data": …}: a manifest of Kubernetes.
     return "secret" if mapping.get("kind") == "Secret" else key

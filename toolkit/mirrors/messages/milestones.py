@@ -1,4 +1,4 @@
-"""What a milestone may be: a bound that a metric passes, or so many steps."""
+"""Milestones: a bound that a metric passes, or every so many steps."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Milestone:
     """One milestone: either `metric`, `sign` and `bound`, or `every`."""
 
     text: str
-    """As people write and read it."""
+    """As written in the options."""
     metric: str = ""
     sign: str = ""
     bound: float = 0.0
     every: int = 0
-    """Steps from one to the next; 0 for one that a metric reaches."""
+    """Steps from one to the next; 0 for a bound."""
 
     def is_passed_by(self, value: float) -> bool:
-        """Say whether the metric, at `value`, is where the milestone stands; a NaN never is."""
+        """Return whether `value` of the metric reaches the milestone; NaN never does."""
         if self.sign == "<":
             return value < self.bound
         if self.sign == "<=":
@@ -38,12 +38,12 @@ class Milestone:
 
 
 def milestone_from(name: str, text: Any) -> Milestone:
-    """Return the milestone that `text`, an item of the option called `name`, states.
+    """Return the milestone that `text`, an item of the option `name`, describes.
 
     Raises:
-        OptionsError: it states none.
+        OptionsError: `text` is not a milestone.
     """
-    # A text of any length may stand there, and no milestone is long.
+    # Before matching: the text may have any length.
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise checks.wrong(name, text, MILESTONES_ALLOWED)
     steps = _EVERY.fullmatch(text)
@@ -73,7 +73,7 @@ def _finite(text: str) -> float | None:
 
 
 class MilestoneWatch:
-    """Looks at each record for milestones; a bound is reached once, and steps as often as they come round."""
+    """Finds the milestones that records reach: a bound once, `every N steps` repeatedly."""
 
     def __init__(self, milestones: Iterable[Milestone]) -> None:
         by_text = {milestone.text: milestone for milestone in milestones}
@@ -82,9 +82,9 @@ class MilestoneWatch:
         self._last: dict[str, int] = {}
 
     def take(self, record: Record) -> list[tuple[Milestone, str, float]]:
-        """Return the milestones that `record` reaches, each with a name for this time and the value that did it."""
+        """Return the milestones that `record` reaches, each with an id for this occurrence and the value."""
         event = record.get("event")
-        # A run folder may be given to the command by anybody, and a list can be in no set.
+        # A record of a foreign run folder may hold anything here, also a list, which cannot be in a set.
         if not isinstance(event, str) or event not in _WITH_METRICS:
             return []
         reached = []
@@ -104,12 +104,12 @@ class MilestoneWatch:
         reached = []
         for milestone in self._steps:
             if milestone.text not in self._last:
-                # A run that goes on begins anywhere: what lies before its first step is not reached by it.
+                # A resumed run may begin at any step: what lies before its first step is not reached now.
                 before = step - 1 - (folded if isinstance(folded, int) else 0)
                 self._last[milestone.text] = max(0, before) // milestone.every
             times = step // milestone.every
             if times > self._last[milestone.text]:
-                # Of several that one record passes, the newest is told.
+                # If one record passes several, only the newest is reported.
                 at = times * milestone.every
                 reached.append((milestone, f"milestone:{milestone.text}:{at}", float(at)))
                 self._last[milestone.text] = times

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.core import checks
 from toolkit.mirrors.messages.milestones import Milestone, milestone_from
+from toolkit.privacy.message_services import SERVICE_BY_NAME
 
 if TYPE_CHECKING:
     from toolkit.mirrors.messages.web_address import WebAddress
 
-SERVICES: Final = ("lark", "slack", "discord", "ntfy", "webhook")
 OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone")
 MOST_RECEIVERS: Final = 20
 """Each has a thread of its own."""
@@ -68,8 +68,9 @@ class MessageOptions:
         _require_known(name, value)
         given = checks.block(name, value, _CHECKS)
         if "to" not in given:
-            raise checks.wrong(f"{name}.to", None, f"one of {', '.join(SERVICES)}")
-        given["to"] = _ALSO_CALLED.get(given["to"], given["to"])
+            raise checks.wrong(f"{name}.to", None, f"one of {', '.join(SERVICE_BY_NAME)}")
+        service = SERVICE_BY_NAME[given["to"]]
+        given["to"] = service.name
         given["when"] = _occasions(f"{name}.when", given.get("when", OCCASIONS))
         texts = checks.texts(f"{name}.milestones", given.get("milestones") or ())
         given["milestones"] = tuple(
@@ -91,7 +92,7 @@ class MessageOptions:
             )
         if url is not None:
             given["url"] = _address(f"{name}.url", url, allow_private=given.get("allow_private", False))
-        if given["to"] in _WITHOUT_SECRET and given.get("secret_env") is not None:
+        if not service.takes_secret and given.get("secret_env") is not None:
             raise checks.wrong(
                 f"{name}.secret_env",
                 given["secret_env"],
@@ -105,8 +106,6 @@ class MessageOptions:
         cls.from_block(name, value)
 
 
-_ALSO_CALLED: Final = {"feishu": "lark"}
-_WITHOUT_SECRET: Final = ("slack", "discord")
 _LINK = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
 
 
@@ -164,7 +163,7 @@ def _link(name: str, value: Any) -> None:
 
 
 _CHECKS: Final[Mapping[str, checks.Check]] = {
-    "to": checks.one_of(*SERVICES, *_ALSO_CALLED),
+    "to": checks.one_of(*SERVICE_BY_NAME),
     "url": _url,
     "url_env": _variable,
     "secret_env": _variable,
