@@ -1,4 +1,4 @@
-"""Names of machines where messages of NCCL, torch, Slurm, MPI and ssh put them; there a short name counts too."""
+"""Host names in messages of NCCL, torch, Slurm, MPI and ssh; there a short name counts too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolkit.privacy.names import is_generic
 
 
 def replace_message_hosts(text: str, replace: Replace) -> str:
-    """Return `text` with each machine's name that a message is about given to `replace`."""
+    """Return `text` with each host name in a message replaced."""
     if not _may_have_one(text):
         return text
     for pattern in _PATTERNS:
@@ -22,7 +22,7 @@ def replace_message_hosts(text: str, replace: Replace) -> str:
 
 
 def message_hosts(text: str) -> Iterator[str]:
-    """Yield the names of machines that messages in `text` are about."""
+    """Yield the host names in messages in `text`."""
     if _may_have_one(text):
         for pattern in _PATTERNS:
             yield from (match["host"] for match in pattern.finditer(text) if _is_a_host(match["host"]))

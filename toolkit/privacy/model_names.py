@@ -14,10 +14,10 @@ from toolkit.privacy.harmless_words import has_known_extension, is_plain
 
 
 def is_public_model(name: str, organisations: Collection[str], local_folders: Iterable[Path] = ()) -> bool:
-    """Say whether `name` is a model of one of `organisations` (in small letters), and no path on this machine.
+    """Return whether `name` is a model of one of `organisations` (in lower case), and not a path on this machine.
 
-    A name is exactly `organisation/name`, in plain letters. `nvidia/../../home` is none, nor is one with a slash at
-    its end; and where a folder of the organisation's name lies in one of `local_folders`, it may be a path.
+    A name is exactly `organisation/name`, in ASCII. `nvidia/../../home` is not, nor is one with a trailing slash; and
+    if one of `local_folders` contains a folder of the organisation's name, it may be a path.
     """
     if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
         return False
@@ -28,13 +28,13 @@ def is_public_model(name: str, organisations: Collection[str], local_folders: It
 
 
 def is_public_bare_name(name: str) -> bool:
-    """Say whether `name`, without an organisation, is that of a well-known model or consists of ordinary words."""
+    """Return whether `name`, without an organisation, is a well-known model or consists of ordinary words."""
     return name.lower() in _WELL_KNOWN or is_plain(name)
 
 
 @lru_cache(maxsize=4096)
 def holds_a_model(name: str) -> bool:
-    """Say whether a setting or option called `name` holds the name of a model or a data set."""
+    """Return whether a setting or option called `name` holds the name of a model or a data set."""
     words = [word.lower() for word in _WORD.findall(name)]
     return bool(words) and (
         words[-1] in _MODELS or tuple(words[-2:]) in _PAIRS or words[-3:] == ["name", "or", "path"]
@@ -42,7 +42,7 @@ def holds_a_model(name: str) -> bool:
 
 
 def model_settings(text: str) -> Iterator[re.Match[str]]:
-    """Yield what is set in `text` where a model or data set is named with a slash: `model=acme/x`, `--model acme/x`."""
+    """Yield the values of settings in `text` that name a model or data set: `model=acme/x`, `--model acme/x`."""
     if "/" not in text and "\\" not in text:
         return
     for match in _SETTING.finditer(text):
@@ -53,9 +53,9 @@ def model_settings(text: str) -> Iterator[re.Match[str]]:
 
 
 def repositories_in(text: str) -> Iterator[tuple[re.Match[str], bool]]:
-    """Yield what looks like `organisation/name` in a sentence, and whether the words around it say that it is one.
+    """Yield what looks like `organisation/name` in a sentence, and whether the words around it confirm that it is one.
 
-    Where they do not, it has to look like one itself: with a dash, or with letters and digits mixed.
+    If they do not, it must look like one itself: with a dash, or with letters and digits mixed.
     """
     if "/" not in text:
         return
@@ -63,16 +63,16 @@ def repositories_in(text: str) -> Iterator[tuple[re.Match[str], bool]]:
         whose, name = match["whose"], match["name"]
         if has_known_extension(name) or (is_plain(whose) and is_plain(name)):
             continue
-        is_said = (
+        is_confirmed = (
             _BEFORE.search(text, max(0, match.start() - _AROUND), match.start()) is not None
             or _BEHIND.match(text, match.end()) is not None
         )
-        if is_said or "-" in match[0] or re.search(r"[A-Za-z][0-9]|[0-9][A-Za-z]", match[0]):
-            yield match, is_said
+        if is_confirmed or "-" in match[0] or re.search(r"[A-Za-z][0-9]|[0-9][A-Za-z]", match[0]):
+            yield match, is_confirmed
 
 
 def looks_like_a_path(name: str) -> bool:
-    """Say whether `name`, which stands where a model does, begins as paths and addresses do."""
+    """Return whether the value of a model setting begins like a path or an address."""
     return name.startswith(("/", "~", ".", "$", "\\", "%")) or name[1:3] in (":\\", ":/") or "://" in name
 
 

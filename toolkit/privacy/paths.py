@@ -1,4 +1,4 @@
-"""Paths in a text: where they begin and end, and how much of one may be shown."""
+"""Finds paths in a text, and decides how much of each may be shown."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from toolkit.privacy.harmless_words import EXTENSIONS, has_known_extension, is_p
 from toolkit.privacy.pseudonyms import PLACEHOLDER
 
 ReplacePath = Callable[[str], str]
-"""Given the private part of a path, in one form whatever the system, returns what is written instead."""
+"""Called with the private part of a normalised path, returns the replacement."""
 
 
 def replace_paths(text: str, replace: ReplacePath) -> str:
-    """Return `text` with each path in it replaced, but for what of it tells nothing.
+    """Return `text` with the private part of each path in it replaced.
 
-    Paths are absolute ones, of POSIX systems and of Windows, shares, those in a home (`~`, `$HOME`), those that go up
-    (`../x`), file and storage URLs, and any that lead through somebody's home. A quoted one may have spaces.
+    Paths are absolute ones of POSIX and Windows, network shares, those starting with `~`, `$HOME` or `../`, file and
+    storage URLs, and any that contain a home folder. A quoted one may contain spaces.
     """
     if "%2F" in text or "%5C" in text or "%2f" in text or "%5c" in text:
         text = _URL_ENCODED.sub(lambda match: _shown_encoded(match, replace), text)
@@ -59,7 +59,7 @@ def shown_path(path: str, replace: ReplacePath) -> str:
 
 
 def is_relative_path(text: str) -> bool:
-    """Say whether `text`, which stands where paths do, is one that tells something."""
+    """Return whether the value of a path setting contains anything private."""
     if not text or len(text) > _LONGEST or "\n" in text or PLACEHOLDER.search(text) or "://" in text:
         return False
     parts = [part for part in re.split(r"[/\\]", text) if part not in ("", ".")]
@@ -70,7 +70,7 @@ def is_relative_path(text: str) -> bool:
 
 _LONGEST: Final = 4096
 
-# \\server\share: the backslashes are doubled each time that the text is quoted inside another.
+# \\server\share: the backslashes double each time the text is quoted inside another.
 _SHARE = "|".join(
     rf"(?<!\\)\\{{{2 * n}}}(?:[\w.$-]{{2,255}}|\?\\{{{n}}}(?:[A-Za-z]:|UNC))\\{{{n}}}(?!\\)"
     for n in (1, 2, 4, 8)
@@ -79,12 +79,12 @@ _START = (
     rf"(?:/(?![/\s*])|//(?=[\w.-]{{1,255}}/)|~[\w.-]{{0,64}}[/\\]|[A-Za-z]:[\\/]|{_SHARE}"
     r"|\$\{?[A-Z_a-z]{1,32}\}?/|%[A-Z_]{1,32}%\\|\.\.[/\\])"
 )
-# From one quote to the next. The quotes may themselves be escaped, inside a text that is.
+# From one quote to the next. The quotes may be escaped, if the whole text is.
 _QUOTED = re.compile(
     rf"""(?P<quote>["'`])(?P<path>{_START}(?:(?!(?P=quote))[^\n\r]){{0,{_LONGEST}}})(?=(?P=quote))"""
 )
 
-# A colon or comma ends a path where a line number, a space or another path follows.
+# A colon or comma ends a path if a line number, a space or another path follows.
 _BODY = r"""(?:\\\ |(?!;|[:,](?:[\s\d/~$]|\Z|[A-Za-z]:[\\/]))[^\s"'`<>|])"""
 # "Application Support/x": words with a capital, the last of which a slash follows.
 _SPACED = rf"""(?:(?:[ ](?:-[ ])?(?![A-Z]{{2,8}}/)[A-Z][\w.&-]{{0,40}}){{1,3}}/{_BODY}+)"""
@@ -126,7 +126,7 @@ _FRAME = re.compile(
     |(?P<file>\bFile[ ]\\{0,3}")(?P<quoted>[^"<>\n]{1,1024}?)(?=\\{0,3}",[ ]line[ ])""",
     re.MULTILINE | re.VERBOSE,
 )
-# </s>, and those that chat templates write.
+# </s>, and the tags of chat templates.
 _TAG = re.compile(
     r"</[A-Za-z][A-Za-z0-9_|]{0,15}>"
     r"|\[/(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|MODEL_SETTINGS|THINK|IMG)\]"
@@ -152,8 +152,8 @@ _CODE: Final = frozenset({"py", "pyi", "pyx", "so", "pyd", "pyc", "cu", "cuh", "
 
 
 def _split_library(path: str) -> tuple[str, str]:
-    """Return where an installed package lies, and its own part of `path`; the latter is empty for any other path."""
-    # The last of them: an environment's packages lie under its own lib/python3.
+    """Return the folder of an installed package, and the part of `path` below it, which is empty for any other path."""
+    # The last of them: an environment's packages are below its own lib/python3.
     for mark in ("/site-packages/", "/dist-packages/"):
         at = path.rfind(mark)
         if at >= 0:
@@ -170,7 +170,7 @@ def _library_of(folder: str, tail: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1024)
 def _in_one_form(path: str) -> str:
-    """Return `path` with single forward slashes, so that one that was written in two ways is one."""
+    """Return `path` with single forward slashes, so that two spellings of it are equal."""
     plain = re.sub(r"[/\\]+", "/", path.replace("\\ ", " "))
     return plain.rstrip("/") or "/"
 
@@ -186,7 +186,7 @@ def _shown_posix(match: re.Match[str], replace: ReplacePath) -> str:
     before = match.string[max(0, at - 16) : at]
     if before.endswith(("<", "[")) and _TAG.match(match.string, at - 1):
         return path
-    # What stands behind a placeholder was shown on purpose.
+    # What follows a placeholder was kept on purpose.
     return path if _PLACEHOLDER_IN_FRONT.search(before) else _shown_match(match, replace)
 
 
@@ -220,9 +220,9 @@ def _shown_encoded(match: re.Match[str], replace: ReplacePath) -> str:
 
 
 def is_of_the_system(path: str) -> bool:
-    """Say whether `path`, with single forward slashes, leads to a part of the operating system, and to nothing else.
+    """Return whether `path`, with single forward slashes, is part of the operating system.
 
-    Every part of it has to be known: a firm installs its own programs below /usr as well.
+    Every part of it must be known: companies install their own programs below /usr as well.
     """
     if path in _SYSTEM_FILES or _DEVICE_FILE.fullmatch(path):
         return True
@@ -231,7 +231,7 @@ def is_of_the_system(path: str) -> bool:
 
 
 def is_prefix_of_a_python(folder: str) -> bool:
-    """Say whether `folder`, which has a Python's library below it, is where systems and images put theirs."""
+    """Return whether `folder`, which contains a Python library, is a standard location of systems and images."""
     return _PYTHON_PREFIX.fullmatch(folder) is not None
 
 
@@ -279,4 +279,4 @@ _NAMES: Final = words(
     x86_64-linux-gnu xz zoneinfo zsh
     """
 )
-"""Names below the folders of a system that are on every machine, beside the plain words."""
+"""Names in system folders of every machine, besides the plain words."""

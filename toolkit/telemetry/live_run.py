@@ -179,7 +179,7 @@ class LiveRun:
             latest=lambda: self.steps.latest,
             last_step=self._last_planned_step,
             put=self._put_error,
-            tell=self.pipeline.tell_finding,
+            report_finding=self.pipeline.tell_finding,
             clock=clock,
             guard=guard,
         )
@@ -224,7 +224,7 @@ class LiveRun:
             self.steps.leave(self.pipeline.elapsed(), seconds if type(seconds) is float else None)
         self.pipeline.put(event, fields, pending)
         if event not in _NO_WORD_OF_THE_LOOP:
-            self.errors.words += 1
+            self.errors.other_records += 1
 
     def put_start(
         self,

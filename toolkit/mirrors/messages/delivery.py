@@ -124,6 +124,6 @@ def _pause_s(attempts: int, asked_for_s: float | None) -> float:
     """Return how long to wait: what the service asks for, else exponential backoff with jitter."""
     spread = 0.5 + random.random()
     if asked_for_s is not None:
-        # Jitter, so that not all runs retry at the same moment.
+        # Jitter, so that not all runs retry at the same time.
         return min(LONGEST_WAIT_S, asked_for_s + 0.2 * spread)
     return min(LONGEST_WAIT_S, _FIRST_PAUSE_S * _GROWTH ** (attempts - 1) * spread)

@@ -157,7 +157,7 @@ class _DeadlineSocket:
         return count
 
     def close(self) -> None:
-        """Do nothing: whoever opened the socket closes it."""
+        """Do nothing: the caller closes the socket."""
 
 
 class _DeadlineReader(io.RawIOBase):

@@ -83,7 +83,7 @@ def web_address(url: str, *, allow_private: bool = False) -> WebAddress:
     """Return the checked address `url`; with `allow_private` it may be in a private network, over http too.
 
     Raises:
-        AddressError: it is none, or one that nothing may be sent to.
+        AddressError: it is invalid, or not allowed.
     """
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise AddressError("contains characters that must be percent-encoded")

@@ -1,4 +1,4 @@
-"""The run as TensorBoard event files."""
+"""Writes the run as TensorBoard event files."""
 
 from toolkit.mirrors.tensorboard.exporter import TensorBoardExporter
 

@@ -1,7 +1,6 @@
-"""The only words that a usage report may hold; what is not among them is told as "other".
+"""The only words that a usage report may contain; any other is sent as "other".
 
-A name that somebody gave to something of theirs, an optimizer or an exception, may say whose it is. A name that stands
-here does not.
+The name of a private optimizer or exception may identify its author. The names listed here do not.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PACKAGES: Final = words(
     xformers triton deepspeed optimum-quanto torchao wandb tensorboard ai-toolkit-telemetry
     """
 )
-"""Packages whose versions are told."""
+"""Packages whose versions are reported."""
 
 MODULES: Final = words(
     """
@@ -32,7 +31,7 @@ MODULES: Final = words(
     wandb webdataset xformers yaml
     """
 )
-"""Public packages: which of their functions an error went through may be told, and their exceptions' names."""
+"""Public packages: the names of their functions and exceptions may be reported."""
 
 OPTIMIZERS: Final = words(
     """
@@ -104,4 +103,4 @@ DEVICE = re.compile(
     r"(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|AMD|Radeon|Instinct|Intel|Data Center|Arc|Apple|Gaudi|Ascend)"
     r"[A-Za-z0-9 ()+./-]{0,60}"
 )
-"""What makers of accelerators call them."""
+"""Names that vendors give to accelerators."""

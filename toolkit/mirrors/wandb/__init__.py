@@ -1,4 +1,4 @@
-"""The run in Weights & Biases."""
+"""Sends the run to Weights & Biases."""
 
 from toolkit.mirrors.wandb.exporter import WandbExporter
 
