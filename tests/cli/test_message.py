@@ -156,7 +156,7 @@ def test_what_a_receiver_says_is_told(yaml_file, message, monkeypatch):
         code, out, _ = message(yaml_file(one_receiver("slack")))
 
     assert code == 1
-    assert out == f"slack: not delivered after 1 attempt: {receiver.url}: answers 403: invalid_token\n"
+    assert out == f"slack: not delivered after 1 attempt: {receiver.url}: answered 403: invalid_token\n"
 
 
 def test_a_variable_that_is_not_set_is_said_and_the_others_are_tried(yaml_file, message, monkeypatch):
@@ -168,7 +168,7 @@ def test_a_variable_that_is_not_set_is_said_and_the_others_are_tried(yaml_file, 
     assert code == 1
     assert out.splitlines()[0].startswith("webhook: delivered in ")
     assert out.splitlines()[1] == (
-        "slack: off: the environment variable that telemetry.messages[1].url_env names is not set: NO_SUCH_HOOK"
+        "slack: off: telemetry.messages[1].url_env: the environment variable NO_SUCH_HOOK is not set"
     )
 
 
@@ -238,7 +238,10 @@ def test_a_run_folder_that_keeps_no_secret_asks_for_the_yaml(tmp_path, message):
         ("- a\n- b", "not a mapping"),
         ("a: [1", "invalid YAML, line"),
         ("telemetry: {messages: [{to: fax, url_env: A}]}", "telemetry.messages[0].to is 'fax'"),
-        ("telemetry: {messages: [{to: slack, url: s3cr3t}]}", "telemetry.messages[0].url is no address"),
+        (
+            "telemetry: {messages: [{to: slack, url: s3cr3t}]}",
+            "telemetry.messages[0].url is not an https address",
+        ),
         (
             "telemetry: {messages: [{to: slack, url: '${NOT_SET}'}]}",
             "the environment variable NOT_SET is not set",

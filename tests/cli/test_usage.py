@@ -22,9 +22,7 @@ from toolkit.mirrors.usage.event import OF_THE_SERVICE
 from toolkit.telemetry import TelemetryLogger
 
 DOCUMENT = ROOT / "docs" / "usage-reports.md"
-NO_KEY = (
-    "the environment variable TELEMETRY_USAGE_KEY, which telemetry.usage_reports.key_env names, is not set"
-)
+NO_KEY = "the environment variable TELEMETRY_USAGE_KEY (telemetry.usage_reports.key_env) is not set"
 
 
 @pytest.fixture(autouse=True)
@@ -143,11 +141,11 @@ def test_a_run_that_reports_nothing_can_be_shown_too(tmp_path, usage, monkeypatc
 @pytest.mark.parametrize(
     ("block", "environ", "said"),
     [
-        ("{}", {}, "Usage reports are off: telemetry.usage_reports does not ask for them."),
+        ("{}", {}, "Usage reports are off: telemetry.usage_reports is not enabled."),
         (
             "{usage_reports: false}",
             {},
-            "Usage reports are off: telemetry.usage_reports does not ask for them.",
+            "Usage reports are off: telemetry.usage_reports is not enabled.",
         ),
         (
             "{usage_reports: {host: 'https://a.example', key_env: MY_KEY}}",

@@ -433,10 +433,10 @@ def test_a_part_that_cannot_be_set_up_does_not_cost_the_others(tmp_path, monkeyp
 
 
 def test_labels_that_could_not_be_looked_through_for_secrets_are_left_out(monkeypatch):
-    from toolkit.privacy import run_labels
+    from toolkit.privacy import masking
     from toolkit.telemetry.options import TelemetryOptions
 
-    monkeypatch.setattr(run_labels, "mask_secrets", lambda given: dict.fromkeys(given, "***"))
-    kept = run_labels.without_secrets(TelemetryOptions(tags=("a", "b"), project="p"))
+    monkeypatch.setattr(masking, "mask_secrets", lambda given: dict.fromkeys(given, "***"))
+    kept = masking.without_secrets(TelemetryOptions(tags=("a", "b"), project="p"))
 
     assert (kept.tags, kept.project) == ((), "***")

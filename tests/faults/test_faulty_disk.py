@@ -267,7 +267,7 @@ def _rule(name):
 
 def _assert_said_once(err):
     """Each run says once what goes wrong at what; the disk's own words are in it."""
-    said = re.findall(r"\[telemetry\] (.+?) failed \((.+?)\); training goes on", err)
+    said = re.findall(r"\[telemetry\] (.+?) failed \((.+?)\); training continues", err)
     for words in ("No space left", "Disk quota", "Read-only", "Stale file", "Input/output"):
         assert any(words in answer for _, answer in said), f"nothing was said of {words!r}: {said}"
     number = {

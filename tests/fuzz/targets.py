@@ -45,7 +45,7 @@ from toolkit.diagnostics.policy import policy_of_run
 from toolkit.mirrors.messages import post
 from toolkit.mirrors.messages.delivery import _refusal
 from toolkit.mirrors.messages.services import SERVICES
-from toolkit.mirrors.messages.transport_types import Answer, NotDelivered
+from toolkit.mirrors.messages.transport_types import HttpResponse, NotDelivered
 from toolkit.mirrors.messages.web_address import AddressError, web_address
 from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.mirrors.shared.scalars import scalars_of
@@ -843,11 +843,11 @@ def fuzz_answers(data: bytes) -> None:
     text = data.decode("latin-1")
     for service in SERVICES.values():
         try:
-            service.check(Answer(status=200, body=data))
+            service.check(HttpResponse(status=200, body=data))
         except NotDelivered as error:
             _require_short(error, 500)
             str(error).encode("utf-8")
-    assert len(str(_refusal(Answer(status=500, body=data)))) < 500
+    assert len(str(_refusal(HttpResponse(status=500, body=data)))) < 500
     wait = post._seconds_to_wait(text)
     assert wait is None or (math.isfinite(wait) and wait >= 0.0)
     try:

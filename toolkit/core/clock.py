@@ -1,4 +1,4 @@
-"""What time it is, in a form that tests can set."""
+"""The clocks of the system, and one that tests can set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Clock(Protocol):
 
     @property
     def wall(self) -> Callable[[], float]:
-        """Seconds since the epoch; may jump when somebody sets the machine's clock."""
+        """Seconds since the epoch; may jump when the machine's clock is set."""
         ...
 
     @property
@@ -30,7 +30,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves when a test tells it to."""
+    """A clock that only `advance` and `set_wall` move, for tests."""
 
     def __init__(self, wall: float = 1_700_000_000.0) -> None:
         self._wall = wall

@@ -40,38 +40,38 @@ _S = TypeVar("_S", bound=HasGuard)
 
 
 class Guard:
-    """Counts the failures of telemetry, says the first of each kind once, and lets training go on.
+    """Catches and counts the failures of telemetry, and logs the first of each kind; training continues.
 
     An exception that a signal handler of the script raises in the middle of a call is the script's, and passes through.
 
-    A kind is what was being done plus the exception's type. `on_first` is told of each new kind, so that the
-    run folder itself says what went wrong; it must not raise, and is never called from within itself.
+    A kind is what was being done plus the exception's type. `on_first` is called for each new kind, so that the
+    run folder records what went wrong; it must not raise, and is never called from within itself.
     """
 
     def __init__(self, on_first: Callable[[str, BaseException], None] | None = None) -> None:
         self.counts: dict[str, int] = {}
         self.on_first = on_first
         self.strict = False
-        """Whether a call that makes no sense raises: for people's tests."""
+        """Whether misuse raises: for tests."""
         self._reporting = threading.local()
 
     @property
     def total(self) -> int:
-        """How many failures were swallowed so far."""
+        """How many failures were caught so far."""
         return sum(self.counts.values())
 
     def catch(self, doing: str) -> _Catch:
-        """Return a context manager that swallows and counts any `Exception` raised while `doing` this."""
+        """Return a context manager that catches and counts any `Exception` raised while `doing` this."""
         return _Catch(self, doing)
 
     def catch_except(self, passing: type[Exception], doing: str) -> _Catch:
-        """Return what `watch` does, for a block whose exceptions of the type `passing` are the caller's to hear of."""
+        """Return the same as `catch`, but let exceptions of the type `passing` through to the caller."""
         return _CatchExcept(self, doing, passing)
 
     def wrap(
         self, doing: str, function: Callable[[_A, _B, _C, _D], None]
     ) -> Callable[[_A, _B, _C, _D], None]:
-        """Return `function`, of four arguments, guarded: cheaper than `watch` or `guarded`, for every step's sake."""
+        """Return `function`, of four arguments, guarded: cheaper than `catch` or `guarded`, for every step."""
 
         def call(a: _A, b: _B, c: _C, d: _D, /) -> None:
             try:
@@ -85,7 +85,7 @@ class Guard:
         return call
 
     def report_misuse(self, sentence: str) -> None:
-        """Tell of a call that makes no sense: said once and counted, or raised where that is wanted.
+        """Report a call that makes no sense: logged once and counted, or raised if `strict`.
 
         Raises:
             MisuseError: with `strict`.
@@ -109,36 +109,37 @@ class Guard:
             try:
                 if isinstance(error, MisuseError):
                     _log.warning(
-                        "[telemetry] %s; training goes on, and this is said once", _speakable(str(error))
+                        "[telemetry] %s; training continues, and this is reported once",
+                        _encodable(str(error)),
                     )
                 else:
-                    said = describe_error(error)
-                    # The operating system's answer (disk full, …) says it all; a bug needs its traceback, which
-                    # repeats the error's own words.
-                    says_it_all = isinstance(error, OSError) or said != _speakable(said)
+                    message = describe_error(error)
+                    # The operating system's message (disk full, …) is enough; a bug needs its traceback, which
+                    # repeats the message.
+                    is_enough = isinstance(error, OSError) or message != _encodable(message)
                     _log.warning(
-                        "[telemetry] %s failed (%s); training goes on, further failures of this kind are only counted",
-                        _speakable(doing),
-                        _speakable(said),
-                        exc_info=None if says_it_all else error,
+                        "[telemetry] %s failed (%s); training continues, further failures like it are only counted",
+                        _encodable(doing),
+                        _encodable(message),
+                        exc_info=None if is_enough else error,
                     )
                 if self.on_first is not None:
                     self.on_first(doing, error)
             finally:
                 self._reporting.busy = False
         except Exception as failure:
-            # A broken logging handler or __str__ of the user's must not reach the loop either.
+            # A broken logging handler or `__str__` of the user must not reach the loop either.
             pass_on_interrupt(failure)
             self.counts["reporting a failure"] = self.counts.get("reporting a failure", 0) + 1
 
 
-def _speakable(text: str) -> str:
-    """Return `text` with what is half a character spelled out: a log file in UTF-8 could not take it."""
+def _encodable(text: str) -> str:
+    """Return `text` with lone surrogates escaped, which a log file in UTF-8 cannot hold."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T | None]:
-    """Make a method swallow and count whatever goes wrong in it, and do nothing where its object is not live.
+    """Make a method catch and count its failures, and do nothing if its object is not live.
 
     `KeyboardInterrupt`, `SystemExit` and what a signal handler of the script raises are the user's, and pass through.
     """
@@ -160,7 +161,7 @@ def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_
 
 
 def describe_error(error: BaseException, longest: int = 500) -> str:
-    """Return the type and message of `error`, at most `longest` characters of it, whatever its `__str__` does."""
+    """Return the type and message of `error`, truncated to `longest` characters; never fails."""
     try:
         text = str(error)
     except Exception as failure:

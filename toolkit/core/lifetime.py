@@ -1,4 +1,4 @@
-"""What happens to live loggers when their process forks or ends."""
+"""Closes live loggers when their process forks or ends, and knows its exit code."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
-
-from toolkit.core.exit_codes import code_of
+from typing import Any, Final, Protocol
 
 
 class Closable(Protocol):
-    """Something that ends with its process."""
+    """Something that is closed when its process ends."""
 
     def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
-        """End it."""
+        """Close it."""
         ...
 
 
-# Held fast: a logger whose variable has gone out of scope still has a run to end.
+# Strong references: a logger whose variable has gone out of scope still has a run to end.
 _living: dict[int, tuple[Closable, Callable[[], None]]] = {}
 _is_watching = False
 _FIRST: Final = "first"
 _EARLIER: Final = "_telemetry_was_before"
-"""On an exception that was printed at a prompt before a run began: it is none of that run's."""
+"""Attribute of an exception that was printed at a prompt before a run began: it did not end that run."""
 
 
 class CloseOnce:
-    """Lets a run end once, however many threads, signal handlers and exit handlers end it at the same moment."""
+    """Lets a run end once, even if several threads, signal handlers and exit handlers end it at the same time."""
 
     def __init__(self, *, is_over: bool = False) -> None:
         self._ender: dict[str, tuple[int, ...]] = {}
-        """Whoever came first, with the number of their thread."""
-        # Held until it has ended. No event: a signal handler that waits for one may have interrupted its own thread in
-        # the middle of such a wait, and would find the event's inner lock held for ever.
+        """The thread that came first."""
+        # Held until it has ended. Not an event: a signal handler that waits for one may have interrupted its own thread
+        # in the middle of such a wait, and would find the event's inner lock held forever.
         self._under_way = threading.Lock()
         self._is_over = is_over
         if is_over:
@@ -44,31 +42,31 @@ class CloseOnce:
             self._under_way.acquire()
 
     def begin(self) -> bool:
-        """Say whether the caller is the one who ends it; False for all who come later."""
+        """Return whether the caller is the first, who ends it."""
         me = (threading.get_ident(),)
-        # One step: whoever comes next, a signal handler on this very thread included, finds who it is.
+        # One atomic operation: a signal handler on this very thread may come next.
         return self._ender.setdefault(_FIRST, me) is me
 
     def done(self) -> None:
-        """Let go of whoever waits."""
+        """Release all waiting threads."""
         self._is_over = True
         try:
             self._under_way.release()
         except RuntimeError:
-            # A child that was forked meanwhile: nobody waits there.
+            # In a forked child no thread waits.
             pass
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it has ended, unless the one who ends it is the caller's own thread and waits for the caller."""
+        """Wait until it has ended, unless the caller's own thread is ending it."""
         is_mine = self._ender.get(_FIRST) == (threading.get_ident(),)
         if not is_mine and not self._is_over and self._under_way.acquire(timeout=timeout_s):
             self._under_way.release()
 
 
 def close_at_exit(logger: Closable, *, in_forked_child: Callable[[], None]) -> None:
-    """Have `logger` closed when the interpreter ends, and `in_forked_child` called in every forked child.
+    """Close `logger` when the interpreter ends, and call `in_forked_child` in every forked child.
 
-    There it has to become one that does nothing: its threads and its files are the parent's.
+    There it must do nothing from then on: its threads and files belong to the parent.
     """
     global _is_watching
     _living[id(logger)] = logger, in_forked_child
@@ -89,7 +87,7 @@ def do_not_close_at_exit(logger: Closable) -> None:
 
 
 def _close_with_multiprocessing() -> None:
-    """Have the loggers of a process that multiprocessing forked closed too: it ends without calling `atexit`."""
+    """Close the loggers of a process forked by multiprocessing too: it ends without calling `atexit`."""
     util = sys.modules.get("multiprocessing.util")
     process = sys.modules.get("multiprocessing.process")
     if util is not None and process is not None and process.parent_process() is not None:
@@ -97,8 +95,8 @@ def _close_with_multiprocessing() -> None:
 
 
 def _close_all() -> None:
-    # The interpreter keeps the exception that ended the script, if one did, once it has printed it; multiprocessing
-    # calls this while the exception that ended its process is still on its way.
+    # The interpreter keeps the exception that ended the script once it has printed it; multiprocessing calls this while
+    # the exception that ended its process is still being handled.
     error = sys.exc_info()[1] or _last_printed()
     if code_of(error) == 0:
         error = None
@@ -112,7 +110,7 @@ def _close_all() -> None:
 
 
 def _last_printed() -> BaseException | None:
-    """Return the exception that the interpreter printed last: what ended the script, or the last one at a prompt."""
+    """Return the exception that the interpreter printed last: that ended the script, or the last one at a prompt."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return error if isinstance(error, BaseException) else None
 
@@ -121,3 +119,15 @@ def _silence_all() -> None:
     for _, in_forked_child in list(_living.values()):
         in_forked_child()
     _living.clear()
+
+
+def exit_code(status: Any) -> int:
+    """Return the exit code for `SystemExit(status)`: 1 for a text, which is printed."""
+    if status is None:
+        return 0
+    return int(status) if isinstance(status, int) else 1
+
+
+def code_of(error: BaseException | None) -> int | None:
+    """Return the exit code of a `SystemExit`; None for anything else."""
+    return exit_code(error.code) if isinstance(error, SystemExit) else None

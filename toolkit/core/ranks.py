@@ -31,7 +31,7 @@ class Rank:
 
 
 def find_rank() -> Rank:
-    """Return this process's rank: torch.distributed's where it is initialised, else what the launcher says."""
+    """Return this process's rank: torch.distributed's if it is initialised, else the launcher's variables."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), distributed.get_world_size())

@@ -1,7 +1,7 @@
-"""Tells an exception of the script's own signal handler from a failure of ours.
+"""Distinguishes an exception raised by the script's signal handler from a failure of telemetry.
 
-Python runs a signal handler in the middle of whatever the main thread is doing, which may be a call of ours. What the
-handler raises there (the `TimeoutError` of a time limit, say) is the script's, and must reach the script.
+Python runs a signal handler in the middle of whatever the main thread is doing, which may be a call of this package.
+What the handler raises there (such as the `TimeoutError` of a time limit) must reach the script.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 
-# The public one makes an enumeration's member of each answer, which takes 10 µs.
+# The public function converts each result to an enum member, which takes 10 µs.
 from _signal import getsignal  # type: ignore[import-not-found]  # it has no types
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,7 +24,7 @@ _DEEPEST: Final = 1_000
 _LONGEST_CHAIN: Final = 20
 _SIGNALS: Final = range(1, signal.NSIG)
 
-# The exception's own class may have put something else in their place.
+# Read from BaseException: the exception's own class may override these attributes.
 _own = vars(BaseException)
 _trace_of: Callable[[BaseException], Any] = _own["__traceback__"].__get__
 _cause_of: Callable[[BaseException], Any] = _own["__cause__"].__get__
@@ -32,14 +32,13 @@ _context_of: Callable[[BaseException], Any] = _own["__context__"].__get__
 
 
 def interrupt_behind(error: BaseException) -> BaseException | None:
-    """Return the exception that a signal handler of the script raised, if `error` is it or came of it; else None.
+    """Return the exception that a signal handler of the script raised, if it is `error` or caused it; else None.
 
-    A frame of a handler is known by its arguments, which are a signal's number and the frame that it interrupted, or by
-    its code, where the handler is still registered. A handler that is not written in Python leaves no frame, and is
-    not recognised.
+    A handler's frame is recognised by its arguments (a signal number and the interrupted frame), or by its code if the
+    handler is still registered. A handler that is not written in Python leaves no frame, and is not recognised.
     """
     if threading.get_ident() != threading.main_thread().ident:
-        # Python runs signal handlers on the main thread alone.
+        # Python runs signal handlers only on the main thread.
         return None
     try:
         return _find_interrupt(error)
@@ -48,7 +47,7 @@ def interrupt_behind(error: BaseException) -> BaseException | None:
 
 
 def pass_on_interrupt(error: BaseException) -> None:
-    """Raise again what a signal handler of the script raised; do nothing where `error` is a failure of ours.
+    """Reraise what a signal handler of the script raised; do nothing if `error` is a failure of telemetry.
 
     Raises:
         BaseException: what the handler raised.
@@ -66,7 +65,7 @@ def _find_interrupt(error: BaseException) -> BaseException | None:
             return None
         trace = _trace_of(found)
         if found is not error and (trace is None or not _is_ours(trace.tb_frame)):
-            # The script itself has caught it.
+            # The script has caught it.
             return None
         frames = list(_frames(trace))
         if not all(map(_is_ours, frames)):
@@ -74,9 +73,9 @@ def _find_interrupt(error: BaseException) -> BaseException | None:
                 registered = _codes_of_handlers()
             for frame in frames:
                 if id(frame.f_code) in registered or _has_arguments_of_a_handler(frame):
-                    # A handler of ours calls the script's; where it fails itself, that is ours.
+                    # Our own handler calls the script's; a failure in our own is a failure of telemetry.
                     return None if _is_ours(frame) and _is_ours(frames[-1]) else found
-        # Ours may have caught it and raised something else.
+        # Our code may have caught it and raised something else.
         cause = _cause_of(found)
         found = cause if cause is not None else _context_of(found)
     return None
@@ -105,7 +104,7 @@ def _has_arguments_of_a_handler(frame: FrameType) -> bool:
     if has_more:
         more = given.get(names[code.co_argcount + code.co_kwonlyargcount])
         values += more if isinstance(more, tuple) else ()
-    # By its type: what an argument says of itself may be code of the script's.
+    # By its type: asking the argument itself could run code of the script.
     return any(
         second is interrupted and issubclass(type(first), int) and int.__index__(first) in _SIGNALS
         for first, second in itertools.pairwise(values)
@@ -113,7 +112,7 @@ def _has_arguments_of_a_handler(frame: FrameType) -> bool:
 
 
 def _codes_of_handlers() -> set[int]:
-    """Return what the codes of the registered handlers are known by."""
+    """Return the ids of the code objects of the registered handlers."""
     handlers = [handler for handler in map(getsignal, _SIGNALS) if handler is not None]
     codes = (_code_of(handler) for handler in handlers if type(handler) is not int)
     return {id(code) for code in codes if code is not None}
@@ -125,7 +124,7 @@ def _code_of(handler: Any) -> CodeType | None:
     if type(handler) is MethodType:
         handler = handler.__func__
     if type(handler) is not FunctionType:
-        # Looked up without a call of the handler's own code.
+        # Looked up without running code of the handler.
         called = (vars(kind).get("__call__") for kind in type(handler).__mro__)
         handler = next((found for found in called if found is not None), None)
     return handler.__code__ if type(handler) is FunctionType else None

@@ -1,4 +1,4 @@
-"""The seam between the run and whoever wants its records."""
+"""The interface of everything that receives a run's records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from toolkit.runfolder.records import Record
 
 
 class Sink(Protocol):
-    """A destination for records; one call at a time is made, on a thread of the sink's own."""
+    """A destination for records; called on a thread of its own, one call at a time."""
 
     name: str
 
@@ -18,7 +18,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Make everything taken durable and let go of the destination."""
+        """Make everything durable and close the destination."""
         ...
 
 
@@ -28,20 +28,20 @@ class DeliveringSink(Sink, Protocol):
 
     @property
     def refused(self) -> int:
-        """How many the other side would not take at all."""
+        """How many the other side has refused."""
         ...
 
     def is_undelivered(self, record: Record) -> bool:
-        """Say whether `record` is one that it delivers and has not delivered yet; called on another thread."""
+        """Return whether `record` still has to be delivered; called on another thread."""
         ...
 
     def give_up(self) -> None:
-        """Send nothing more, and end a retry that waits; called on another thread."""
+        """Send nothing more, and cancel a pending retry; called on another thread."""
         ...
 
 
 class MemorySink:
-    """Keeps what it is given: for tests and notebooks."""
+    """Keeps all records in memory: for tests and notebooks."""
 
     def __init__(self, name: str = "memory") -> None:
         self.name = name
@@ -53,5 +53,5 @@ class MemorySink:
         self.records.extend(batch)
 
     def close(self) -> None:
-        """Note that it was closed."""
+        """Set `closed`."""
         self.closed = True

@@ -1,4 +1,4 @@
-"""The sink behind metrics.csv."""
+"""The sink that writes metrics.csv."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNTED_BYTES = 1024 * 1024
 _WITHOUT_ROWS = re.compile(
     b'^\\{"event":"(?:%b)"' % b"|".join(event.encode() for event in sorted(WITHOUT_ROWS)), re.MULTILINE
 )
-"""How the lines of records begin that have no row in the short table."""
+"""Matches lines of records that have no row in the short table."""
 
 
 class CsvMirror:
@@ -36,7 +36,7 @@ class CsvMirror:
         """The newest `seq` that was a row when we last wrote."""
 
     def start_at(self) -> int:
-        """Go on with the table an earlier session left; return where in the record file its newest row ends."""
+        """Continue the table of an earlier session; return the offset in the record file after its newest row."""
         if not os.path.lexists(self._records):
             return 0
         found = self._table.adopt()
@@ -49,26 +49,26 @@ class CsvMirror:
         """Add a row for each record."""
         is_reset = self._table.last_seq < self._written_upto
         if is_reset or not self._table.is_intact():
-            # Somebody removed or edited the table. It is only a mirror: the records say what belongs into it.
+            # The table was removed or edited. It is rebuilt from the records.
             self._build_again()
         try:
             self._table.append(batch)
         except ForeignTableError:
-            # It was edited before this session adopted it. What comes now is in the records already.
+            # It was edited before this session adopted it. The new rows are in the records already.
             self._build_again()
         self._written_upto = self._table.last_seq
 
     def close(self) -> None:
-        """Write what is held and let go of the file."""
+        """Flush and close the file."""
         self._table.settle()
         self._table.close()
 
     def _are_all_of_records(self, found: Adopted) -> bool:
-        """Say whether each row that was found is one of a record, and none up to the newest row is left out.
+        """Return whether the rows found are exactly those of the records up to the newest row.
 
-        A power cut may take records whose rows survive it. It cuts the record file short, and the numbers of what is
-        gone may have been given again since, or it leaves zeros in the middle. To count lines is enough to see that,
-        and takes no parsing; where some line is no record, the table is built again in vain.
+        A power cut may destroy records whose rows survive: the record file is truncated and sequence numbers are
+        reused, or it contains zeros. Counting lines detects that without parsing; if some line is not a record, the
+        table is rebuilt needlessly.
         """
         newest_at = offset_behind(self._records, found.last_seq - 1)
         end = offset_behind(self._records, found.last_seq)
@@ -89,10 +89,7 @@ class CsvMirror:
 
 
 def _count_lines(record_file: Path, end: int, without: re.Pattern[bytes] | None) -> int | None:
-    """Return how many lines begin before byte `end`; None where there are zeros, which stand in no record.
-
-    Those that begin as `without` says are not counted.
-    """
+    """Return how many lines begin before byte `end`, without those that match `without`; None if there are zeros."""
     lines, cursor = 0, Cursor()
     while cursor.offset < end:
         block = read_block(record_file, cursor, max_bytes=_COUNTED_BYTES)
@@ -103,6 +100,6 @@ def _count_lines(record_file: Path, end: int, without: re.Pattern[bytes] | None)
         if without is not None:
             lines -= sum(1 for _ in without.finditer(data))
         cursor = block.cursor
-        # The training thread wants the interpreter too, and this is in no hurry.
+        # Give the GIL to the training thread; this is not urgent.
         time.sleep(0.0005)
     return lines

@@ -1,4 +1,4 @@
-"""The sink that watches the run's own records, and writes down what it finds wrong."""
+"""The sink that examines the run's own records, and records what it finds."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from toolkit.runfolder.control import as_id
 from toolkit.runfolder.records import FINDING, Record
 
 _REST_FOR_WORK: Final = 3.0
-"""While earlier sessions are read again: seconds of rest for each second of work, so that the loop notices nothing."""
+"""While earlier sessions are read: seconds of sleep per second of work, so that training is not slowed down."""
 _LONGEST_REST_S: Final = 0.5
 
 _RANKS_EVERY_S: Final = 2.0
-"""How often the files of the other ranks are looked at. Finding a slow one takes dozens of steps anyway."""
+"""How often the files of the other ranks are read. Finding a slow rank takes dozens of steps anyway."""
 _RANK_BYTES: Final = 2 * 1024 * 1024
-"""Lines of theirs that are read at once, some thousand; what is left comes the next time."""
+"""Read at once, some thousand lines; the rest is read the next time."""
 _LAST_RANK_BYTES: Final = 16 * 1024 * 1024
 
-_Told = tuple[str, str, str, int]
+_Reported = tuple[str, str, str, int]
 
 
 class FindingsSink:
-    """Examines the records of the run as they reach the file, and puts a `finding` record for each change.
+    """Examines the records of the run as they reach the file, and writes a `finding` record for each change.
 
-    It starts with the first record of the first session: a resumed run remembers its best validation loss. What
-    earlier sessions have already told is not told again.
+    It starts with the first record of the first session: a resumed run remembers its best validation loss. Findings
+    that earlier sessions have reported are not reported again.
     """
 
     name = "findings"
@@ -52,7 +52,7 @@ class FindingsSink:
         ranks: RankFiles | None = None,
     ) -> None:
         self.in_a_hurry = False
-        """Set before waiting for this sink: then it does not rest."""
+        """Set before waiting for this sink: then it does not sleep."""
         self._examiner = Examiner(policy)
         self._policy = policy
         self._session = session
@@ -60,7 +60,7 @@ class FindingsSink:
         self._ask = ask
         self._on_news = on_news
         self._guard = guard
-        self._told: dict[str, _Told] = {}
+        self._reported: dict[str, _Reported] = {}
         self._waiting: dict[str, Finding] = {}
         self._ranks = ranks
         self._ranks_at = -math.inf
@@ -77,22 +77,22 @@ class FindingsSink:
         self._waiting.update((finding.id, finding) for finding in changed)
         self._is_now = not batch or batch[-1].get("session") == self._session
         if not self._is_now:
-            # Earlier sessions: what they found may stand further on in the file.
+            # Earlier sessions: their own findings may follow later in the file.
             if not self.in_a_hurry:
                 time.sleep(min(_REST_FOR_WORK * (time.monotonic() - began), _LONGEST_REST_S))
             return
-        self._tell_waiting()
+        self._report_waiting()
 
-    def _tell_waiting(self) -> None:
+    def _report_waiting(self) -> None:
         for finding in self._waiting.values():
-            if self._told.get(finding.id) != _essence(finding):
-                self._tell(finding)
+            if self._reported.get(finding.id) != _essence(finding):
+                self._report(finding)
         self._waiting.clear()
 
     def caught_up(self) -> None:
-        """Examine what the other ranks have written since the last time, where it is time for that.
+        """Examine what the other ranks have written since the last time, if that is due.
 
-        Called by whoever follows the file, each time that it has been read to its end.
+        Called each time the file has been read to its end.
         """
         is_due = self.in_a_hurry or time.monotonic() - self._ranks_at >= _RANKS_EVERY_S
         if self._ranks is None or not self._is_now or not is_due:
@@ -100,41 +100,41 @@ class FindingsSink:
         self._ranks_at = time.monotonic()
         records = self._ranks.read(_LAST_RANK_BYTES if self.in_a_hurry else _RANK_BYTES)
         self._waiting.update((finding.id, finding) for finding in self._examiner.take(records))
-        self._tell_waiting()
+        self._report_waiting()
 
     def open_by_severity(self) -> dict[str, int]:
-        """Return how many findings of which severity go on, so that a list of runs needs no records."""
-        severities = [severity for _, severity, state, _ in list(self._told.values()) if state == OPEN]
+        """Return how many findings of each severity are open, so that a list of runs needs no records."""
+        severities = [severity for _, severity, state, _ in list(self._reported.values()) if state == OPEN]
         return {
             f"findings_{name}": severities.count(name) for name in (CRITICAL, WARNING) if name in severities
         }
 
     def conclude(self) -> None:
-        """Put the last word on what is still open: how far it has come."""
-        # The end record comes next: nothing is found behind it.
+        """Write a last record for each open finding of this session."""
+        # The end record comes next: nothing is reported after it.
         self._ranks = None
         for finding in self._examiner.findings():
-            is_own_word = finding.kind in REPORTED_BY_RUNS
-            if finding.is_open and finding.session == self._session and not is_own_word:
+            is_from_run = finding.kind in REPORTED_BY_RUNS
+            if finding.is_open and finding.session == self._session and not is_from_run:
                 self._put(FINDING, fields_of(finding))
 
     def tell_live(self, finding: Finding, more: Mapping[str, Any]) -> None:
-        """Tell of what the live run noticed by its clock, with `more` fields that its record carries."""
+        """Report a finding of the live run itself, such as a hang, with `more` fields for its record."""
         usual = CATALOGUE[finding.kind].severity
         found = INFO if finding.severity == INFO else None
         severity = self._policy.severity(finding.kind, usual=usual, found=found)
         if severity is not None:
-            self._tell(replace(finding, severity=severity), more)
+            self._report(replace(finding, severity=severity), more)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def _remember(self, finding: Finding | None) -> None:
         if finding is not None:
-            self._told[finding.id] = _essence(finding)
+            self._reported[finding.id] = _essence(finding)
 
-    def _tell(self, finding: Finding, more: Mapping[str, Any] | None = None) -> None:
-        known = self._told.get(finding.id)
+    def _report(self, finding: Finding, more: Mapping[str, Any] | None = None) -> None:
+        known = self._reported.get(finding.id)
         self._remember(finding)
         fields = {**fields_of(finding), **(more or {})}
         is_worse = known is None or known[:2] != _essence(finding)[:2]
@@ -147,26 +147,26 @@ class FindingsSink:
         self._put(FINDING, fields)
         if is_news and finding.severity in (WARNING, CRITICAL):
             self._on_news()
-            # Standard error may be closed, or a pipe that nobody reads any more.
-            with self._guard.catch("saying what was found"):
+            # Standard error may be closed, or a broken pipe.
+            with self._guard.catch("printing a finding"):
                 print(f"[telemetry] {finding.severity}: {finding.message}", file=sys.stderr, flush=True)
         if action is not None:
             self._ask(action, request_id_of(finding))
 
 
 def request_id_of(finding: Finding) -> str:
-    """Return the id of the request that `finding` makes."""
+    """Return the id of the control request that `finding` makes."""
     return as_id(f"finding:{finding.kind}:{finding.id}")
 
 
-def _essence(finding: Finding) -> _Told:
+def _essence(finding: Finding) -> _Reported:
     return finding.kind, finding.severity, finding.state, finding.repeats
 
 
 def fields_of(finding: Finding) -> dict[str, Any]:
-    """Return the fields of the record that tells of `finding`."""
+    """Return the fields of the record of `finding`."""
     fields: Mapping[str, Any] = finding.to_fields()
-    # The record's own session is the one that writes it.
+    # The `session` of the record itself is the one that writes it.
     return {
         "global_step": finding.noticed_step if finding.is_open else finding.resolved_step,
         **{name: value for name, value in fields.items() if name != "session" and value is not None},

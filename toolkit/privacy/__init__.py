@@ -1,1 +1,1 @@
-"""What must not leave the process is taken out before anything is written."""
+"""Finds secrets and private data, and masks or replaces them."""

@@ -1,4 +1,4 @@
-"""E-mail, network and hardware addresses, phone numbers, and names of machines inside a network, in a text."""
+"""Replaces e-mail, network and hardware addresses, phone numbers and internal host names in a text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Final
 
 Replace = Callable[[str, str], str]
-"""Given a kind and the private text, returns what is written instead."""
+"""Called with a kind and the private text, returns the replacement."""
 
 
 def replace_addresses(text: str, replace: Replace, *, may_be_version: bool = False) -> str:
-    """Return `text` with every address in it given to `replace`; `may_be_version` leaves four numbers alone."""
+    """Return `text` with every address in it replaced; `may_be_version` keeps four numbers."""
     if _MANY_DIGITS.search(text):
         text = _PHONE.sub(lambda match: _phone(match, replace), text)
     if "@" in text or "%40" in text:
@@ -32,18 +32,18 @@ def replace_addresses(text: str, replace: Replace, *, may_be_version: bool = Fal
 
 
 def replace_logins(text: str, replace: Replace) -> str:
-    """Return `text` with who logs in where given to `replace`, but for the path behind a machine's name."""
+    """Return `text` with the user and host of logins replaced; a path after the host is kept."""
     return _LOGIN.sub(lambda match: _login(match, replace), text) if "@" in text else text
 
 
 def holds_a_version(name: str) -> bool:
-    """Say whether a setting called `name` holds a version, in which four numbers are no address."""
+    """Return whether a setting called `name` holds a version, in which four numbers are not an address."""
     small = name.lower()
     return "version" in small or "packages" in small or _NAME_OF_A_VERSION.search(name) is not None
 
 
 def is_address(text: str) -> bool:
-    """Say whether `text` is nothing but an IP address."""
+    """Return whether `text` is an IP address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -55,7 +55,7 @@ _EMAIL = re.compile(
     r"(?P<name>[\w.+'-]{1,64})(?P<at>@|%40)(?P<domain>(?:[^\W_](?:[^\W_]|-){0,62}\.){1,6}(?P<last>[^\W\d_]{2,24}))(?![\w(])"
 )
 _NO_EMAILS: Final = frozenset({"weight", "bias", "mT", "data", "grad", "shape"})
-"""What stands behind the dot where `x@layer.weight` is a product of matrices."""
+"""What follows the dot if `x@layer.weight` is a product of matrices."""
 
 # "bob@nas01:/data", as scp has it, and "ssh bob@nas01".
 _LOGIN = re.compile(
@@ -63,7 +63,7 @@ _LOGIN = re.compile(
     r"(?P<host>[^\W_](?:[\w.-]{0,62}[^\W_])?|<(?:host|ip)-[0-9]{1,6}>)(?P<path>(?=:[/~]))?"
 )
 
-# +49 170 1234567; (555) 123-4567; behind "tel." and the like any that is long enough.
+# +49 170 1234567; (555) 123-4567; after "tel." and similar words any that is long enough.
 _PHONE_IN_FRONT: Final = "|".join(
     rf"(?<={word}{sign})"
     for word in (
@@ -121,7 +121,7 @@ _CLOUD_HOST = re.compile(r"(?<![\w-])ip-[0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3}-[0-9]{1
 def _email(match: re.Match[str], replace: Replace) -> str:
     name = match["name"].lstrip(".'-")
     if name.rpartition("'")[2] == "git" or not name or match["last"] in _NO_EMAILS:
-        # git@github.com is everybody's.
+        # git@github.com is not personal.
         return match[0]
     return match["name"][: len(match["name"]) - len(name)] + replace("email", f"{name}@{match['domain']}")
 
@@ -129,7 +129,7 @@ def _email(match: re.Match[str], replace: Replace) -> str:
 def _phone(match: re.Match[str], replace: Replace) -> str:
     number = match["number"]
     digits = sum(map(str.isdigit, number))
-    # +0.123456789 and +12345.6789 are numbers, and so is what a unit follows.
+    # +0.123456789 and +12345.6789 are numbers, and so is anything followed by a unit.
     is_number = number[0] == "+" and number.count(".") == 1 and not re.search(r"[ /()-]", number)
     if not 7 <= digits <= 15 or match["unit"] or is_number:
         return match[0]

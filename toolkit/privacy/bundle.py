@@ -1,4 +1,4 @@
-"""One zip of a run that is safe to post: its records redacted, its table built anew from them, nothing else."""
+"""A zip of a run that is safe to post: its redacted records, the table built from them, nothing else."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from toolkit.privacy import organisations
+from toolkit.core.formatting import words
 from toolkit.privacy.bundle_contents import README, REDACTIONS, Contents, list_of_redactions, readme
 from toolkit.privacy.harmless_words import is_plain
+from toolkit.privacy.model_names import PUBLIC_ORGANISATIONS
 from toolkit.privacy.pseudonyms import PLACEHOLDER
 from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.blocks import blocks_of
@@ -62,23 +63,23 @@ _KNOWN: Final = frozenset(
         "tables",
     }
 )
-"""What may be named among the things that are left out; any other name may itself tell something."""
+"""Names that may appear in the list of omitted files; any other name may be private itself."""
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _MOST_SHAPES: Final = 4_096
 _MOST_TEXTS: Final = 40
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a zip can give: when a file was made is told by its records or not at all."""
+"""The earliest time that a zip can hold; the real times are only in the records."""
 
 
 class RunBundle:
-    """A run as it may be given away.
+    """A run, redacted so that it can be shared.
 
-    It is read twice, a megabyte at a time: once for the names that it gives away, and once to be written. What a
-    live run writes meanwhile is left out.
+    It is read twice, a megabyte at a time: once to collect private names, and once to write it. What a live run writes
+    in the meantime is omitted.
 
     Raises:
-        OSError: the records are missing, cannot be read, or were replaced meanwhile.
+        OSError: the records are missing, cannot be read, or were replaced in the meantime.
     """
 
     def __init__(
@@ -86,13 +87,13 @@ class RunBundle:
         folder: Path,
         *,
         environ: Mapping[str, str] | None = None,
-        allowed_organisations: Iterable[str] = organisations.DEFAULT,
+        allowed_organisations: Iterable[str] = PUBLIC_ORGANISATIONS,
     ) -> None:
         self._folder = Path(os.path.abspath(folder))
         self._redactor = Redactor(
             environ=environ,
             allowed_organisations=allowed_organisations,
-            # A relative path began where the training ran, most likely beside its logs.
+            # A relative path starts where the training ran, most likely next to its logs.
             local_folders=(Path(os.curdir), self._folder, *list(self._folder.parents)[:2]),
         )
         self._manifest: Manifest | None = None
@@ -108,7 +109,7 @@ class RunBundle:
         self.name = safe_run_name("".join(redacted.values()))
 
     def preview(self) -> Contents:
-        """Return what the bundle would hold, without writing anything."""
+        """Return what the bundle would contain, without writing anything."""
         for name in self._ends:
             for _ in self._redacted_lines(name):
                 pass
@@ -117,38 +118,38 @@ class RunBundle:
         return self._contents()
 
     def write(self, target: Path) -> Contents:
-        """Write the bundle to `target`, whole or not at all, and return what it holds.
+        """Write the bundle to `target`, completely or not at all, and return its contents.
 
         Raises:
-            FileExistsError: something is there already.
+            FileExistsError: it exists already.
             OSError: it cannot be written.
         """
         if os.path.lexists(target):
-            raise FileExistsError(f"{target} is there already")
-        with tempfile.TemporaryDirectory(prefix=".share-", dir=target.parent) as made:
-            room = Path(made)
-            half_done = room / "bundle.zip"
-            # For its owner alone until somebody has looked through it and gives it away.
-            with os.fdopen(os.open(half_done, _NEW, 0o600), "wb") as file:
-                contents = self._write_zip(file, room)
-            _put_in_place(half_done, target)
+            raise FileExistsError(f"{target} exists already")
+        with tempfile.TemporaryDirectory(prefix=".share-", dir=target.parent) as temporary:
+            folder = Path(temporary)
+            unfinished = folder / "bundle.zip"
+            # Readable by its owner only, until they have reviewed it.
+            with os.fdopen(os.open(unfinished, _NEW, 0o600), "wb") as file:
+                contents = self._write_zip(file, folder)
+            _put_in_place(unfinished, target)
         return contents
 
-    def _write_zip(self, file: BinaryIO, room: Path) -> Contents:
+    def _write_zip(self, file: BinaryIO, folder: Path) -> Contents:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name in self._ends:
-                path = room / Path(name).name
+                path = folder / Path(name).name
                 with path.open("xb") as lines:
                     lines.writelines(self._redacted_lines(name))
                 self._add_file(archive, name, path)
                 if name == METRICS_JSONL:
-                    build_table(path, room / METRICS_CSV, form=table_form(self._folder))
-                    self._add_file(archive, METRICS_CSV, room / METRICS_CSV)
-                    (room / METRICS_CSV).unlink()
+                    build_table(path, folder / METRICS_CSV, form=table_form(self._folder))
+                    self._add_file(archive, METRICS_CSV, folder / METRICS_CSV)
+                    (folder / METRICS_CSV).unlink()
                 path.unlink()
             for name, write in ((MANIFEST, self._write_manifest), (LABELS, self._write_labels)):
-                if write(room):
-                    self._add_file(archive, name, room / name)
+                if write(folder):
+                    self._add_file(archive, name, folder / name)
             contents = self._contents()
             archive.writestr(self._entry(REDACTIONS), list_of_redactions(contents))
             archive.writestr(self._entry(README), readme(contents))
@@ -204,7 +205,7 @@ class RunBundle:
         return [f"{RANKS}/{name}" for name in names if _RANK_FILE.fullmatch(name)]
 
     def _redacted_lines(self, name: str) -> Iterator[bytes]:
-        """Yield the lines of a record file as they are given away; what is no record is counted and left out."""
+        """Yield the redacted lines of a record file; invalid lines are counted and omitted."""
         count = 0
         end = self._ends[name]
         for block in blocks_of(self._folder / name):
@@ -225,11 +226,11 @@ class RunBundle:
     def _redacted_line(self, record: Record) -> bytes:
         shape = _shape(record)
         if shape in self._harmless:
-            # Written anew all the same: a line may hold a name twice, of which a reader sees one.
+            # Encoded again all the same: a line may contain a key twice, of which a reader sees one.
             return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
         redacted: Record = self._redactor.rewrite(record)
         if shape is not None and redacted == record:
-            # Nearly all records are numbers under the same names: one look at the names is enough.
+            # Nearly all records are numbers under the same names: checking the names once is enough.
             if len(self._harmless) >= _MOST_SHAPES:
                 self._harmless.clear()
             self._harmless.add(shape)
@@ -280,17 +281,17 @@ class RunBundle:
         tags = tuple(redacted.pop("tags"))
         return replace(manifest, name=self.name, tags=tags, sessions=sessions, **redacted)
 
-    def _write_manifest(self, room: Path) -> bool:
+    def _write_manifest(self, folder: Path) -> bool:
         manifest = self._redacted_manifest()
         if manifest is not None:
-            write_manifest(room, manifest)
+            write_manifest(folder, manifest)
         return manifest is not None
 
     def _redacted_labels(self) -> Labels | None:
         labels = self._labels
         if labels is None or labels == Labels():
             return None
-        said = {
+        texts = {
             "display_name": labels.display_name,
             "tags": None if labels.tags is None else list(labels.tags),
             "notes": labels.notes,
@@ -298,25 +299,25 @@ class RunBundle:
             "muted": list(labels.muted),
             "other": dict(labels.other),
         }
-        self._redactor.learn(said)
-        said = self._redactor.rewrite(said)
-        self._note_texts({"notes": said["notes"]}, "labels")
-        name, tags = said["display_name"], said["tags"]
+        self._redactor.learn(texts)
+        texts = self._redactor.rewrite(texts)
+        self._note_texts({"notes": texts["notes"]}, "labels")
+        name, tags = texts["display_name"], texts["tags"]
         return Labels(
             display_name=None if name is None else name[:MAX_NAME_LENGTH],
             tags=None if tags is None else tuple(tag[:MAX_TAG_LENGTH] for tag in tags),
-            notes=said["notes"],
+            notes=texts["notes"],
             archived=labels.archived,
             baseline=labels.baseline,
-            acknowledged=tuple(said["acknowledged"]),
-            muted=tuple(said["muted"]),
-            other=said["other"],
+            acknowledged=tuple(texts["acknowledged"]),
+            muted=tuple(texts["muted"]),
+            other=texts["other"],
         )
 
-    def _write_labels(self, room: Path) -> bool:
+    def _write_labels(self, folder: Path) -> bool:
         labels = self._redacted_labels()
         if labels is not None:
-            write_labels(room, labels)
+            write_labels(folder, labels)
         return labels is not None
 
     def _contents(self) -> Contents:
@@ -341,7 +342,7 @@ class RunBundle:
 
 
 def _shape(record: Record) -> tuple[Any, ...] | None:
-    """Return what all records have in common that are as harmless as this one; None where it holds a text."""
+    """Return event and field names of a record that contains only numbers; None if it contains a text."""
     event = record.get("event")
     if type(event) is not str:
         return None
@@ -350,21 +351,19 @@ def _shape(record: Record) -> tuple[Any, ...] | None:
 
 
 def _is_worth_a_look(field: str, text: str) -> bool:
-    """Say whether a person might know something private in `text` that no program does."""
+    """Return whether a person should review `text`: it may contain something private that no program recognises."""
     if field.rpartition("/")[2] in _OURS or field.startswith("start/packages/"):
         return False
     words = re.split(r"[\s/\\,;:'\"()]+", PLACEHOLDER.sub(" ", text))
     return not all(not word or is_plain(word) or _A_NUMBER.fullmatch(word) for word in words)
 
 
-_OURS: Final = frozenset(
-    {"id", "type", "module", "fingerprint", "os", "run_id", "session_tag", "commit", "clock"}
-)
+_OURS: Final = words("id type module fingerprint os run_id session_tag commit clock")
 _A_NUMBER = re.compile(r"[0-9a-f.:+TZe-]{1,40}")
 
 
 def _names_of_others(folder: Path) -> list[str]:
-    """Return what lies in the run folder and is not given away, by name where the name is one of ours."""
+    """Return the omitted files of the run folder, by name if the name is one of ours."""
     ours = {METRICS_JSONL, METRICS_CSV, MANIFEST, LABELS, RANKS}
     try:
         others = sorted(name for name in os.listdir(folder) if name not in ours)
@@ -382,14 +381,14 @@ def _names_of_others(folder: Path) -> list[str]:
     ]
 
 
-def _put_in_place(half_done: Path, target: Path) -> None:
-    """Give a file its name, unless another has it by now."""
+def _put_in_place(unfinished: Path, target: Path) -> None:
+    """Rename a file to its final name, unless that exists by now."""
     try:
-        os.link(half_done, target)
+        os.link(unfinished, target)
     except FileExistsError:
         raise
     except OSError:
-        # Some file systems have no second names; then it is a matter of microseconds.
+        # Some file systems have no hard links; then there is a gap of microseconds.
         if os.path.lexists(target):
-            raise FileExistsError(f"{target} is there already") from None
-        os.replace(half_done, target)
+            raise FileExistsError(f"{target} exists already") from None
+        os.replace(unfinished, target)

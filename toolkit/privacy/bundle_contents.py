@@ -1,4 +1,4 @@
-"""What a shared bundle holds and what was taken out of it, for the person who gets it."""
+"""What a shared bundle contains and what was replaced in it, for the person who gets it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ README: Final = "README.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a bundle holds, or would hold."""
+    """The contents of a bundle."""
 
     folder: str
-    """The name of the folder that it unpacks to."""
+    """The folder that it unpacks to."""
     records: Mapping[str, int]
     """How many records each of its record files has."""
     members: tuple[str, ...]
@@ -26,10 +26,10 @@ class Contents:
     places: tuple[tuple[str, str, int], ...]
     """Kind, field and number of what was replaced."""
     lines_left_out: int
-    """Lines that are no record, and so could not be looked at."""
+    """Invalid lines, which could not be redacted."""
     left_out: tuple[str, ...]
     texts: tuple[tuple[str, str], ...]
-    """Field and text of some that stay as they are and are not plain words: what a person should look at."""
+    """Some texts that were kept and are not plain words, with their fields: a person should review them."""
 
 
 def list_of_redactions(contents: Contents) -> bytes:
@@ -44,7 +44,7 @@ def list_of_redactions(contents: Contents) -> bytes:
 
 
 def readme(contents: Contents) -> str:
-    """Return the text that lies beside the records."""
+    """Return the README of the bundle."""
     replaced = [f"  {kind:8} {count:>7,}" for kind, count in contents.replaced.items()]
     return "\n".join(
         [
@@ -53,7 +53,7 @@ def readme(contents: Contents) -> str:
             "metrics.jsonl    every record of the run, one JSON object a line",
             "metrics.csv      the same as one wide table: pandas.read_csv opens it",
             "run.json         what the run is, and how it ended",
-            "redactions.json  how often what was replaced, in which field",
+            "redactions.json  what was replaced, how often, in which field",
             "",
             "Put this folder into a folder of runs, and the dashboard shows it:",
             "  telemetry doctor .",
@@ -64,7 +64,7 @@ def readme(contents: Contents) -> str:
             *replaced,
             "",
             f"Left out: {', '.join(contents.left_out)}." if contents.left_out else "No file was left out.",
-            f"Lines that are no record, left out: {contents.lines_left_out:,}.",
+            f"Invalid lines, left out: {contents.lines_left_out:,}.",
             "",
         ]
     )

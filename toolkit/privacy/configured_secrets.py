@@ -1,4 +1,4 @@
-"""Secrets that a configuration names: the addresses that a run sends to, and what the variables it names hold."""
+"""Secrets from the options: addresses that a run sends to, and the values of the variables they name."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from toolkit.core.formatting import words
 from toolkit.privacy.harmless_words import is_plain
 from toolkit.privacy.secret_shapes import looks_made_by_chance
 
 SHORTEST: Final = 8
-"""Letters of a piece of an address that may be a secret by itself."""
+"""Characters of a part of an address that may be a secret by itself."""
 _MOST: Final = 1_000
 
 _kept: dict[str, None] = {}
 
 
 def keep_secrets_of(options: Any, environ: Mapping[str, str]) -> None:
-    """Have every masker of this process hide what these telemetry options send to, and sign with."""
+    """Have every masker of this process hide the addresses and keys in these telemetry options."""
     found: set[str] = set()
     given = options.messages
     for receiver in [given] if isinstance(given, Mapping) else given or ():
@@ -41,14 +42,14 @@ def keep_secret(texts: Iterable[str]) -> None:
 
 
 def kept_secrets() -> tuple[str, ...]:
-    """Return the texts that are hidden because a configuration names them."""
+    """Return the texts that are hidden because the options name them."""
     return tuple(_kept)
 
 
 def parts_of_address(address: str) -> set[str]:
-    """Return what is secret of an address that messages are sent to: itself, its path, and telling parts of that.
+    """Return the secrets in an address that messages are sent to: itself, its path, and distinctive parts of that.
 
-    Whoever knows such an address can write there. Where it is nothing but a host, there is nothing to hide.
+    Anyone who knows such an address can post there. If it is only a host, there is nothing to hide.
     """
     address = address.strip()
     try:
@@ -62,47 +63,26 @@ def parts_of_address(address: str) -> set[str]:
     target = parts.path + (f"?{parts.query}" if parts.query else "")
     found = {address, address.partition("://")[2], *credentials_in(address)}
     if pieces:
-        found |= {target, parts.path, *(piece for piece in pieces if _tells(piece))}
+        found |= {target, parts.path, *(piece for piece in pieces if _is_distinctive(piece))}
     return {text for text in found if len(text) >= SHORTEST}
 
 
-def _tells(piece: str) -> bool:
-    """Say whether a piece of a path is a secret by itself: a short word may appear anywhere."""
+def _is_distinctive(piece: str) -> bool:
+    """Return whether part of a path is a secret by itself: a short word may appear anywhere."""
     return len(piece) >= 12 or any(map(str.isdigit, piece))
 
 
-_USUAL: Final = frozenset(
-    {
-        *(
-            "services",
-            "workflows",
-            "triggers",
-            "webhook",
-            "webhooks",
-            "webhookb2",
-            "incomingwebhook",
-            "hook",
-            "hooks",
-        ),
-        *(
-            "open-apis",
-            "bot",
-            "robot",
-            "send",
-            "sendmessage",
-            "messages",
-            "incoming",
-            "notify",
-            "paths",
-            "invoke",
-        ),
-    }
+_USUAL: Final = words(
+    """
+    services workflows triggers webhook webhooks webhookb2 incomingwebhook hook hooks open-apis bot
+    robot send sendmessage messages incoming notify paths invoke
+    """
 )
-"""Words in the paths of many webhooks."""
+"""Common words in the paths of webhooks."""
 
 
 def credentials_in(address: str) -> set[str]:
-    """Return what of an address is a secret although the address itself is not: a login, a query, a key in its path."""
+    """Return the secrets in an address that is not secret itself: a login, a query, a key in its path."""
     try:
         parts = urlsplit(address.strip())
     except ValueError:

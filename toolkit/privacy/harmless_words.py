@@ -1,4 +1,4 @@
-"""Words that a file, a model or a person may be called by without telling anything about anybody."""
+"""Words in the names of files and models that reveal nothing about anyone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 @lru_cache(maxsize=4096)
 def is_plain(name: str) -> bool:
-    """Say whether `name` consists of ordinary words of training and of short numbers only.
+    """Return whether `name` consists only of ordinary words of training and short numbers.
 
     `train_lora.py`, `step_1000.safetensors` and `UNet2DModel` do; a client's or a person's name does not.
     """
@@ -22,7 +22,7 @@ def is_plain(name: str) -> bool:
 
 
 def has_known_extension(name: str) -> bool:
-    """Say whether `name` ends as files of a well-known kind do."""
+    """Return whether `name` has a well-known file extension."""
     return name.rpartition(".")[2].lower() in EXTENSIONS
 
 

@@ -1,4 +1,4 @@
-"""A configuration, command line or record with its secrets masked."""
+"""Masks the secrets in a configuration, command line or record."""
 
 from __future__ import annotations
 
@@ -6,30 +6,47 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 from toolkit.privacy.configured_secrets import kept_secrets
 from toolkit.privacy.secret_names import Secrecy, secrecy_of
 from toolkit.privacy.secret_shapes import MASK, SPECIAL_TOKEN, looks_made_by_chance, mask_text
-from toolkit.privacy.text_tree import Place, TreeRewriter
+from toolkit.privacy.text_tree import Position, TreeRewriter
 
 SHORTEST_ENVIRONMENT_SECRET: Final = 8
+
+_OptionsT = TypeVar("_OptionsT", bound=Any)
+_LABELS: Final = ("project", "tags", "perf_tag", "session_tag")
 
 
 def mask_secrets(value: Any) -> Any:
     """Return a copy of `value` in which every secret reads `***`. Never raises.
 
-    A secret is known by the name it stands under (`hf_token`, `api_key`), by its look (`hf_…`, `AKIA…`, a private
-    key, a login in a URL), by the option before it (`--hf-token abc`), because a secret-looking environment
-    variable holds the same text, or because a logger's options send there. Structure, names and numbers are kept; what
-    cannot be looked at is not shown.
+    A secret is recognised by its key (`hf_token`, `api_key`), by its pattern (`hf_…`, `AKIA…`, a private key, a login
+    in a URL), by the option before it (`--hf-token abc`), because an environment variable with a secret's name has the
+    same value, or because a logger's options contain it. Structure, names and numbers are kept; what cannot be
+    inspected is hidden.
     """
     return Masker().mask(value)
 
 
+def without_secrets(options: _OptionsT) -> _OptionsT:
+    """Return `options` with the run's labels, which are written to run.json, masked."""
+    given = {name: getattr(options, name) for name in _LABELS}
+    masked = mask_secrets(given)
+    changed = {
+        # What could not be inspected becomes `***`, even instead of a list: then it is dropped.
+        name: masked[name] if type(masked[name]) is type(given[name]) else type(given[name])()
+        for name in _LABELS
+        if masked[name] != given[name]
+    }
+    return replace(options, **changed) if changed else options
+
+
 class Masker(TreeRewriter):
-    """Masks many values against the environment as it was when the masker was made."""
+    """Masks many values, with the environment as it was when the masker was created."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -41,27 +58,27 @@ class Masker(TreeRewriter):
         return self.rewrite(value)
 
     def add_secrets(self, texts: Iterable[str]) -> None:
-        """Hide these texts, too."""
+        """Hide these texts as well."""
         self.secrets = _forms_of([*self.secrets, *texts])
 
     def cut(self, text: str, length: int) -> str:
-        """Return the first `length` characters of `text`, masked; of a secret that is cut through nothing is left."""
+        """Return the first `length` characters of `text`, masked; a secret at the cut is removed completely."""
         return self.rewrite_text(text[: length + min(length, _BEYOND_A_CUT)])[:length]
 
-    def rewrite_text(self, text: str, place: Place = Place()) -> str:  # noqa: B008 - it cannot be changed
+    def rewrite_text(self, text: str, position: Position = Position()) -> str:  # noqa: B008 - it cannot be changed
         """Return `text` with its secrets masked."""
         if not text or text == MASK:
             return text
-        secrecy = place.secrecy
-        if secrecy is Secrecy.ALL:
+        secrecy = position.secrecy
+        if secrecy is Secrecy.ALWAYS:
             return MASK
-        if secrecy is Secrecy.TEXT and not SPECIAL_TOKEN.fullmatch(text):
+        if secrecy is Secrecy.IF_TEXT and not SPECIAL_TOKEN.fullmatch(text):
             return MASK
-        if secrecy is Secrecy.LOOK and looks_made_by_chance(text):
+        if secrecy is Secrecy.IF_RANDOM and looks_made_by_chance(text):
             return MASK
-        if _OLD_WANDB_KEY.fullmatch(text) and "wandb" in place.path.lower():
+        if _OLD_WANDB_KEY.fullmatch(text) and "wandb" in position.path.lower():
             return MASK
-        if "ntfy" in place.path.lower() and _TOPIC.search(place.name):
+        if "ntfy" in position.path.lower() and _TOPIC.search(position.name):
             return MASK
         for secret in self.secrets:
             if secret in text:
@@ -70,17 +87,17 @@ class Masker(TreeRewriter):
 
 
 _BEYOND_A_CUT: Final = 2_048
-"""Characters behind a cut that are looked at for a secret that begins before it."""
+"""Characters after the cut that are searched for the end of a secret."""
 _OLD_WANDB_KEY = re.compile(r"[0-9a-f]{40}")
 _TOPIC = re.compile(r"topics?\Z", re.IGNORECASE)
-# Variables run their words together more often than settings do: PGPASSWORD, MYTOKEN.
+# Environment variables often have no separator: PGPASSWORD, MYTOKEN.
 _SECRET_VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|PASSWD|_PASS|_KEY|_PAT)\Z", re.IGNORECASE)
 _HEADERS = re.compile(r"OTLP\w*_HEADERS\Z")
 _OPEN_VARIABLES: Final = frozenset({"PWD", "OLDPWD"})
 
 
 def _environment_secrets(environ: Mapping[str, str]) -> set[str]:
-    """Return the values of the variables that are called like secrets, and of those that hold headers."""
+    """Return the values of the variables with names of secrets, and of those that hold headers."""
     headers = {
         unquote(header.partition("=")[2].strip())
         for variable, value in environ.items()
@@ -98,7 +115,7 @@ def _environment_secrets(environ: Mapping[str, str]) -> set[str]:
 
 
 def _forms_of(secrets: Iterable[str]) -> list[str]:
-    """Return `secrets` as they may be written, in JSON and in an address too, longest first."""
+    """Return `secrets` as they may appear, also escaped in JSON or in an address, longest first."""
     written = {
         form
         for value in secrets

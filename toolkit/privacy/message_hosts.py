@@ -1,4 +1,4 @@
-"""Names of machines where messages of NCCL, torch, Slurm, MPI and ssh put them; there a short name counts too."""
+"""Host names in messages of NCCL, torch, Slurm, MPI and ssh; there a short name counts too."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from toolkit.core.formatting import words
 from toolkit.privacy.addresses import Replace, is_address
 from toolkit.privacy.harmless_words import has_known_extension
 from toolkit.privacy.names import is_generic
 
 
 def replace_message_hosts(text: str, replace: Replace) -> str:
-    """Return `text` with each machine's name that a message is about given to `replace`."""
+    """Return `text` with each host name in a message replaced."""
     if not _may_have_one(text):
         return text
     for pattern in _PATTERNS:
@@ -21,7 +22,7 @@ def replace_message_hosts(text: str, replace: Replace) -> str:
 
 
 def message_hosts(text: str) -> Iterator[str]:
-    """Yield the names of machines that messages in `text` are about."""
+    """Yield the host names in messages in `text`."""
     if _may_have_one(text):
         for pattern in _PATTERNS:
             yield from (match["host"] for match in pattern.finditer(text) if _is_a_host(match["host"]))
@@ -68,9 +69,7 @@ _HINTS: Final = (
     *(" ON ", "] ", "resolve host", "addr", "ADDR", "endpoint", "SLURM", "ENDPOINT"),
 )
 """One of these is in every such message."""
-_NO_HOSTS: Final = frozenset(
-    {"the", "a", "an", "any", "all", "remote", "peer", "server", "port", "host", "store", "it", "error"}
-)
+_NO_HOSTS: Final = words("the a an any all remote peer server port host store it error")
 
 
 def _may_have_one(text: str) -> bool:

@@ -9,14 +9,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from toolkit.core.formatting import words
 from toolkit.privacy.harmless_words import has_known_extension, is_plain
 
 
 def is_public_model(name: str, organisations: Collection[str], local_folders: Iterable[Path] = ()) -> bool:
-    """Say whether `name` is a model of one of `organisations` (in small letters), and no path on this machine.
+    """Return whether `name` is a model of one of `organisations` (in lower case), and not a path on this machine.
 
-    A name is exactly `organisation/name`, in plain letters. `nvidia/../../home` is none, nor is one with a slash at
-    its end; and where a folder of the organisation's name lies in one of `local_folders`, it may be a path.
+    A name is exactly `organisation/name`, in ASCII. `nvidia/../../home` is not, nor is one with a trailing slash; and
+    if one of `local_folders` contains a folder of the organisation's name, it may be a path.
     """
     if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
         return False
@@ -27,13 +28,13 @@ def is_public_model(name: str, organisations: Collection[str], local_folders: It
 
 
 def is_public_bare_name(name: str) -> bool:
-    """Say whether `name`, without an organisation, is that of a well-known model or consists of ordinary words."""
+    """Return whether `name`, without an organisation, is a well-known model or consists of ordinary words."""
     return name.lower() in _WELL_KNOWN or is_plain(name)
 
 
 @lru_cache(maxsize=4096)
 def holds_a_model(name: str) -> bool:
-    """Say whether a setting or option called `name` holds the name of a model or a data set."""
+    """Return whether a setting or option called `name` holds the name of a model or a data set."""
     words = [word.lower() for word in _WORD.findall(name)]
     return bool(words) and (
         words[-1] in _MODELS or tuple(words[-2:]) in _PAIRS or words[-3:] == ["name", "or", "path"]
@@ -41,7 +42,7 @@ def holds_a_model(name: str) -> bool:
 
 
 def model_settings(text: str) -> Iterator[re.Match[str]]:
-    """Yield what is set in `text` where a model or data set is named with a slash: `model=acme/x`, `--model acme/x`."""
+    """Yield the values of settings in `text` that name a model or data set: `model=acme/x`, `--model acme/x`."""
     if "/" not in text and "\\" not in text:
         return
     for match in _SETTING.finditer(text):
@@ -52,9 +53,9 @@ def model_settings(text: str) -> Iterator[re.Match[str]]:
 
 
 def repositories_in(text: str) -> Iterator[tuple[re.Match[str], bool]]:
-    """Yield what looks like `organisation/name` in a sentence, and whether the words around it say that it is one.
+    """Yield what looks like `organisation/name` in a sentence, and whether the words around it confirm that it is one.
 
-    Where they do not, it has to look like one itself: with a dash, or with letters and digits mixed.
+    If they do not, it must look like one itself: with a dash, or with letters and digits mixed.
     """
     if "/" not in text:
         return
@@ -62,16 +63,16 @@ def repositories_in(text: str) -> Iterator[tuple[re.Match[str], bool]]:
         whose, name = match["whose"], match["name"]
         if has_known_extension(name) or (is_plain(whose) and is_plain(name)):
             continue
-        is_said = (
+        is_confirmed = (
             _BEFORE.search(text, max(0, match.start() - _AROUND), match.start()) is not None
             or _BEHIND.match(text, match.end()) is not None
         )
-        if is_said or "-" in match[0] or re.search(r"[A-Za-z][0-9]|[0-9][A-Za-z]", match[0]):
-            yield match, is_said
+        if is_confirmed or "-" in match[0] or re.search(r"[A-Za-z][0-9]|[0-9][A-Za-z]", match[0]):
+            yield match, is_confirmed
 
 
 def looks_like_a_path(name: str) -> bool:
-    """Say whether `name`, which stands where a model does, begins as paths and addresses do."""
+    """Return whether the value of a model setting begins like a path or an address."""
     return name.startswith(("/", "~", ".", "$", "\\", "%")) or name[1:3] in (":\\", ":/") or "://" in name
 
 
@@ -103,9 +104,7 @@ _SETTING = re.compile(
     r"""(?<![\w.-])(?:(?P<name>-{0,2}[A-Za-z_][\w.-]{0,80})["']?\s{0,3}[=:]\s{0,3}["']?|(?P<option>--?[A-Za-z][\w.-]{0,80})\s{1,3}["']?)"""
 )
 _VALUE = re.compile(r"""[^\s"',;)\]}=]{3,512}""")
-_MODELS: Final = frozenset(
-    {"model", "models", "tokenizer", "dataset", "datasets", "checkpoint", "adapter", "repo"}
-)
+_MODELS: Final = words("model models tokenizer dataset datasets checkpoint adapter repo")
 _PAIRS: Final = frozenset(
     {
         *(
@@ -117,38 +116,34 @@ _PAIRS: Final = frozenset(
     }
 )
 
-_WELL_KNOWN: Final = frozenset(
-    {
-        *("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "openai-gpt", "ctrl"),
-        *(
-            "bert-base-uncased",
-            "bert-base-cased",
-            "bert-large-uncased",
-            "bert-large-cased",
-            "distilbert-base-uncased",
-        ),
-        *(
-            "bert-base-multilingual-cased",
-            "distilbert-base-cased",
-            "roberta-base",
-            "roberta-large",
-            "distilroberta-base",
-        ),
-        *("xlm-roberta-base", "xlm-roberta-large", "albert-base-v2", "albert-xxlarge-v2", "xlnet-base-cased"),
-        *("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b", "camembert-base", "flaubert"),
-        *(
-            "alpaca",
-            "squad",
-            "glue",
-            "wikitext",
-            "imdb",
-            "mnist",
-            "cifar10",
-            "cifar100",
-            "imagenet",
-            "c4",
-            "gsm8k",
-        ),
-    }
+_WELL_KNOWN: Final = words(
+    """
+    gpt2 gpt2-medium gpt2-large gpt2-xl distilgpt2 openai-gpt ctrl bert-base-uncased bert-base-cased
+    bert-large-uncased bert-large-cased distilbert-base-uncased bert-base-multilingual-cased
+    distilbert-base-cased roberta-base roberta-large distilroberta-base xlm-roberta-base
+    xlm-roberta-large albert-base-v2 albert-xxlarge-v2 xlnet-base-cased t5-small t5-base t5-large t5-3b
+    t5-11b camembert-base flaubert alpaca squad glue wikitext imdb mnist cifar10 cifar100 imagenet c4
+    gsm8k
+    """
 )
 """Names from before every model belonged to an organisation."""
+
+PUBLIC_ORGANISATIONS: Final = words(
+    """
+    01-ai ai21labs ai4bharat aisingapore alibaba-nlp allenai amazon anthropic apple arcee-ai argilla
+    axolotl-ai-co baai baichuan-inc baidu bigcode bigscience black-forest-labs blinkdl bytedance
+    bytedance-seed cais cerebras cohereforai coherelabs compvis coqui cyberagent databricks deepfloyd
+    deepseek-ai diffusers distilbert dphn eleutherai facebook facebookai facebookresearch fal genmo google
+    google-bert google-research google-t5 hf-internal-testing hidream-ai huggingface huggingfacefw
+    huggingfaceh4 huggingfacem4 huggingfacetb ibm ibm-granite ilsvrc inclusionai internlm intfloat jinaai
+    kandinsky-community keras kwai-kolors laion lerobot lgai-exaone lightning-ai lightricks liuhaotian
+    llava-hf lmsys madebyollin meta-llama microsoft minimaxai mistralai mixedbread-ai mlfoundations
+    moonshotai mosaicml nomic-ai nousresearch nvidia nyu-mll open-orca openai openai-community openassistant
+    openbmb opengvlab openlm-research ostris pixart-alpha playgroundai primeintellect pytorch qwen rajpurkar
+    rinna runwayml rwkv salesforce sentence-transformers skywork snowflake speechbrain stabilityai
+    stanfordnlp state-spaces stepfun-ai suno swiss-ai tatsu-lab teknium tencent tencent-hunyuan tensorflow
+    thudm tiiuae timm tinyllama togethercomputer trl-internal-testing trl-lib unsloth upstage utter-project
+    vikhyatk wan-ai xai-org xiaomimimo yahma zai-org
+    """
+)
+"""Well-known organisations, in lower case: the name of a model of theirs says nothing about who trains with it."""

@@ -1,4 +1,4 @@
-"""Names of people and machines: those of this machine, and those that paths and settings give away."""
+"""Names of people and machines: those of this machine, and those in paths and settings."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from toolkit.core.formatting import words
 from toolkit.privacy.harmless_words import is_plain
 
 SHORTEST: Final = 4
-"""A shorter name is also a part of ordinary words."""
+"""A shorter name also occurs inside ordinary words."""
 _LONGEST: Final = 64
 
 _USER_VARIABLES: Final = ("USER", "LOGNAME", "USERNAME", "LNAME", "SUDO_USER", "NB_USER", "JUPYTERHUB_USER")
 _HOME_VARIABLES: Final = ("HOME", "USERPROFILE")
 _HOST_VARIABLES: Final = ("HOSTNAME", "HOST", "COMPUTERNAME", "SLURMD_NODENAME", "USERDOMAIN")
 
-_GENERIC_NAMES: Final = """
-abuse admin administrator all anonymous azureuser bitnami centos cloud coder codespace colab contact
-container debian default dev developer docker donotreply ec2-user example fedora guest hello help host
-hostname info internal ip6-localhost ip6-loopback jovyan jupyter kaggle linux localhost
-localhost.localdomain mail me mlflow no-reply nobody node none noreply null office opc oracle owner pi
-postgres postmaster public ray rocky root runner sagemaker-user sales server service shared student support
-system team test ubuntu unknown user username vagrant vscode webmaster worker workspace www www-data you
-"""
-_GENERIC: Final = frozenset(_GENERIC_NAMES.split())
-"""Names that many machines have: they tell nothing about anybody."""
+_GENERIC: Final = words(
+    """
+    abuse admin administrator all anonymous azureuser bitnami centos cloud coder codespace colab contact
+    container debian default dev developer docker donotreply ec2-user example fedora guest hello help host
+    hostname info internal ip6-localhost ip6-loopback jovyan jupyter kaggle linux localhost
+    localhost.localdomain mail me mlflow no-reply nobody node none noreply null office opc oracle owner pi
+    postgres postmaster public ray rocky root runner sagemaker-user sales server service shared student support
+    system team test ubuntu unknown user username vagrant vscode webmaster worker workspace www www-data you
+    """
+)
+"""Names that many machines have: they identify no one."""
 
 
 def machine_names(environ: Mapping[str, str] | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the kind (`user` or `host`) and the text of each name that this machine and its user go by."""
+    """Yield the kind (`user` or `host`) and the text of each name of this machine and its user."""
     environ = os.environ if environ is None else environ
     for variable in _USER_VARIABLES:
         yield "user", environ.get(variable, "")
@@ -43,20 +45,20 @@ def machine_names(environ: Mapping[str, str] | None = None) -> Iterator[tuple[st
     try:
         yield "user", getpass.getuser()
     except (ImportError, KeyError, OSError):
-        # A process in a container may have a number that no user has.
+        # A process in a container may have a user id without a user.
         pass
     yield "host", socket.gethostname()
 
 
 def is_generic(name: str) -> bool:
-    """Say whether many people or machines go by `name`."""
+    """Return whether many users or machines have this name."""
     return name.lower() in _GENERIC
 
 
-def is_telling(name: str, *, is_host: bool = False) -> bool:
-    """Say whether `name` in running text gives somebody away, rather than being an ordinary word.
+def is_identifying(name: str, *, is_host: bool = False) -> bool:
+    """Return whether `name` in running text identifies someone, rather than being an ordinary word.
 
-    A machine's name may be made of ordinary words: `gpu-box-17` is still no word that a text has by chance.
+    A machine's name may be made of ordinary words: `gpu-box-17` still does not occur by chance.
     """
     return (
         SHORTEST <= len(name) <= _LONGEST
@@ -68,7 +70,7 @@ def is_telling(name: str, *, is_host: bool = False) -> bool:
 
 
 def names_in(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the text of the names that paths, addresses and assignments in `text` give away."""
+    """Yield the kind and the text of the names in paths, addresses and assignments in `text`."""
     if "/" in text or "\\" in text:
         for match in _HOME.finditer(text):
             yield "user", (match["name"] or match["short"]).rstrip(".")
@@ -77,13 +79,13 @@ def names_in(text: str) -> Iterator[tuple[str, str]]:
             yield "user", match["name"]
     if "=" in text or ":" in text:
         for match in _ASSIGNED.finditer(text):
-            # "Host: Welcome to the show" is how a conversation goes.
+            # "Host: Welcome to the show" is a line of a conversation.
             if match["colon"] is None or re.search(r"[0-9.-]", match["name"]):
                 yield ("host" if match["host"] else "user"), match["name"]
 
 
 def host_names(name: str) -> Iterator[str]:
-    """Yield `name` and, where it has a domain, what stands in front of that."""
+    """Yield `name` and, if it has a domain, the part before that."""
     yield name
     if "." in name:
         yield name.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Paths in a text: where they begin and end, and how much of one may be shown."""
+"""Finds paths in a text, and decides how much of each may be shown."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
+from toolkit.core.formatting import words
 from toolkit.privacy.harmless_words import EXTENSIONS, has_known_extension, is_plain
 from toolkit.privacy.pseudonyms import PLACEHOLDER
-from toolkit.privacy.system_paths import is_of_the_system, is_prefix_of_a_python
 
 ReplacePath = Callable[[str], str]
-"""Given the private part of a path, in one form whatever the system, returns what is written instead."""
+"""Called with the private part of a normalised path, returns the replacement."""
 
 
 def replace_paths(text: str, replace: ReplacePath) -> str:
-    """Return `text` with each path in it replaced, but for what of it tells nothing.
+    """Return `text` with the private part of each path in it replaced.
 
-    Paths are absolute ones, of POSIX systems and of Windows, shares, those in a home (`~`, `$HOME`), those that go up
-    (`../x`), file and storage URLs, and any that lead through somebody's home. A quoted one may have spaces.
+    Paths are absolute ones of POSIX and Windows, network shares, those starting with `~`, `$HOME` or `../`, file and
+    storage URLs, and any that contain a home folder. A quoted one may contain spaces.
     """
     if "%2F" in text or "%5C" in text or "%2f" in text or "%5c" in text:
         text = _URL_ENCODED.sub(lambda match: _shown_encoded(match, replace), text)
@@ -59,7 +59,7 @@ def shown_path(path: str, replace: ReplacePath) -> str:
 
 
 def is_relative_path(text: str) -> bool:
-    """Say whether `text`, which stands where paths do, is one that tells something."""
+    """Return whether the value of a path setting contains anything private."""
     if not text or len(text) > _LONGEST or "\n" in text or PLACEHOLDER.search(text) or "://" in text:
         return False
     parts = [part for part in re.split(r"[/\\]", text) if part not in ("", ".")]
@@ -70,7 +70,7 @@ def is_relative_path(text: str) -> bool:
 
 _LONGEST: Final = 4096
 
-# \\server\share: the backslashes are doubled each time that the text is quoted inside another.
+# \\server\share: the backslashes double each time the text is quoted inside another.
 _SHARE = "|".join(
     rf"(?<!\\)\\{{{2 * n}}}(?:[\w.$-]{{2,255}}|\?\\{{{n}}}(?:[A-Za-z]:|UNC))\\{{{n}}}(?!\\)"
     for n in (1, 2, 4, 8)
@@ -79,12 +79,12 @@ _START = (
     rf"(?:/(?![/\s*])|//(?=[\w.-]{{1,255}}/)|~[\w.-]{{0,64}}[/\\]|[A-Za-z]:[\\/]|{_SHARE}"
     r"|\$\{?[A-Z_a-z]{1,32}\}?/|%[A-Z_]{1,32}%\\|\.\.[/\\])"
 )
-# From one quote to the next. The quotes may themselves be escaped, inside a text that is.
+# From one quote to the next. The quotes may be escaped, if the whole text is.
 _QUOTED = re.compile(
     rf"""(?P<quote>["'`])(?P<path>{_START}(?:(?!(?P=quote))[^\n\r]){{0,{_LONGEST}}})(?=(?P=quote))"""
 )
 
-# A colon or comma ends a path where a line number, a space or another path follows.
+# A colon or comma ends a path if a line number, a space or another path follows.
 _BODY = r"""(?:\\\ |(?!;|[:,](?:[\s\d/~$]|\Z|[A-Za-z]:[\\/]))[^\s"'`<>|])"""
 # "Application Support/x": words with a capital, the last of which a slash follows.
 _SPACED = rf"""(?:(?:[ ](?:-[ ])?(?![A-Z]{{2,8}}/)[A-Z][\w.&-]{{0,40}}){{1,3}}/{_BODY}+)"""
@@ -126,7 +126,7 @@ _FRAME = re.compile(
     |(?P<file>\bFile[ ]\\{0,3}")(?P<quoted>[^"<>\n]{1,1024}?)(?=\\{0,3}",[ ]line[ ])""",
     re.MULTILINE | re.VERBOSE,
 )
-# </s>, and those that chat templates write.
+# </s>, and the tags of chat templates.
 _TAG = re.compile(
     r"</[A-Za-z][A-Za-z0-9_|]{0,15}>"
     r"|\[/(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|MODEL_SETTINGS|THINK|IMG)\]"
@@ -136,21 +136,12 @@ _TRAILING: Final = ".,;:!?)]}\\"
 
 # ------------------------------------------------------------ what is shown
 
-_PUBLIC: Final = frozenset(
-    {
-        *(
-            "/",
-            "/dev/null",
-            "/dev/zero",
-            "/dev/shm",
-            "/dev/stdin",
-            "/dev/stdout",
-            "/dev/stderr",
-            "/dev/urandom",
-        ),
-        *("/usr/bin/env", "/usr/bin/python", "/usr/bin/python3", "/bin/sh", "/bin/bash"),
-        *("/proc/meminfo", "/proc/cpuinfo", "/s", "/it", "/sec", "/step", "/iter", "/img", "/token", "/n"),
-    }
+_PUBLIC: Final = words(
+    """
+    / /dev/null /dev/zero /dev/shm /dev/stdin /dev/stdout /dev/stderr /dev/urandom /usr/bin/env
+    /usr/bin/python /usr/bin/python3 /bin/sh /bin/bash /proc/meminfo /proc/cpuinfo /s /it /sec /step
+    /iter /img /token /n
+    """
 )
 _LIBRARY = re.compile(
     r"""(?P<folder>.*?)/(?P<tail>(?:site-packages|dist-packages|lib(?:64)?/python[23](?:\.\d{1,2})?|Lib)
@@ -161,8 +152,8 @@ _CODE: Final = frozenset({"py", "pyi", "pyx", "so", "pyd", "pyc", "cu", "cuh", "
 
 
 def _split_library(path: str) -> tuple[str, str]:
-    """Return where an installed package lies, and its own part of `path`; the latter is empty for any other path."""
-    # The last of them: an environment's packages lie under its own lib/python3.
+    """Return the folder of an installed package, and the part of `path` below it, which is empty for any other path."""
+    # The last of them: an environment's packages are below its own lib/python3.
     for mark in ("/site-packages/", "/dist-packages/"):
         at = path.rfind(mark)
         if at >= 0:
@@ -179,7 +170,7 @@ def _library_of(folder: str, tail: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1024)
 def _in_one_form(path: str) -> str:
-    """Return `path` with single forward slashes, so that one that was written in two ways is one."""
+    """Return `path` with single forward slashes, so that two spellings of it are equal."""
     plain = re.sub(r"[/\\]+", "/", path.replace("\\ ", " "))
     return plain.rstrip("/") or "/"
 
@@ -195,7 +186,7 @@ def _shown_posix(match: re.Match[str], replace: ReplacePath) -> str:
     before = match.string[max(0, at - 16) : at]
     if before.endswith(("<", "[")) and _TAG.match(match.string, at - 1):
         return path
-    # What stands behind a placeholder was shown on purpose.
+    # What follows a placeholder was kept on purpose.
     return path if _PLACEHOLDER_IN_FRONT.search(before) else _shown_match(match, replace)
 
 
@@ -223,3 +214,69 @@ def _shown_encoded(match: re.Match[str], replace: ReplacePath) -> str:
     if path.count("/") + path.count("\\") < 2:
         return match[0]
     return shown_path(path, replace).replace("/", "%2F")
+
+
+# ------------------------------------------------------------ paths that every machine of a kind has
+
+
+def is_of_the_system(path: str) -> bool:
+    """Return whether `path`, with single forward slashes, is part of the operating system.
+
+    Every part of it must be known: companies install their own programs below /usr as well.
+    """
+    if path in _SYSTEM_FILES or _DEVICE_FILE.fullmatch(path):
+        return True
+    folder = _SYSTEM_FOLDER.match(path)
+    return folder is not None and all(_is_known(part) for part in path[folder.end() :].split("/"))
+
+
+def is_prefix_of_a_python(folder: str) -> bool:
+    """Return whether `folder`, which contains a Python library, is a standard location of systems and images."""
+    return _PYTHON_PREFIX.fullmatch(folder) is not None
+
+
+def _is_known(part: str) -> bool:
+    return is_plain(part) or part.lower() in _NAMES or _LIBRARY_FILE.fullmatch(part) is not None
+
+
+_SYSTEM_FILES: Final = words(
+    """
+    /etc/hosts /etc/hostname /etc/passwd /etc/group /etc/fstab /etc/resolv.conf /etc/os-release
+    /etc/machine-id /etc/localtime /etc/nsswitch.conf /etc/ld.so.cache
+    /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs /etc/ssl/openssl.cnf /etc/timezone
+    /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 /proc /sys /usr /etc /dev/kfd /dev/fuse
+    /dev/ptmx /dev/tty /dev/random /dev/urandom
+    """
+)
+_DEVICE_FILE = re.compile(
+    r"/dev/(?:nvidia[0-9]{1,3}|nvidia(?:ctl|-uvm(?:-tools)?|-modeset)|dri/(?:card|renderD)[0-9]{1,3}|pts/[0-9]{1,4}"
+    r"|infiniband/uverbs[0-9]{1,3}|loop[0-9]{1,3}|sd[a-z][0-9]{0,3}|nvme[0-9]{1,2}n[0-9]{1,2}(?:p[0-9]{1,2})?)"
+)
+_SYSTEM_FOLDER = re.compile(
+    r"/(?:usr/(?:share|lib|lib32|lib64|libexec|bin|sbin|include|src)|bin|sbin|lib|lib64"
+    r"|usr/local/cuda(?:-[0-9]{1,2}(?:\.[0-9]{1,2})?)?|opt/(?:rocm|cuda)(?:-[0-9.]{1,8})?"
+    r"|proc(?:/(?:self|[0-9]{1,8}))?|sys)/"
+)
+_PYTHON_PREFIX = re.compile(
+    r"(?:/usr(?:/local)?|/opt/(?:conda|miniconda3?|anaconda3?|miniforge3?|mambaforge|python))(?:/envs/base)?"
+    r"(?:/lib(?:64)?/python[23](?:\.\d{1,2})?)?"
+)
+# libcuda.so.1, cc1plus, python3.11, cudnn_ops.h
+_LIBRARY_FILE = re.compile(
+    r"(?:lib)?(?:cuda|cudart|cudnn|cublas|cublasLt|cufft|curand|cusolver|cusparse|nvrtc|nvidia|nccl|mpi|stdc\+\+|gcc|gcc_s"
+    r"|c|m|z|pthread|dl|rt|ssl|crypto|ibverbs|numa|gomp|omp|tbb|mkl|blas|lapack|openblas|hdf5|GL|EGL|ffi|python)"
+    r"[\w-]{0,24}(?:\.(?:so|h|hpp|a|la|pc))?(?:\.?[0-9]{1,6}){0,4}"
+)
+_NAMES: Final = words(
+    """
+    aarch64-linux-gnu apt awk bash block bus c++ ca-certificates cat cc certs cgroup class cmake cmdline cp
+    cpuinfo curl cwd dash dejavu dejavusans.ttf dict doc drm env exe fd ffmpeg file fonts fs g++ gcc git
+    git-core gpu grep gzip i386-linux-gnu java jvm kernel kmod ld ld-linux-x86-64.so.2 lib-dynload libc.so.6
+    llvm loadavg locale ls make man maps meminfo mime misc mount mounts mpirun nice ninja node nohup numactl
+    nvcc nvidia nvidia-smi opencl openmpi pci perl perl5 pid_max pkg-config proc ps rocm rocm-smi root rsync sed
+    self sh smaps srun ssh ssl stat statm status stdio.h stdlib.h strace string.h sudo sys tar taskset tcp
+    terminfo time timeout torchrun truetype type types.h uname unistd.h uptime utc vmstat wget words x11
+    x86_64-linux-gnu xz zoneinfo zsh
+    """
+)
+"""Names in system folders of every machine, besides the plain words."""

@@ -1,4 +1,4 @@
-"""The same private text under the same made-up name, so that what was redacted can still be told apart."""
+"""Consistent placeholders: the same private text always gets the same one."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 from typing import Final
 
 _MOST: Final = 200_000
-"""Different texts of a kind that get a number each; all beyond share one name."""
+"""Texts of a kind that get a number each; all others share one placeholder."""
 
 PLACEHOLDER = re.compile(r"<(?:path|user|host|email|phone|ip|mac|device|model|url)(?:-[0-9]{1,6})?>")
 
 
 class Pseudonyms:
-    """Numbers private texts in the order in which they come: `<path-1>`, `<path-2>`, `<user-1>`."""
+    """Numbers private texts in their order of appearance: `<path-1>`, `<path-2>`, `<user-1>`."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[bytes, int]] = {}
 
     def name_for(self, kind: str, text: str) -> str:
-        """Return what stands for `text` from now on."""
+        """Return the placeholder for `text`."""
         numbers = self._numbers.setdefault(kind, {})
-        # Their digests, so that a long run with long paths takes no more memory than one with short ones.
+        # Digests, so that long paths take no more memory than short ones.
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
         number = numbers.get(digest)
         if number is None:

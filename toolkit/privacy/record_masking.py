@@ -1,4 +1,4 @@
-"""Records without secrets, whatever a training script puts into them, at hardly any cost where all of it is numbers."""
+"""Masks the secrets in records, at almost no cost for records of numbers."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any, Final
 
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.secret_names import Secrecy, secrecy_of
-from toolkit.privacy.text_tree import SPEAKING_KEYS, Place
+from toolkit.privacy.text_tree import SPEAKING_KEYS, Position
 from toolkit.runfolder.codec import bounded
 
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _OURS: Final = frozenset({"id", "parent_id", "span_id", "clock", "kept", "run_id"})
-"""Fields that the logger itself fills, most of them on every span: there is nothing to look for."""
+"""Fields that the logger itself fills, most of them on every span: they contain no secrets."""
 
-_LOOK_AGAIN_S: Final = 1.0
+_READ_AGAIN_S: Final = 1.0
 _MOST_KEPT: Final = 4096
 _LONGEST_KEPT: Final = 200
 _FEW_FIELDS: Final = 100
 _FEW_CHARACTERS: Final = 4_096
-"""Any record has room for these: nearly all records are no larger, and are not measured more closely."""
+"""Records within these limits are not truncated; nearly all are."""
 
 
 class RecordMasker(Masker):
-    """Masks what a live run writes; any thread may ask. Scripts add to the environment, so it is looked at anew."""
+    """Masks what a live run writes; thread-safe. The environment is read again regularly, as scripts add to it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[str, str] = {}
-        """Short texts that were looked at, as they are written."""
+        """Short texts with their masked form."""
         self._harmless_names: set[str] = set()
-        """Names that are no secret, and under which nothing is hidden for their sake."""
+        """Names that neither are nor indicate a secret."""
         self._variables = len(os.environ)
-        self._look_again_at = time.monotonic() + _LOOK_AGAIN_S
+        self._read_again_at = time.monotonic() + _READ_AGAIN_S
 
     def mask_record(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the `fields` of a record with their secrets masked; what no record has room for is not looked at."""
+        """Return the `fields` of a record with their secrets masked, truncated to what a record can hold."""
         characters = 0 if len(fields) <= _FEW_FIELDS else _FEW_CHARACTERS
         for value in fields.values():
             if type(value) is str:
@@ -49,14 +49,14 @@ class RecordMasker(Masker):
         return self.mask_fields(fields)
 
     def mask_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return `fields` with their secrets masked: the same mapping where all of them are numbers. Never raises."""
+        """Return `fields` with their secrets masked: the same mapping if all of them are numbers. Never raises."""
         harmless = self._harmless_names
         if _NUMBERS.issuperset(map(type, fields.values())) and harmless.issuperset(fields):
             return fields
-        if len(os.environ) != self._variables or time.monotonic() >= self._look_again_at:
-            self._look_at_environment()
+        if len(os.environ) != self._variables or time.monotonic() >= self._read_again_at:
+            self._read_environment()
         if not harmless.issuperset(fields):
-            self._look_at_names(fields)
+            self._check_names(fields)
         if not (harmless.issuperset(fields) and SPEAKING_KEYS.isdisjoint(fields)):
             masked: dict[str, Any] = self.rewrite(fields)
             return masked
@@ -70,26 +70,26 @@ class RecordMasker(Masker):
         known = self._known.get(name)
         return self.rewrite_text(name) if known is None else known
 
-    def rewrite_text(self, text: str, place: Place = Place()) -> str:  # noqa: B008 - it cannot be changed
+    def rewrite_text(self, text: str, position: Position = Position()) -> str:  # noqa: B008 - it cannot be changed
         """Return `text` with its secrets masked."""
-        if len(text) > _LONGEST_KEPT or place.path:
-            return super().rewrite_text(text, place)
+        if len(text) > _LONGEST_KEPT or position.path:
+            return super().rewrite_text(text, position)
         known = self._known.get(text)
         if known is None:
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
-            known = self._known[text] = super().rewrite_text(text, place)
+            known = self._known[text] = super().rewrite_text(text, position)
         return known
 
     def _mask_one(self, name: str, value: Any) -> Any:
-        """Mask what stands under a harmless name, at the top of a record or in a mapping of one."""
+        """Mask the value of a harmless name, at the top level of a record or in one of its mappings."""
         if type(value) is str:
             return self.rewrite_text(value)
         if type(value) is dict and _has_plain_keys(value):
             return self.mask_fields(value)
         return self.rewrite({name: value})[name]
 
-    def _look_at_names(self, fields: dict[str, Any]) -> None:
+    def _check_names(self, fields: dict[str, Any]) -> None:
         if len(self._harmless_names) >= _MOST_KEPT:
             self._harmless_names.clear()
         for name in fields:
@@ -100,13 +100,13 @@ class RecordMasker(Masker):
         if secrecy_of(name) is not Secrecy.OPEN or _of_a_service(name):
             return False
         if _PLAIN_NAME.fullmatch(name):
-            # Words and small numbers: nothing looks like a secret there, but for what the environment has.
+            # Words and small numbers match no pattern, but may be a secret of the environment.
             return not any(secret in name for secret in self.secrets)
         return self.mask_name(name) == name
 
-    def _look_at_environment(self) -> None:
+    def _read_environment(self) -> None:
         self._variables = len(os.environ)
-        self._look_again_at = time.monotonic() + _LOOK_AGAIN_S
+        self._read_again_at = time.monotonic() + _READ_AGAIN_S
         secrets = Masker().secrets
         if secrets != self.secrets:
             self.secrets = secrets
@@ -121,7 +121,7 @@ _PLAIN_NAME = re.compile(
 
 
 def _has_plain_keys(mapping: dict[Any, Any]) -> bool:
-    """Say whether the keys of `mapping` are texts, and say nothing about each other's values."""
+    """Return whether the keys of `mapping` are texts, and none of them names the value of another."""
     return SPEAKING_KEYS.isdisjoint(mapping) and all(type(key) is str for key in mapping)
 
 

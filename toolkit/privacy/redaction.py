@@ -1,4 +1,4 @@
-"""Values that leave the machine: without secrets, paths, names of people and machines, addresses and private models."""
+"""Removes secrets, paths, names of people and machines, addresses and private models from values that are shared."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.privacy import organisations
+from toolkit.core.formatting import words
 from toolkit.privacy.addresses import holds_a_version, is_address, replace_addresses, replace_logins
 from toolkit.privacy.configured_secrets import parts_of_address
 from toolkit.privacy.harmless_words import is_plain
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.message_hosts import message_hosts, replace_message_hosts
 from toolkit.privacy.model_names import (
+    PUBLIC_ORGANISATIONS,
     holds_a_model,
     is_public_bare_name,
     is_public_model,
@@ -25,12 +26,12 @@ from toolkit.privacy.model_names import (
     model_settings,
     repositories_in,
 )
-from toolkit.privacy.names import host_names, is_generic, is_telling, machine_names, names_in
+from toolkit.privacy.names import host_names, is_generic, is_identifying, machine_names, names_in
 from toolkit.privacy.paths import is_relative_path, replace_paths, shown_path
 from toolkit.privacy.pseudonyms import PLACEHOLDER, Pseudonyms
 from toolkit.privacy.secret_names import Secrecy
 from toolkit.privacy.secret_shapes import MASK
-from toolkit.privacy.text_tree import A_KEY, ADDRESS_TO_SEND_TO, Place, TreeRewriter
+from toolkit.privacy.text_tree import A_KEY, ADDRESS_TO_SEND_TO, Position, TreeRewriter
 from toolkit.privacy.urls import is_url, replace_urls
 
 _MOST_NAMES: Final = 500
@@ -41,18 +42,18 @@ _LONGEST_CACHED: Final = 256
 
 
 class Redactor(TreeRewriter):
-    """Takes out of values whatever tells who made them, where, and with what keys.
+    """Replaces everything in values that identifies a person or a machine, and all secrets.
 
-    The same private text becomes the same placeholder (`<path-1>`) as long as the redactor lives; a secret becomes
-    `***`. A name that one value gives away (`/home/jane/x`) is taken out of all that come later too. `replaced` counts
-    what was taken out by kind, `places` by kind and field. One thread at a time.
+    The same private text gets the same placeholder (`<path-1>`) for the lifetime of the redactor; a secret becomes
+    `***`. A name found in one value (`/home/jane/x`) is replaced in all later ones too. `replaced` counts replacements
+    by kind, `places` by kind and field. Not thread-safe.
     """
 
     def __init__(
         self,
         *,
         environ: Mapping[str, str] | None = None,
-        allowed_organisations: Iterable[str] = organisations.DEFAULT,
+        allowed_organisations: Iterable[str] = PUBLIC_ORGANISATIONS,
         local_folders: Iterable[Path] | None = None,
     ) -> None:
         super().__init__()
@@ -60,12 +61,12 @@ class Redactor(TreeRewriter):
         self.places: Counter[tuple[str, str]] = Counter()
         self._masker = Masker(environ)
         self._organisations = frozenset(name.lower() for name in allowed_organisations)
-        # Relative paths begin where the process runs.
+        # Relative paths start where the process runs.
         self._local_folders = tuple(local_folders) if local_folders is not None else (Path(os.curdir),)
         self._pseudonyms = Pseudonyms()
         self._names: dict[str, tuple[str, str]] = {}
         self.metrics: set[str] = set()
-        """Names with a slash in them that records have as keys."""
+        """Names of metrics that contain a slash."""
         self._cache: dict[tuple[str, str], str] = {}
         self._at = ""
         for kind, name in machine_names(environ):
@@ -79,17 +80,17 @@ class Redactor(TreeRewriter):
     def redact_text(self, text: str) -> str:
         """Return `text` with everything private replaced."""
         self.learn(text)
-        return self.rewrite_text(text, Place())
+        return self.rewrite_text(text, Position())
 
     def learn(self, value: Any) -> None:
-        """Remember the names of people, machines and private models that `value` gives away, without counting it."""
+        """Remember the names of people, machines and private models in `value`, without counting them."""
         _Learner(self).rewrite(value)
 
     def learn_name(self, kind: str, name: str) -> None:
         """Remember the name of a person (`user`), machine (`host`) or model, so that it is replaced in any text."""
         for each in host_names(name) if kind == "host" else (name,):
             if (
-                is_telling(each, is_host=kind == "host")
+                is_identifying(each, is_host=kind == "host")
                 and each.lower() not in self._names
                 and len(self._names) < _MOST_NAMES
             ):
@@ -106,38 +107,38 @@ class Redactor(TreeRewriter):
             self._keys.clear()
 
     def is_public_model(self, name: str) -> bool:
-        """Say whether `name` is a model of an allowed organisation and no local path."""
+        """Return whether `name` is a model of an allowed organisation and not a local path."""
         return is_public_model(name, self._organisations, self._local_folders)
 
-    def rewrite_text(self, text: str, place: Place) -> str:
-        """Return what is written for `text`, which stands at `place`."""
+    def rewrite_text(self, text: str, position: Position) -> str:
+        """Return the replacement of `text` at this position."""
         if len(text) < 2 or text == MASK:
             return text
-        self._at = place.path or "(text)"
-        is_cached = len(text) <= _LONGEST_CACHED and place.secrecy is Secrecy.OPEN
-        key = (text, place.name)
+        self._at = position.path or "(text)"
+        is_cached = len(text) <= _LONGEST_CACHED and position.secrecy is Secrecy.OPEN
+        key = (text, position.name)
         if is_cached and self._cache.get(key) == text:
-            # Nearly every text of a run comes again and again, and is nobody's secret.
+            # Nearly every text of a run is repeated, and is not private.
             return text
-        written = self._rewrite_under_a_name(text, place)
+        written = self._rewrite_under_a_name(text, position)
         if is_cached and written == text:
             if len(self._cache) >= _MOST_CACHED:
                 self._cache.clear()
             self._cache[key] = text
         return written
 
-    def on_hidden(self, place: Place) -> None:
-        """Count a secret that was no text."""
-        self._at = place.path or "(text)"
+    def on_hidden(self, position: Position) -> None:
+        """Count a secret that was not a text."""
+        self._at = position.path or "(text)"
         self._count("secret")
 
-    def _rewrite_under_a_name(self, text: str, place: Place) -> str:
-        masked = self._masker.rewrite_text(text, place)
+    def _rewrite_under_a_name(self, text: str, position: Position) -> str:
+        masked = self._masker.rewrite_text(text, position)
         if (
-            place.secrecy is Secrecy.LOOK
+            position.secrecy is Secrecy.IF_RANDOM
             and not is_plain(text)
             and " " not in text
-            and place.name.lower() not in _BARE_KEY
+            and position.name.lower() not in _BARE_KEY
         ):
             masked = MASK
         if masked != text:
@@ -145,21 +146,21 @@ class Redactor(TreeRewriter):
             if masked == MASK:
                 return MASK
             text = masked
-        name = _last_words(place.name)
+        name = _last_words(position.name)
         if name in _PEOPLE or name in _MACHINES:
             return self._rewrite_name(text, "user" if name in _PEOPLE else "host")
-        if place.name.lower() in _IDS:
+        if position.name.lower() in _IDS:
             return self._replace("device", text)
         if name in _REMOTES and PLACEHOLDER.fullmatch(text) is None:
             return self._replace("url", text)
-        if holds_a_model(place.name) and _is_one_name(text) and not _HARDWARE.search(place.path):
+        if holds_a_model(position.name) and _is_one_name(text) and not _HARDWARE.search(position.path):
             return self._rewrite_model(text)
-        if name in _PATHS and is_relative_path(text) and not self.tells_nothing(text):
+        if name in _PATHS and is_relative_path(text) and not self.is_public_name(text):
             return self._rewrite_relative_path(text)
-        if "/" in text and not (place.path == A_KEY and " " not in text):
-            # A key of that form is the name of a metric.
+        if "/" in text and not (position.path == A_KEY and " " not in text):
+            # Such a key is the name of a metric.
             text = self._rewrite_repositories(text)
-        return self._rewrite_anywhere(text, may_be_version=holds_a_version(place.path))
+        return self._rewrite_anywhere(text, may_be_version=holds_a_version(position.path))
 
     def _rewrite_anywhere(self, text: str, *, may_be_version: bool = False) -> str:
         text = replace_urls(text, self._replace, self.is_public_model)
@@ -172,21 +173,21 @@ class Redactor(TreeRewriter):
         return _BASE64.sub(self._rewrite_base64, text) if len(text) >= _SHORTEST_BASE64 else text
 
     def _rewrite_name(self, text: str, kind: str) -> str:
-        """Write anew what stands where the name of a person or machine does: there a short one counts too."""
+        """Replace the value of a setting that names a person or machine: there a short name counts too."""
         if any(map(str.isspace, text)) or is_generic(text) or not _NAME.fullmatch(text) or is_address(text):
             return self._rewrite_anywhere(text)
         return self._replace(kind, text)
 
     def _rewrite_model(self, text: str) -> str:
-        if self.tells_nothing(text) or PLACEHOLDER.search(text) or MASK in text:
+        if self.is_public_name(text) or PLACEHOLDER.search(text) or MASK in text:
             return text
         written = self._rewrite_anywhere(text)
         if written != text or is_url(text):
             return written
         return self._replace("model", text)
 
-    def tells_nothing(self, name: str) -> bool:
-        """Say whether `name`, which stands where a model's does, is public or made of ordinary words."""
+    def is_public_name(self, name: str) -> bool:
+        """Return whether the value of a model setting is public or consists of ordinary words."""
         if "/" not in name and "\\" not in name:
             return is_public_bare_name(name)
         return self.is_public_model(name) or all(map(is_plain, name.split("/")))
@@ -197,17 +198,17 @@ class Redactor(TreeRewriter):
             if (
                 not looks_like_a_path(value[0])
                 and not PLACEHOLDER.search(value[0])
-                and not self.tells_nothing(value[0])
+                and not self.is_public_name(value[0])
             ):
                 parts += [text[done : value.start()], self._replace("model", value[0])]
                 done = value.end()
         return "".join([*parts, text[done:]]) if parts else text
 
     def _rewrite_repositories(self, text: str) -> str:
-        """Replace models and data sets that a sentence names, but for public ones and for metrics of this run."""
+        """Replace models and data sets in a sentence, except public ones and metrics of this run."""
         parts, done = [], 0
         for match, _ in repositories_in(text):
-            if match[0] not in self.metrics and not self.tells_nothing(match[0]):
+            if match[0] not in self.metrics and not self.is_public_name(match[0]):
                 parts += [text[done : match.start()], self._replace("model", match[0])]
                 done = match.end()
         return "".join([*parts, text[done:]]) if parts else text
@@ -238,7 +239,7 @@ class Redactor(TreeRewriter):
         return self._replace(kind, name)
 
     def _rewrite_base64(self, match: re.Match[str]) -> str:
-        """Hide what is private once it is decoded."""
+        """Hide Base64 text whose decoded form is private."""
         text = match[0].rstrip("=")
         try:
             inner = base64.b64decode(text.translate(_URL_SAFE) + "=" * (-len(text) % 4)).decode("utf-8")
@@ -254,7 +255,7 @@ class Redactor(TreeRewriter):
         return MASK
 
     def _is_private(self, text: str) -> bool:
-        written = self._masker.rewrite_text(text, Place())
+        written = self._masker.rewrite_text(text, Position())
         written = replace_paths(written, lambda _: MASK)
         written = replace_addresses(written, lambda *_: MASK)
         names = self._known_names_in(written)
@@ -274,27 +275,27 @@ class Redactor(TreeRewriter):
 
 
 class _Learner(TreeRewriter):
-    """Walks through a tree for the names that it gives away."""
+    """Collects the names in a tree."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
         self._redactor = redactor
 
-    def rewrite_text(self, text: str, place: Place) -> str:
+    def rewrite_text(self, text: str, position: Position) -> str:
         redactor = self._redactor
-        name = _last_words(place.name)
-        if place.name == ADDRESS_TO_SEND_TO and "://" in text:
+        name = _last_words(position.name)
+        if position.name == ADDRESS_TO_SEND_TO and "://" in text:
             redactor.learn_secret(parts_of_address(text))
         if name in _PEOPLE or name in _MACHINES:
             if _NAME.fullmatch(text):
                 redactor.learn_name("user" if name in _PEOPLE else "host", text)
-        elif holds_a_model(place.name) and "/" in text and _is_one_name(text):
+        elif holds_a_model(position.name) and "/" in text and _is_one_name(text):
             self._learn_model(text)
         for setting in model_settings(text):
             self._learn_model(setting[0])
-        for match, is_said in repositories_in(text) if place.path != A_KEY else ():
+        for match, is_confirmed in repositories_in(text) if position.path != A_KEY else ():
             if match[0] not in redactor.metrics:
-                self._learn_model(match[0], with_whose=is_said)
+                self._learn_model(match[0], with_whose=is_confirmed)
         for kind, found in names_in(text):
             redactor.learn_name(kind, found)
         for found in message_hosts(text):
@@ -302,10 +303,10 @@ class _Learner(TreeRewriter):
         return text
 
     def _learn_model(self, name: str, *, with_whose: bool = True) -> None:
-        if not looks_like_a_path(name) and not self._redactor.tells_nothing(name):
+        if not looks_like_a_path(name) and not self._redactor.is_public_name(name):
             self._redactor.learn_name("model", name)
             if name.count("/") == 1 and with_whose:
-                # Whose model it is tells as much.
+                # The owner's name is private too.
                 self._redactor.learn_name("model", name.partition("/")[0])
 
 
@@ -317,9 +318,7 @@ _CASE_COUNTS: Final = frozenset({"path", "model", "url"})
 _NAME = re.compile(r"[^\W_](?:[\w.@-]{0,253}[^\W_])?")
 _IDS: Final = frozenset({"boot_id", "machine_id", "serial", "serial_number", "node_id"})
 _REMOTES: Final = frozenset({"remote", "origin"})
-_PATHS: Final = frozenset(
-    {"path", "paths", "dir", "dirs", "directory", "file", "files", "filename", "folder", "folders", "cwd"}
-)
+_PATHS: Final = words("path paths dir dirs directory file files filename folder folders cwd")
 _HARDWARE = re.compile(r"(?:^|[/_])(?:cpus?|gpus?|accelerators?|hardware)/", re.IGNORECASE)
 _LAST_WORD = re.compile(r"[A-Za-z]+\Z")
 
@@ -335,6 +334,6 @@ def _last_words(name: str) -> str:
 
 
 def _is_one_name(text: str) -> bool:
-    """Say whether `text` is the name of something, or a path, rather than a sentence."""
+    """Return whether `text` is a name or a path rather than a sentence."""
     spaces = sum(map(str.isspace, text))
     return not spaces or (spaces <= _MOST_SPACES and ("/" in text or "\\" in text))

@@ -1,4 +1,4 @@
-"""Secrets that are known by how they look, wherever in a text they stand."""
+"""Finds secrets in a text by their pattern."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from toolkit.core.formatting import words
+from toolkit.privacy.message_services import MESSAGE_SERVICES
 from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.privacy.token_shapes import long_runs, mask_tokens
 
@@ -13,10 +15,10 @@ MASK: Final = "***"
 
 
 def mask_text(text: str) -> str:
-    """Return `text` with every part that looks like a secret replaced by `***`."""
+    """Return `text` with every secret that matches a pattern replaced by `***`."""
     if len(text) < _SHORTEST:
         return text
-    # Looking for a word costs a hundredth of what looking for a pattern does, and most texts have none of these.
+    # Searching for a word costs a hundredth of searching for a pattern, and most texts contain none of these.
     if _PEM_BEGIN in text:
         text = _PEM_BLOCK.sub(MASK, text)
     if len(text) >= _PEM_LINE_LENGTH and any(len(run) >= _PEM_LINE_LENGTH for run in long_runs(text)):
@@ -40,9 +42,9 @@ def mask_text(text: str) -> str:
 
 
 def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
-    """Return the numbers of those `items` that are lines of a private key, where a text was taken apart into lines.
+    """Return the indices of those `items` that are lines of a private key, if a text was split into lines.
 
-    Its beginning may have been left out, as of the last lines of output.
+    Its beginning may be missing, as in the last lines of output.
     """
     marks = [
         (number, _PEM_BEGIN in item)
@@ -63,7 +65,7 @@ def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
 
 
 def looks_made_by_chance(text: str) -> bool:
-    """Say whether `text` has a long piece in which letters and digits change often, as keys have and names do not."""
+    """Return whether `text` has a long part in which letters and digits alternate, as keys have and names do not."""
     if len(text) > _LONGEST_KEY or any(map(str.isspace, text)):
         return False
     if _UUID.fullmatch(text):
@@ -84,20 +86,18 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PIECE = re.compile(r"[A-Za-z0-9]{8,}")
 _CHANGE = re.compile(r"[0-9][A-Za-z]|[A-Za-z](?=[0-9])")
 
-# A block that is cut off before its end is hidden to the end of the text.
+# A truncated block is hidden to the end of the text.
 _PEM_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)", re.DOTALL)
 
-# A line of one, where the lines before and behind it are elsewhere.
+# A single line of one, without the lines around it.
 _PEM_LINE = re.compile(r"^[A-Za-z0-9+/]{64}$", re.MULTILINE)
 
 _URL_LOGIN = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<login>[^\s/@?#\"']{1,400})@")
 
-# Addresses that are passwords themselves: whoever knows one can post there.
+# Addresses that are secrets themselves: anyone who knows one can post there.
 _WEBHOOK = re.compile(
-    r"""https?://(?:
-      hooks\.slack\.com/(?:services|workflows|triggers)/
-    | (?:\w+\.)?discord(?:app)?\.com/api/(?:v[0-9]+/)?webhooks/
-    | open\.(?:feishu\.cn|larksuite\.com|larkoffice\.com)/open-apis/bot/(?:v[0-9]+/)?hook/
+    rf"https?://(?:{'|'.join(service.webhook_pattern for service in MESSAGE_SERVICES if service.webhook_pattern)}"
+    r"""
     | [\w-]+\.webhook\.office\.com/
     | [\w.-]+\.logic\.azure\.com(?::[0-9]+)?/workflows/
     | [\w.-]+\.api\.powerplatform\.com(?::[0-9]+)?/powerautomate/
@@ -139,14 +139,14 @@ _CURL_LOGIN = re.compile(
 )
 _SSHPASS = re.compile(r"(\bsshpass\s{1,3}-p\s{0,3})[^\s]+", re.IGNORECASE)
 
-# "the password is abc1": a word without a digit is more likely a sentence that goes on.
-_TOLD = re.compile(
+# "the password is abc1": a word without a digit is more likely the rest of the sentence.
+_PASSWORD_IS = re.compile(
     r"""(\b(?:password|passphrase|passwd|api[ _-]?key|access[ _-]?token)\s{1,3}(?:is|was)\s{1,3}["']?)
     (?=[^\s"',;]*[0-9])[^\s"',;]+""",
     re.IGNORECASE | re.VERBOSE,
 )
 
-# A manifest of Kubernetes: everything below `data:` is a secret, whatever it is called.
+# A manifest of Kubernetes: everything below `data:` is a secret.
 _KUBERNETES_DATA = re.compile(
     r"(?P<head>^[ \t]*(?:data|stringData):[ \t]*\n)(?P<lines>(?:[ \t]+[\w.-]{1,253}:[^\n]*(?:\n|\Z)){1,400})",
     re.MULTILINE,
@@ -163,7 +163,7 @@ _BEHIND_A_WORD: Final = {
     _NUGET: ("<add",),
     _PUTTY: ("private-lines",),
     _SIGNED_URL: ("sig=", "signature=", "-credential=", "-security-token="),
-    _TOLD: (
+    _PASSWORD_IS: (
         *("password", "passphrase", "passwd", "apikey", "api key", "api_key", "api-key"),
         *("accesstoken", "access token", "access_token", "access-token"),
     ),
@@ -174,15 +174,17 @@ _BEHIND_A_WORD: Final = {
     _CURL_LOGIN: ("curl",),
     _SSHPASS: ("sshpass",),
 }
-"""Patterns, each with words of which one is in every text that it finds."""
+"""Patterns, each with hints: a text without any of them is not searched."""
 
-_HINTS_OF_NAMES: Final = (
-    *("pass", "pwd", "secret", "cred", "key", "token", "auth", "bearer", "cookie", "dsn", "webhook", "netrc"),
-    *("connection", "topic", "contrase", "kennwort", "senha", "contribsys"),
+_HINTS_OF_NAMES: Final = words(
+    """
+    pass pwd secret cred key token auth bearer cookie dsn webhook netrc connection topic contrase
+    kennwort senha contribsys
+    """
 )
-"""One of these is in every name that says secret; a service's name counts in a setting, and not in a sentence."""
+"""Every name of a secret contains one of these; a service's name counts in a setting, and not in a sentence."""
 
-# "--hf-token abc", inside a command line that is one text. It begins with a letter, which is quickly looked for.
+# "--hf-token abc", in a command line that is one text.
 _OPTION = re.compile(
     r"""(?P<name>-(?<![\w-]-)-?[A-Za-z][\w.-]{0,80})(?P<between>\s{1,3})
     (?P<value>(?P<quote>["'])[^"'\n]{1,4096}(?P=quote)|[^\s"'`-](?:(?![,;|]-)[^\s"'`])*)""",
@@ -196,11 +198,13 @@ _ASSIGNED_NAME = re.compile(
     (?:(?:str|bytes|string|String|&(?:'static\ )?str|SecretStr|Optional\[str\]|str\ ?\|\ ?None)\s{0,3}=\s{0,3})?)""",
     re.VERBOSE,
 )
-# Such a name in a text that is turned round: an equals sign or colon is found sooner than whatever may be a name.
-_ASSIGNED_NAME_TURNED = re.compile(r"""[=:][!?+:|]{0,2}\s{0,3}["']?\\{0,7}(?P<name>[\w.-]{1,83})(?![\w.-])""")
+# Such a name in the reversed text: an equals sign or colon is found faster than a name.
+_ASSIGNED_NAME_REVERSED = re.compile(
+    r"""[=:][!?+:|]{0,2}\s{0,3}["']?\\{0,7}(?P<name>[\w.-]{1,83})(?![\w.-])"""
+)
 _CALL = re.compile(r"(?:await )?[A-Za-z_][\w.]{0,200}[(\[]")
 _LONGEST_CALL: Final = 400
-# The quotes are escaped where the text is JSON inside JSON. Where they are not closed, the rest of the line is meant.
+# The quotes are escaped in JSON inside JSON. If they are not closed, the rest of the line is the value.
 _IN_QUOTES: Final = r"""(?:[bBrRuUfF]{1,2}(?=["']))?(?P<quote>\\{0,7}(?:"{3}|'{3}|["']))
     (?:(?:(?!(?P=quote))(?:\\.|[^\n\\]))*(?P=quote)|(?=\w)[^\n]*)"""
 _ASSIGNED_VALUE = re.compile(
@@ -220,13 +224,13 @@ _NO_SECRET = re.compile(
     re.VERBOSE,
 )
 SPECIAL_TOKEN: Final = re.compile(r"<[^<>\s]{0,40}>|\[[A-Z]{1,12}\]")
-"""A tokenizer's <pad> or </s> is no secret, whatever kind of token it is called."""
+"""A tokenizer's <pad> or </s> is not a secret."""
 
 
 def _mask_line(match: re.Match[str]) -> str:
     line = match[0]
     is_mixed = any(map(str.isupper, line)) and any(map(str.islower, line)) and any(map(str.isdigit, line))
-    # A path may have 64 letters too, and has few of them in capitals.
+    # A path may have 64 characters too, but few capitals.
     return MASK if is_mixed and sum(map(str.isupper, line)) > 8 else line
 
 
@@ -236,13 +240,13 @@ def _mask_kubernetes_data(match: re.Match[str]) -> str:
 
 def _mask_login(match: re.Match[str]) -> str:
     login = match["login"]
-    # A name alone is no secret (ssh://git@…), unless it is long enough to be a token.
+    # A name alone is not a secret (ssh://git@…), unless it is long enough to be a token.
     return f"{match['scheme']}{MASK}@" if ":" in login or len(login) >= 16 else match[0]
 
 
 def _mask_option(match: re.Match[str]) -> str:
     secrecy = secrecy_of(match["name"])
-    if secrecy is Secrecy.OPEN or (secrecy is Secrecy.LOOK and not looks_made_by_chance(match["value"])):
+    if secrecy is Secrecy.OPEN or (secrecy is Secrecy.IF_RANDOM and not looks_made_by_chance(match["value"])):
         return match[0]
     return f"{match['name']}{match['between']}{MASK}"
 
@@ -254,7 +258,7 @@ def _mask_assignments(text: str) -> str:
         if match.start() < done or not _assigns_a_secret(match):
             continue
         if _CALL.match(text, match.end()):
-            # `token = os.environ.get("X", "abc")`: a program's own words, and maybe a secret among them.
+            # `token = os.environ.get("X", "abc")`: code, which may contain a secret.
             line = text[match.end() : match.end() + _LONGEST_CALL].partition("\n")[0]
             masked = _QUOTED.sub(_mask_quoted, line)
             if masked != line:
@@ -263,12 +267,12 @@ def _mask_assignments(text: str) -> str:
             continue
         secrecy = secrecy_of(match["name"])
         listed = _ASSIGNED_LIST.match(text, match.end())
-        if listed is not None and secrecy is not Secrecy.LOOK:
+        if listed is not None and secrecy is not Secrecy.IF_RANDOM:
             parts += [text[done : match.end()], _LISTED.sub(rf"\g<quote>{MASK}\g<quote>", listed[0])]
             done = listed.end()
             continue
         is_comparison = _COMPARES.search(match["between"]) is not None
-        if match.end() < harmless_until and (is_comparison or secrecy is Secrecy.LOOK):
+        if match.end() < harmless_until and (is_comparison or secrecy is Secrecy.IF_RANDOM):
             continue
         value = _ASSIGNED_VALUE.match(text, match.end())
         if value is None or _NO_SECRET.match(text, value.start()):
@@ -276,15 +280,15 @@ def _mask_assignments(text: str) -> str:
         quote = value["quote"] or ""
         bare = value[0].strip("\"'")
         if is_working_directory(match["name"], bare) and text[match.start() - 1 : match.start()] != ";":
-            # Behind a semicolon it is a part of a database's address, and a password.
+            # After a semicolon it is part of a database's address, and a password.
             continue
-        is_a_guess = secrecy is Secrecy.LOOK or (is_comparison and not quote)
+        is_a_guess = secrecy is Secrecy.IF_RANDOM or (is_comparison and not quote)
         if is_a_guess and not looks_made_by_chance(bare):
             if not quote:
-                # No end of it looks so either, unless it was too long to look at.
+                # No part of it looks random either, unless it was too long to check.
                 harmless_until = value.end() - (_LONGEST_KEY if len(bare) > _LONGEST_KEY else 0)
             continue
-        if secrecy is Secrecy.TEXT and SPECIAL_TOKEN.fullmatch(bare):
+        if secrecy is Secrecy.IF_TEXT and SPECIAL_TOKEN.fullmatch(bare):
             continue
         parts += [text[done : match.end()], quote, MASK, quote]
         done = value.end()
@@ -292,10 +296,10 @@ def _mask_assignments(text: str) -> str:
 
 
 def _assigned_names(text: str) -> Iterator[re.Match[str]]:
-    """Yield those of the matches of `_ASSIGNED_NAME` whose name says secret, without trying it at every letter."""
+    """Yield the matches of `_ASSIGNED_NAME` with a secret's name, without trying it at every character."""
     starts = [
         len(text) - match.end()
-        for match in _ASSIGNED_NAME_TURNED.finditer(text[::-1])
+        for match in _ASSIGNED_NAME_REVERSED.finditer(text[::-1])
         if secrecy_of(match["name"][::-1]) is not Secrecy.OPEN
     ]
     for start in reversed(starts):
@@ -305,7 +309,7 @@ def _assigned_names(text: str) -> Iterator[re.Match[str]]:
 
 
 def _mask_further_on(text: str) -> str:
-    """Mask what looks like a key behind a secret on the same line: `password = ask() or "abc"`."""
+    """Mask random texts after a secret on the same line: `password = ask() or "abc"`."""
     lines = []
     for line in text.split("\n"):
         before, mask, behind = line.partition(MASK)
@@ -325,6 +329,6 @@ def _assigns_a_secret(match: re.Match[str]) -> bool:
     secrecy = secrecy_of(match["name"])
     if "=" in match["between"] or match["between"][0] in "\"'\\":
         return secrecy is not Secrecy.OPEN
-    # A bare colon is also how sentences go ("token: the smallest piece of text"); there only the plainest names count,
+    # A colon may also be part of a sentence ("token: the smallest piece of text"); there only the clearest names count,
     # and those of headers.
-    return secrecy is Secrecy.ALL or (secrecy is Secrecy.TEXT and match["name"][:2] in ("X-", "x-"))
+    return secrecy is Secrecy.ALWAYS or (secrecy is Secrecy.IF_TEXT and match["name"][:2] in ("X-", "x-"))

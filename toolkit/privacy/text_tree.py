@@ -1,4 +1,4 @@
-"""A copy of a tree of plain values in which each text is written anew, by the name that it stands under."""
+"""Copies a tree of plain values and rewrites each text in it, depending on its key."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from toolkit.core.guard import Guard
+from toolkit.privacy.message_services import SERVICE_BY_NAME
 from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.privacy.secret_shapes import MASK, lines_of_a_key, looks_made_by_chance
 
@@ -17,33 +18,33 @@ MAX_KEYS_KEPT: Final = 4096
 _BYTES: Final = (bytes, bytearray, memoryview)
 
 _guard = Guard()
+"""Logs the first failure of each kind. Its counts are not needed: the value that failed reads `***`."""
 
 
 A_KEY: Final = "(a key)"
-"""The path of a key."""
+"""The path of a text that is a key."""
 ADDRESS_TO_SEND_TO: Final = "webhook_url"
-"""What the address of a receiver of messages is called, whatever its key."""
+"""The name given to the address of a message receiver."""
 SPEAKING_KEYS: Final = frozenset({"value", "url", "data", "stringData"})
-"""Keys whose values may be named, or made a secret, by what is beside them."""
-_RECEIVERS: Final = frozenset({"lark", "feishu", "slack", "discord", "ntfy", "webhook"})
+"""Keys whose values may be named, or made a secret, by another key of the same mapping."""
 
 
-class Place(NamedTuple):
-    """Where in a tree a value stands."""
+class Position(NamedTuple):
+    """Where in a tree a value is."""
 
     secrecy: Secrecy = Secrecy.OPEN
     name: str = ""
-    """The key or the option that it stands under, as the caller wrote it."""
+    """Its key or option, as written by the caller."""
     path: str = ""
-    """All keys on the way to it, as they are written anew, joined by slashes."""
+    """All keys on the way to it, rewritten, joined by slashes."""
     containers: tuple[int, ...] = ()
-    """Those that it is inside of."""
+    """The ids of the containers around it."""
 
 
 class TreeRewriter:
-    """Walks through mappings, lists and sets. Structure and numbers are kept; what cannot be looked at is hidden.
+    """Walks through mappings, lists and sets. Structure and numbers are kept; what cannot be inspected is hidden.
 
-    What a text becomes is decided by `rewrite_text` of a subclass.
+    A subclass rewrites texts in `rewrite_text`.
     """
 
     def __init__(self) -> None:
@@ -51,47 +52,47 @@ class TreeRewriter:
 
     def rewrite(self, value: Any) -> Any:
         """Return the copy of `value`. Never raises."""
-        return self._rewrite(value, Place())
+        return self._rewrite(value, Position())
 
-    def rewrite_text(self, text: str, place: Place) -> str:
-        """Return what is written for `text`, which stands at `place`."""
+    def rewrite_text(self, text: str, position: Position) -> str:
+        """Return the replacement of `text` at this position."""
         raise NotImplementedError
 
-    def on_hidden(self, place: Place) -> None:
-        """Take note that a value that is no text was hidden."""
+    def on_hidden(self, position: Position) -> None:
+        """Called when a value that is not a text was hidden."""
 
-    def _rewrite(self, value: Any, place: Place) -> Any:
+    def _rewrite(self, value: Any, position: Position) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int | float):
-            return self._hide(place) if place.secrecy is Secrecy.ALL else value
+            return self._hide(position) if position.secrecy is Secrecy.ALWAYS else value
         if isinstance(value, str):
-            return self.rewrite_text(value, place)
+            return self.rewrite_text(value, position)
         if isinstance(value, Mapping | Sequence | AbstractSet) and not isinstance(value, _BYTES):
-            return self._rewrite_container(value, place)
-        if place.secrecy > Secrecy.LOOK:
-            return self._hide(place)
+            return self._rewrite_container(value, position)
+        if position.secrecy > Secrecy.IF_RANDOM:
+            return self._hide(position)
         if isinstance(value, os.PathLike):
-            return self._rewrite_path(value, place)
+            return self._rewrite_path(value, position)
         return value
 
-    def _hide(self, place: Place) -> str:
-        self.on_hidden(place)
+    def _hide(self, position: Position) -> str:
+        self.on_hidden(position)
         return MASK
 
-    def _rewrite_path(self, path: os.PathLike[Any], place: Place) -> Any:
+    def _rewrite_path(self, path: os.PathLike[Any], position: Position) -> Any:
         with _guard.catch("masking secrets"):
             text = os.fspath(path)
-            written = self.rewrite_text(text, place) if isinstance(text, str) else text
+            written = self.rewrite_text(text, position) if isinstance(text, str) else text
             return path if written == text else written
-        return self._hide(place)
+        return self._hide(position)
 
-    def _rewrite_container(self, value: Any, place: Place) -> Any:
-        if id(value) in place.containers or len(place.containers) >= MAX_DEPTH:
-            return self._hide(place)
-        inside = place._replace(containers=(*place.containers, id(value)))
+    def _rewrite_container(self, value: Any, position: Position) -> Any:
+        if id(value) in position.containers or len(position.containers) >= MAX_DEPTH:
+            return self._hide(position)
+        inside = position._replace(containers=(*position.containers, id(value)))
         written: Any = MASK
-        # The caller's own containers may raise from anywhere; then this one is hidden, and those around it are not.
+        # The caller's own containers may raise anywhere; then this one is hidden, and those around it are not.
         with _guard.catch("masking secrets"):
             if isinstance(value, Mapping):
                 written = self._rewrite_mapping(value, inside)
@@ -101,20 +102,20 @@ class TreeRewriter:
                 written = frozenset(self._rewrite(item, inside) for item in value)
         return written
 
-    def _rewrite_mapping(self, mapping: Mapping[Any, Any], place: Place) -> dict[Any, Any]:
+    def _rewrite_mapping(self, mapping: Mapping[Any, Any], position: Position) -> dict[Any, Any]:
         written: dict[Any, Any] = {}
         for key, value in mapping.items():
             if isinstance(key, str):
                 name = _name_beside(key, mapping) if key in SPEAKING_KEYS else key
                 key = self._rewrite_key(key, written)
                 secrecy = Secrecy.OPEN if is_working_directory(name, value) else secrecy_of(name)
-                inner = place._replace(
-                    secrecy=max(place.secrecy, secrecy),
+                inner = position._replace(
+                    secrecy=max(position.secrecy, secrecy),
                     name=name,
-                    path=f"{place.path}/{key}" if place.path else key,
+                    path=f"{position.path}/{key}" if position.path else key,
                 )
             else:
-                inner = place
+                inner = position
             written[key] = self._rewrite(value, inner)
         return written
 
@@ -123,28 +124,28 @@ class TreeRewriter:
         if written is None:
             if len(self._keys) >= MAX_KEYS_KEPT:
                 self._keys.clear()
-            written = self._keys[key] = self.rewrite_text(key, Place(path=A_KEY))
+            written = self._keys[key] = self.rewrite_text(key, Position(path=A_KEY))
         if written == key or written not in taken:
             return written
-        # Two keys that were both secrets stay two keys.
+        # Two keys that were both secrets remain two keys.
         return f"{written}-{len(taken)}"
 
-    def _rewrite_sequence(self, sequence: Sequence[Any], place: Place) -> list[Any] | tuple[Any, ...]:
+    def _rewrite_sequence(self, sequence: Sequence[Any], position: Position) -> list[Any] | tuple[Any, ...]:
         written = []
         option: str | None = None
         inside_a_key = lines_of_a_key(sequence)
         for number, item in enumerate(sequence):
             if number in inside_a_key:
-                written.append(self._hide(place))
+                written.append(self._hide(position))
                 continue
             is_option = isinstance(item, str) and item.startswith("-") and len(item) > 1
             if is_option and option is not None and secrecy_of(option) is not Secrecy.OPEN:
                 # A key may begin with a dash.
                 is_option = not looks_made_by_chance(item)
-            inner = place
+            inner = position
             if option is not None and not is_option:
                 # ["--hf-token", "abc"]: the value is the next item.
-                inner = place._replace(name=option, secrecy=max(place.secrecy, secrecy_of(option)))
+                inner = position._replace(name=option, secrecy=max(position.secrecy, secrecy_of(option)))
             written.append(self._rewrite(item, inner))
             option = item if is_option and "=" not in item else None
         return tuple(written) if isinstance(sequence, tuple) else written
@@ -159,6 +160,6 @@ def _name_beside(key: str, mapping: Mapping[Any, Any]) -> str:
     if key == "url":
         # {"to": "slack", "url": …}: one of the receivers of a run's messages.
         to = mapping.get("to")
-        return ADDRESS_TO_SEND_TO if isinstance(to, str) and to in _RECEIVERS else key
+        return ADDRESS_TO_SEND_TO if isinstance(to, str) and to in SERVICE_BY_NAME else key
     # {"kind": "Secret", "data": …}: a manifest of Kubernetes.
     return "secret" if mapping.get("kind") == "Secret" else key

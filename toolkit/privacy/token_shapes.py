@@ -1,6 +1,7 @@
-"""Tokens of services: how each of them looks.
+"""The patterns of the tokens of services.
 
-To add a token, add one entry to `SHAPES`. `docs/secret-shapes.md` lists them; a test compares the two.
+To add a token, add one entry to `SHAPES`, then run `python -m tests.telemetry.privacy.anchors`, which writes the tables
+of `docs/secret-shapes.md`. Tests draw samples from each pattern and check its hints with them.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from typing import Final, NamedTuple
 
 
 class Shape(NamedTuple):
-    """How the tokens of one service look."""
+    """The tokens of one service."""
 
     service: str
     pattern: str
-    """A token begins behind anything but a letter or a digit, which need not be said here."""
-    hints: tuple[str, ...] = ("",)
-    """One of these is in every token; the empty text where no other is. Such a token has large letters in it."""
+    """A token never follows a letter or a digit; the pattern need not say so."""
+    hints: tuple[str, ...]
+    """Every token contains one of these; texts without any are not searched. A test compares them with the pattern."""
     check: Callable[[str], bool] | None = None
-    """Called with what the pattern found; says whether it really is a token."""
+    """Called with what the pattern found; returns whether it really is a token."""
 
 
+NO_HINT: Final = ("",)
+"""The hints of a token without a fixed part. It must contain capital letters: other texts are not searched for it."""
 SHORTEST: Final = 15
-"""Characters of the shortest token, all of them in a row: letters, digits and some signs."""
+"""Characters of the shortest token."""
 
 
 def mask_tokens(text: str, mask: str) -> str:
@@ -33,7 +36,7 @@ def mask_tokens(text: str, mask: str) -> str:
     runs = long_runs(text)
     if not runs:
         return text
-    # Looking for a word costs a hundredth of what looking for a pattern does, and most texts have none of these.
+    # Searching for a word costs a hundredth of searching for a pattern, and most texts contain no hint.
     looked_at = "\n".join(runs)
     has_capitals = looked_at.lower() != looked_at
     for (letter, needs_capitals), hints in _HINTS.items():
@@ -48,7 +51,7 @@ def mask_tokens(text: str, mask: str) -> str:
 
 def long_runs(text: str) -> list[str]:
     """Return the parts of `text` with enough characters in a row to be a token."""
-    # One byte for each character, so that the places are the same in both.
+    # One byte for each character, so that positions are the same in both.
     marks = text.encode("ascii", "replace").translate(_RUN_OR_NOT)
     found = []
     start = marks.find(_A_RUN)
@@ -61,7 +64,7 @@ def long_runs(text: str) -> list[str]:
 
 
 def looks_random(text: str) -> bool:
-    """Say whether `text` has small and large letters and digits, in no order that words or names of classes have."""
+    """Return whether `text` mixes lower case, upper case and digits more than words or class names do."""
     if not _is_mixed(text):
         return False
     kinds = "".join("a" if c.islower() else "A" if c.isupper() else "0" if c.isdigit() else " " for c in text)
@@ -89,7 +92,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("OpenAI, Anthropic and others", r"sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}", ("sk-",)),
     Shape("Langfuse", r"[ps]k-lf-[0-9a-f-]{20,}", ("k-lf-",)),
     Shape("W&B", r"wandb_v[0-9]+_\w{20,}", ("wandb_v",)),
-    Shape("Comet", r"(?<![\w+/~%-])[A-Za-z0-9]{25}(?![\w+/=~%-])", check=looks_random),
+    Shape("Comet", r"(?<![\w+/~%-])[A-Za-z0-9]{25}(?![\w+/=~%-])", NO_HINT, looks_random),
     Shape("Groq", r"gsk_\w{20,}", ("gsk_",)),
     Shape("Replicate", r"r8_\w{20,}", ("r8_",)),
     Shape("RunPod", r"rpa_\w{20,}", ("rpa_",)),
@@ -111,7 +114,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
         r"(?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}",
         ("A3T", "AKIA", "ASIA", "ABIA", "ACCA"),
     ),
-    Shape("AWS secret key", r"(?<![\w+/~-])[A-Za-z0-9/+]{40}(?![\w+/=~-])", check=looks_random),
+    Shape("AWS secret key", r"(?<![\w+/~-])[A-Za-z0-9/+]{40}(?![\w+/=~-])", NO_HINT, looks_random),
     Shape(
         "AWS session token",
         r"(?:IQoJb3JpZ2lu|F[wQ]oGZXIvYXdzE|AQoDYXdzE)[A-Za-z0-9/+=%]{40,}",
@@ -203,7 +206,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("Harness", r"[ps]at\.[\w-]{22}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{20}", ("pat.", "sat.")),
     Shape("Postman", r"PMAK-[0-9a-fA-F]{24}-[0-9a-fA-F]{34}", ("PMAK-",)),
     Shape("ReadMe", r"rdme_[a-z0-9]{70}", ("rdme_",)),
-    Shape("Buildkite", r"bk[uat]{2}_[0-9a-f]{40}", ("bkua_", "bkat_")),
+    Shape("Buildkite", r"bk(?:ua|at)_[0-9a-f]{40}", ("bkua_", "bkat_")),
     # Talk, mail and calls.
     Shape("Slack", r"(?:xoxe\.)?(?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}", ("xox", "xapp-")),
     Shape("Discord bot", r"[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,45}", ("M", "N", "O"), _is_random),
@@ -225,7 +228,8 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape(
         "Twitter",
         r"(?:A{18,24}[A-Za-z0-9%]{60,}|[0-9]{15,25}-[A-Za-z0-9]{20,45}(?![\w-]))",
-        check=_is_random_key,
+        NO_HINT,
+        _is_random_key,
     ),
     Shape("Facebook, Square", r"EAA[A-Za-z0-9_-]{22,}", ("EAA",), _is_random),
     Shape("Facebook app", r"[0-9]{15,16}(?:\||%7C|%)[\w-]{27,40}", ("|", "%")),
@@ -249,7 +253,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("Mapbox", r"[ps]k\.[A-Za-z0-9]{60,}\.[\w-]{22}", ("pk.", "sk.")),
     Shape("MaxMind", r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk", ("_mmk",)),
     Shape("Adobe", r"p8e-[A-Za-z0-9]{32}", ("p8e-",)),
-    Shape("Okta", r"(?<![\w-])00[\w=-]{40}(?![\w=-])", check=_is_random),
+    Shape("Okta", r"(?<![\w-])00[\w=-]{40}(?![\w=-])", NO_HINT, _is_random),
     Shape(
         "Authress",
         r"(?:sc|ext|scauth|authress)_[A-Za-z0-9]{5,30}\.[A-Za-z0-9]{4,6}\.acc[_-][A-Za-z0-9-]{10,32}\.[\w+/=-]{30,120}",
@@ -280,12 +284,12 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("JSON web token, Base64 twice", r"ZXlK[\w+/=-]{20,}", ("ZXlK",)),
     Shape("age", r"AGE-SECRET-KEY-1[0-9A-Z]{20,}", ("AGE-SECRET-KEY-1",)),
 )
-"""Our own words for what gitleaks and detect-secrets look for, and for tokens that trainings have and these lack."""
+"""Our own patterns for the tokens that gitleaks and detect-secrets look for, and for some that they lack."""
 
 _WORD = re.compile(r"[A-Z]?[a-z]{3,}")
 _A_RUN: Final = b"x" * SHORTEST
 _RUN_OR_NOT: Final = bytes(120 if re.match(rb"[\w+/=~.:|%-]", bytes([code])) else 32 for code in range(256))
-"""Turns each byte into an x where a token may have it, and into a space otherwise."""
+"""Turns each byte that a token may contain into an x, and every other one into a space."""
 
 _BY_HINT: Final[dict[str, list[Shape]]] = {}
 for _shape in SHAPES:
@@ -293,8 +297,8 @@ for _shape in SHAPES:
         _BY_HINT.setdefault(_hint, []).append(_shape)
 
 _HINTS: Final[dict[tuple[str, bool], list[str]]] = {}
-"""The hints by what most texts lack: one without underscores or large letters has few of them."""
-# Those without a hint come last: a part of another token may look like one of them.
+"""The hints by what most texts lack: a text without underscores or capitals can contain few of them."""
+# Those without a hint come last: part of another token may match them.
 for _hint in sorted(_BY_HINT, key=lambda hint: not hint):
     _letter = next((letter for letter in "_-~.|%:" if letter in _hint), "")
     _HINTS.setdefault((_letter, _hint.lower() != _hint or not _hint), []).append(_hint)
@@ -303,7 +307,7 @@ _HINTS["", True] = _HINTS.pop(("", True))
 
 @cache
 def _pattern(shape: Shape) -> re.Pattern[str]:
-    # Made when it is first needed: all of them together would take as long as importing the rest of us.
+    # Compiled when first needed: compiling all of them takes as long as importing the rest of the package.
     return re.compile(rf"(?<![A-Za-z0-9])(?:{shape.pattern})", re.ASCII)
 
 

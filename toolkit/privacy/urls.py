@@ -1,4 +1,4 @@
-"""Web and git addresses in a text: which machine inside a network, and whose repository, they are about."""
+"""Replaces internal hosts, logins and private repositories in web and git addresses."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from toolkit.core.formatting import words
 from toolkit.privacy.addresses import Replace
 from toolkit.privacy.pseudonyms import PLACEHOLDER
 from toolkit.privacy.secret_shapes import MASK
 
 IsPublic = Callable[[str], bool]
-"""Says whether `organisation/name` is nobody's secret."""
+"""Returns whether `organisation/name` is public."""
 
 
 def replace_urls(text: str, replace: Replace, is_public: IsPublic) -> str:
-    """Return `text` with those parts of its addresses replaced that tell something.
+    """Return `text` with the private parts of its addresses replaced.
 
-    These are who logs in, a machine that no name server knows, and repositories that are not of a public organisation.
+    These are logins, hosts without a domain, and repositories that do not belong to a public organisation.
     """
     if "://" in text:
         text = _URL.sub(lambda match: _shown_url(match, replace, is_public), text)
@@ -27,7 +28,7 @@ def replace_urls(text: str, replace: Replace, is_public: IsPublic) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Say whether `text` is an address."""
+    """Return whether `text` is an address."""
     return _URL.match(text) is not None
 
 
@@ -43,23 +44,11 @@ _GIT = re.compile(
 _TRAILING: Final = ".,;:!?)]}"
 _MODEL_SITES: Final = frozenset({"huggingface.co", "hf.co"})
 _CODE_SITES: Final = frozenset({"github.com", "gitlab.com", "bitbucket.org", "wandb.ai"})
-_PUBLIC_PAGES: Final = frozenset(
-    {
-        *(
-            "docs",
-            "blog",
-            "papers",
-            "tasks",
-            "learn",
-            "models",
-            "pricing",
-            "settings",
-            "join",
-            "site",
-            "home",
-        ),
-        *("login", "authorize", "features", "topics", "explore", "api", "terms", "privacy", "orgs"),
-    }
+_PUBLIC_PAGES: Final = words(
+    """
+    docs blog papers tasks learn models pricing settings join site home login authorize features topics
+    explore api terms privacy orgs
+    """
 )
 
 
@@ -68,8 +57,8 @@ def _shown_url(match: re.Match[str], replace: Replace, is_public: IsPublic) -> s
     behind = match["path"][len(path) :]
     login = match["login"]
     if login is not None:
-        is_somebody = login not in ("git", MASK) and PLACEHOLDER.fullmatch(login) is None
-        login = (replace("user", login) if is_somebody else login) + "@"
+        is_personal = login not in ("git", MASK) and PLACEHOLDER.fullmatch(login) is None
+        login = (replace("user", login) if is_personal else login) + "@"
     site = host.lower().removeprefix("www.")
     if site in _MODEL_SITES or site in _CODE_SITES:
         path = _shown_page(path, "model" if site in _MODEL_SITES else "url", replace, is_public)
@@ -85,7 +74,7 @@ def _shown_page(path: str, kind: str, replace: Replace, is_public: IsPublic) -> 
     name = "/".join(parts[first : first + 2]).removesuffix(".git")
     if len(parts) <= 2 or parts[first] in _PUBLIC_PAGES or is_public(name) or PLACEHOLDER.search(name):
         return path
-    # What stands behind the name, such as a file's, may tell as much.
+    # What follows the name, such as a file, may be private too.
     return "/".join([*parts[:first], replace(kind, name)])
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.core.clock import Clock
-from toolkit.core.exit_codes import code_of
 from toolkit.core.guard import Guard
+from toolkit.core.lifetime import code_of
 from toolkit.core.periodic import PeriodicThread, Task
 from toolkit.core.ranks import Rank
 from toolkit.core.sink import Sink
@@ -180,7 +180,7 @@ class LiveRun:
             latest=lambda: self.steps.latest,
             last_step=self._last_planned_step,
             put=self._put_error,
-            tell=self.pipeline.tell_finding,
+            report_finding=self.pipeline.tell_finding,
             clock=clock,
             guard=guard,
         )
@@ -225,7 +225,7 @@ class LiveRun:
             self.steps.leave(self.pipeline.elapsed(), seconds if type(seconds) is float else None)
         self.pipeline.put(event, fields, pending)
         if event not in _NO_WORD_OF_THE_LOOP:
-            self.errors.words += 1
+            self.errors.other_records += 1
 
     def put_start(
         self,

@@ -12,13 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, TypeVar, overload
 
 from toolkit.core.clock import Clock, SystemClock
-from toolkit.core.exit_codes import code_of
 from toolkit.core.guard import Guard, guarded
-from toolkit.core.lifetime import CloseOnce, close_at_exit, do_not_close_at_exit
+from toolkit.core.lifetime import CloseOnce, close_at_exit, code_of, do_not_close_at_exit
 from toolkit.core.ranks import Rank, find_rank
 from toolkit.core.sink import Sink
 from toolkit.privacy.configured_secrets import keep_secrets_of
-from toolkit.privacy.run_labels import without_secrets
+from toolkit.privacy.masking import without_secrets
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder import records
 from toolkit.runfolder.layout import SAMPLES, TABLES

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.core.exit_codes import code_of, exit_code
+from toolkit.core.lifetime import code_of, exit_code
 from toolkit.telemetry.errors.exits import EXITS
 
 

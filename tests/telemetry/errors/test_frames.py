@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.telemetry.errors.frames import frame_of_main_thread, frames_of_threads
+from toolkit.telemetry.errors.stack import frame_of_main_thread, frames_of_threads
 
 ROOT = Path(__file__).parents[3]
 
 # With `sys._current_frames` itself, Python 3.11.7 hangs within the first hundred rounds.
 COLLECTS_WITHIN = """
     import gc, threading
-    from toolkit.telemetry.errors.frames import frames_of_threads
+    from toolkit.telemetry.errors.stack import frames_of_threads
 
     class Holder:
         pass

@@ -10,8 +10,7 @@ import pytest
 from tests.telemetry.logged import make_logger, read_records, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.errors.hang import HangWatch, Progress
-from toolkit.telemetry.errors.thread_stacks import thread_stacks
+from toolkit.telemetry.errors.hang import HangWatch, TrainingProgress, thread_stacks
 
 
 class Training:
@@ -32,12 +31,12 @@ class Training:
             progress=self.progress,
             open_spans=lambda: [{"name": name, "seconds": 1.0} for name in self.spans],
             about_gpu=lambda: {"gpu": {"gpu_util": 100}, "not_answering": ["nvml"]},
-            tell=lambda finding, more: self.told.append((finding, more)),
+            report=lambda finding, more: self.told.append((finding, more)),
         )
 
     def progress(self):
         is_done = self.planned is not None and self.step == self.planned
-        return Progress(step=self.step, steps=self.step, others=self.words, is_done=is_done)
+        return TrainingProgress(step=self.step, steps=self.step, others=self.words, is_done=is_done)
 
     def wait(self, seconds):
         """Let time pass in which nothing comes."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.telemetry.errors.local_values import shown_locals
 
@@ -18,7 +19,7 @@ def shown(**values):
     namespace = {"sys": sys}
     body = "\n".join(f"    {name} = values[{name!r}]" for name in values)
     exec(f"def hold(values):\n{body}\n    del values\n    return sys._getframe()", namespace)
-    return shown_locals(namespace["hold"](values), Masker(environ={}))
+    return shown_locals(namespace["hold"](values), Masker(environ={}), Guard())
 
 
 def one(value):

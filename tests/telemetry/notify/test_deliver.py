@@ -54,7 +54,7 @@ def test_a_service_that_keeps_failing_is_left_after_five_tries():
         delivery, waits = send(to(f"{receiver.url}/hook"))
 
     assert (delivery.status, delivery.attempts, len(receiver.got), len(waits)) == ("failed", 5, 5, 4)
-    assert delivery.reason == f"{receiver.url}: answers 500: oops"
+    assert delivery.reason == f"{receiver.url}: answered 500: oops"
 
 
 def test_a_service_is_left_alone_for_as_long_as_it_asks():
@@ -78,14 +78,14 @@ def test_a_refusal_is_not_argued_with(status):
         delivery, waits = send(to(receiver.url))
 
     assert (delivery.status, delivery.attempts, waits) == ("failed", 1, [])
-    assert delivery.reason.endswith(f"answers {status}: no_service")
+    assert delivery.reason.endswith(f"answered {status}: no_service")
 
 
 def test_a_redirect_is_a_refusal():
     with receiving((302, {"Location": "http://169.254.169.254/"}, b"")) as receiver:
         delivery, _ = send(to(receiver.url))
 
-    assert delivery.reason == f"{receiver.url}: answers 302, which leads elsewhere; nobody follows"
+    assert delivery.reason == f"{receiver.url}: answered 302, a redirect; redirects are not followed"
 
 
 def test_what_was_sent_and_not_answered_is_sent_again_once_only():
@@ -93,7 +93,7 @@ def test_what_was_sent_and_not_answered_is_sent_again_once_only():
         delivery, waits = send(to(receiver.url), time_left=lambda: 1.0)
 
     assert (delivery.status, delivery.attempts, receiver.connections, len(waits)) == ("failed", 2, 2, 1)
-    assert delivery.reason == f"{receiver.url}: no answer within 1 s"
+    assert delivery.reason == f"{receiver.url}: no response within 1 s"
 
 
 def test_whoever_waits_can_be_called_off():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from toolkit.mirrors.messages.milestones import milestone_from
-from toolkit.mirrors.messages.options import OCCASIONS, SERVICES, MessageOptions
+from toolkit.mirrors.messages.options import OCCASIONS, MessageOptions
+from toolkit.privacy.message_services import MESSAGE_SERVICES
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 
 SLACK = "https://hooks.slack.com/services/T000/B000/s3cr3ts3cr3t"
@@ -65,11 +66,11 @@ def test_without_receivers_there_are_no_messages(block):
         ({"to": "slack", "url": SLACK, "url_env": "A"}, "messages[0] has both url and url_env"),
         (
             {"to": "slack", "url": "http://hooks.slack.com/x"},
-            "messages[0].url goes to hooks.slack.com by http",
+            "messages[0].url goes to hooks.slack.com over unencrypted http",
         ),
         (
             {"to": "webhook", "url": "https://10.1.1.1/x"},
-            "messages[0].url goes to 10.1.1.1, which is in a private network, without allow_private: true",
+            "messages[0].url goes to 10.1.1.1, which is in a private network; that needs allow_private: true",
         ),
         ({"to": "webhook", "url": 5}, "messages[0].url is a int without an address"),
         (
@@ -171,5 +172,5 @@ def test_any_other_expression_is_refused_with_what_is_allowed(text):
 
 
 def test_the_services_that_there_are_can_all_be_asked_for():
-    for service in SERVICES:
-        assert receivers({"to": service, "url_env": "A"})[0].to == service
+    for service in MESSAGE_SERVICES:
+        assert receivers({"to": service.name, "url_env": "A"})[0].to == service.name

@@ -176,7 +176,7 @@ def test_a_wrong_signing_secret_is_said_and_recorded(tmp_path, monkeypatch, capl
 
     [told] = deliveries(log)
     assert (told["status"], told["attempts"]) == ("failed", 1)
-    assert "answers code 19021: sign match fail" in told["reason"]
+    assert "answered with code 19021: sign match fail" in told["reason"]
     assert "sending messages to lark failed" in caplog.text
     assert "another-secret" not in caplog.text + json.dumps(told)
 
@@ -220,14 +220,12 @@ def test_a_variable_that_is_not_set_is_said_at_the_start_and_harms_nobody(tmp_pa
         log.log_step(1, train_loss=0.5)
         errors = [record["message"] for record in records_of(log, "error")]
 
+    assert "telemetry.messages[0].url_env: the environment variable NO_SUCH_HOOK is not set" in errors[0]
+    assert "telemetry.messages[1].url_env: the environment variable EMPTY_HOOK is empty" in errors[1]
     assert (
-        "the environment variable that telemetry.messages[0].url_env names is not set: NO_SUCH_HOOK"
-        in errors[0]
+        "telemetry.messages[2].url_env (WRONG_HOOK) goes to hooks.slack.com over unencrypted http"
+        in errors[2]
     )
-    assert (
-        "the environment variable that telemetry.messages[1].url_env names is empty: EMPTY_HOOK" in errors[1]
-    )
-    assert "telemetry.messages[2].url_env names (WRONG_HOOK) goes to hooks.slack.com by http" in errors[2]
     assert "NO_SUCH_HOOK" in caplog.text
     assert "s3cr3t" not in caplog.text + json.dumps(errors)
     assert deliveries(log) == []
@@ -247,7 +245,7 @@ def test_a_secret_in_place_of_a_variables_name_is_not_shown(tmp_path, caplog):
     with logging_to(tmp_path, {"to": "slack", "url_env": "xAbCdEf123456GhIjKl"}):
         pass
 
-    assert "is not set: (not shown: it does not look like a name)" in caplog.text
+    assert "(not shown: does not look like a name) is not set" in caplog.text
     assert "xAbCdEf" not in caplog.text
 
 
@@ -368,7 +366,9 @@ def test_an_address_that_is_a_secret_is_warned_about_once_and_stands_in_no_file(
     assert len(files) >= 3
     assert [path for path in files if b"s3cr3t" in path.read_bytes()] == []
     assert (
-        caplog.text.count("telemetry.messages[0].url is an address that anybody who knows it can write to")
+        caplog.text.count(
+            "telemetry.messages[0].url is a secret: anyone who knows this address can post there"
+        )
         == 1
     )
     assert "s3cr3t" not in caplog.text
@@ -408,7 +408,7 @@ def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, c
         by_receiver.setdefault(record["receiver"], []).append(record)
     assert told_of(by_receiver["webhook-2"]) == {"delivered": 2}
     assert told_of(by_receiver["webhook"]) == {"failed": 2}
-    assert "when the run closed" in caplog.text
+    assert "before the run closed" in caplog.text
     assert [record["event"] for record in read_records(log.run_folder / "metrics.jsonl")][-1] == "end"
 
 
@@ -470,7 +470,7 @@ def test_a_run_that_goes_on_repeats_no_milestone(tmp_path):
         "greyjacket: step 20 reached",
     ]
     assert sorted(got.json["title"] for got in receiver.got) == [
-        "greyjacket: goes on, as session 2",
+        "greyjacket: resumed as session 2",
         "greyjacket: step 30 reached",
         "greyjacket: step 40 reached",
     ]
@@ -552,7 +552,7 @@ def training_yaml(folder, close_timeout=60.0):
 
 @pytest.mark.parametrize(
     ("ending", "said"),
-    [("close", "greyjacket: finished\n"), ("leave", "greyjacket: finished, as its script ended\n")],
+    [("close", "greyjacket: finished\n"), ("leave", "greyjacket: finished (the script ended)\n")],
 )
 def test_a_process_that_ends_tells_of_its_start_and_its_end(tmp_path, start, ending, said):
     with receiving(usual=verifying_lark()) as receiver:
@@ -589,7 +589,7 @@ def test_a_process_whose_receiver_hangs_ends_in_time(tmp_path, start):
         ended = start(TRAINING, training_yaml(tmp_path, close_timeout=5.0), "leave", 0, env=env).end()
 
     assert ended.code == 0
-    assert "no answer yet; it may have arrived when the run closed" in ended.err
+    assert "no response before the run closed; it may have arrived" in ended.err
     assert told_of(read_records(tmp_path / "greyjacket/metrics.jsonl", "message")) == {"failed": 2}
 
 

@@ -26,7 +26,7 @@ def messages_about(text, redactor):
     happenings.append(story.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0))
     happenings.append(story.end(status="failed", reason=text, failure=error, now=1.0, elapsed_s=1.0))
     link = link_to((safe_run_name(text), text), None, redactor)
-    return [happening.told(redactor.redact, link=link) for happening in happenings]
+    return [happening.to_message(redactor.redact, link=link) for happening in happenings]
 
 
 def bytes_of(message):

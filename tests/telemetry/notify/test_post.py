@@ -10,10 +10,10 @@ import pytest
 
 from tests.telemetry.notify.local_receivers import certificate, never_answer, raw_receiving, receiving
 from toolkit.mirrors.messages.post import LONGEST_ANSWER, post
-from toolkit.mirrors.messages.transport_types import NotDelivered, Request
+from toolkit.mirrors.messages.transport_types import HttpRequest, NotDelivered
 from toolkit.mirrors.messages.web_address import web_address
 
-REQUEST = Request(body=b'{"a":1}', headers={"Content-Type": "application/json"})
+REQUEST = HttpRequest(body=b'{"a":1}', headers={"Content-Type": "application/json"})
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_another_spelling_of_this_machine_is_no_public_machine(host):
     with receiving() as receiver:
         error = refusal(f"https://{host}:{receiver.port}/")
 
-    assert "not a public machine" in str(error) or "not found" in str(error)
+    assert "not a public machine" in str(error) or "cannot be resolved" in str(error)
     assert receiver.got == []
 
 
@@ -103,7 +103,7 @@ def test_a_name_that_leads_into_the_own_network_is_refused():
 
     assert "which is not a public machine" in str(error)
     assert any(address in str(error) for address in addresses)
-    assert not error.again
+    assert not error.retry
 
 
 def test_a_name_is_looked_up_once_so_that_a_second_answer_leads_nowhere(monkeypatch):
@@ -141,16 +141,16 @@ def test_of_several_machines_behind_a_name_only_the_public_ones_are_asked(monkey
 def test_a_name_that_nobody_knows_is_said_to_be_unknown():
     error = refusal("https://no-such-host.invalid/")
 
-    assert "its name is not found" in str(error)
-    assert error.again
+    assert "its name cannot be resolved" in str(error)
+    assert error.retry
 
 
 @pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..example"])
 def test_a_name_that_no_machine_can_have_is_said_to_be_none(host):
     error = refusal(f"https://{host}/")
 
-    assert "its name is none that a machine can have" in str(error)
-    assert not error.again
+    assert "its name is not a valid host name" in str(error)
+    assert not error.retry
 
 
 def test_nobody_listening_is_said_as_it_is():
@@ -160,7 +160,7 @@ def test_nobody_listening_is_said_as_it_is():
         error = refusal(f"http://127.0.0.1:{held.getsockname()[1]}/")
 
     assert "refused" in str(error).lower()
-    assert error.again
+    assert error.retry
     assert not error.was_sent
 
 
@@ -172,8 +172,8 @@ def test_a_service_that_does_not_answer_is_left_in_time():
         # Long enough for it to be sent first.
         error = refusal(receiver.url, timeout_s=1.5)
 
-    assert str(error) == "no answer within 1.5 s"
-    assert error.again
+    assert str(error) == "no response within 1.5 s"
+    assert error.retry
     assert error.was_sent
 
 
@@ -192,7 +192,7 @@ def test_a_service_that_answers_byte_by_byte_does_not_stretch_the_time(drip):
         error = refusal(receiver.url, timeout_s=0.5)
         took = time.monotonic() - began
 
-    assert "no answer within 0.5 s" in str(error)
+    assert "no response within 0.5 s" in str(error)
     assert took < 30, "a byte each 20 ms would have gone on for ever"
 
 
@@ -200,7 +200,7 @@ def test_a_service_that_accepts_and_never_reads_is_left_in_time():
     with raw_receiving(lambda connection, is_closing: is_closing.wait(60)) as receiver:
         error = refusal(receiver.url, timeout_s=0.3)
 
-    assert "no answer" in str(error)
+    assert "no response" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -224,13 +224,13 @@ def test_an_answer_that_breaks_off_or_is_none_is_no_yes(said):
     with raw_receiving(say) as receiver:
         error = refusal(receiver.url)
 
-    assert error.again
+    assert error.retry
     assert error.was_sent
 
 
 def test_a_connection_that_is_broken_off_is_no_yes():
     with raw_receiving(lambda connection, _: connection.recv(1)) as receiver:
-        assert refusal(receiver.url).again
+        assert refusal(receiver.url).retry
 
 
 def test_a_body_that_breaks_off_does_not_take_back_the_status():
@@ -265,7 +265,7 @@ def test_endless_headers_are_an_end():
             connection.sendall(b"X-More: " + b"x" * 1000 + b"\r\n")
 
     with raw_receiving(go_on) as receiver:
-        assert "no HTTP" in str(refusal(receiver.url))
+        assert "not HTTP" in str(refusal(receiver.url))
 
 
 # ------------------------------------------------------------ who answers
@@ -277,7 +277,7 @@ def test_a_certificate_that_nobody_signed_is_not_trusted(tmp_path):
         error = refusal(f"https://localhost:{receiver.port}/")
 
     assert "its certificate is not trusted" in str(error)
-    assert not error.again
+    assert not error.retry
     assert receiver.got == []
 
 
@@ -353,14 +353,14 @@ def test_a_proxy_that_says_no_is_told_of_without_its_password(monkeypatch):
         monkeypatch.setenv("https_proxy", f"http://me:s3cr3t@127.0.0.1:{proxy.port}")
         error = refusal("https://hooks.example.org/")
 
-    assert str(error) == "the proxy answers 407"
+    assert str(error) == "the proxy answered 407"
 
 
 @pytest.mark.parametrize("named", ["socks5://127.0.0.1:1", "https://127.0.0.1:1", "http://", "http://[::1"])
 def test_a_proxy_of_another_kind_is_refused(named, monkeypatch):
     monkeypatch.setenv("https_proxy", named)
 
-    assert "https_proxy names no proxy" in str(refusal("https://hooks.example.org/"))
+    assert "https_proxy must be an http proxy" in str(refusal("https://hooks.example.org/"))
 
 
 def test_this_machine_is_asked_directly(monkeypatch):
@@ -374,4 +374,4 @@ def test_a_name_that_no_proxy_excepts_is_asked_directly(monkeypatch):
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", ".invalid")
 
-    assert "its name is not found" in str(refusal("https://no-such-host.invalid/"))
+    assert "its name cannot be resolved" in str(refusal("https://no-such-host.invalid/"))

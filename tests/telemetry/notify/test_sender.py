@@ -10,10 +10,9 @@ import pytest
 
 from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, to, wait_until
 from toolkit.core.guard import Guard
-from toolkit.mirrors.messages.digest import fold
+from toolkit.mirrors.messages.digest import combine
 from toolkit.mirrors.messages.message import Message, RunState
-from toolkit.mirrors.messages.sender import Sender
-from toolkit.mirrors.messages.token_bucket import TokenBucket
+from toolkit.mirrors.messages.sender import Sender, TokenBucket
 
 
 def message(number, occasion="milestone"):
@@ -51,7 +50,7 @@ class Sending:
         """How many messages were told of, by status, as one or in a summary."""
         counts = Counter()
         for report in self.reports:
-            counts[report.status] += report.message.tells_of
+            counts[report.status] += report.message.message_count
         return dict(counts)
 
 
@@ -89,7 +88,7 @@ def test_a_burst_is_told_as_one_message_and_nothing_of_it_is_lost():
     assert len(receiver.got) == 1
     assert summary["occasion"] == "summary"
     assert summary["tells_of"] == 51
-    assert summary["title"] == "r: 51 messages in short order (50 milestones, 1 finding)"
+    assert summary["title"] == "r: 51 messages (50 milestones, 1 finding)"
     assert "- number 0: why" in summary["text"]
     assert "- and 31 more" in summary["text"]
 
@@ -147,7 +146,7 @@ def test_the_end_does_not_wait_longer_than_it_may_for_a_receiver_that_hangs():
     assert took < 9.0, "a request of its own would take ten seconds"
     [report] = sending.reports
     assert (report.status, report.attempts) == ("failed", 1)
-    assert report.reason.endswith("no answer yet; it may have arrived when the run closed")
+    assert report.reason.endswith("no response before the run closed; it may have arrived")
 
 
 def test_what_waits_behind_a_receiver_that_hangs_is_reported_too():
@@ -158,7 +157,7 @@ def test_what_waits_behind_a_receiver_that_hangs_is_reported_too():
         sending.end(timeout_s=0.2)
 
     assert sending.told == {"failed": 2}
-    assert any(report.reason.endswith("not sent any more when the run closed") for report in sending.reports)
+    assert any(report.reason.endswith("not sent before the run closed") for report in sending.reports)
 
 
 def test_a_long_wait_for_a_second_try_is_cut_short_by_the_end():
@@ -228,9 +227,11 @@ def test_over_an_hour_no_more_are_sent_than_allowed():
 
 
 def test_a_summary_of_summaries_counts_all():
-    folded = fold([fold([message(1), message(2)]), message(3, "finding")], more=Counter({"milestone": 4}))
+    folded = combine(
+        [combine([message(1), message(2)]), message(3, "finding")], more=Counter({"milestone": 4})
+    )
 
-    assert folded.tells_of == 7
+    assert folded.message_count == 7
 
 
 def test_certificates_that_cannot_be_read_are_told_of(monkeypatch, tmp_path):
@@ -251,7 +252,7 @@ def test_a_fault_of_our_own_costs_one_message_and_is_reported():
         wait_until(lambda: len(sending.reports) == 2)
 
     assert [report.status for report in sending.reports] == ["failed", "delivered"]
-    assert sending.reports[0].reason.endswith("not sent, for a fault of our own")
+    assert sending.reports[0].reason.endswith("not sent because of an internal error")
     assert list(sending.guard.counts.values()) == [1]
 
 
@@ -279,7 +280,7 @@ def test_the_last_message_does_not_wait_for_one_that_is_in_flight(monkeypatch):
         sending.sender.give_up(deadline)
 
     (last,) = (report for report in sending.reports if report.message.occasion == "failure")
-    assert (last.status, last.message.tells_of) == ("delivered", 2), "with what waited before it"
+    assert (last.status, last.message.message_count) == ("delivered", 2), "with what waited before it"
     assert sending.told == {"delivered": 3}
 
 

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from toolkit.mirrors.messages.formatting import cut, cut_bytes, duration, short_number
+from toolkit.core.formatting import duration, short_number
+from toolkit.mirrors.messages.formatting import cut, cut_bytes
 from toolkit.mirrors.messages.message import RunState
-from toolkit.mirrors.messages.milestone_watch import MilestoneWatch
-from toolkit.mirrors.messages.milestones import milestone_from
+from toolkit.mirrors.messages.milestones import MilestoneWatch, milestone_from
 from toolkit.mirrors.messages.run_events import RunEventReader
 
 _seq = itertools.count()
@@ -54,8 +54,8 @@ def told(run, *records):
 
 
 def words(happening):
-    message = happening.told(lambda value: value, link=None)
-    return "\n".join([message.title, *message.lines, message.run_state.in_words()])
+    message = happening.to_message(lambda value: value, link=None)
+    return "\n".join([message.title, *message.lines, message.run_state.as_text()])
 
 
 def test_a_start_is_told_once_with_what_is_planned():
@@ -69,7 +69,7 @@ def test_a_start_is_told_once_with_what_is_planned():
 def test_a_run_that_goes_on_says_so():
     [start] = told(story(session=3), record("start"))
 
-    assert (start.name, start.what) == ("start:3", "goes on, as session 3")
+    assert (start.name, start.what) == ("start:3", "resumed as session 3")
 
 
 def test_a_critical_finding_is_told_once_with_why_and_what_to_try():
@@ -178,7 +178,7 @@ def test_of_a_long_error_both_ends_are_told():
     told(run, record("error", type="ValueError", message=text))
     (line,) = (
         run.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0)
-        .told(lambda values: values, link=None)
+        .to_message(lambda values: values, link=None)
         .lines
     )
 
@@ -205,7 +205,7 @@ def test_an_error_that_the_run_lived_through_is_not_in_its_end():
     ("status", "reason", "occasion", "what"),
     [
         ("finished", "finished", "finish", "finished"),
-        ("finished", "exit", "finish", "finished, as its script ended"),
+        ("finished", "exit", "finish", "finished (the script ended)"),
         ("stopped", "stopped", "finish", "stopped on request"),
         ("stopped", "interrupted", "finish", "interrupted from the keyboard"),
         ("stopped", "signal", "failure", "ended by a signal"),
@@ -229,7 +229,7 @@ def test_what_is_left_follows_from_the_usual_pace():
     told(run, step(10, sec_per_step=500.0, train_loss=0.25, lr=1e-4))
 
     assert run.run_state.eta_s == 990 * 2.0
-    assert run.run_state.in_words() == "running · step 10 of 1,000 (1%) · loss 0.25 · LR 0.0001 · ETA 33 m"
+    assert run.run_state.as_text() == "running · step 10 of 1,000 (1%) · loss 0.25 · LR 0.0001 · ETA 33 m"
 
 
 def test_a_loop_that_counts_from_zero_is_done_after_its_last_step():
@@ -241,14 +241,14 @@ def test_a_loop_that_counts_from_zero_is_done_after_its_last_step():
     told(run, step(17, sec_per_step=2.0))
 
     assert run.run_state.eta_s is None
-    assert run.run_state.in_words() == "running · step 18 of 18 (100%)"
+    assert run.run_state.as_text() == "running · step 18 of 18 (100%)"
 
 
 def test_what_is_not_known_is_not_said():
-    assert story().run_state.in_words() == "running"
+    assert story().run_state.as_text() == "running"
     run = story()
     told(run, step(5))
-    assert run.run_state.in_words() == "running · step 5"
+    assert run.run_state.as_text() == "running · step 5"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_milestone_says_which_and_by_how_much():
 def test_a_text_is_redacted_before_it_is_cut():
     run = story()
     told(run, record("error", type="E", message="x" * 595 + " SECRET-SECRET"))
-    message = ended(run, "failed", "failed").told(
+    message = ended(run, "failed", "failed").to_message(
         lambda values: [
             values[0],
             values[1],
@@ -365,7 +365,7 @@ def test_a_text_is_redacted_before_it_is_cut():
 def test_half_a_character_in_a_name_is_no_trouble():
     happening = told(story(run_name="bad\ud800name"), record("start"))[0]
 
-    assert happening.told(lambda value: value, link=None).title == "bad?name: started"
+    assert happening.to_message(lambda value: value, link=None).title == "bad?name: started"
 
 
 @pytest.mark.parametrize(
@@ -399,4 +399,4 @@ def test_texts_are_cut_in_whole_letters():
 
 
 def test_progress_is_never_more_than_all():
-    assert "(100%)" in RunState(step=11, max_steps=10).in_words()
+    assert "(100%)" in RunState(step=11, max_steps=10).as_text()

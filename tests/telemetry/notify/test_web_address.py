@@ -6,11 +6,12 @@ import ipaddress
 
 import pytest
 
+from toolkit.mirrors.messages.options import MessageOptions
+from toolkit.mirrors.messages.receiver import warning_about
 from toolkit.mirrors.messages.web_address import (
     AddressError,
     is_private,
     is_public,
-    is_secret_by_itself,
     web_address,
 )
 
@@ -47,35 +48,35 @@ def test_an_address_that_may_be_sent_to_is_taken_apart(url, shown, target, is_lo
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://example.org/hook", "by http"),
+        ("http://example.org/hook", "over unencrypted http"),
         ("http://10.0.0.5/hook", "allow_private: true"),
         ("https://10.0.0.5/hook", "allow_private: true"),
         ("https://192.168.1.1/hook", "in a private network"),
         ("https://172.16.0.1/", "in a private network"),
-        ("https://169.254.169.254/latest/meta-data", "no public address"),
-        ("https://100.100.100.200/", "no public address"),
-        ("https://192.0.0.192/", "no public address"),
-        ("https://168.63.129.16/", "no public address"),
-        ("https://0.0.0.0/", "no public address"),
-        ("https://224.0.0.1/", "no public address"),
-        ("https://[fe80::1]/", "no public address"),
-        ("https://[fd00:ec2::254]/", "no public address"),
-        ("https://[::ffff:10.0.0.1]/", "no public address"),
-        ("https://[64:ff9b::a9fe:a9fe]/", "no public address"),
-        ("https://[2002:7f00:1::]/", "no public address"),
+        ("https://169.254.169.254/latest/meta-data", "not a public address"),
+        ("https://100.100.100.200/", "not a public address"),
+        ("https://192.0.0.192/", "not a public address"),
+        ("https://168.63.129.16/", "not a public address"),
+        ("https://0.0.0.0/", "not a public address"),
+        ("https://224.0.0.1/", "not a public address"),
+        ("https://[fe80::1]/", "not a public address"),
+        ("https://[fd00:ec2::254]/", "not a public address"),
+        ("https://[::ffff:10.0.0.1]/", "not a public address"),
+        ("https://[64:ff9b::a9fe:a9fe]/", "not a public address"),
+        ("https://[2002:7f00:1::]/", "not a public address"),
         ("https://user:word@example.org/", "login"),
         ("https://example.org@10.0.0.1/", "login"),
-        ("ftp://example.org/", "no address"),
-        ("file:///etc/passwd", "no address"),
-        ("example.org/hook", "no address"),
-        ("https://", "no address"),
-        ("", "no address"),
+        ("ftp://example.org/", "not an https address"),
+        ("file:///etc/passwd", "not an https address"),
+        ("example.org/hook", "not an https address"),
+        ("https://", "not an https address"),
+        ("", "not an https address"),
         ("https://example.org:0/", "host or port"),
         ("https://example.org:99999/", "host or port"),
-        ("https://exa mple.org/", "letter"),
-        ("https://example.org/\r\nX: y", "letter"),
-        ("https://example.org\\@10.0.0.1/", "letter"),
-        ("https://exämple.org/", "letter"),
+        ("https://exa mple.org/", "percent-encoded"),
+        ("https://example.org/\r\nX: y", "percent-encoded"),
+        ("https://example.org\\@10.0.0.1/", "percent-encoded"),
+        ("https://exämple.org/", "percent-encoded"),
         ("https://[::1/", "host or port"),
         ("https://exam|ple.org/", "host or port"),
     ],
@@ -130,9 +131,20 @@ def test_what_an_address_shows_of_itself_is_no_secret():
 
     assert "s3cr3t" not in repr(address) + str(address)
     assert "word" not in repr(address) + str(address)
-    assert is_secret_by_itself("slack", address)
-    assert not is_secret_by_itself("webhook", address)
-    assert not is_secret_by_itself("slack", web_address("http://localhost:1/x"))
+
+
+@pytest.mark.parametrize(
+    ("service", "url", "is_warned"),
+    [
+        ("slack", "https://hooks.slack.com/services/T/B/s3cr3t", True),
+        ("webhook", "https://hooks.slack.com/services/T/B/s3cr3t", False),
+        ("slack", "http://localhost:1/x", False),
+    ],
+)
+def test_a_secret_address_in_the_options_is_warned_of(service, url, is_warned):
+    [options] = MessageOptions.from_block("telemetry.messages", {"to": service, "url": url})
+
+    assert (warning_about(options) is not None) is is_warned
 
 
 # ------------------------------------------------------------ one's own network

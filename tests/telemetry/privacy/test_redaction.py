@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in
-from toolkit.privacy.names import is_telling
+from toolkit.privacy.names import is_identifying
 from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder import records
 from toolkit.runfolder.columns import FIRST_COLUMNS
@@ -261,7 +261,7 @@ def test_a_conversation_gives_no_names_away():
 def test_no_name_of_ours_is_ever_taken_for_somebodys():
     kinds = {value for name, value in vars(records).items() if name.isupper() and isinstance(value, str)}
 
-    assert [name for name in {*FIRST_COLUMNS, *records.ENVELOPE, *kinds} if is_telling(name)] == []
+    assert [name for name in {*FIRST_COLUMNS, *records.ENVELOPE, *kinds} if is_identifying(name)] == []
 
 
 # ------------------------------------------------------------ models

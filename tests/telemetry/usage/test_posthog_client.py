@@ -15,7 +15,7 @@ from tests.telemetry.notify.local_receivers import raw_receiving, receiving
 from tests.telemetry.usage.posthog_server import KEY, arrived, bodies
 from toolkit.mirrors.usage import posthog_client
 from toolkit.mirrors.usage.event import UsageEvent
-from toolkit.mirrors.usage.posthog_client import NotInstalled, NotSent, PostHogClient
+from toolkit.mirrors.usage.posthog_client import NotInstalled, PostHogClient, ReportNotSent
 
 pytest.importorskip("posthog")
 
@@ -85,7 +85,7 @@ def test_the_script_s_logging_is_left_as_it_is():
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
 def test_a_refusal_is_told_by_its_number_without_the_server_s_words(status, caplog):
     with receiving((status, {}, f"no such key: {KEY}".encode())) as server:
-        with pytest.raises(NotSent) as refusal:
+        with pytest.raises(ReportNotSent) as refusal:
             PostHogClient(server.url, KEY, "random-id").send(EVENT)
 
     assert str(refusal.value) == f"{server.url} answered {status}"
@@ -96,7 +96,7 @@ def test_a_refusal_is_told_by_its_number_without_the_server_s_words(status, capl
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_nobody_is_led_elsewhere(status):
     with receiving() as other, receiving((status, {"Location": f"{other.url}/batch/"}, b"")) as server:
-        with pytest.raises(NotSent) as refusal:
+        with pytest.raises(ReportNotSent) as refusal:
             PostHogClient(server.url, KEY, "random-id").send(EVENT)
 
     assert str(refusal.value) == f"{server.url} answered {status}"
@@ -118,7 +118,7 @@ def test_a_login_that_netrc_has_for_every_server_is_not_sent(tmp_path, monkeypat
 def test_a_server_that_is_not_there_is_told():
     with receiving() as server:
         url = server.url
-    with pytest.raises(NotSent, match="was not reached"):
+    with pytest.raises(ReportNotSent, match="was not reached"):
         PostHogClient(url, KEY, "random-id").send(EVENT)
 
 
@@ -130,7 +130,7 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
         is_closing.wait(60)
 
     with raw_receiving(say_nothing) as server:
-        with pytest.raises(NotSent, match="ReadTimeout"):
+        with pytest.raises(ReportNotSent, match="ReadTimeout"):
             PostHogClient(server.url, KEY, "random-id").send(EVENT)
 
         assert not server.is_closing.is_set()
@@ -176,7 +176,7 @@ def test_a_fork_in_the_midst_of_a_request_leaves_the_child_free():
 import os, sys, threading
 from tests.telemetry.notify.local_receivers import raw_receiving
 from toolkit.mirrors.usage.event import UsageEvent
-from toolkit.mirrors.usage.posthog_client import NotSent, PostHogClient
+from toolkit.mirrors.usage.posthog_client import ReportNotSent, PostHogClient
 
 def say_nothing(connection, is_closing):
     asked.set()
@@ -185,7 +185,7 @@ def say_nothing(connection, is_closing):
 def send():
     try:
         client.send(UsageEvent(name="run-start", time=0.0, properties={}))
-    except NotSent:
+    except ReportNotSent:
         pass
 
 asked = threading.Event()

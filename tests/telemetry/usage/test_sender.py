@@ -8,7 +8,7 @@ from tests.telemetry.notify.local_receivers import wait_until
 from toolkit.core.guard import Guard
 from toolkit.mirrors.usage import sender as sender_module
 from toolkit.mirrors.usage.event import UsageEvent
-from toolkit.mirrors.usage.posthog_client import NotInstalled, NotSent
+from toolkit.mirrors.usage.posthog_client import NotInstalled, ReportNotSent
 from toolkit.mirrors.usage.sender import UsageSender
 
 
@@ -23,7 +23,7 @@ class Server:
         self.tried = []
         self.taken = []
         self.refusals = refusals
-        self.error = error or NotSent("no")
+        self.error = error or ReportNotSent("no")
 
     def send(self, event):
         self.tried.append(event.name)
@@ -63,7 +63,7 @@ def test_a_server_that_is_away_for_a_while_gets_everything_in_the_end():
     sender.close(30.0)
 
     assert server.taken == ["a", "b"]
-    assert guard.counts == {"sending usage reports: NotSent": 3}
+    assert guard.counts == {"sending usage reports: ReportNotSent": 3}
 
 
 @pytest.mark.usefixtures("_no_pauses")
@@ -71,7 +71,7 @@ def test_a_server_that_never_takes_anything_is_left_alone_and_that_is_said_once(
     server = Server(refusals=10**9)
     sender, guard = make(server)
     sender.put(event("a"))
-    wait_until(lambda: "sending further usage reports: NotSent" in guard.counts)
+    wait_until(lambda: "sending further usage reports: ReportNotSent" in guard.counts)
     sender.put(event("b"))
     sender.close(30.0)
 
@@ -91,7 +91,7 @@ def test_what_waits_is_tried_once_more_at_the_end_and_then_given_up():
 
     assert tried == ["a", "a"]
     assert server.tried == tried
-    assert guard.counts["sending usage reports: NotSent"] == 3
+    assert guard.counts["sending usage reports: ReportNotSent"] == 3
 
 
 def test_without_a_client_nothing_is_tried_again(caplog):
@@ -141,7 +141,7 @@ def test_a_server_that_hangs_holds_up_nobody():
     sender.close(0.05)
 
     assert not answer.is_set()
-    assert guard.counts == {"sending usage reports: NotSent": 1}
+    assert guard.counts == {"sending usage reports: ReportNotSent": 1}
     answer.set()
 
 

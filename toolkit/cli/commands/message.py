@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         redactor = Redactor()
         link = link_to((folder, run_state.run_name), receiver.link, redactor)
-        message = _test_message(run_state).told(redactor.redact, link=link)
+        message = _test_message(run_state).to_message(redactor.redact, link=link)
         if args.show:
             _show(receiver, receiver_options, message)
         else:

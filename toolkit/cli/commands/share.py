@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
-from toolkit.privacy import organisations
 from toolkit.privacy.bundle import RunBundle
 from toolkit.privacy.bundle_contents import Contents
+from toolkit.privacy.model_names import PUBLIC_ORGANISATIONS
 
 _MOST_FIELDS: Final = 4
 _MOST_TEXTS: Final = 20
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if folder is None:
         return 1
     try:
-        bundle = RunBundle(folder, allowed_organisations=organisations.DEFAULT | {*args.allow})
+        bundle = RunBundle(folder, allowed_organisations=PUBLIC_ORGANISATIONS | {*args.allow})
         target = args.output or Path(f"{bundle.name}-shared.zip")
         contents = bundle.preview() if args.preview else bundle.write(target)
     except FileExistsError:

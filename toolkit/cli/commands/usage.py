@@ -93,7 +93,7 @@ def _state_at(start: Record, who: str) -> str:
     if not isinstance(config, Mapping):
         return f"{who} has no record of usage reports: none were requested, or an older version wrote it."
     if not _requests_reports(config):
-        return f"{who} sends no usage reports: telemetry.usage_reports does not ask for them."
+        return f"{who} sends no usage reports: telemetry.usage_reports is not enabled."
     return f"{who} asks for usage reports in its configuration; whether any were sent is not recorded."
 
 

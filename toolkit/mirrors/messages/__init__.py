@@ -1,1 +1,1 @@
-"""Messages about a run to people who are elsewhere."""
+"""Messages about a run to chats and webhooks."""

@@ -1,4 +1,4 @@
-"""One message to one receiver: tried, tried again where that may help, and what came of it."""
+"""Deliver one message to one receiver, with retries."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from toolkit.mirrors.messages.message import Message
 from toolkit.mirrors.messages.post import post
 from toolkit.mirrors.messages.receiver import Receiver
 from toolkit.mirrors.messages.services import SERVICES
-from toolkit.mirrors.messages.transport_types import Answer, NotDelivered
+from toolkit.mirrors.messages.transport_types import HttpResponse, NotDelivered
 
 MOST_ATTEMPTS: Final = 5
 REQUEST_TIMEOUT_S: Final = 10.0
 LONGEST_WAIT_S: Final = 120.0
-"""However long a service asks to be left alone."""
+"""Even if a service asks for a longer wait."""
 _MOST_UNANSWERED: Final = 2
-"""A message that was sent and not answered may have arrived: it is sent again once, and not more often."""
+"""A message that was sent but got no response may have arrived: it is sent once more at most."""
 _FIRST_PAUSE_S: Final = 1.0
 _GROWTH: Final = 3.0
 
@@ -31,7 +31,7 @@ FAILED: Final = "failed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What came of a message."""
+    """The outcome of one message."""
 
     receiver: str
     service: str
@@ -42,7 +42,7 @@ class Delivery:
     reason: str | None = None
 
     def to_fields(self) -> dict[str, Any]:
-        """Return it as the fields of a `message` record."""
+        """Return the fields of a `message` record."""
         message = self.message
         return {
             **({} if message.run_state.step is None else {"global_step": message.run_state.step}),
@@ -53,7 +53,7 @@ class Delivery:
             "attempts": self.attempts,
             "seconds": round(self.seconds, 3),
             **({} if self.reason is None else {"reason": self.reason}),
-            **({} if message.tells_of == 1 else {"tells_of": message.tells_of}),
+            **({} if message.message_count == 1 else {"tells_of": message.message_count}),
             "about": list(message.about),
         }
 
@@ -68,9 +68,9 @@ def deliver(
     most_attempts: int = MOST_ATTEMPTS,
     tls: ssl.SSLContext | None = None,
 ) -> Delivery:
-    """Send `message` to `receiver`, as often as it takes, within bounds.
+    """Send `message` to `receiver`, with a limited number of retries.
 
-    `pause` waits so many seconds and says whether to go on; `time_left` is how long a request may take.
+    `pause` waits for the given seconds and returns whether to continue; `time_left` limits the next request.
     """
     began = time.monotonic()
     attempts, unanswered = 0, 0
@@ -84,7 +84,7 @@ def deliver(
         except NotDelivered as error:
             status, reason = FAILED, receiver.conceal(f"{receiver.address.shown}: {error}")
             unanswered += error.was_sent
-            if not error.again or attempts >= most_attempts or unanswered >= _MOST_UNANSWERED:
+            if not error.retry or attempts >= most_attempts or unanswered >= _MOST_UNANSWERED:
                 break
             if not pause(_pause_s(attempts, error.retry_after_s)):
                 break
@@ -102,27 +102,28 @@ def deliver(
 def _attempt(receiver: Receiver, message: Message, timeout_s: float, tls: ssl.SSLContext | None) -> None:
     service = SERVICES[receiver.service]
     request = service.request(message, receiver.secret, time.time())
-    answer = post(receiver.address, request, timeout_s=timeout_s, tls=tls)
-    if not 200 <= answer.status < 300:
-        raise _refusal(answer)
-    service.check(answer)
+    response = post(receiver.address, request, timeout_s=timeout_s, tls=tls)
+    if not 200 <= response.status < 300:
+        raise _refusal(response)
+    service.check(response)
 
 
-def _refusal(answer: Answer) -> NotDelivered:
-    if 300 <= answer.status < 400:
-        return NotDelivered(f"answers {answer.status}, which leads elsewhere; nobody follows", again=False)
-    said = cut(one_line(answer.body.decode("utf-8", "replace")), 200)
+def _refusal(response: HttpResponse) -> NotDelivered:
+    status = response.status
+    if 300 <= status < 400:
+        return NotDelivered(f"answered {status}, a redirect; redirects are not followed", retry=False)
+    body = cut(one_line(response.body.decode("utf-8", "replace")), 200)
     return NotDelivered(
-        f"answers {answer.status}{f': {said}' if said else ''}",
-        again=answer.status in (408, 425, 429) or answer.status >= 500,
-        retry_after_s=answer.retry_after_s,
+        f"answered {status}{f': {body}' if body else ''}",
+        retry=status in (408, 425, 429) or status >= 500,
+        retry_after_s=response.retry_after_s,
     )
 
 
 def _pause_s(attempts: int, asked_for_s: float | None) -> float:
-    """Return how long to wait: what the service asks for, else longer each time and never quite the same."""
+    """Return how long to wait: what the service asks for, else exponential backoff with jitter."""
     spread = 0.5 + random.random()
     if asked_for_s is not None:
-        # Not all who were asked to wait come back in the same moment.
+        # Jitter, so that not all runs retry at the same time.
         return min(LONGEST_WAIT_S, asked_for_s + 0.2 * spread)
     return min(LONGEST_WAIT_S, _FIRST_PAUSE_S * _GROWTH ** (attempts - 1) * spread)

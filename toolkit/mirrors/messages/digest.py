@@ -1,4 +1,4 @@
-"""Several messages told as one."""
+"""Several messages combined into one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _MOST_NAMES: Final = 100
 _PLURALS: Final = {"finish": "ends", "finding": "critical findings"}
 
 
-def fold(messages: Sequence[Message], *, more: Counter[str] | None = None) -> Message:
-    """Return one message that tells of all `messages`, and of how many `more` there were of which occasion."""
+def combine(messages: Sequence[Message], *, more: Counter[str] | None = None) -> Message:
+    """Return one message that lists `messages`, and counts how many `more` there were of each occasion."""
     newest = messages[-1]
     counts = _counts(messages, more)
     total = sum(counts.values())
     words = ", ".join(_count(occasion, count) for occasion, count in counts.most_common())
     return Message(
         occasion=SUMMARY,
-        title=f"{newest.run_state.run_name}: {total:,} messages in short order ({words})",
+        title=f"{newest.run_state.run_name}: {total:,} messages ({words})",
         lines=tuple(_listed(messages, total)),
         run_state=newest.run_state,
         link=newest.link,
@@ -30,12 +30,14 @@ def fold(messages: Sequence[Message], *, more: Counter[str] | None = None) -> Me
         urgency=max(message.urgency for message in messages),
         details={"occasions": dict(counts)},
         about=_names(messages),
-        tells_of=total,
+        message_count=total,
     )
 
 
-def fold_into(last: Message, earlier: Sequence[Message], *, more: Counter[str] | None = None) -> Message:
-    """Return the `last` message of a run with what there was no time to tell before it."""
+def combine_with_last(
+    last: Message, earlier: Sequence[Message], *, more: Counter[str] | None = None
+) -> Message:
+    """Return the `last` message of a run, with the `earlier` ones that were not sent yet listed in it."""
     if not earlier:
         return last
     counts = _counts(earlier, more)
@@ -45,7 +47,7 @@ def fold_into(last: Message, earlier: Sequence[Message], *, more: Counter[str] |
         lines=(*last.lines, "Before that:", *_listed(earlier, total)),
         details={**last.details, "occasions": dict(counts)},
         about=_names([last, *earlier]),
-        tells_of=last.tells_of + total,
+        message_count=last.message_count + total,
     )
 
 
@@ -58,7 +60,7 @@ def _counts(messages: Sequence[Message], more: Counter[str] | None) -> Counter[s
 
 def _listed(messages: Sequence[Message], total: int) -> list[str]:
     listed = messages[:_MOST_LINES]
-    left_out = total - sum(message.tells_of for message in listed)
+    left_out = total - sum(message.message_count for message in listed)
     return [
         *(f"- {_without_name(message)}" for message in listed),
         *([f"- and {left_out:,} more"] if left_out else []),
@@ -76,6 +78,6 @@ def _count(occasion: str, count: int) -> str:
 
 
 def _without_name(message: Message) -> str:
-    """Return a message in one line; which run it is of stands above it."""
+    """Return a message on one line, without the run's name."""
     title = message.title.removeprefix(f"{message.run_state.run_name}: ")
     return f"{title}: {message.lines[0]}" if message.lines else title

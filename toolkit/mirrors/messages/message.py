@@ -1,4 +1,4 @@
-"""A message: what happened to a run, and how the run stands."""
+"""A message: what happened to a run, and the state of the run."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from toolkit.mirrors.messages.formatting import cut, duration, short_number
+from toolkit.core.formatting import duration, short_number
+from toolkit.mirrors.messages.formatting import cut
 from toolkit.runfolder.step_count import steps_done
 
 SUMMARY: Final = "summary"
-"""The occasion of a message that tells of several others."""
+"""The occasion of a message that combines several others."""
 TEST: Final = "test"
-"""The occasion of a message that somebody asked for by hand."""
+"""The occasion of a message sent by `telemetry message`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """How far a run has come."""
+    """State and progress of a run."""
 
     run_name: str = ""
     run_id: str = ""
@@ -29,16 +30,16 @@ class RunState:
     from_zero: bool = False
     """Whether its first step is 0."""
     train_loss: float | str | None = None
-    """A text, such as "NaN", where it is no number."""
+    """A text, such as "NaN", if it is not a finite number."""
     lr: float | None = None
     eta_s: float | None = None
     elapsed_s: float | None = None
 
-    def in_words(self) -> str:
-        """Return all of it that is known, on one line."""
+    def as_text(self) -> str:
+        """Return everything that is known, on one line."""
         words = [self.status]
         if self.step is not None:
-            words.append(f"step {self._step_of_how_many(self.step)}")
+            words.append(f"step {self._step_of_total(self.step)}")
         loss = self.train_loss if isinstance(self.train_loss, str) else short_number(self.train_loss)
         if loss is not None:
             words.append(f"loss {loss}")
@@ -55,7 +56,7 @@ class RunState:
         """How many steps are done; None before the first."""
         return None if self.step is None else steps_done(self.step, from_zero=self.from_zero)
 
-    def _step_of_how_many(self, step: int) -> str:
+    def _step_of_total(self, step: int) -> str:
         if not self.max_steps:
             return f"{step:,}"
         done = steps_done(step, from_zero=self.from_zero)
@@ -64,7 +65,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message; its texts hold no secret any more, and a service is left to say them in its own form."""
+    """One message, already without secrets; a service only formats it."""
 
     occasion: str
     title: str
@@ -73,16 +74,16 @@ class Message:
     link: str | None = None
     time: float = 0.0
     urgency: int = 3
-    """1 to 5, as phones have it."""
+    """1 to 5, like the priority of a notification on a phone."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What programs may want to know, by name."""
+    """Further fields for programs."""
     about: tuple[str, ...] = ()
-    """Names for what it tells of, by which it is known again."""
-    tells_of: int = 1
-    """How many messages it stands for."""
+    """Ids of the events it reports, so that each is delivered once."""
+    message_count: int = 1
+    """How many messages it combines."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """The same however often it is tried to send."""
+    """The same in every retry."""
 
     def body(self, longest: int) -> str:
-        """Return the text below the title and above the link, of so many letters at most."""
-        return cut("\n".join([*self.lines, self.run_state.in_words()]), longest)
+        """Return the text between title and link, truncated to `longest` characters."""
+        return cut("\n".join([*self.lines, self.run_state.as_text()]), longest)

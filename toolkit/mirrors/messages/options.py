@@ -20,23 +20,20 @@ from toolkit.core.checks import (
 )
 from toolkit.core.fields import option, read_fields, required
 from toolkit.mirrors.messages.milestones import MILESTONES_ALLOWED, Milestone, milestone_from
+from toolkit.privacy.message_services import SERVICE_BY_NAME
 
 if TYPE_CHECKING:
     from toolkit.mirrors.messages.web_address import WebAddress
 
-SERVICES: Final = ("lark", "slack", "discord", "ntfy", "webhook")
 OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone")
 MOST_RECEIVERS: Final = 20
 """Each has a thread of its own."""
 
-_ALSO_CALLED: Final = {"feishu": "lark"}
-_WITHOUT_SECRET: Final = ("slack", "discord")
 _LINK: Final = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
 
 
 def _service(key: str, value: Any) -> str:
-    service = one_of(*SERVICES, *_ALSO_CALLED)(key, value)
-    return _ALSO_CALLED.get(service, service)
+    return SERVICE_BY_NAME[one_of(*SERVICE_BY_NAME)(key, value)].name
 
 
 def _occasions(key: str, value: Any) -> tuple[str, ...]:
@@ -94,7 +91,7 @@ class MessageOptions:
     place: str = ""
     """Where it is in the options, such as `telemetry.messages[0]`."""
     to: str = required(
-        "The service that takes the message.", Check(_service, f"one of {', '.join(SERVICES)}")
+        "The service that takes the message.", Check(_service, f"one of {', '.join(SERVICE_BY_NAME)}")
     )
     url: WebAddress | None = option(
         None, "Its address, if that is not a secret.", optional(Check(_url, "an https address"))
@@ -155,7 +152,7 @@ def _receiver(key: str, value: Any) -> MessageOptions:
             f"{key} has {'neither url nor' if one.url is None else 'both url and'} url_env; it must have one of them "
             f"(url_env names an environment variable, for an address that is a secret)"
         )
-    if one.to in _WITHOUT_SECRET and one.secret_env is not None:
+    if not SERVICE_BY_NAME[one.to].takes_secret and one.secret_env is not None:
         raise wrong(f"{key}.secret_env", one.secret_env, f"absent: {one.to} has no secret but its address")
     return replace(one, place=key, url=_address(f"{key}.url", one.url, allow_private=one.allow_private))
 

@@ -1,4 +1,4 @@
-"""One receiver of messages, with its address and secret taken from the environment."""
+"""One receiver of messages, with its address and secret from the environment."""
 
 from __future__ import annotations
 
@@ -9,26 +9,22 @@ from dataclasses import dataclass
 
 from toolkit.mirrors.messages.milestones import Milestone
 from toolkit.mirrors.messages.options import MessageOptions
-from toolkit.mirrors.messages.web_address import (
-    AddressError,
-    WebAddress,
-    is_secret_by_itself,
-    web_address,
-)
+from toolkit.mirrors.messages.web_address import AddressError, WebAddress, web_address
 from toolkit.privacy.masking import Masker
+from toolkit.privacy.message_services import SERVICE_BY_NAME
 from toolkit.privacy.secret_shapes import MASK
 
 
 class ReceiverOff(OSError):  # noqa: N818 - a state, and the sentence about it
-    """A receiver gets no messages; the sentence says why, and shows no secret."""
+    """A receiver gets no messages; the text says why, without secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """Where messages go, which, and how many. Its `repr` shows no secret."""
+    """Where messages go, which, and how many. Its `repr` hides secrets."""
 
     name: str
-    """What records call it: its service, with a number where there are several."""
+    """Its name in records: the service, with a number if there are several."""
     service: str
     address: WebAddress
     secret: str | None
@@ -41,7 +37,7 @@ class Receiver:
         return f"<{self.name} at {self.address.shown}>"
 
     def conceal(self, text: str) -> str:
-        """Return `text`, which somebody else wrote, without what is secret about this receiver."""
+        """Return `text`, such as a response, without the secrets of this receiver."""
         secrets = {self.address.target, self.secret, *self.address.target.split("/")}
         known = sorted((one for one in secrets if one and len(one) >= _SHORTEST), key=len, reverse=True)
         if known:
@@ -51,11 +47,11 @@ class Receiver:
 
 
 _SHORTEST = 6
-"""Letters of a piece of an address that may be a secret; `hook` is none."""
+"""Characters of a part of an address that may be a secret; `hook` is not."""
 
 
 def names_of(receivers: Sequence[MessageOptions]) -> list[str]:
-    """Return what records call `receivers`: slack, or slack-2 for the second of them."""
+    """Return the names of `receivers` in records: slack, then slack-2."""
     seen: Counter[str] = Counter()
     names = []
     for receiver in receivers:
@@ -65,10 +61,10 @@ def names_of(receivers: Sequence[MessageOptions]) -> list[str]:
 
 
 def receiver_from(options: MessageOptions, name: str, environ: Mapping[str, str]) -> Receiver:
-    """Return the receiver that `options` state.
+    """Return the receiver that `options` describe.
 
     Raises:
-        ReceiverOff: a variable that they name is not set, or holds no address.
+        ReceiverOff: an environment variable is not set, or does not hold an address.
     """
     return Receiver(
         name=name,
@@ -83,12 +79,12 @@ def receiver_from(options: MessageOptions, name: str, environ: Mapping[str, str]
 
 
 def warning_about(options: MessageOptions) -> str | None:
-    """Return what is to be said of a secret that stands in the options themselves."""
-    if options.url is None or not is_secret_by_itself(options.to, options.url):
+    """Return a warning where the options themselves hold a secret address."""
+    if options.url is None or options.url.is_loopback or not SERVICE_BY_NAME[options.to].webhook_pattern:
         return None
     return (
-        f"{options.place}.url is an address that anybody who knows it can write to: "
-        f"put it into an environment variable and name that in {options.place}.url_env"
+        f"{options.place}.url is a secret: anyone who knows this address can post there. "
+        f"Put it into an environment variable and name that in {options.place}.url_env"
     )
 
 
@@ -99,22 +95,20 @@ def _address(options: MessageOptions, environ: Mapping[str, str]) -> WebAddress:
         return web_address(_variable(options, "url_env", environ), allow_private=options.allow_private)
     except AddressError as error:
         named = _shown_name(options.url_env or "")
-        raise ReceiverOff(f"what {options.place}.url_env names ({named}) {error}") from None
+        raise ReceiverOff(f"the address in {options.place}.url_env ({named}) {error}") from None
 
 
 def _variable(options: MessageOptions, key: str, environ: Mapping[str, str]) -> str:
     variable = getattr(options, key)
-    # A line break at the end of a secret is the file's that it came from.
+    # A secret read from a file may end with its line break.
     value = environ.get(variable, "").strip()
     if not value:
         state = "is empty" if variable in environ else "is not set"
-        raise ReceiverOff(
-            f"the environment variable that {options.place}.{key} names {state}: {_shown_name(variable)}"
-        )
+        raise ReceiverOff(f"{options.place}.{key}: the environment variable {_shown_name(variable)} {state}")
     return value
 
 
 def _shown_name(variable: str) -> str:
-    """Return the name of a variable, unless it looks like a secret that somebody put there instead of one."""
+    """Return the name of a variable, unless it looks like a secret entered by mistake."""
     is_usual = variable in (variable.upper(), variable.lower()) or "_" in variable
-    return variable if is_usual and len(variable) <= 64 else "(not shown: it does not look like a name)"
+    return variable if is_usual and len(variable) <= 64 else "(not shown: does not look like a name)"

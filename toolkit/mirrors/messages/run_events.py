@@ -1,4 +1,4 @@
-"""A run's records, and what of them is worth a message."""
+"""Finds the events of a run that are worth a message."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from toolkit.core.long_texts import both_ends
+from toolkit.core.formatting import both_ends, short_number
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN
-from toolkit.mirrors.messages.formatting import cut, one_line, short_number
+from toolkit.mirrors.messages.formatting import cut, one_line
 from toolkit.mirrors.messages.message import Message, RunState
-from toolkit.mirrors.messages.milestone_watch import MilestoneWatch
-from toolkit.mirrors.messages.milestones import Milestone
+from toolkit.mirrors.messages.milestones import Milestone, MilestoneWatch
 from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record
 from toolkit.runfolder.step_count import shows_count_from_zero
 
 STALLS: Final = frozenset({"hang", "stall", "stalled"})
-"""Kinds of finding that say that no step comes any more."""
+"""Kinds of finding that mean that no more steps come."""
 _URGENCY: Final = {"start": 2, "finish": 3, "failure": 5, "stall": 4, "finding": 4, "milestone": 3}
 _ENDS: Final = {
     "finished": "finished",
-    "exit": "finished, as its script ended",
+    "exit": "finished (the script ended)",
     "stopped": "stopped on request",
     "interrupted": "interrupted from the keyboard",
     "signal": "ended by a signal",
@@ -37,22 +36,23 @@ _LONGEST_ERROR: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Something worth a message, in plain words, not yet fit for others' eyes."""
+    """Something worth a message, not redacted yet."""
 
     occasion: str
     name: str
-    """By which it is known again."""
+    """Id by which it is delivered only once."""
     what: str
     lines: tuple[str, ...] = ()
     time: float = 0.0
     run_state: RunState
     details: Mapping[str, Any] = field(default_factory=dict)
     milestone: Milestone | None = None
-    """The milestone that it is about: only who asked for that one is told."""
+    """The milestone it is about; sent only to receivers that asked for it."""
 
-    def told(self, redact: Callable[[Any], Any], *, link: str | None) -> Message:
-        """Return it as a message; `redact` returns values without secrets, paths and names of people and machines."""
-        # All at once: what one text gives away is taken out of the others too. Cut later: half a secret is no pattern.
+    def to_message(self, redact: Callable[[Any], Any], *, link: str | None) -> Message:
+        """Return it as a message; `redact` removes secrets, paths and names of people and machines from values."""
+        # All at once: a name that one text gives away is removed from the others too. Truncated afterwards: half a
+        # secret matches no pattern.
         run_name, what, lines, details = redact(
             [self.run_state.run_name, self.what, list(self.lines), dict(self.details)]
         )
@@ -74,7 +74,7 @@ class RunEvent:
 
 
 class RunEventReader:
-    """Follows the records of one session, and tells what happens."""
+    """Turns the records of one session into events."""
 
     def __init__(
         self, *, run_name: str, run_id: str = "", session: int = 1, milestones: Iterable[Milestone] = ()
@@ -88,11 +88,11 @@ class RunEventReader:
 
     @property
     def run_state(self) -> RunState:
-        """How far the run has come."""
+        """State and progress of the run."""
         return replace(self._run_state, eta_s=self._eta())
 
     def take(self, record: Record) -> list[RunEvent]:
-        """Return what `record`, the next of the session, tells."""
+        """Return the events of `record`, the next of the session."""
         event = record.get("event")
         if event == STEP:
             self._note_step(record)
@@ -110,8 +110,8 @@ class RunEventReader:
     def end(
         self, *, status: str, reason: str, now: float, elapsed_s: float, failure: Record | None = None
     ) -> RunEvent:
-        """Return what the end of the session is to be told as; without a `failure`, the last error is what it was."""
-        # Who asked to hear of failures wants to know of a job that the cluster has ended, too.
+        """Return the event of the end of the session; without a `failure`, the last error is reported."""
+        # A job that the cluster has terminated counts as a failure.
         has_failed = status == "failed" or reason == "signal"
         what = _ENDS.get(reason, status if reason == status else f"{status} ({reason})")
         lines: tuple[str, ...] = ()
@@ -160,11 +160,11 @@ class RunEventReader:
             return []
         self._has_started = True
         session = self._run_state.session
-        what = "started" if session == 1 else f"goes on, as session {session}"
+        what = "started" if session == 1 else f"resumed as session {session}"
         lines = (
             (f"{steps:,} steps are planned.",) if self._run_state.max_steps and isinstance(steps, int) else ()
         )
-        return [self._happening("start", f"start:{session}", what, lines, record)]
+        return [self._event("start", f"start:{session}", what, lines, record)]
 
     def _finding(self, record: Record) -> list[RunEvent]:
         kind, name, message = (str(record.get(key, "")) for key in ("kind", "id", "message"))
@@ -172,13 +172,13 @@ class RunEventReader:
         is_open = record.get("state", OPEN) == OPEN
         is_ours = record.get("began_in_session", self._run_state.session) == self._run_state.session
         if is_stall:
-            # A pause that is over, or may yet be a long evaluation, is nothing to wake people for.
+            # No alarm for a pause that is over or may be a long evaluation.
             is_news = is_open and record.get("severity") != INFO
         else:
             is_news = (is_open or is_ours) and record.get("severity") == CRITICAL
         if not is_news:
             return []
-        # Two that watch for the same silence notice it one after the other.
+        # Two detectors notice the same stall one after the other.
         known = (
             f"stall:{self._run_state.session}:{self._run_state.step}"
             if is_stall
@@ -198,7 +198,7 @@ class RunEventReader:
         occasion = "stall" if is_stall else "finding"
         what = "stalled" if is_stall else f"critical finding: {title}"
         lines = (message, *causes, *advice)
-        return [self._happening(occasion, known, what, lines, record, {**details, "finding": message})]
+        return [self._event(occasion, known, what, lines, record, {**details, "finding": message})]
 
     def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> RunEvent:
         if milestone.every:
@@ -209,10 +209,10 @@ class RunEventReader:
             what = f"milestone {milestone.text} reached"
             lines = [f"{milestone.metric} is {short_number(value)}{where}."]
         details = {"milestone": milestone.text, "value": value}
-        happening = self._happening("milestone", name, what, tuple(lines), record, details)
-        return replace(happening, milestone=milestone)
+        event = self._event("milestone", name, what, tuple(lines), record, details)
+        return replace(event, milestone=milestone)
 
-    def _happening(
+    def _event(
         self,
         occasion: str,
         name: str,
@@ -233,7 +233,7 @@ class RunEventReader:
         )
 
     def _eta(self) -> float | None:
-        """Return the seconds that are left at the usual pace: pauses to save or evaluate do not count."""
+        """Return the remaining seconds at the median step time: pauses to save or evaluate do not count."""
         step, steps = self._run_state.steps_done, self._run_state.max_steps
         if step is None or steps is None or step >= steps or not self._seconds:
             return None
@@ -241,7 +241,7 @@ class RunEventReader:
 
 
 def _line(text: str) -> str:
-    # Half a character is none to those who read it.
+    # Lone surrogates cannot be sent.
     return one_line(text.encode("utf-8", "replace").decode())
 
 

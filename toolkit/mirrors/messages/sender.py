@@ -14,10 +14,9 @@ from typing import Final
 
 from toolkit.core.guard import Guard
 from toolkit.mirrors.messages.delivery import FAILED, REQUEST_TIMEOUT_S, Delivery, deliver
-from toolkit.mirrors.messages.digest import fold, fold_into
+from toolkit.mirrors.messages.digest import combine, combine_with_last
 from toolkit.mirrors.messages.message import Message
 from toolkit.mirrors.messages.receiver import Receiver
-from toolkit.mirrors.messages.token_bucket import TokenBucket
 
 _MOST_WAITING: Final = 200
 
@@ -34,10 +33,10 @@ class _InFlight:
 
 
 class Sender:
-    """Sends messages to `receiver` one after the other, and tells `report` what came of each.
+    """Sends messages to `receiver` one after the other, and calls `report` with the outcome of each.
 
-    More messages than the receiver may be sent are told as one, and none is dropped without being counted. Whoever
-    puts a message never waits. The last one does not wait for another that is in flight: it has a thread of its own.
+    Messages beyond the rate limit are combined into one, and none is dropped without being counted. `put` never waits.
+    The last message does not wait for another one in flight: it has a thread of its own.
     """
 
     def __init__(self, receiver: Receiver, *, report: Callable[[Delivery], None], guard: Guard) -> None:
@@ -48,51 +47,51 @@ class Sender:
         self._waiting: deque[tuple[Message, float]] = deque()
         self._uncounted: Counter[str] = Counter()
         self._last: tuple[Message, float] | None = None
-        """The last message, where another one was in flight when it came."""
+        """The last message, if another one was in flight when it came."""
         self._in_flight: list[_InFlight] = []
         self._deadline: float | None = None
-        """When the run is over for good; None while it goes on."""
+        """When the run must be closed; None while it is running."""
         self._is_over = False
         self._tls: ssl.SSLContext | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"telemetry-messages-{receiver.name}", daemon=True
         )
-        # Begun with the run: an interpreter that is ending may start no more threads.
-        self._thread_of_the_last = threading.Thread(
+        # Started now: an interpreter that is shutting down cannot start threads.
+        self._last_thread = threading.Thread(
             target=self._run_last, name=f"telemetry-last-message-{receiver.name}", daemon=True
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         self._thread.start()
-        self._thread_of_the_last.start()
+        self._last_thread.start()
 
     def put(self, message: Message) -> None:
         """Have `message` sent."""
         with self._changed:
             if len(self._waiting) >= _MOST_WAITING:
                 oldest, _ = self._waiting.popleft()
-                self._uncounted[oldest.occasion] += oldest.tells_of
+                self._uncounted[oldest.occasion] += oldest.message_count
             self._waiting.append((message, time.monotonic()))
             self._changed.notify_all()
 
     def hurry(self, last: Message | None, deadline: float) -> None:
-        """Send what waits at once, in one message with `last`; there is time until `deadline` (monotonic)."""
+        """Send what waits now, combined with `last`, until `deadline` (monotonic)."""
         with self._changed:
             messages = [message for message, _ in self._waiting]
             since = self._waiting[0][1] if self._waiting else time.monotonic()
             if last is not None:
-                told = (self._told_with(last, messages), since)
-                is_busy = bool(self._in_flight) and self._thread_of_the_last.is_alive()
-                self._waiting = deque([] if is_busy else [told])
-                self._last = told if is_busy else None
+                combined = (self._combined_with_last(last, messages), since)
+                is_busy = bool(self._in_flight) and self._last_thread.is_alive()
+                self._waiting = deque([] if is_busy else [combined])
+                self._last = combined if is_busy else None
             elif len(messages) > 1:
-                self._waiting = deque([(self._folded(messages), since)])
+                self._waiting = deque([(self._combined(messages), since)])
             self._deadline = deadline
             self._changed.notify_all()
 
     def give_up(self, deadline: float) -> None:
-        """Wait until `deadline` for what was put in a hurry, and report what did not get there. Sends nothing later."""
+        """Wait until `deadline` for what is being sent, and report what was not delivered. Sends nothing later."""
         with self._changed:
             self._changed.wait_for(self._is_idle, max(0.0, deadline - time.monotonic()))
             if not self._is_over:
@@ -108,19 +107,17 @@ class Sender:
         return is_done or not self._thread.is_alive()
 
     def _what_is_left(self) -> list[Delivery]:
-        """Return what is not delivered, and what is known of it."""
+        """Return what is not delivered, with the reason."""
         left = []
         for sending in self._in_flight:
-            why = "no answer yet; it may have arrived when the run closed"
+            why = "no response before the run closed; it may have arrived"
             left.append(self._undelivered(sending.message, sending.since, sending.attempts, why))
         if self._last is not None:
-            why = "not sent any more when the run closed"
-            left.append(self._undelivered(*self._last, 0, why))
+            left.append(self._undelivered(*self._last, 0, _TOO_LATE))
         if self._waiting:
             messages = [message for message, _ in self._waiting]
-            message = messages[0] if len(messages) == 1 else self._folded(messages)
-            why = "not sent any more when the run closed"
-            left.append(self._undelivered(message, self._waiting[0][1], 0, why))
+            message = messages[0] if len(messages) == 1 else self._combined(messages)
+            left.append(self._undelivered(message, self._waiting[0][1], 0, _TOO_LATE))
         return left
 
     def _undelivered(self, message: Message, since: float, attempts: int, why: str) -> Delivery:
@@ -156,12 +153,12 @@ class Sender:
             if taken in self._in_flight:
                 self._in_flight.remove(taken)
                 if not self._is_over:
-                    why = "not sent, for a fault of our own"
+                    why = "not sent because of an internal error"
                     self._report(self._undelivered(taken.message, taken.since, taken.attempts, why))
             self._changed.notify_all()
 
     def _take(self, bucket: TokenBucket) -> _InFlight | None:
-        """Wait for the next message, folding those that are too many; None when it is over."""
+        """Wait for the next message, combining those beyond the rate limit; None when it is over."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._waiting or self._is_over)
@@ -179,26 +176,24 @@ class Sender:
                 taken = _InFlight(*self._waiting.popleft())
             else:
                 messages = [message for message, _ in self._waiting]
-                taken = _InFlight(self._folded(messages), self._waiting[0][1])
+                taken = _InFlight(self._combined(messages), self._waiting[0][1])
                 self._waiting.clear()
             self._in_flight.append(taken)
             return taken
 
-    def _told_with(self, last: Message, messages: list[Message]) -> Message:
-        told = fold_into(last, messages, more=self._uncounted)
-        self._uncounted = Counter()
-        return told
+    def _combined_with_last(self, last: Message, messages: list[Message]) -> Message:
+        more, self._uncounted = self._uncounted, Counter()
+        return combine_with_last(last, messages, more=more)
 
-    def _folded(self, messages: list[Message]) -> Message:
-        folded = fold(messages, more=self._uncounted)
-        self._uncounted = Counter()
-        return folded
+    def _combined(self, messages: list[Message]) -> Message:
+        more, self._uncounted = self._uncounted, Counter()
+        return combine(messages, more=more)
 
     def _deliver(self, taken: _InFlight) -> None:
         if self.receiver.address.is_encrypted and self._tls is None:
-            # Reading the machine's certificates takes a while, and nobody else waits for it here.
+            # Loading the system's certificates takes a while; nothing else waits for it here.
             with suppress(OSError):
-                # Certificates that cannot be read are the request's to tell of.
+                # The request reports certificates that cannot be read.
                 self._tls = ssl.create_default_context()
         delivery = deliver(
             self.receiver,
@@ -209,7 +204,7 @@ class Sender:
             tls=self._tls,
         )
         with self._changed:
-            # Where it was given up, that was reported.
+            # If it was given up, that is reported already.
             if not self._is_over:
                 self._in_flight.remove(taken)
                 self._report(replace(delivery, seconds=time.monotonic() - taken.since))
@@ -219,15 +214,41 @@ class Sender:
         return REQUEST_TIMEOUT_S if deadline is None else deadline - time.monotonic()
 
     def _pause(self, seconds: float) -> bool:
-        """Wait before the next try, no longer than the run lasts; False when it is over."""
+        """Wait before the next attempt, no longer than the run lasts; False when it is over."""
         until = time.monotonic() + seconds
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._deadline is not None, seconds)
             if self._deadline is not None and not self._is_over:
-                # The end leaves no time for a long wait.
+                # The run is closing: no time for a long wait.
                 until = min(until, time.monotonic() + _LAST_PAUSE_S)
                 self._changed.wait_for(lambda: self._is_over, max(0.0, until - time.monotonic()))
             return not self._is_over
 
 
 _LAST_PAUSE_S: Final = 0.2
+_TOO_LATE: Final = "not sent before the run closed"
+
+
+class TokenBucket:
+    """Rate limit: `per_minute` messages at once after a pause, then one as each becomes allowed."""
+
+    def __init__(self, per_minute: int, now: float) -> None:
+        self._most = float(per_minute)
+        self._per_second = per_minute / 60.0
+        self._left = self._most
+        self._at = now
+
+    def left(self, now: float) -> int:
+        """Return how many may be sent at `now` (monotonic)."""
+        self._left = min(self._most, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        return int(self._left + 1e-9)
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until the next one may be sent."""
+        return 0.0 if self.left(now) >= 1 else (1.0 - self._left) / self._per_second
+
+    def use(self, now: float) -> None:
+        """Count one sent at `now`; if none was allowed, the next waits longer."""
+        self.left(now)
+        self._left = max(-self._most, self._left - 1.0)

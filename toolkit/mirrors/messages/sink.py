@@ -1,4 +1,4 @@
-"""The sink that follows a run's records and has messages sent about them."""
+"""The sink that sends messages about a run's records."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from toolkit.core.guard import Guard
-from toolkit.mirrors.messages.already_delivered import already_delivered
-from toolkit.mirrors.messages.delivery import FAILED, Delivery
+from toolkit.mirrors.messages.delivery import DELIVERED, FAILED, Delivery
 from toolkit.mirrors.messages.message import Message
 from toolkit.mirrors.messages.options import MessageOptions
 from toolkit.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, receiver_from, warning_about
 from toolkit.mirrors.messages.run_events import RunEvent, RunEventReader
 from toolkit.mirrors.messages.sender import Sender
 from toolkit.privacy.redaction import Redactor
+from toolkit.runfolder.codec import RecordError, decode
+from toolkit.runfolder.reader import Cursor, read_block
 from toolkit.runfolder.records import ERROR, MESSAGE, START, Record
 
 _log = logging.getLogger("toolkit.telemetry")
 
 DASHBOARD: Final = "http://localhost:8501"
-"""Where the dashboard usually is, for whoever sits at the machine."""
+"""The default address of the dashboard, on the run's own machine."""
 
 
-class NotSent(OSError):  # noqa: N818 - it says what happened
-    """A message did not get there; the text says why, without secrets."""
+_MESSAGE_MARK: Final = b'"message"'
+_READ_BYTES: Final = 1024 * 1024
+
+
+class MessageNotSent(OSError):  # noqa: N818 - it says what happened
+    """A message was not delivered; the text says why, without secrets."""
 
 
 class MessageSink:
-    """Sends messages about the session that its records are of, and puts a `message` record for each.
+    """Sends messages about one session, and writes a `message` record for each.
 
-    Every record is looked at once, whatever is read again, and what an earlier session has told is not told again.
+    Each record counts once, even if it is read again, and what an earlier session has delivered is not sent again.
     """
 
     name = "messages"
@@ -61,7 +66,7 @@ class MessageSink:
         self._session_start = session_start
         self._put = put
         self._guard = guard
-        self._story = RunEventReader(
+        self._events = RunEventReader(
             run_name=run_name,
             run_id=run_id,
             session=session,
@@ -69,13 +74,13 @@ class MessageSink:
         )
         self._senders, self._off = self._make_senders(os.environ if environ is None else environ)
         self._redactor = Redactor(environ=environ)
-        self._told: dict[str, set[str]] | None = None
+        self._delivered: dict[str, set[str]] | None = None
         self._last_seq = -1
         self._is_concluded = False
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin, and say which receivers get nothing, and why."""
+        """Start sending, and report which receivers are off and why."""
         for options in self._options:
             if (warning := warning_about(options)) is not None:
                 _log.warning("[telemetry] %s", warning)
@@ -85,10 +90,10 @@ class MessageSink:
             sender.start()
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Have messages sent about what `batch` tells."""
+        """Send messages about the events in `batch`."""
         with self._lock:
-            if self._told is None:
-                self._told = self._told_before()
+            if self._delivered is None:
+                self._delivered = self._delivered_before()
             for record in batch:
                 seq = record.get("seq")
                 if (
@@ -100,22 +105,22 @@ class MessageSink:
                 self._last_seq = seq
                 self._redactor.learn_metrics(record)
                 if record.get("event") in (START, ERROR):
-                    # Whose machine this is, its configuration and its stacks tell; later texts may repeat it.
+                    # Configuration and stacks name the machine and its user; later texts may repeat those names.
                     self._redactor.learn(record)
-                for happening in self._story.take(record):
-                    self._tell(happening)
+                for event in self._events.take(record):
+                    self._send(event)
 
     def conclude(
         self, *, status: str, reason: str, failure: Record | None, elapsed_s: float, timeout_s: float
     ) -> None:
-        """Tell of the end, and wait at most `timeout_s` for what is still to be sent. Nothing is sent later.
+        """Send the last message, and wait at most `timeout_s` for what is still to be sent. Nothing is sent later.
 
-        `failure` describes the exception that the run ended with, where one did.
+        `failure` describes the exception that the run ended with, if any.
         """
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._is_concluded = True
-            end = self._story.end(
+            end = self._events.end(
                 status=status, reason=reason, failure=failure, now=time.time(), elapsed_s=elapsed_s
             )
             last = [self._message(end, sender.receiver) for sender in self._senders]
@@ -125,7 +130,7 @@ class MessageSink:
             sender.give_up(deadline)
 
     def close(self) -> None:
-        """Let go of the senders; what they had to send was sent, or given up, when the run concluded."""
+        """Stop the senders; `conclude` has sent or given up what they had to send."""
         for sender in self._senders:
             sender.give_up(0.0)
 
@@ -140,42 +145,76 @@ class MessageSink:
                 senders.append(Sender(receiver, report=self._record, guard=self._guard))
         return senders, off
 
-    def _told_before(self) -> dict[str, set[str]]:
+    def _delivered_before(self) -> dict[str, set[str]]:
         if self._session > 1:
-            with self._guard.catch("reading what was sent before"):
+            with self._guard.catch("reading which messages were sent before"):
                 return already_delivered(self._record_file, self._session_start)
         return {}
 
-    def _tell(self, happening: RunEvent) -> None:
+    def _send(self, event: RunEvent) -> None:
         if self._is_concluded:
             return
         for sender in self._senders:
-            was_told = happening.name in (self._told or {}).get(sender.receiver.name, ())
-            if not was_told and (message := self._message(happening, sender.receiver)) is not None:
+            was_delivered = event.name in (self._delivered or {}).get(sender.receiver.name, ())
+            if not was_delivered and (message := self._message(event, sender.receiver)) is not None:
                 sender.put(message)
 
-    def _message(self, happening: RunEvent, receiver: Receiver) -> Message | None:
-        """Return what `receiver` is told of `happening`; None where it does not want to know."""
-        if happening.occasion not in receiver.when:
+    def _message(self, event: RunEvent, receiver: Receiver) -> Message | None:
+        """Return the message about `event` for `receiver`; None if it did not ask for such events."""
+        if event.occasion not in receiver.when:
             return None
-        if happening.milestone is not None and happening.milestone not in receiver.milestones:
+        if event.milestone is not None and event.milestone not in receiver.milestones:
             return None
-        names = (self._folder, happening.run_state.run_name)
-        return happening.told(self._redactor.redact, link=link_to(names, receiver.link, self._redactor))
+        names = (self._folder, event.run_state.run_name)
+        return event.to_message(self._redactor.redact, link=link_to(names, receiver.link, self._redactor))
 
     def _record(self, delivery: Delivery) -> None:
         self._put(MESSAGE, delivery.to_fields())
         if delivery.status == FAILED:
-            self._guard.report(f"sending messages to {delivery.receiver}", NotSent(delivery.reason))
+            self._guard.report(f"sending messages to {delivery.receiver}", MessageNotSent(delivery.reason))
 
 
 def link_to(names: tuple[str, str], link: str | None, redactor: Redactor) -> str:
-    """Return where a run is shown: at `link`, in which {run} stands for its folder's name, or on its own machine.
+    """Return the dashboard's address of a run: `link`, with {run} replaced by the folder's name, or on its own machine.
 
-    `names` are that of its folder and its own: where one tells something private, the reader has to look for it.
+    `names` are those of the folder and the run; if one of them is private, the link leads to the list of runs.
     """
     is_plain = all(redactor.redact_text(name) == name for name in names)
     run = quote(names[0], safe="") if is_plain else ""
     if link is not None:
         return link.replace("{run}", run)
     return f"{DASHBOARD}/overview?run={run}" if run else DASHBOARD
+
+
+def already_delivered(record_file: Path, until: int) -> dict[str, set[str]]:
+    """Return the ids of the events delivered to each receiver, from the records of `record_file` before byte `until`.
+
+    Most lines are only searched for one word, so this takes no longer than reading the file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    delivered: dict[str, set[str]] = {}
+    cursor = Cursor()
+    while cursor.offset < until:
+        block = read_block(record_file, cursor, max_bytes=_READ_BYTES)
+        if block.cursor.offset == cursor.offset:
+            break
+        cursor = block.cursor
+        if _MESSAGE_MARK in block.data:
+            _collect_delivered(block.data, delivered)
+    return delivered
+
+
+def _collect_delivered(data: bytes, delivered: dict[str, set[str]]) -> None:
+    for line in data.split(b"\n"):
+        if _MESSAGE_MARK not in line or b'"about"' not in line:
+            continue
+        try:
+            record = decode(line)
+        except RecordError:
+            continue
+        receiver, about = record.get("receiver"), record.get("about")
+        is_delivered = record.get("event") == MESSAGE and record.get("status") == DELIVERED
+        if is_delivered and isinstance(receiver, str) and isinstance(about, list):
+            delivered.setdefault(receiver, set()).update(name for name in about if isinstance(name, str))

@@ -1,4 +1,4 @@
-"""What is sent to a service, what it answers, and what is to be said of that."""
+"""The request that a service is sent, its response, and the error where a message was not delivered."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from toolkit.mirrors.messages.message import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """The body of a POST and its headers."""
 
     body: bytes
     headers: Mapping[str, str]
     secrets: frozenset[str] = field(default=frozenset())
-    """Texts in it that are not for showing."""
+    """Texts in it that must not be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came back, as far as it was read."""
+class HttpResponse:
+    """The response, as far as it was read."""
 
     status: int
     body: bytes = b""
     retry_after_s: float | None = None
-    """How long the service asks to be left alone."""
+    """How long the service asks us to wait."""
 
 
 class NotDelivered(Exception):  # noqa: N818 - it says what happened
-    """A message did not get there; the text says why, without secrets."""
+    """A message was not delivered; the text says why, without secrets."""
 
     def __init__(
-        self, reason: str, *, again: bool, was_sent: bool = False, retry_after_s: float | None = None
+        self, reason: str, *, retry: bool, was_sent: bool = False, retry_after_s: float | None = None
     ) -> None:
         super().__init__(reason)
-        self.again = again
-        """Whether it may help to try again."""
+        self.retry = retry
+        """Whether a retry may help."""
         self.was_sent = was_sent
         """Whether all of it was sent, so that it may have arrived."""
         self.retry_after_s = retry_after_s
@@ -44,9 +44,9 @@ class NotDelivered(Exception):  # noqa: N818 - it says what happened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """How one service is spoken to."""
+    """How requests to one service are built and its responses are read."""
 
-    request: Callable[[Message, str | None, float], Request]
-    """Called with a message, the secret and the wall time, for each try anew: some sign the time."""
-    check: Callable[[Answer], None]
-    """Called with an answer of 200 to 299; raises `NotDelivered` where it says no all the same."""
+    request: Callable[[Message, str | None, float], HttpRequest]
+    """Called for each attempt with a message, the secret and the wall time, which some services sign."""
+    check: Callable[[HttpResponse], None]
+    """Called with a response of status 200 to 299; raises `NotDelivered` if it is a refusal all the same."""

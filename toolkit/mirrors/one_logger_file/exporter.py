@@ -1,4 +1,4 @@
-"""Spans and events as a file of the form that OneLogger's own file exporter writes."""
+"""Writes spans and events to a file in the format of OneLogger's own file exporter."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _OPEN: Final = (
 class OneLoggerFileExporter:
     """Appends one JSON line to `path` for each start, stop, event and error, under OneLogger's names.
 
-    Beyond what OneLogger writes, a line says which run and session it is of, and a span's line says who its parent
-    is. A run that goes on appends to the file. Secrets are masked.
+    Unlike OneLogger's, a line also names its run and session, and a span's line its parent. A resumed run appends to
+    the file. Secrets are masked.
     """
 
     name = "one_logger_file"
@@ -52,7 +52,7 @@ class OneLoggerFileExporter:
         self._early_count = 0
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Append what `batch` tells of spans.
+        """Append the spans of `batch`.
 
         Raises:
             OSError: the file system did not take it.
@@ -61,14 +61,14 @@ class OneLoggerFileExporter:
         self._put_all(self._spans.take(batch))
 
     def close(self) -> None:
-        """Append what was still held back.
+        """Append the spans that were still held back.
 
         Raises:
             OSError: the file system did not take it.
         """
         rest = self._spans.rest()
         for span_id in list(self._early):
-            # Its span will not be told of any more.
+            # Its span has no record.
             self._announced.add(span_id)
             rest += self._take_early(span_id)
         self._put_all(rest)
@@ -84,9 +84,9 @@ class OneLoggerFileExporter:
                 self._put_event(record)
             elif (event == LOST or (event == ERROR and record.get("source") == "telemetry")) and isinstance(
                 record.get("time"), (int, float)
-            ):  # the file may hold lines that no run of ours wrote
-                self._put_trouble(record)
-        # OneLogger would keep a start back until something follows it; a kill would then take it along.
+            ):  # the file may contain lines of other programs
+                self._put_failure(record)
+        # OneLogger holds a start back until something follows it; a kill would then lose it.
         self._put_begun()
         if self._unwritten:
             self._append(b"".join(self._unwritten))
@@ -108,14 +108,14 @@ class OneLoggerFileExporter:
         span_id = record["id"]
         has_error = isinstance(record.get("error"), dict)
         if span_id not in self._announced and (has_error or span_id in self._early):
-            # OneLogger tells of a span before it tells what happened inside.
+            # OneLogger writes a span before the events inside it.
             self._put_start(record)
         if has_error:
             self._put_begun()
             error = {"type": "application_error", "span_id": span_id, "event": self._error_event(record)}
             self._put(error, record)
         if self._begun is not None and self._begun["id"] == span_id:
-            # Nothing came between its start and its end: one line tells both.
+            # Nothing came between its start and its end: one line for both.
             self._begun = None
             self._announced.discard(span_id)
         self._put_begun()
@@ -136,7 +136,7 @@ class OneLoggerFileExporter:
         event = _event(record["name"], record["time"], self._plain(record))
         self._put({"type": "event", "span_id": span_id, "event": event}, record)
 
-    def _put_trouble(self, record: Record) -> None:
+    def _put_failure(self, record: Record) -> None:
         if record["event"] == LOST:
             message = f"{record.get('records')} records were lost: {record.get('reason')}"
         else:
@@ -171,7 +171,7 @@ class OneLoggerFileExporter:
         kind, message = str(error.get("type") or ""), str(error.get("message") or "")
         attributes = {"error_message": message}
         if kind:
-            # Ours begins with the type, which stands in a field of its own here.
+            # Our message begins with the type, which has its own field here.
             attributes |= {"exception_type": kind, "exception_message": message.removeprefix(f"{kind}: ")}
         return _event("error", _end_of(record), attributes)
 
@@ -189,13 +189,13 @@ class OneLoggerFileExporter:
         self._unwritten.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def _append(self, lines: bytes) -> None:
-        """Append all of `lines` or, where the disk fails, none of them."""
+        """Append all of `lines` or, if the disk fails, none of them."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, _OPEN, self._mode)
         try:
             size = os.fstat(descriptor).st_size
             if size and _last_byte(descriptor, size) != b"\n":
-                # A kill left half a line.
+                # A kill left an incomplete line.
                 lines = b"\n" + lines
             try:
                 rest = memoryview(lines)

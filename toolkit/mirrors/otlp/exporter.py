@@ -1,4 +1,4 @@
-"""Spans and events to an OpenTelemetry collector, by OTLP over HTTP or gRPC."""
+"""Sends spans and events to an OpenTelemetry collector, with OTLP over HTTP or gRPC."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class OtlpExporter:
     """Sends the spans of a run to `endpoint`, as one trace whose id comes from the run's.
 
     A span is sent when it has ended, with its own id, its parent's, its attributes and its events. The events of a span
-    that is open for a while are also sent while it is open, each as a span without a length: what a collector hears of
-    a training then does not wait for the end of the training. Secrets are masked.
+    that is open for a while are also sent while it is open, each as a span of zero duration, so that they do not wait
+    for the end of the training. Secrets are masked.
 
-    OpenTelemetry's own exporter makes the requests, with its retries. Whatever it did not deliver is sent again, first,
-    with the next batch. `endpoint` is the collector (`http://host:4318`, or `http://host:4317` for gRPC) or the whole
-    address of its traces; a login is in it, or in a header of `OTEL_EXPORTER_OTLP_HEADERS`. `resource` is what else
-    there is to say of the session as a whole.
+    OpenTelemetry's own exporter makes the requests, with its retries. What it did not deliver is sent first with the
+    next batch. `endpoint` is the collector (`http://host:4318`, or `http://host:4317` for gRPC) or the full address of
+    its traces; a login is in it, or in a header of `OTEL_EXPORTER_OTLP_HEADERS`. `resource` has further attributes of
+    the session.
     """
 
     name = "otlp"
@@ -76,9 +76,9 @@ class OtlpExporter:
         self._events_left_out: dict[str, int] = {}
         self._events_kept = 0
         self._long: dict[str, None] = {}
-        """Spans that are open and have said so, the oldest first."""
+        """Announced spans that are still open, oldest first."""
         self._unsent: deque[tuple[int | None, Any]] = deque()
-        """What waits to be sent, and the number of the record it ends with; None for an event."""
+        """Spans that wait to be sent, each with the number of its record; None for an event."""
         self._piece = _SPANS_A_REQUEST
         self._delivered = -1
         self._refused = 0
@@ -91,7 +91,7 @@ class OtlpExporter:
 
         Raises:
             ModuleNotFoundError: OpenTelemetry is not installed.
-            OtlpError: the collector did not take them; they are sent again with the next batch.
+            OtlpError: the collector did not accept them; they are sent again with the next batch.
         """
         for record in batch:
             if record.get("event") in (START, TAGS):
@@ -100,10 +100,10 @@ class OtlpExporter:
         self._send()
 
     def close(self) -> None:
-        """Send what was still held back, unless the collector has just not taken what came before.
+        """Send what was still held back, unless the collector has just failed to accept earlier spans.
 
         Raises:
-            OtlpError: the collector did not take it.
+            OtlpError: the collector did not accept it.
         """
         try:
             if not self._unsent and not self._has_given_up:
@@ -113,7 +113,7 @@ class OtlpExporter:
             self.give_up()
 
     def _take_tags(self, record: Record) -> None:
-        """Say from here on what the session is called since this record."""
+        """Use the tags of this record from here on."""
         tags = {name: record[name] for name in _TAGS if isinstance(record.get(name), str)}
         if {**self._resource, **tags} != self._resource:
             self._resource |= tags
@@ -121,18 +121,18 @@ class OtlpExporter:
                 self._otel.describe(self._resource)
 
     def give_up(self) -> None:
-        """Send nothing more, and end a retry that waits; may be called on another thread."""
+        """Send nothing more, and cancel a pending retry; may be called on another thread."""
         has_given_up, self._has_given_up = self._has_given_up, True
         if self._wire is not None and not has_given_up:
             self._wire.give_up()
 
     @property
     def refused(self) -> int:
-        """Spans that the collector would not take at all."""
+        """Spans that the collector has refused."""
         return self._refused
 
     def is_undelivered(self, record: Record) -> bool:
-        """Say whether a record is that of a span that has not been delivered yet; may be called on another thread."""
+        """Return whether a record is of a span that is not delivered yet; may be called on another thread."""
         seq, name = record.get("seq"), record.get("name")
         if record.get("event") != SPAN or not isinstance(seq, int) or not isinstance(name, str):
             return False
@@ -176,7 +176,7 @@ class OtlpExporter:
                 self._wire.send([self._unsent[number][1] for number in range(count)])
             except OtlpRefusalError as refusal:
                 if count > 1:
-                    # One of them may be what it does not take, or all of them too much at once.
+                    # One span may be the reason, or the size of the request.
                     self._piece = count // 2
                     continue
                 if not refusal.is_final:
@@ -207,7 +207,7 @@ class OtlpExporter:
 
 
 class _OpenTelemetry:
-    """OpenTelemetry's own spans, imported for whoever exports some."""
+    """Builds OpenTelemetry's own spans; imported on first use."""
 
     def __init__(self, resource: Mapping[str, Any], trace_id: int) -> None:
         try:
@@ -225,7 +225,7 @@ class _OpenTelemetry:
         self._trace_id = trace_id
 
     def describe(self, resource: Mapping[str, Any]) -> None:
-        """Say something else of the session as a whole; spans that were made before keep what was said then."""
+        """Change the attributes of the session; spans built before keep the old ones."""
         self._resource = self._make_resource({**plain_attributes(resource)})
 
     def span(self, record: Record, events: Sequence[Record], events_left_out: int, masker: Masker) -> Any:
@@ -258,7 +258,7 @@ class _OpenTelemetry:
         )
 
     def point(self, event: Record, masker: Masker) -> Any:
-        """Return an event of a span that is still open, as a span below it that takes no time."""
+        """Return an event of an open span, as a child span of zero duration."""
         moment = _nanoseconds(event["time"])
         return self._sdk.ReadableSpan(
             name=event["name"],
@@ -299,7 +299,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _as_number(span_id: str) -> int:
-    """Return the id as OpenTelemetry has it; one that is not of ours gets a number of its own."""
+    """Return the id as a number, as in OpenTelemetry; a foreign id is hashed."""
     try:
         number = int(span_id, 16)
     except ValueError:

@@ -1,4 +1,4 @@
-"""OpenTelemetry's own exporters of spans, over HTTP and gRPC, and the reason where one of them did not deliver."""
+"""Wraps OpenTelemetry's span exporters, over HTTP and gRPC, to learn why one of them did not deliver."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ GRPC: Final = "grpc"
 
 _LONGEST_ANSWER: Final = 64 * 1024
 _OK: Final = range(200, 300)
-_MAY_BE_MENDED: Final = frozenset({401, 403, 404, 405, 407, 408, 429})
-"""Refusals that are no fault of the spans: a login, a path or a limit."""
+_TEMPORARY: Final = frozenset({401, 403, 404, 405, 407, 408, 429})
+"""Refusals that are not caused by the spans: a login, a path or a limit."""
 _TOO_LARGE: Final = "RESOURCE_EXHAUSTED"
-_NOT_ITS_KIND: Final = "INVALID_ARGUMENT"
+_INVALID: Final = "INVALID_ARGUMENT"
 _NO_ANSWER: Final = frozenset({"", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 
 
 class OtlpError(OSError):
-    """The collector did not take what it was sent; the message says why."""
+    """The collector did not accept the spans; the message says why."""
 
 
 class OtlpRefusalError(OtlpError):
-    """The collector has answered, and would never take this request. `is_final` where a smaller one would not help."""
+    """The collector refuses this request. `is_final` if a smaller one would not help."""
 
     def __init__(self, message: str, *, is_final: bool) -> None:
         super().__init__(message)
@@ -46,10 +46,10 @@ class OtlpRefusalError(OtlpError):
 
 
 class Wire(Protocol):
-    """Takes spans of OpenTelemetry's to a collector; one call at a time."""
+    """Sends OpenTelemetry's spans to a collector; one call at a time."""
 
     def send(self, spans: Sequence[Any]) -> None:
-        """Deliver `spans`, with retries for as long as one request may take.
+        """Deliver `spans`, with retries until the request times out.
 
         Raises:
             OtlpError: they were not delivered.
@@ -57,22 +57,22 @@ class Wire(Protocol):
         ...
 
     def give_up(self) -> None:
-        """Retry no more; may be called on another thread."""
+        """Stop retrying; may be called on another thread."""
         ...
 
 
 def make_wire(endpoint: str, protocol: str, *, timeout_s: float) -> Wire:
-    """Return what delivers spans to `endpoint`; nothing is sent yet.
+    """Return the transport to `endpoint`; nothing is sent yet.
 
     Raises:
         ModuleNotFoundError: OpenTelemetry's exporter is not installed.
-        OtlpError: a header of the environment cannot be sent.
+        OtlpError: a header from the environment is invalid.
     """
     url, login = without_login(endpoint)
     headers = {**login, **_headers(os.environ)}
     if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(headers[name]) for name in headers):
-        # Without the header: it may be a password.
-        raise OtlpError("a header of OTEL_EXPORTER_OTLP_HEADERS has letters that none may have")
+        # Without the header, which may be a password.
+        raise OtlpError("OTEL_EXPORTER_OTLP_HEADERS contains an invalid header")
     try:
         return (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s)
     except ImportError as error:
@@ -80,14 +80,14 @@ def make_wire(endpoint: str, protocol: str, *, timeout_s: float) -> Wire:
 
 
 def protocol_of(given: str | None, environ: Mapping[str, str]) -> str:
-    """Return `http` or `grpc`: what the option says, else the environment, else `http`."""
+    """Return `http` or `grpc`: from the option, else from the environment, else `http`."""
     name = "OTEL_EXPORTER_OTLP_PROTOCOL"
     asked = given or environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get(name) or HTTP
     return GRPC if asked.strip().lower() == GRPC else HTTP
 
 
 def traces_url(endpoint: str, protocol: str = HTTP) -> str:
-    """Return where traces are sent: to `endpoint`, or to the usual path of a collector if it names none.
+    """Return the address of traces: `endpoint`, with a collector's default path if it has no path.
 
     Raises:
         OptionsError: it is not an http or https address.
@@ -98,13 +98,13 @@ def traces_url(endpoint: str, protocol: str = HTTP) -> str:
             f"otlp is {endpoint!r}; it must be an http or https address such as http://localhost:4318"
         )
     if protocol == GRPC:
-        # A path is none of gRPC's.
+        # gRPC has no path.
         return urlunsplit((parts.scheme, parts.netloc, "", "", ""))
     return urlunsplit(parts._replace(path="/v1/traces")) if parts.path in ("", "/") else endpoint
 
 
 def without_login(url: str) -> tuple[str, dict[str, str]]:
-    """Return an address without the login that may be in it, and the header that has it instead."""
+    """Return an address without its login, and the header that replaces it."""
     parts = urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
     if not login:
@@ -115,13 +115,13 @@ def without_login(url: str) -> tuple[str, dict[str, str]]:
 
 @dataclass(slots=True)
 class _LastAnswer:
-    """What came of the last request."""
+    """The response to the last request."""
 
     status: int | None = None
     why: str = ""
     content: bytes = b""
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self.status, self.why, self.content = None, "", b""
 
 
@@ -135,10 +135,10 @@ class _Http:
         last = self._last = _LastAnswer()
 
         class Session(requests.Session):
-            """Keeps what was answered; a page that asks for a login is no collector, so it is not followed."""
+            """Keeps the last response, and follows no redirect, as to a login page."""
 
             def send(self, request: Any, **options: Any) -> Any:
-                last.forget()
+                last.clear()
                 try:
                     answer = super().send(request, **{**options, "allow_redirects": False})
                 except requests.RequestException as error:
@@ -149,8 +149,8 @@ class _Http:
                 return answer
 
         session = Session()
-        # Else the machine's .netrc would take the place of the login.
-        session.auth = _leave_as_it_is
+        # Else the machine's .netrc would replace the login.
+        session.auth = _unchanged
         self._shown_url = _without_query(url)
         self._exporter: Any = trace_exporter.OTLPSpanExporter(
             endpoint=url, headers=dict(headers), timeout=timeout_s, session=session
@@ -158,38 +158,38 @@ class _Http:
         self._success = SpanExportResult.SUCCESS
         self._failure = requests.RequestException
         self._parse = ExportTraceServiceResponse.FromString
-        self._listening = _Listening(trace_exporter.__name__)
-        self._has_said_refused = False
+        self._listening = _LogCapture(trace_exporter.__name__)
+        self._has_reported_refusal = False
 
     def send(self, spans: Sequence[Any]) -> None:
-        self._last.forget()
+        self._last.clear()
         result = None
-        # Older exporters raise what newer ones log; why it failed is known.
+        # Older exporters raise what newer ones log; the reason is known anyway.
         with self._listening, suppress(self._failure):
             result = self._exporter.export(spans)
         status, why = self._last.status, self._last.why
         if status is None:
             raise OtlpError(f"{self._shown_url} does not answer: {why or 'no connection'}")
         if result is not self._success or status not in _OK:
-            said = f"{self._shown_url} answers {status} {why}"
-            if status in range(400, 500) and status not in _MAY_BE_MENDED:
-                raise OtlpRefusalError(said, is_final=True)
-            raise OtlpError(said)
-        self._say_what_was_refused()
+            message = f"{self._shown_url} answers {status} {why}"
+            if status in range(400, 500) and status not in _TEMPORARY:
+                raise OtlpRefusalError(message, is_final=True)
+            raise OtlpError(message)
+        self._report_partial_refusal()
 
     def give_up(self) -> None:
         self._exporter.shutdown()
 
-    def _say_what_was_refused(self) -> None:
-        """Say, once, that a collector took only a part: it says so itself, and wants nothing of it again."""
+    def _report_partial_refusal(self) -> None:
+        """Log, once, that a collector has refused part of the spans; they must not be sent again."""
         from google.protobuf.message import DecodeError
 
         try:
             partial = self._parse(self._last.content).partial_success
         except DecodeError:
             return
-        if partial.rejected_spans and not self._has_said_refused:
-            self._has_said_refused = True
+        if partial.rejected_spans and not self._has_reported_refusal:
+            self._has_reported_refusal = True
             _log.warning(
                 "[telemetry] %s refused %d spans: %s",
                 self._shown_url,
@@ -211,7 +211,7 @@ class _Grpc:
             timeout=timeout_s,
         )
         self._success = SpanExportResult.SUCCESS
-        self._listening = _Listening(exporter.__name__, trace_exporter.__name__)
+        self._listening = _LogCapture(exporter.__name__, trace_exporter.__name__)
 
     def send(self, spans: Sequence[Any]) -> None:
         with self._listening:
@@ -220,22 +220,22 @@ class _Grpc:
             return
         code, why = self._listening.code, self._listening.why
         verb = "does not answer" if code in _NO_ANSWER else "answers"
-        said = f"{self._shown_url} {verb}: {code} {why}".rstrip(": ")
-        if code in (_NOT_ITS_KIND, _TOO_LARGE):
-            raise OtlpRefusalError(said, is_final=code == _NOT_ITS_KIND)
-        raise OtlpError(said)
+        message = f"{self._shown_url} {verb}: {code} {why}".rstrip(": ")
+        if code in (_INVALID, _TOO_LARGE):
+            raise OtlpRefusalError(message, is_final=code == _INVALID)
+        raise OtlpError(message)
 
     def give_up(self) -> None:
         self._exporter.shutdown()
 
 
-class _Listening(logging.Filter):
-    """Takes what an exporter logs on this thread: its failures are said once, by whoever called it."""
+class _LogCapture(logging.Filter):
+    """Captures what an exporter logs on this thread: the caller reports its failures, once."""
 
     def __init__(self, *loggers: str) -> None:
         super().__init__()
         self.code = ""
-        """The last status of gRPC's that was logged."""
+        """The last gRPC status that was logged."""
         self.why = ""
         self._loggers = [logging.getLogger(name) for name in loggers]
         self._thread = 0
@@ -244,7 +244,7 @@ class _Listening(logging.Filter):
         self.code = self.why = ""
         self._thread = threading.get_ident()
         for logger in self._loggers:
-            # In front of those that pass over what was logged before.
+            # Before the filters that drop repeated messages.
             logger.filters.insert(0, self)
 
     def __exit__(self, *_: object) -> None:
@@ -252,7 +252,7 @@ class _Listening(logging.Filter):
             logger.removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep what is said, and let it go no further."""
+        """Capture the record, and drop it."""
         if threading.get_ident() != self._thread:
             return True
         given = record.args if isinstance(record.args, tuple) else ()
@@ -266,12 +266,12 @@ class _Listening(logging.Filter):
         return False
 
 
-def _leave_as_it_is(request: Any) -> Any:
+def _unchanged(request: Any) -> Any:
     return request
 
 
 def _reason_of(error: BaseException) -> str:
-    """Return why a request failed, without its address: there may be a secret in that."""
+    """Return why a request failed, without its address, which may contain a secret."""
     import requests
 
     if isinstance(error, requests.Timeout):
@@ -295,7 +295,7 @@ def _without_query(url: str) -> str:
 
 
 def _headers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that the environment asks for: `name=value` pairs between commas, percent-encoded."""
+    """Return the headers from the environment: percent-encoded `name=value` pairs between commas."""
     given = environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
     pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
     return {unquote(name).strip().lower(): unquote(value).strip() for name, _, value in pairs}

@@ -1,1 +1,1 @@
-"""What several mirrors use: numbers, attributes and filters as other tools take them."""
+"""Shared by several mirrors: metrics, span attributes and span filters."""

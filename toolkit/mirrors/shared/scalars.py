@@ -1,4 +1,4 @@
-"""The numbers of a record, under the names that other tools show them by."""
+"""The metrics of a record, under the names for other tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolkit.runfolder.records import (
 _PREFIXES: Final = {STEP: "", EVAL: "eval/", EPOCH: "epoch/", SYSTEM: "system/"}
 _NOT_METRICS: Final = frozenset({*ENVELOPE, "global_step", NAN_INF_DETECTED})
 
-# JSON has no such numbers; a record spells them out beside the field.
+# JSON has no such numbers; a record spells them out in a separate field.
 _NON_FINITE_VALUES: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -36,7 +36,7 @@ def scalars_of(record: Record) -> dict[str, float]:
     scalars: dict[str, float] = {}
     for name, value in record.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in _NOT_METRICS:
-            # Which epoch an epoch's record is about is no metric of it.
+            # The number of the epoch is not a metric.
             if prefix and name == "epoch":
                 continue
             scalars[prefix + name.removeprefix(prefix)] = float(value)
@@ -49,5 +49,5 @@ def scalars_of(record: Record) -> dict[str, float]:
 
 
 def without_envelope(record: Record) -> dict[str, object]:
-    """Return the fields of a record that its author gave it."""
+    """Return the fields of a record without those that every record has."""
     return {name: value for name, value in record.items() if name not in ENVELOPE}

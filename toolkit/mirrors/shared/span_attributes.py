@@ -1,4 +1,4 @@
-"""The attributes of a span or an event as other tools take them: flat, and of plain types."""
+"""The attributes of a span or an event for other tools: flat, and of plain types."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _LARGEST_WHOLE: Final = 2**63 - 1
 
 
 def plain_attributes(attributes: Any, prefix: str = "") -> dict[str, Plain]:
-    """Return `attributes` with those inside a mapping under dotted names, and without those that are null.
+    """Return `attributes` flattened to dotted names, without nulls.
 
-    A list has one type throughout, as OpenTelemetry and OneLogger want it; a mixed one becomes a list of texts.
+    A list has one type throughout, as OpenTelemetry and OneLogger require; a mixed one becomes a list of strings.
     """
     plain: dict[str, Plain] = {}
     if not isinstance(attributes, Mapping):

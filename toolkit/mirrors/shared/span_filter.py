@@ -1,4 +1,4 @@
-"""Which spans go to other tools, and who takes in the children of those that do not."""
+"""Selects the spans that are exported, and gives the children of the others a new parent."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HELD_MAX: Final = 10_000
 _NAMES_KEPT: Final = 10_000
 _DEEPEST: Final = 1_000
 
-# A span says that it began once it is open for a second; after some more nobody will say who a parent was.
+# A span is announced once it is open for a second; after some more seconds an unknown parent stays unknown.
 _HELD_S: Final = 5.0
 
 
 class SpanFilter:
     """Chooses spans by their name: those of `only`, if any are given, and none of `except_`.
 
-    A name may be ours (`forward`) or OneLogger's (`model_forward`), and `*` stands for any letters.
+    A name may be ours (`forward`) or OneLogger's (`model_forward`), and `*` matches any characters.
     """
 
     def __init__(self, only: Sequence[str] = (), except_: Sequence[str] = ()) -> None:
@@ -33,11 +33,11 @@ class SpanFilter:
 
     @property
     def takes_all(self) -> bool:
-        """Whether nothing is ever left out."""
+        """Whether all spans are exported."""
         return not self.only and not self.except_
 
     def takes(self, name: str) -> bool:
-        """Say whether spans called `name` are exported."""
+        """Return whether spans called `name` are exported."""
         known = self._known.get(name)
         if known is None:
             if len(self._known) >= _NAMES_KEPT:
@@ -58,10 +58,10 @@ def span_filter_from(given: Mapping[str, Any] | None) -> SpanFilter:
 
 
 class SpanSelection:
-    """The records of the spans that one exporter sends, as they come in.
+    """Selects the records of the spans that one exporter sends.
 
-    A child of a span that is left out gets the nearest ancestor that is not as its parent, so that the tree stays
-    whole. A short span is written after its children; they, and what follows them, wait until it is known.
+    The child of an omitted span gets the nearest exported ancestor as its parent, so that the tree stays connected. A
+    short span is written after its children; they, and what follows them, wait until it is known.
     """
 
     def __init__(self, span_filter: SpanFilter | None = None) -> None:
@@ -73,9 +73,9 @@ class SpanSelection:
         self._ended: OrderedDict[str, _Known] = OrderedDict()
 
     def take(self, batch: Sequence[Record]) -> list[Record]:
-        """Return the records of `batch` that are ready, without those of spans that are left out.
+        """Return the records of `batch` that are ready, without those of omitted spans.
 
-        A record that was taken before is passed over: a batch that failed comes again.
+        A record that was taken before is skipped: a batch that failed comes again.
         """
         for record in batch:
             seq = record.get("seq")
@@ -126,7 +126,7 @@ class SpanSelection:
         """Return `record` below a span that is exported, or None where it should wait until its parent is known."""
         if record["event"] == SPAN_EVENT:
             ancestor = self._ancestor(record["span_id"])
-            # Its own span is exported. It may stand under another's id, where its own is only added up.
+            # Its own span is exported. It may have another span's id, if its own is only added up.
             return record if ancestor is _UNKNOWN else {**record, "span_id": ancestor.parent_id}
         ancestor = self._ancestor(record.get("parent_id"))
         if ancestor is _UNKNOWN and may_wait:
@@ -150,7 +150,7 @@ class SpanSelection:
 
 
 class _Known(NamedTuple):
-    """What later records need to know of a span."""
+    """What later records need to know about a span."""
 
     is_taken: bool
     parent_id: str | None
@@ -167,7 +167,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _is_sound(record: Record) -> bool:
-    """Say whether a record has what a span or its event must have: a script may write records of any kind."""
+    """Return whether a record has the fields of a span or its event: a script may write records of any kind."""
     if record["event"] == SPAN_EVENT:
         needed: tuple[tuple[str, Any], ...] = (("span_id", str), ("span", str), ("name", str))
     elif record["event"] == SPAN_START:

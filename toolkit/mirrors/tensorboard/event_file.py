@@ -1,4 +1,8 @@
-"""An event file that holds whole events or none, whatever the disk does."""
+"""An event file that never contains a partial event, even if the disk is full.
+
+TensorBoard's own record writer imports numpy and 300 modules for its checksum, computes it slower, and holds the GIL
+while it does; it cannot undo a partial write either.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,9 @@ _SLICE_BYTES = 4096
 
 
 class EventFile:
-    """A new file in `folder`, under the name that TensorBoard looks for.
+    """A new file in `folder`, with the name that TensorBoard looks for.
 
-    TensorBoard's reader stops for good at the first event that is torn, so a write that fails part of the way is
-    taken back.
+    TensorBoard's reader stops forever at the first partial event, so a write that fails halfway is undone.
     """
 
     def __init__(self, folder: Path, first_event: bytes) -> None:
@@ -36,7 +39,7 @@ class EventFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         self._file = os.open(folder / name, flags, 0o600)
         self._size = 0
-        self._torn = False
+        self._is_partial = False
         try:
             self.append([first_event])
         except OSError:
@@ -55,16 +58,16 @@ class EventFile:
             while written < len(data):
                 written += os.write(self._file, data[written:])
         except OSError:
-            self._take_back()
+            self._undo()
             raise
         self._size += len(data)
 
     def is_lost(self) -> bool:
-        """Say whether writing on is in vain: the file was removed, or ends in a torn event."""
-        return self._torn or os.fstat(self._file).st_nlink == 0
+        """Return whether the file is unusable: it was removed, or ends with a partial event."""
+        return self._is_partial or os.fstat(self._file).st_nlink == 0
 
     def close(self) -> None:
-        """Force what was written onto the disk, and close.
+        """Sync to disk, and close.
 
         Raises:
             OSError: the disk did not take it.
@@ -75,30 +78,30 @@ class EventFile:
             os.close(self._file)
 
     def abandon(self) -> None:
-        """Close a file that is lost; there is nothing to force anywhere."""
+        """Close an unusable file, without a sync."""
         os.close(self._file)
 
-    def _take_back(self) -> None:
+    def _undo(self) -> None:
         try:
             os.ftruncate(self._file, self._size)
             os.lseek(self._file, self._size, os.SEEK_SET)
         except OSError:
-            self._torn = True
+            self._is_partial = True
 
 
 def framed(event: bytes) -> bytes:
-    """Return `event` as it stands in the file: its length and itself, each followed by a checksum."""
+    """Return `event` as written to the file: its length and itself, each followed by a checksum."""
     length = struct.pack("<Q", len(event))
     return b"".join((length, _checksum(length), event, _checksum(event)))
 
 
 def _checksum(data: bytes) -> bytes:
-    """Return the CRC-32C of `data`, turned and shifted as the format wants it."""
+    """Return the masked CRC-32C of `data`."""
     table = _table_of_pairs()
     crc = 0xFFFFFFFF
     for begin in range(0, len(data), _SLICE_BYTES):
         if begin:
-            # An image is a tenth of a second of arithmetic; the training thread must not wait for its turn so long.
+            # An image takes a tenth of a second; the training thread must not wait for the GIL that long.
             time.sleep(50e-6)
         pairs = min(_SLICE_BYTES, len(data) - begin) // 2
         for pair in struct.unpack_from(f"<{pairs}H", data, begin):
@@ -111,7 +114,7 @@ def _checksum(data: bytes) -> bytes:
 
 @functools.cache
 def _table_of_pairs() -> array[int]:
-    """Return what each pair of bytes does to a checksum: twice as fast as a byte at a time, for 256 KiB."""
+    """Return the table for two bytes at a time: twice as fast as one byte at a time, for 256 KiB of memory."""
     byte = [_crc_of_byte(value) for value in range(256)]
     return array(
         "I", ((first := byte[pair & 0xFF] ^ (pair >> 8)) >> 8 ^ byte[first & 0xFF] for pair in range(0x10000))

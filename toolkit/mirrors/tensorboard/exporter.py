@@ -1,4 +1,4 @@
-"""Records as TensorBoard events."""
+"""Converts records to TensorBoard events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolkit.mirrors.shared.scalars import scalars_of, without_envelope
 from toolkit.mirrors.tensorboard.event_file import EventFile
-from toolkit.mirrors.tensorboard.images import Image, read_image
+from toolkit.mirrors.tensorboard.images import SampleImage, read_image
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.records import SAMPLE, START, Record
 
@@ -22,9 +22,9 @@ _LARGEST_STEP: Final = 2**63 - 1
 class TensorBoardExporter:
     """Writes event files into `folder`: scalars, the start record as text, samples as images.
 
-    Needs TensorBoard's message definitions and neither torch, TensorFlow nor TensorBoard's own writer, whose thread
-    and queue would come between a failing disk and `write`. Each exporter begins a file of its own, so a resumed
-    run overwrites nothing. Samples are looked up in `run_folder`, which is the folder around `folder` unless given.
+    Needs only TensorBoard's protobuf messages: not torch, TensorFlow or TensorBoard's own writer, whose thread and
+    queue would hide a failing disk from `write`. Each exporter starts a new file, so a resumed run overwrites nothing.
+    Samples are looked up in `run_folder`, by default the parent of `folder`.
     """
 
     name = "tensorboard"
@@ -38,7 +38,7 @@ class TensorBoardExporter:
         self._last_step = 0
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Write `batch`, all of it or, where the disk fails, none of it.
+        """Write `batch`, all of it or, if the disk fails, none of it.
 
         Raises:
             ModuleNotFoundError: TensorBoard is not installed.
@@ -56,7 +56,7 @@ class TensorBoardExporter:
         self._file.append([event.SerializeToString() for event in events])
 
     def close(self) -> None:
-        """Force the file onto the disk and close it.
+        """Sync the file to disk and close it.
 
         Raises:
             OSError: the disk did not take it.
@@ -83,12 +83,12 @@ class TensorBoardExporter:
                 messages.add_image(summary, _sample_tag(record), image)
         else:
             for tag, value in scalars_of(record).items():
-                # A 32-bit field: a number beyond its range is shown as the infinity that it is there.
+                # A 32-bit field: a number beyond its range becomes infinity.
                 summary.value.add(tag=tag, simple_value=value)
 
 
 class _Messages:
-    """TensorBoard's protocol messages, imported when the first record comes."""
+    """TensorBoard's protobuf messages, imported with the first record."""
 
     def __init__(self) -> None:
         try:
@@ -101,7 +101,7 @@ class _Messages:
         self._string_type: Any = types_pb2.DT_STRING
 
     def version(self, wall_time: float) -> bytes:
-        """Return the message that an event file begins with."""
+        """Return the first message of an event file."""
         return bytes(self._event.Event(wall_time=wall_time, file_version="brain.Event:2").SerializeToString())
 
     def event(self, wall_time: float, step: int) -> Any:
@@ -114,7 +114,7 @@ class _Messages:
         value.tensor.tensor_shape.dim.add(size=1)
         value.tensor.string_val.append(text.encode("utf-8", "replace"))
 
-    def add_image(self, summary: Any, tag: str, image: Image) -> None:
+    def add_image(self, summary: Any, tag: str, image: SampleImage) -> None:
         value = summary.value.add(tag=tag)
         value.image.width, value.image.height, value.image.colorspace = image.width, image.height, 3
         value.image.encoded_image_string = image.data
@@ -122,11 +122,11 @@ class _Messages:
 
 def _as_markdown(record: Record) -> str:
     text = json.dumps(mask_secrets(without_envelope(record)), indent=2, ensure_ascii=False, default=str)
-    # Indented, Markdown takes it as it is; a fence could be closed by what stands inside it.
+    # Indented: a fenced block could be closed by its content.
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def _sample_tag(record: Record) -> str:
-    """Return one tag a prompt, so that TensorBoard shows its samples as one series over the steps."""
+    """Return one tag per prompt, so that TensorBoard shows its samples as one series over the steps."""
     prompt = record.get("prompt")
     return f"sample/{prompt[:80]}" if isinstance(prompt, str) and prompt else "sample"

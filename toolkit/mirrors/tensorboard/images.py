@@ -1,4 +1,4 @@
-"""A sample file, where it is an image that can be shown as it is."""
+"""Reads a sample that is a PNG or JPEG image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_IMAGE_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class SampleImage:
     """A PNG or JPEG file and its size in pixels."""
 
     width: int
@@ -21,24 +21,24 @@ class Image:
     data: bytes
 
 
-def read_image(run_folder: Path, path: Any) -> Image | None:
-    """Return the image at `path` inside `run_folder`, or None where no PNG or JPEG of a fair size is there.
+def read_image(run_folder: Path, path: Any) -> SampleImage | None:
+    """Return the image at `path` inside `run_folder`, or None if there is no PNG or JPEG of a reasonable size.
 
     `run_folder` is absolute; `path` may be relative to it.
     """
     if not isinstance(path, str) or not path:
         return None
     file = Path(os.path.abspath(run_folder / path))
-    # What lies outside is not the run's to copy.
+    # Files outside the run folder are not copied.
     if not file.is_relative_to(run_folder):
         return None
     data = _read_plain_file(file)
     size = None if data is None else _png_size(data) or _jpeg_size(data)
-    return None if data is None or size is None else Image(width=size[0], height=size[1], data=data)
+    return None if data is None or size is None else SampleImage(width=size[0], height=size[1], data=data)
 
 
 def _read_plain_file(file: Path) -> bytes | None:
-    # A link is not followed, and a pipe not waited for.
+    # Links are not followed, and pipes do not block.
     flags = (
         os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     )

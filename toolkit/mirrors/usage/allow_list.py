@@ -1,4 +1,4 @@
-"""The allow-list: which properties an event may have, and what each may hold. Nothing else is ever sent."""
+"""The allow-list: which properties an event may have, and which values. Nothing else is ever sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from toolkit.mirrors.usage import allowed_words as vocabulary
+from toolkit.mirrors.usage import allowed_words
 from toolkit.mirrors.usage.allowed_words import OTHER
 
 RUN_START: Final = "run-start"
@@ -15,17 +15,17 @@ RUN_PROGRESS: Final = "run-progress"
 RUN_END: Final = "run-end"
 
 Check = Callable[[Any], Any]
-"""Returns what is sent for a value, and None where nothing is."""
+"""Returns the value to send, or None to send nothing."""
 
 
 def allowed(event: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties that an event may have, as they are sent; what is not known, or not allowed, is absent."""
+    """Return the allowed properties of an event, as they are sent; unknown or disallowed values are omitted."""
     sent = {name: check(found.get(name)) for name, check in EVENTS[event].items()}
     return {name: value for name, value in sent.items() if value is not None}
 
 
 def whole(low: int, high: int) -> Check:
-    """Return the check that a value is a whole number within these bounds."""
+    """Check that a value is an integer within these bounds."""
 
     def check(value: Any) -> int | None:
         number = _number(value)
@@ -35,7 +35,7 @@ def whole(low: int, high: int) -> Check:
 
 
 def real(low: float, high: float, digits: int = 6) -> Check:
-    """Return the check that a value is a number within these bounds; so many of its digits are sent."""
+    """Check that a value is a number within these bounds; it is rounded to `digits` significant digits."""
 
     def check(value: Any) -> float | None:
         number = _number(value)
@@ -45,7 +45,7 @@ def real(low: float, high: float, digits: int = 6) -> Check:
 
 
 def about(high: int, digits: int = 2) -> Check:
-    """Return the check that a value is a count up to `high`; it is sent rounded to so many digits."""
+    """Check that a value is a count up to `high`; it is rounded to `digits` significant digits."""
 
     def check(value: Any) -> int | None:
         number = _number(value)
@@ -55,12 +55,12 @@ def about(high: int, digits: int = 2) -> Check:
 
 
 def flag(value: Any) -> bool | None:
-    """Send true and false."""
+    """Check that a value is true or false."""
     return value if isinstance(value, bool) else None
 
 
 def one_of(words: Collection[str]) -> Check:
-    """Return the check that a value is one of these words, in whatever case; another one is sent as "other"."""
+    """Check that a value is one of these words, ignoring case; any other is sent as "other"."""
 
     def check(value: Any) -> str | None:
         if not isinstance(value, str) or not value:
@@ -72,7 +72,7 @@ def one_of(words: Collection[str]) -> Check:
 
 
 def list_of(item: Check, most: int) -> Check:
-    """Return the check of each item of a list."""
+    """Check each item of a list, up to `most` items."""
 
     def check(value: Any) -> list[Any] | None:
         if not isinstance(value, list):
@@ -84,7 +84,7 @@ def list_of(item: Check, most: int) -> Check:
 
 
 def matching(pattern: re.Pattern[str], instead: str | None = None) -> Check:
-    """Return the check that a text is of a form; `instead` is sent for one that is not."""
+    """Check that a text matches a pattern; `instead` is sent for any other."""
 
     def check(value: Any) -> str | None:
         if not isinstance(value, str):
@@ -95,7 +95,7 @@ def matching(pattern: re.Pattern[str], instead: str | None = None) -> Check:
 
 
 def mapping_of(names: Collection[str] | re.Pattern[str], item: Check) -> Check:
-    """Return the check of a mapping whose names are among these, or of this form."""
+    """Check a mapping whose keys are among these, or match this pattern."""
 
     def check(value: Any) -> dict[str, Any] | None:
         if not isinstance(value, Mapping):
@@ -113,7 +113,7 @@ def mapping_of(names: Collection[str] | re.Pattern[str], item: Check) -> Check:
 
 
 def shape(**checks: Check) -> Check:
-    """Return the check of a mapping with these fields."""
+    """Check a mapping with these fields."""
 
     def check(value: Any) -> dict[str, Any] | None:
         if not isinstance(value, Mapping):
@@ -126,16 +126,16 @@ def shape(**checks: Check) -> Check:
 
 def _number(value: Any) -> float | None:
     if isinstance(value, str) and _NUMERAL.fullmatch(value):
-        # YAML reads 2e-3 as a text.
+        # YAML reads 2e-3 as a string.
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    # An integer may be longer than a float can be.
+    # An integer may be too large for a float.
     return value if -1e18 < value < 1e18 and math.isfinite(value) else None
 
 
 _NUMERAL = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?")
-# Three numbers at most: four are the address of a machine.
+# Three numbers at most: four may be an IP address.
 _VERSION = re.compile(
     r"[0-9]{1,4}(?:\.[0-9]{1,8}){0,2}(?:\.?(?:a|b|rc|dev|post)[0-9]{0,8}){0,2}(?:\+(?:cpu|cu[0-9]{2,3}|rocm[0-9.]{1,6}|xpu))?"
 )
@@ -172,28 +172,28 @@ _PACE: Final[Mapping[str, Check]] = {
 
 EVENTS: Final[Mapping[str, Mapping[str, Check]]] = {
     RUN_START: {
-        "os": one_of(vocabulary.SYSTEMS),
+        "os": one_of(allowed_words.SYSTEMS),
         "os_version": matching(_SHORT_VERSION),
-        "machine": one_of(vocabulary.MACHINES),
+        "machine": one_of(allowed_words.MACHINES),
         "python_version": matching(_SHORT_VERSION),
-        "package_versions": mapping_of(vocabulary.PACKAGES, matching(_VERSION, OTHER)),
+        "package_versions": mapping_of(allowed_words.PACKAGES, matching(_VERSION, OTHER)),
         "cpu_count": whole(1, 100_000),
         "memory_gb": whole(1, 1_000_000),
-        "accelerator_type": one_of(vocabulary.ACCELERATORS),
+        "accelerator_type": one_of(allowed_words.ACCELERATORS),
         "accelerator_count": whole(0, 100_000),
-        "accelerator_models": list_of(matching(vocabulary.DEVICE, OTHER), MOST_DEVICES),
+        "accelerator_models": list_of(matching(allowed_words.DEVICE, OTHER), MOST_DEVICES),
         "accelerator_memory_gb": list_of(whole(1, 1_000_000), MOST_DEVICES),
         "world_size": whole(1, 1_000_000),
-        "trainer": one_of(vocabulary.TRAINERS),
+        "trainer": one_of(allowed_words.TRAINERS),
         "is_resumed": flag,
         "model": matching(_MODEL),
-        "architecture": one_of(vocabulary.ARCHITECTURES),
+        "architecture": one_of(allowed_words.ARCHITECTURES),
         "total_parameters": about(10**17),
         "trainable_parameters": about(10**17),
         "quantize": flag,
         "low_vram": flag,
-        "model_dtype": one_of(vocabulary.DTYPES),
-        "lora_type": one_of(vocabulary.LORA_TYPES),
+        "model_dtype": one_of(allowed_words.DTYPES),
+        "lora_type": one_of(allowed_words.LORA_TYPES),
         "lora_rank": whole(1, 1_000_000),
         "lora_alpha": _FIGURE,
         "lora_dropout": real(0.0, 1.0),
@@ -208,9 +208,9 @@ EVENTS: Final[Mapping[str, Mapping[str, Check]]] = {
         "max_epochs": real(0.0, 1e9),
         "warmup_steps": _COUNT,
         "learning_rate": _FIGURE,
-        "optimizer": one_of(vocabulary.OPTIMIZERS),
-        "scheduler": one_of(vocabulary.SCHEDULERS),
-        "dtype": one_of(vocabulary.DTYPES),
+        "optimizer": one_of(allowed_words.OPTIMIZERS),
+        "scheduler": one_of(allowed_words.SCHEDULERS),
+        "dtype": one_of(allowed_words.DTYPES),
     },
     RUN_PROGRESS: {
         **_PACE,
@@ -218,7 +218,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Check]]] = {
         "seconds_since_last_report": _SECONDS,
     },
     RUN_END: {
-        "status": one_of(vocabulary.STATUSES),
+        "status": one_of(allowed_words.STATUSES),
         **_PACE,
         "total_time_seconds": _SECONDS,
         "total_steps": _COUNT,
@@ -235,4 +235,4 @@ EVENTS: Final[Mapping[str, Mapping[str, Check]]] = {
         ),
     },
 }
-"""Each event with all that it may hold."""
+"""Each event with its allowed properties."""

@@ -1,7 +1,6 @@
-"""The only words that a usage report may hold; what is not among them is told as "other".
+"""The only words that a usage report may contain; any other is sent as "other".
 
-A name that somebody gave to something of theirs, an optimizer or an exception, may say whose it is. A name that stands
-here does not.
+The name of a private optimizer or exception may identify its author. The names listed here do not.
 """
 
 from __future__ import annotations
@@ -9,21 +8,20 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from toolkit.core.formatting import words
+
 OTHER: Final = "other"
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-PACKAGES: Final = (
-    *("torch", "numpy", "transformers", "diffusers", "peft", "accelerate", "trl", "datasets", "bitsandbytes"),
-    *("safetensors", "lightning", "xformers", "triton", "deepspeed", "optimum-quanto", "torchao"),
-    *("wandb", "tensorboard", "ai-toolkit-telemetry"),
+PACKAGES: Final = words(
+    """
+    torch numpy transformers diffusers peft accelerate trl datasets bitsandbytes safetensors lightning
+    xformers triton deepspeed optimum-quanto torchao wandb tensorboard ai-toolkit-telemetry
+    """
 )
-"""Packages whose versions are told."""
+"""Packages whose versions are reported."""
 
-MODULES: Final = _words(
+MODULES: Final = words(
     """
     PIL accelerate aiohttp albumentations axolotl bitsandbytes cv2 datasets deepspeed diffusers einops filelock
     flash_attn fsspec huggingface_hub imageio jinja2 kornia lightning lightning_fabric lycoris matplotlib megatron
@@ -33,9 +31,9 @@ MODULES: Final = _words(
     wandb webdataset xformers yaml
     """
 )
-"""Public packages: which of their functions an error went through may be told, and their exceptions' names."""
+"""Public packages: the names of their functions and exceptions may be reported."""
 
-OPTIMIZERS: Final = _words(
+OPTIMIZERS: Final = words(
     """
     adadelta adafactor adagrad adam adam8bit adamax adamw adamw8bit adamw_8bit adamw_anyprecision adamw_apex_fused
     adamw_bnb_8bit adamw_hf adamw_torch adamw_torch_4bit adamw_torch_8bit adamw_torch_fused adamw_torch_npu_fused
@@ -47,7 +45,7 @@ OPTIMIZERS: Final = _words(
     """
 )
 
-SCHEDULERS: Final = _words(
+SCHEDULERS: Final = words(
     """
     chainedscheduler constant constant_with_warmup constantlr cosine cosine_warmup_with_min_lr cosine_with_min_lr
     cosine_with_restarts cosineannealinglr cosineannealingwarmrestarts cycliclr exponential exponentiallr
@@ -56,7 +54,7 @@ SCHEDULERS: Final = _words(
     """
 )
 
-DTYPES: Final = _words(
+DTYPES: Final = words(
     """
     16 16-mixed 16-true 32 32-true 64-true auto bf16 bf16-mixed bf16-true bfloat16 float float16 float32 float64
     float8 float8_e4m3fn float8_e5m2 fp16 fp32 fp8 half int4 int8 nf4 no qfloat8 qint4 qint8 tf32 transformer-engine
@@ -64,14 +62,14 @@ DTYPES: Final = _words(
     """
 )
 
-LORA_TYPES: Final = _words(
+LORA_TYPES: Final = words(
     """
     adalora adaption_prompt boft dora ft fullrank hra ia3 ln_tuning locon loha lokr lora lorm oft p_tuning
     prefix_tuning prompt_tuning vblora vera
     """
 )
 
-ARCHITECTURES: Final = _words(
+ARCHITECTURES: Final = words(
     """
     auraflow bertforsequenceclassification bloomforcausallm chroma clip cogvideox cohereforcausallm
     deepseekv2forcausallm deepseekv3forcausallm falconforcausallm flex1 flex2 flux flux2 flux_kontext
@@ -88,7 +86,7 @@ ARCHITECTURES: Final = _words(
     """
 )
 
-TRAINERS: Final = _words(
+TRAINERS: Final = words(
     """
     accelerate ai-toolkit axolotl bcotrainer cpotrainer dpotrainer gkdtrainer grpotrainer ktotrainer lightning
     nashmdtrainer onlinedpotrainer orpotrainer ppotrainer prmtrainer pytorch rewardtrainer rlootrainer
@@ -105,4 +103,4 @@ DEVICE = re.compile(
     r"(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|AMD|Radeon|Instinct|Intel|Data Center|Arc|Apple|Gaudi|Ascend)"
     r"[A-Za-z0-9 ()+./-]{0,60}"
 )
-"""What makers of accelerators call them."""
+"""Names that vendors give to accelerators."""

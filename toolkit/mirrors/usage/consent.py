@@ -1,4 +1,4 @@
-"""Whether usage reports may be sent: every reason why not wins over every wish."""
+"""Whether usage reports may be sent: any reason against wins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from toolkit.mirrors.usage.options import RunSettings
 
 VARIABLES: Final = ("DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK")
-"""Whoever sets one of these is not tracked, whatever a YAML says. The last is what people of Axolotl set."""
+"""Any of these disables reports, whatever the YAML says. The last one is Axolotl's."""
 SENT_TO: Final = "sent to "
 OFF: Final = "off: "
 
@@ -16,9 +16,9 @@ _NO: Final = frozenset({"", "0", "false", "no", "off"})
 
 
 def refused_by(environ: Mapping[str, str]) -> str | None:
-    """Return the variable by which somebody does not want to be tracked, if there is one.
+    """Return the environment variable that disables reports, if one does.
 
-    Anything in it counts but 0, false, no, off and nothing: `DO_NOT_TRACK=please` means it too.
+    Any value counts except 0, false, no, off and the empty string.
     """
     for name in VARIABLES:
         if environ.get(name, "").strip().lower() not in _NO:
@@ -27,7 +27,7 @@ def refused_by(environ: Mapping[str, str]) -> str | None:
 
 
 def state_of(options: RunSettings, environ: Mapping[str, str]) -> str | None:
-    """Return what a start record says of usage reports: where they go, or why not; None where none are asked for."""
+    """Return the state of usage reports for the start record: where they go, or why not; None if not enabled."""
     if not options.usage_options.enabled:
         return None
     reason = why_not(options, environ)
@@ -35,10 +35,10 @@ def state_of(options: RunSettings, environ: Mapping[str, str]) -> str | None:
 
 
 def why_not(options: RunSettings, environ: Mapping[str, str]) -> str | None:
-    """Return in words why a run with these options sends no usage reports; None where it does."""
+    """Return why a run with these options sends no usage reports; None if it does."""
     usage = options.usage_options
     if not usage.enabled:
-        return "telemetry.usage_reports does not ask for them"
+        return "telemetry.usage_reports is not enabled"
     refusal = refused_by(environ)
     if refusal is not None:
         return f"{refusal} is set"
@@ -54,24 +54,22 @@ def why_not(options: RunSettings, environ: Mapping[str, str]) -> str | None:
 
 
 class KeyUnusable(OSError):  # noqa: N818 - it says what is wrong
-    """There is no project key to send with; the sentence says why, without showing one."""
+    """There is no usable project key; the message says why, without showing it."""
 
 
 def project_key(key_env: str, environ: Mapping[str, str]) -> str:
     """Return the project key that the environment variable `key_env` holds.
 
     Raises:
-        KeyUnusable: it holds none.
+        KeyUnusable: it does not hold one.
     """
     key = environ.get(key_env, "").strip()
     if not key:
-        raise KeyUnusable(
-            f"the environment variable {key_env}, which telemetry.usage_reports.key_env names, is not set"
-        )
+        raise KeyUnusable(f"the environment variable {key_env} (telemetry.usage_reports.key_env) is not set")
     if key.startswith(("phx_", "phs_")):
         raise KeyUnusable(
-            f"{key_env} holds a key that may read or change things; it must be a project's (phc_…)"
+            f"{key_env} holds a key with read or write access; it must be a project key (phc_…)"
         )
     if not key.isascii() or not key.isprintable() or " " in key or len(key) > 200:
-        raise KeyUnusable(f"{key_env} holds no key: it has letters that none has")
+        raise KeyUnusable(f"{key_env} is not a key: it contains invalid characters")
     return key

@@ -1,4 +1,4 @@
-"""Errors without anybody's words: their types and where they arose, as far as that is public code."""
+"""Errors without their messages: types, and stack frames in public packages."""
 
 from __future__ import annotations
 
@@ -15,38 +15,33 @@ from toolkit.mirrors.usage.allowed_words import MODULES
 from toolkit.runfolder.records import Record
 
 SCRIPT: Final = "(script)"
-"""Stands for a frame of somebody's own code: neither its file nor its function is told."""
+"""Replaces a frame of private code: neither its file nor its function is sent."""
 _OWN_TYPE: Final = "an_exception_of_the_script"
 
 
 class ErrorReports:
-    """The distinct errors of a session, each with how often it came.
-
-    No message is told: it is written by somebody for somebody, and holds what they please.
-    """
+    """The distinct errors of a session, each with its count. Messages are never sent: they may contain anything."""
 
     def __init__(self, folders: Iterable[Path] = (Path(),)) -> None:
         self._folders = tuple(folders)
         self._errors: dict[Any, dict[str, Any]] = {}
 
     def take(self, record: Record) -> None:
-        """Look at an error record; telemetry's own failures are counted elsewhere."""
+        """Count an error record; telemetry's own failures are counted elsewhere."""
         if record.get("source") == "telemetry":
             return
-        known_by = (
-            record.get("fingerprint") if isinstance(record.get("fingerprint"), str) else len(self._errors)
-        )
-        if known_by not in self._errors and len(self._errors) >= MOST_ERRORS:
+        key = record.get("fingerprint") if isinstance(record.get("fingerprint"), str) else len(self._errors)
+        if key not in self._errors and len(self._errors) >= MOST_ERRORS:
             return
         count = record.get("count")
-        self._errors[known_by] = {
+        self._errors[key] = {
             "type": public_type(record.get("type"), record.get("module")),
             "count": count if isinstance(count, int) else 1,
             "stack": public_stack(record.get("stack"), self._folders),
         }
 
     def totals(self, end: Record) -> dict[str, Any]:
-        """Return the errors, with the counts that the end record has."""
+        """Return the errors, with the counts of the end record."""
         counted = end.get("errors")
         for kind in counted if isinstance(counted, list) else ():
             if isinstance(kind, dict) and kind.get("fingerprint") in self._errors:
@@ -55,7 +50,7 @@ class ErrorReports:
 
 
 def public_type(name: Any, module: Any) -> str:
-    """Return the name of an exception of Python's or of a public package; of any other only that it is another."""
+    """Return the name of an exception of Python or of a public package; a placeholder for any other."""
     if not isinstance(name, str):
         return _OWN_TYPE
     if module in (None, "builtins"):
@@ -69,9 +64,9 @@ def public_type(name: Any, module: Any) -> str:
 
 
 def public_stack(stack: Any, folders: Iterable[Path] = (Path(),)) -> list[str] | None:
-    """Return the frames of a stack: those in public packages by module, line and function, others as `(script)`.
+    """Return the frames of a stack: those in public packages with module, line and function, others as `(script)`.
 
-    A package that lies in one of `folders`, where the script runs, is somebody's own, whatever its name.
+    A package in one of `folders`, where the script runs, is private, whatever its name.
     """
     if not isinstance(stack, list):
         return None

@@ -1,4 +1,4 @@
-"""One usage report: its name, when it happened and what it says."""
+"""One usage report: its name, its time and its properties."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Final
 OF_THE_SERVICE: Final[Mapping[str, Any]] = {
     "$process_person_profile": False,
     "$geoip_disable": True,
-    # PostHog notes the sender's address where an event names none, and takes null for none.
+    # PostHog stores the sender's address if an event has none, and treats null as none.
     "$ip": "0.0.0.0",  # noqa: S104 - nothing listens here
 }
-"""What tells PostHog to make no profile, to look up no place and to keep no address."""
+"""Has PostHog create no profile, look up no location and store no address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageEvent:
-    """An event as it is sent, but for the id of its run, which is drawn when the first one is."""
+    """An event as it is sent, except for the random id of its run."""
 
     name: str
     time: float
@@ -27,11 +27,11 @@ class UsageEvent:
 
     @property
     def timestamp(self) -> datetime.datetime:
-        """When it happened."""
+        """The time as a datetime in UTC."""
         return datetime.datetime.fromtimestamp(self.time, datetime.timezone.utc)
 
     def shown(self) -> dict[str, Any]:
-        """Return it as people are shown it: all that is sent."""
+        """Return everything that is sent, to show it to the user."""
         return {
             "event": self.name,
             "timestamp": self.timestamp.isoformat(),

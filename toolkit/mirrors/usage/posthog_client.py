@@ -1,4 +1,4 @@
-"""PostHog's own client, told to do nothing but send what it is given."""
+"""PostHog's own client, configured to send nothing but the given events."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ REQUEST_TIMEOUT_S: Final = 5.0
 _OF_A_MESSAGE: Final = ("event", "distinct_id", "timestamp", "uuid")
 
 
-class NotSent(OSError):  # noqa: N818 - it says what happened
-    """An event did not get there; the text says why, without what was sent or the key."""
+class ReportNotSent(OSError):  # noqa: N818 - it says what happened
+    """An event was not delivered; the text says why, without its content or the key."""
 
 
 class PostHogClient:
-    """Sends one event after the other, on the thread that calls it.
+    """Sends one event at a time, on the calling thread.
 
-    The client is imported by the first one. It has no threads, queues, exit handlers or exception hooks here, asks for
-    no feature flags, and adds nothing to an event: what is sent is what the event holds. It goes to the server that was
-    chosen and to no other: a redirect is a refusal.
+    The client is imported with the first event. It has no threads, queues, exit handlers or exception hooks here,
+    requests no feature flags, and adds nothing to an event. It sends to the configured server only: a redirect is a
+    failure.
     """
 
     def __init__(self, host: str, project_key: str, distinct_id: str) -> None:
@@ -39,7 +39,7 @@ class PostHogClient:
         """Send `event`, or raise.
 
         Raises:
-            NotSent: the server did not take it, or PostHog's client is not installed.
+            ReportNotSent: the server did not accept it, or PostHog's client is not installed.
         """
         if self._client is None:
             self._client = self._make()
@@ -54,7 +54,7 @@ class PostHogClient:
                 session=self._session,
             )
         except self._refusals as error:
-            # Its own words may repeat the server's, and those the key.
+            # Its own message may repeat the server's, which may contain the key.
             status = getattr(error, "status", None) or getattr(
                 getattr(error, "response", None), "status_code", None
             )
@@ -63,10 +63,10 @@ class PostHogClient:
                 if isinstance(status, int)
                 else f"was not reached ({type(error).__name__})"
             )
-            raise NotSent(f"{self._host} {what}") from None
+            raise ReportNotSent(f"{self._host} {what}") from None
 
     def _message_of(self, event: UsageEvent) -> dict[str, Any]:
-        """Return `event` as the client writes it."""
+        """Return `event` in the client's format."""
         self._sending = event
         self._messages.clear()
         self._client.capture(
@@ -77,7 +77,7 @@ class PostHogClient:
             disable_geoip=True,
         )
         if not self._messages:
-            raise NotSent("PostHog's client did not take the event")
+            raise ReportNotSent("PostHog's client did not accept the event")
         return self._messages[-1]
 
     def _make(self) -> Any:
@@ -92,26 +92,26 @@ class PostHogClient:
         self._refusals = (OSError, APIError)
         self._post = batch_post
         self._session = requests.Session()
-        # The client's own session follows wherever it is led, key and all, and adds a login that ~/.netrc may have.
+        # The client's own session follows redirects with the key, and adds a login from ~/.netrc.
         self._session.max_redirects = 0
         self._session.auth = _without_login
         client = Posthog(
             self._key,
             host=self._host,
-            # It writes the message only: to send it is left to the session above.
+            # It only builds the message; the session above sends it.
             send=False,
             sync_mode=True,
             disable_geoip=True,
             enable_exception_autocapture=False,
             before_send=self._exactly,
         )
-        # It has the client raise what went wrong instead of writing it, with its traceback, to the script's log. Only
-        # now: given to the constructor it would also turn on logging for the whole program.
+        # Has the client raise its errors instead of logging them with a traceback. Set only now: in the constructor it
+        # would also enable logging for the whole program.
         client.debug = True
         return client
 
     def _exactly(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a message without what the client has put into it: its own facts, the script's tags, a release."""
+        """Return a message without what the client has added: its own properties, the script's tags, a release."""
         if self._sending is None:
             return None
         kept = {name: value for name, value in message.items() if name in _OF_A_MESSAGE}
@@ -119,8 +119,8 @@ class PostHogClient:
         return self._messages[-1]
 
 
-class NotInstalled(NotSent):
-    """There is no client, and there will not be."""
+class NotInstalled(ReportNotSent):
+    """PostHog's client is not installed."""
 
 
 def _without_login(request: Any) -> Any:

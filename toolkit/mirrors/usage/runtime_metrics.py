@@ -1,6 +1,6 @@
-"""How fast a session trains and how much memory it takes, worked out from its records.
+"""Speed, progress and memory of a session, computed from its records.
 
-Only step records are taken for steps: an evaluation's figures are none of the training's. What is not known is absent.
+Only step records count as steps: an evaluation's figures are not the training's. Unknown values are omitted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GB: Final = 1024**3
 
 
 class RuntimeMetrics:
-    """Steps, epochs, pace and peak memory of one session."""
+    """Steps, epochs, speed and peak memory of one session."""
 
     def __init__(self, *, is_resumed: bool) -> None:
         self._is_resumed = is_resumed
@@ -43,7 +43,7 @@ class RuntimeMetrics:
         self._peak_by_gpu: dict[int, float] = {}
 
     def take(self, record: Record) -> None:
-        """Look at the next record of the session."""
+        """Process the next record of the session."""
         self._elapsed = max(self._elapsed, _number(record.get("elapsed")) or 0.0)
         event = record.get("event")
         self._from_zero = self._from_zero or shows_count_from_zero(record)
@@ -57,7 +57,7 @@ class RuntimeMetrics:
             self._take_memory(record)
 
     def progress(self) -> dict[str, Any]:
-        """Return how it goes, with the pace since the last report."""
+        """Return the current figures, with the speed since the last report."""
         before, steps_before = self._reported
         self._reported = self._elapsed, self._steps
         return {
@@ -68,7 +68,7 @@ class RuntimeMetrics:
         }
 
     def totals(self, end: Record) -> dict[str, Any]:
-        """Return what the whole session came to."""
+        """Return the totals of the session."""
         seconds = _number(end.get("seconds"))
         seconds = self._elapsed if seconds is None else seconds
         if _is_step(end.get("global_step")):
@@ -119,7 +119,7 @@ class RuntimeMetrics:
         self._latest = record
 
     def _count_up_to(self, step: int, folded: int = 0) -> None:
-        # Steps without a loss are folded without being counted, so the numbers of the steps tell more, where they rise.
+        # Steps without a loss are merged into others without being counted, so the step numbers are more reliable.
         if self._last_step is None or step < self._last_step:
             self._steps += 1 + folded
         else:
@@ -138,7 +138,7 @@ class RuntimeMetrics:
             seconds = self._elapsed - self._epoch_began
         self._epoch_began = self._elapsed
         if seconds is None:
-            # The rest of an epoch that another session began says nothing about how long one takes.
+            # The rest of an epoch that an earlier session began does not show how long an epoch takes.
             return
         self._epoch_total += seconds
         self._epochs_timed += 1

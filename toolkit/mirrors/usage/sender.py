@@ -1,4 +1,4 @@
-"""The thread that sends usage events, tries again for a while, and gives up without a fuss."""
+"""The thread that sends usage events, with a few retries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from toolkit.core.guard import Guard
 from toolkit.mirrors.usage.consent import refused_by
 from toolkit.mirrors.usage.event import UsageEvent
-from toolkit.mirrors.usage.posthog_client import NotInstalled, NotSent
+from toolkit.mirrors.usage.posthog_client import NotInstalled, ReportNotSent
 
 _GIVE_UP_AFTER: Final = 5
 _FIRST_PAUSE_S: Final = 30.0
@@ -20,10 +20,7 @@ _DOING: Final = "sending usage reports"
 
 
 class UsageSender:
-    """Sends events in their order; whoever puts one never waits.
-
-    A server that does not take them is asked again later; after five failures in a row it is left alone.
-    """
+    """Sends events in order; `put` never waits. Retries after a failure, and stops after five failures in a row."""
 
     def __init__(
         self,
@@ -43,7 +40,7 @@ class UsageSender:
         self._thread: threading.Thread | None = None
 
     def put(self, event: UsageEvent) -> None:
-        """Have `event` sent."""
+        """Queue `event`."""
         with self._changed:
             if self._is_off or len(self._waiting) >= _MOST_WAITING:
                 return
@@ -64,7 +61,9 @@ class UsageSender:
             left, self._is_off = len(self._waiting), True
             self._waiting.clear()
         if left:
-            self._guard.report(_DOING, NotSent(f"{left} of them could not be sent before the run closed"))
+            self._guard.report(
+                _DOING, ReportNotSent(f"{left} of them could not be sent before the run closed")
+            )
 
     def _run(self) -> None:
         while (event := self._next()) is not None:
@@ -94,12 +93,12 @@ class UsageSender:
                 self._waiting.popleft()
 
     def _has_to_end(self, *, is_last: bool) -> bool:
-        """Wait after a failure, the longer the more there were; say whether that was the last try."""
+        """Wait after a failure, with exponential backoff; return whether that was the last attempt."""
         self._failures += 1
         if self._failures >= _GIVE_UP_AFTER and not self._is_off:
             self._switch_off()
-            why = f"{self._failures} failures in a row, so that none is sent any more"
-            self._guard.report("sending further usage reports", NotSent(why))
+            why = f"{self._failures} failures in a row; no more reports are sent"
+            self._guard.report("sending further usage reports", ReportNotSent(why))
         with self._changed:
             if is_last or self._is_off:
                 return True
@@ -108,7 +107,7 @@ class UsageSender:
             return self._is_off
 
     def _next(self) -> UsageEvent | None:
-        """Wait for the next event; None when there is none any more."""
+        """Wait for the next event; None when there are no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closing or self._is_off)
             return None if self._is_off or not self._waiting else self._waiting[0]

@@ -1,4 +1,4 @@
-"""The sink that makes usage events of a session's records and has them sent."""
+"""The sink that sends usage events about a session's records."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from toolkit.runfolder.records import Record
 
 
 class UsageSink:
-    """Has events sent; taking records costs no more than reading them."""
+    """Turns records into events and queues them; sending happens on another thread."""
 
     name = "usage"
 
-    def __init__(self, story: UsageEventReader, sender: UsageSender, *, close_s: float) -> None:
-        self._story = story
+    def __init__(self, events: UsageEventReader, sender: UsageSender, *, close_s: float) -> None:
+        self._events = events
         self._sender = sender
         self._close_s = close_s
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Have sent what `batch` gives rise to."""
+        """Queue the events of `batch`."""
         for record in batch:
-            for event in self._story.take(record):
+            for event in self._events.take(record):
                 self._sender.put(event)
 
     def close(self) -> None:
-        """Wait a while for what is still to be sent."""
+        """Wait a limited time for what is still to be sent."""
         self._sender.close(self._close_s)
 
 
@@ -44,24 +44,24 @@ def usage_sink(
     guard: Guard,
     environ: Mapping[str, str] | None = None,
 ) -> UsageSink | None:
-    """Return the sink that the options ask for, having said so; None where nothing may be sent, having said why."""
+    """Return the sink if usage reports are enabled, else None; print where they go, or why they are off."""
     environ = os.environ if environ is None else environ
     usage = options.usage_options
     reason = why_not(options, environ)
     if reason is not None:
-        _say(guard, f"usage reports are off: {reason}")
+        _print(guard, f"usage reports are off: {reason}")
         return None
     assert usage.host is not None, "else the options are refused"
-    _say(
+    _print(
         guard,
         f"anonymous usage reports go to {usage.host}: `telemetry usage --show` prints them, DO_NOT_TRACK=1 stops them",
     )
-    # Drawn anew for each session and kept nowhere: nobody can tell from it whose run that was, nor which.
+    # Random for each session and stored nowhere, so that it identifies neither user nor run.
     client = PostHogClient(usage.host, project_key(usage.key_env, environ), str(uuid.uuid4()))
     sender = UsageSender(client.send, guard=guard, environ=environ)
     return UsageSink(UsageEventReader(session, environ=environ), sender, close_s=0.6 * options.close_timeout)
 
 
-def _say(guard: Guard, sentence: str) -> None:
-    with guard.catch("saying where usage reports go"):
+def _print(guard: Guard, sentence: str) -> None:
+    with guard.catch("printing where usage reports go"):
         print(f"[telemetry] {sentence}", file=sys.stderr, flush=True)

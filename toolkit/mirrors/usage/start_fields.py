@@ -1,4 +1,4 @@
-"""What a run-start event says: of the machine, and of how the training is set up."""
+"""The properties of a run-start event: the machine, and the configuration of the training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolkit.runfolder.records import Record
 
 
 def about_machine(start: Record) -> dict[str, Any]:
-    """Return what the start record tells of the machine, in coarse figures."""
+    """Return the machine's properties from the start record, rounded."""
     cpu, accelerators = start.get("cpu"), start.get("accelerators")
     return {
         **_about_system(start.get("os")),
@@ -23,9 +23,9 @@ def about_machine(start: Record) -> dict[str, Any]:
 
 
 def about_training(start: Record, *, is_public_model: Callable[[str], bool]) -> dict[str, Any]:
-    """Return what the start record tells of the model and of how it is trained.
+    """Return the model and training configuration from the start record.
 
-    The model's name is told only where it is a public one.
+    The model's name is included only if it is public.
     """
     found: dict[str, Any] = {}
     for name, fields in _TRAINING.items():
@@ -65,7 +65,7 @@ _TRAINING: Final[Mapping[str, tuple[str, ...]]] = {
     "scheduler": ("scheduler",),
     "dtype": ("dtype",),
 }
-"""Properties, and the fields of the start record that hold them, the first that is there."""
+"""Each property with the fields of the start record that may hold it; the first one found counts."""
 
 # Linux-6.1.0-17-amd64-x86_64-with-glibc2.36, macOS-14.4-arm64-arm-64bit, Windows-10-10.0.19045-SP0
 _PLATFORM = re.compile(r"(?P<os>[A-Za-z]+)-(?P<version>[0-9]{1,5}(?:\.[0-9]{1,5})?)")
@@ -75,11 +75,11 @@ _MACHINE = re.compile(
 
 
 def _about_system(platform: Any) -> dict[str, Any]:
-    """Return system, version and kind of processor; a kernel's own name may say whose it is."""
+    """Return system, version and kind of processor, without the kernel's own name, which may be private."""
     match = _PLATFORM.match(platform) if isinstance(platform, str) else None
     if match is None:
         return {}
-    # The processor stands last: a Debian kernel is called after one as well.
+    # The processor comes last: the name of a Debian kernel contains one as well.
     machines = _MACHINE.findall(platform)
     return {"os": match["os"], "os_version": match["version"], "machine": machines[-1] if machines else None}
 
@@ -87,7 +87,7 @@ def _about_system(platform: Any) -> dict[str, Any]:
 def _about_accelerators(accelerators: list[Any]) -> dict[str, Any]:
     devices = [device for device in accelerators if isinstance(device, Mapping)]
     if not devices:
-        # None was found; there may be one of a kind that only tells of itself once torch uses it.
+        # None was found; there may be one that is visible only once torch uses it.
         return {}
     return {
         "accelerator_type": devices[0].get("kind"),

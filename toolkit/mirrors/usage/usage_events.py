@@ -1,4 +1,4 @@
-"""The events that a session's records make: the same records always make the same events."""
+"""Turns the records of a session into usage events: the same records always give the same events."""
 
 from __future__ import annotations
 
@@ -14,28 +14,25 @@ from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.records import END, ERROR, START, STEP, Record
 
 ENVIRONMENT: Final = "environment"
-"""The record that tells of the machine, where the start record could not wait for it."""
+"""The record that describes the machine, if the start record could not wait for it."""
 
 _WAIT_S: Final = 30.0
-"""How long a run-start event waits for all that is to be said in it."""
+"""How long a run-start event waits for all its properties."""
 _FIRST_PROGRESS_S: Final = 60.0
 _PROGRESS_S: Final = 300.0
 _LONGER_BY: Final = 0.1
-"""Progress is told the more seldom the longer a run goes on: about a hundred times in a month."""
+"""Progress is reported less often the longer a run takes: about a hundred times in a month."""
 
 
 class UsageEventReader:
-    """Turns the records of one session into usage events.
-
-    Each value comes through the allow-list first, and through the redactor in the end.
-    """
+    """Turns the records of one session into usage events. Each value passes the allow-list, then the redactor."""
 
     def __init__(self, session: int, *, environ: Mapping[str, str] | None = None) -> None:
         self._session = session
         self._redactor = Redactor(environ=environ)
         self._start: Record = {}
         self._began: float | None = None
-        self._is_told = False
+        self._has_started = False
         self._is_over = False
         self._has_stepped = False
         self._next_progress = 0.0
@@ -44,7 +41,7 @@ class UsageEventReader:
         self._last_seq = -1
 
     def take(self, record: Record) -> list[UsageEvent]:
-        """Return what is to be told once `record`, the next of the session, is there; each is looked at once."""
+        """Return the events that `record`, the next of the session, leads to; each record counts once."""
         seq, time = record.get("seq"), record.get("time")
         if record.get("session") != self._session or not isinstance(seq, int) or seq <= self._last_seq:
             return []
@@ -53,13 +50,13 @@ class UsageEventReader:
         self._last_seq = seq
         if self._is_over:
             return []
-        self._look_at(record)
+        self._process(record)
         return list(self._events_at(record))
 
-    def _look_at(self, record: Record) -> None:
+    def _process(self, record: Record) -> None:
         event = record.get("event")
         if event in (START, ERROR, ENVIRONMENT):
-            # Whose machine this is, its configuration and its stacks tell.
+            # Configuration and stacks contain names of the user and the machine.
             self._redactor.learn(record)
         if event in (START, ENVIRONMENT):
             self._start = {**self._start, **record}
@@ -72,8 +69,8 @@ class UsageEventReader:
 
     def _events_at(self, record: Record) -> Iterator[UsageEvent]:
         elapsed, is_end = _elapsed(record), record.get("event") == END
-        if not self._is_told and (is_end or self._has_all_for_the_start(elapsed)):
-            self._is_told = True
+        if not self._has_started and (is_end or self._is_start_complete(elapsed)):
+            self._has_started = True
             self._next_progress = elapsed + _FIRST_PROGRESS_S
             yield self._event(RUN_START, record, self._about_start())
         if is_end:
@@ -81,14 +78,14 @@ class UsageEventReader:
             totals = {**self._metrics.totals(record), **self._errors.totals(record)}
             counted = {name: record.get(name) for name in ("status", "records_lost", "telemetry_errors")}
             yield self._event(RUN_END, record, {**totals, **counted})
-        elif self._is_told and record.get("event") == STEP and elapsed >= self._next_progress:
+        elif self._has_started and record.get("event") == STEP and elapsed >= self._next_progress:
             self._next_progress = elapsed + max(_PROGRESS_S, _LONGER_BY * elapsed)
             yield self._event(RUN_PROGRESS, record, self._metrics.progress())
 
-    def _has_all_for_the_start(self, elapsed: float) -> bool:
-        """Say whether a run-start event has nothing more to wait for.
+    def _is_start_complete(self, elapsed: float) -> bool:
+        """Return whether a run-start event has all its properties, or has waited long enough for them.
 
-        The machine may be described late; and what is trained may be told after records of another kind.
+        Machine and model may be described later than in the first record.
         """
         if self._began is None:
             return False
@@ -107,12 +104,12 @@ class UsageEventReader:
 
 
 def events_of(records: Iterable[Record]) -> Iterator[UsageEvent]:
-    """Yield the events that the records of a run make, those of each of its sessions in turn."""
-    stories: dict[int, UsageEventReader] = {}
+    """Yield the events of the records of a run, which may have several sessions."""
+    readers: dict[int, UsageEventReader] = {}
     for record in records:
         session = record.get("session")
         if isinstance(session, int):
-            yield from stories.setdefault(session, UsageEventReader(session)).take(record)
+            yield from readers.setdefault(session, UsageEventReader(session)).take(record)
 
 
 def _elapsed(record: Record) -> float:

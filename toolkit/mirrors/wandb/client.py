@@ -1,4 +1,4 @@
-"""The process that W&B lives in, seen from the training process."""
+"""Starts the process that runs W&B, and talks to it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SCRIPT = Path(__file__).with_name("process.py")
 
 
 class WandbError(OSError):
-    """W&B did not take what it was given; the message says why."""
+    """W&B did not accept the data; the message says why."""
 
 
 class Client:
     """Starts W&B's process and talks to it, one line of JSON each way.
 
-    The process ends when it is told to, or when this one is gone: then it finishes the run with what it has, so
-    that a kill of the training loses nothing that W&B was given.
+    The process ends on request, or when this one is gone: then it finishes the run with what it has, so that a kill of
+    the training loses nothing that W&B has received.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,17 +39,17 @@ class Client:
             OSError: the process cannot be started.
         """
         found = importlib.util.find_spec("wandb")
-        # A folder called wandb, such as W&B's own output, is found as an empty package without an origin.
+        # A folder called wandb, such as W&B's own output, counts as a package without an origin.
         if found is None or found.origin is None:
             raise ModuleNotFoundError(f"wandb: true needs W&B, which is not installed: {INSTALL}")
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (held as long as the process writes to it)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (held as long as the process writes to it)
         self._process = subprocess.Popen(
             [sys.executable, str(_SCRIPT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             env=_environment(folder),
-            # Ctrl-C is meant for the training; this process ends after it.
+            # Ctrl-C is for the training; this process ends after it.
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
@@ -65,17 +65,17 @@ class Client:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise WandbError(self._last_words())
+            raise WandbError(self._failure())
         answer = json.loads(line)
         return answer if isinstance(answer, dict) else {}
 
     def finish(self, exit_code: int) -> None:
-        """Tell the process to finish the run, and wait until it has, or for half a minute.
+        """Have the process finish the run, and wait for it up to half a minute.
 
         Raises:
-            WandbError: it ended otherwise.
+            WandbError: it failed.
         """
-        # An end of file would not do: a forked data-loader worker may still hold the other end of the pipe.
+        # Closing the pipe is not enough: a forked data-loader worker may still hold it open.
         self._send({"finish": exit_code})
         try:
             ended_with = self._process.wait(FINISH_TIMEOUT_S)
@@ -84,10 +84,10 @@ class Client:
         finally:
             self._close_pipes()
         if ended_with != 0:
-            raise WandbError(self._last_words())
+            raise WandbError(self._failure())
 
     def abandon(self) -> None:
-        """Let the process go; it ends by itself."""
+        """Close the pipes; the process ends by itself."""
         self._close_pipes()
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -97,18 +97,18 @@ class Client:
             self._process.stdin.write(json.dumps(message, default=str).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise WandbError(self._last_words()) from error
+            raise WandbError(self._failure()) from error
 
-    def _last_words(self) -> str:
+    def _failure(self) -> str:
         try:
             self._process.wait(2.0)
         except subprocess.TimeoutExpired:
             return "W&B's process does not answer"
-        self._said.seek(0)
-        said = self._said.read().decode("utf-8", "replace").strip().splitlines()
-        # The message of an exception may be of several lines; it follows the last indented line, which is code.
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
+        # The message of an exception may have several lines; it follows the last indented line, which is code.
         message = list(
-            reversed(list(itertools.takewhile(lambda line: not line.startswith(" "), reversed(said))))
+            reversed(list(itertools.takewhile(lambda line: not line.startswith(" "), reversed(lines))))
         )
         reason = " ".join(message)[-500:] or f"exit code {self._process.returncode}"
         return f"W&B's process ended: {mask_secrets(reason)}"
@@ -123,7 +123,7 @@ class Client:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return this process's environment, with W&B made quiet and kept inside `folder`."""
+    """Return this process's environment, with W&B silenced and its files inside `folder`."""
     environ = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     return {
         **environ,
@@ -135,5 +135,5 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-# The service of a W&B run that the training script itself has open; it ends with the script.
+# The service of a W&B run of the training script itself; it ends with the script.
 _LEFT_OUT: Final = frozenset({"WANDB_SERVICE"})

@@ -1,4 +1,4 @@
-"""Records as a W&B run."""
+"""Sends records to a W&B run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.mirrors.shared.scalars import scalars_of, without_envelope
+from toolkit.mirrors.shared.span_attributes import plain_attributes
 from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.mirrors.wandb.client import Client
-from toolkit.mirrors.wandb.spans import numbers_of
 from toolkit.privacy.masking import Masker
-from toolkit.runfolder.records import END, START, TAGS, Record
+from toolkit.runfolder.records import END, SPAN, SPAN_EVENT, START, TAGS, Record
 
 _log = logging.getLogger("toolkit.telemetry")
 
@@ -21,19 +21,19 @@ _ROWS_A_MESSAGE = 500
 
 
 class WandbExporter:
-    """Sends the metrics, spans and events of a run to W&B, or keeps them for `wandb sync` under `<folder>/wandb`.
+    """Sends the metrics, spans and events of a run to W&B, or keeps them for `wandb sync` in `<folder>/wandb`.
 
-    W&B lives in a process of its own. Inside the training process it would replace `sys.exit` and `sys.excepthook`,
-    write environment variables, hook imports, wait for the network at exit, and share the interpreter's lock.
-    Only masked records are sent; W&B's own collecting of code, git state, console, packages and machine is off.
+    W&B runs in a process of its own. Inside the training process it would replace `sys.exit` and `sys.excepthook`,
+    write environment variables, hook imports, wait for the network at exit, and compete for the GIL.
+    Only masked records are sent; W&B's own collection of code, git state, console, packages and machine is off.
 
-    `mode` is `online`, `offline` or `disabled`; None asks `WANDB_MODE`, and is else `online` where W&B has an API key
-    and `offline` where it has none. A run that goes on under the same `run_id` goes on in W&B.
+    `mode` is `online`, `offline` or `disabled`; None means `WANDB_MODE`, else `online` if W&B has an API key and
+    `offline` if not. A run with the same `run_id` resumes the run in W&B.
     """
 
     name = "wandb"
     longest_pause_s = 300.0
-    """Each try starts a process, which costs some seconds of a core."""
+    """Each attempt starts a process, which takes some seconds of CPU."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class WandbExporter:
         self._ended_well = True
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Hand `batch` to W&B; returns when W&B has taken it.
+        """Hand `batch` to W&B; returns when W&B has accepted it.
 
         Raises:
             ModuleNotFoundError: W&B is not installed.
@@ -89,7 +89,7 @@ class WandbExporter:
             raise
 
     def close(self) -> None:
-        """Finish the W&B run and wait for its process; what is still being sent then is sent without us.
+        """Finish the W&B run and wait for its process; it may finish sending after that.
 
         Raises:
             WandbError: the process ended before it was done.
@@ -107,7 +107,7 @@ class WandbExporter:
             raise
         if answer.get("without_key"):
             _log.warning(
-                "[telemetry] W&B has no API key here, so the run is kept offline; send it later with: wandb sync %s",
+                "[telemetry] W&B has no API key here, so the run is kept offline; upload it later with: wandb sync %s",
                 answer.get("folder"),
             )
         return client
@@ -118,5 +118,25 @@ def _row(record: Record, scalars: dict[str, Any]) -> dict[str, Any]:
     step = record.get("global_step")
     if step is not None:
         row["global_step"] = step
-    # W&B wants a number that only ever grows. The run's own steps go back when it resumes from a checkpoint.
+    # W&B requires a number that only grows. The run's own steps go back when it resumes from a checkpoint.
     return {"step": record["seq"], "row": row}
+
+
+def numbers_of(record: Record, span_filter: SpanFilter) -> dict[str, float]:
+    """Return the duration of a span, or the numeric attributes of an event; nothing for other records.
+
+    W&B plots numbers over steps: it has no trees or texts.
+    """
+    event = record.get("event")
+    name = record.get("name")
+    if event == SPAN and isinstance(name, str) and span_filter.takes(name):
+        duration = record.get("duration")
+        if isinstance(duration, int | float):
+            return {f"span/{name}/duration_s": float(duration)}
+    if event == SPAN_EVENT and isinstance(name, str) and span_filter.takes(str(record.get("span", ""))):
+        return {
+            f"event/{name}/{attribute}": float(value)
+            for attribute, value in plain_attributes(record.get("attributes")).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+    return {}

@@ -1,7 +1,6 @@
-"""The process that W&B lives in: reads messages on its input, answers each on its output.
+"""The process that runs W&B: reads messages from its input, answers each on its output.
 
-Run as a file, by `client.py`. It imports nothing of ours, so that it works wherever the training script does: this
-package may not be importable there under its own name.
+Run as a file by `client.py`. It imports nothing of this package, which may not be importable there under its own name.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 
 FINISH_TIMEOUT_S = 300.0
 
-# What W&B must leave alone: it sees the records that it is given and nothing else.
+# W&B must collect nothing by itself: it sees the records that it is given and nothing else.
 PRIVACY: dict[str, Any] = {
     "console": "off",
     "disable_code": True,
@@ -29,13 +28,13 @@ PRIVACY: dict[str, Any] = {
     "x_disable_stats": True,
     "x_save_requirements": False,
 }
-# Quiet, no links in the run folder, and no waiting for ever.
-MANNERS: dict[str, Any] = {"silent": True, "symlink": False, "init_timeout": 60.0}
+# Silent, no links in the run folder, and a time limit.
+BEHAVIOUR: dict[str, Any] = {"silent": True, "symlink": False, "init_timeout": 60.0}
 
 
 def main() -> None:
     """Serve one W&B run. Any failure ends the process, and its last line on stderr says why."""
-    # A signal to the whole job is for the training; this process ends when that has: on a message or on end of file.
+    # A signal to the whole job is for the training; this process ends after it, on a message or at end of file.
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -58,7 +57,7 @@ def main() -> None:
 
 
 def _take_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Keep the two pipes to ourselves: whatever W&B reads or prints must not meet the messages."""
+    """Keep the two pipes private: what W&B reads or prints must not mix with the messages."""
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -73,7 +72,7 @@ def _start_run(settings: dict[str, Any], answers: IO[bytes]) -> Any:
     missing = sorted(set(PRIVACY) - set(wandb.Settings.model_fields))
     if missing:
         sys.exit(
-            f"this W&B ({wandb.__version__}) cannot be told to leave {missing}: pip install --upgrade wandb"
+            f"this version of W&B ({wandb.__version__}) has no setting {missing}: pip install --upgrade wandb"
         )
     mode = settings["mode"]
     without_key = mode is None and not _has_key(wandb.setup().settings)
@@ -85,7 +84,7 @@ def _start_run(settings: dict[str, Any], answers: IO[bytes]) -> Any:
         dir=folder,
         mode=mode or ("offline" if without_key else "online"),
         resume="allow",
-        settings=wandb.Settings(**PRIVACY, **MANNERS),
+        settings=wandb.Settings(**PRIVACY, **BEHAVIOUR),
     )
     run.define_metric("global_step", hidden=True)
     run.define_metric("*", step_metric="global_step")
@@ -94,7 +93,7 @@ def _start_run(settings: dict[str, Any], answers: IO[bytes]) -> Any:
 
 
 def _has_key(settings: Any) -> bool:
-    """Say whether somebody has logged in to W&B here; never asks."""
+    """Return whether W&B has an API key here; never prompts."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE") or settings.api_key:
         return True
     try:
@@ -112,7 +111,7 @@ def _take(run: Any, message: dict[str, Any]) -> None:
 
 
 def _finish(run: Any, exit_code: int) -> None:
-    # The training is over, and nobody waits for this process any more: it must not stay for ever.
+    # The training is over and does not wait for this process: it must not stay forever.
     watchdog = threading.Timer(FINISH_TIMEOUT_S, os._exit, [1])
     watchdog.daemon = True
     watchdog.start()
@@ -124,7 +123,7 @@ def _answer(answers: IO[bytes], message: dict[str, Any]) -> None:
         answers.write(json.dumps(message).encode() + b"\n")
         answers.flush()
     except BrokenPipeError:
-        # Nobody listens any more; the end of the requests comes next.
+        # The reader is gone; the end of the requests comes next.
         pass
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from toolkit.core.exit_codes import code_of
-from toolkit.core.lifetime import close_at_exit, do_not_close_at_exit
+from toolkit.core.lifetime import close_at_exit, code_of, do_not_close_at_exit
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.compat.stand_ins import say_once, stand_in

@@ -1,1 +1,1 @@
-"""What is told of errors: exceptions, signals and hangs, and where they are looked for."""
+"""Records exceptions, exits, signals and hangs."""

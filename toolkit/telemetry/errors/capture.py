@@ -1,4 +1,4 @@
-"""A block or a function whose exceptions are told of, and go on as they are."""
+"""A context manager and decorator that records exceptions and lets them pass."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Final, TypeVar
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _CAN_BE_SHORTENED: Final = sys.version_info >= (3, 11)
-"""Before, an exception that goes on takes the traceback along that it came with."""
+"""Before 3.11, changing the traceback of an exception in flight has no effect."""
 
 
 class ErrorCapture:
-    """Tells of each exception that leaves its block, or the function that it decorates. It swallows none.
+    """Records each exception that leaves its block, or the function that it decorates, and never suppresses it.
 
-    It holds no state: one may be entered by many threads, and again inside itself.
+    It has no state: it is thread-safe and reentrant.
     """
 
-    __slots__ = ("_tell",)
+    __slots__ = ("_record",)
 
-    def __init__(self, tell: Callable[[BaseException], object]) -> None:
-        self._tell = tell
+    def __init__(self, record: Callable[[BaseException], object]) -> None:
+        self._record = record
 
     def __enter__(self) -> ErrorCapture:
         return self
@@ -35,17 +35,17 @@ class ErrorCapture:
         if error is None:
             return
         try:
-            self._tell(error)
+            self._record(error)
         except (RecursionError, MemoryError):
-            # There is no room left to tell of it with. Theirs is the one that counts.
+            # No room left to record it. The script's exception matters more.
             pass
 
     def __call__(self, function: _F) -> _F:
-        """Return `function` with such a block around each of its calls, whether it is awaited, iterated or neither."""
+        """Return `function` with such a block around each call, also if it is a coroutine or a generator."""
         if isinstance(function, (staticmethod, classmethod)):
-            # It stands below this one: what is called is the function within.
+            # The decorator is above this one: wrap the function inside.
             return type(function)(self(function.__func__))
-        inside = _Inside(self._tell)
+        inside = _Inside(self._record)
         if inspect.isasyncgenfunction(function):
 
             @functools.wraps(function)
@@ -81,7 +81,7 @@ class ErrorCapture:
 
 
 class _Inside(ErrorCapture):
-    """The block within a decorated function: the frame that it stands in is taken out of the traceback again."""
+    """The block inside a decorated function: its own frame is removed from the traceback."""
 
     __slots__ = ()
 
@@ -90,12 +90,12 @@ class _Inside(ErrorCapture):
     ) -> None:
         super().__exit__(kind, error, trace)
         if _CAN_BE_SHORTENED and error is not None and trace is not None and trace.tb_next is not None:
-            # What is printed then is what would be printed without us.
+            # Python then prints the traceback as it would be without the decorator.
             BaseException.with_traceback(error, trace.tb_next)
 
 
 class _CapturedIteration(AsyncGenerator[Any, Any]):
-    """An asynchronous generator that is told of; what is sent or thrown into it arrives there."""
+    """An asynchronous generator whose exceptions are recorded; `asend` and `athrow` are passed on."""
 
     def __init__(self, iteration: AsyncGenerator[Any, Any], inside: _Inside) -> None:
         self._iteration = iteration

@@ -1,8 +1,8 @@
-"""The code that the script leaves with.
+"""The exit code of the script.
 
-The interpreter says nothing of it: when the script's exit handlers run, the `SystemExit` is gone. So calls of
-`sys.exit` and `exit` are noted while a run is open. Whether the script was left by that exception or has caught it, the
-outermost frame says at the end: it is still at the instruction that it was left at.
+When exit handlers run, the `SystemExit` is gone. So calls of `sys.exit` and `exit` are recorded while a run is open.
+Whether the script ended by that exception or caught it can be seen from the outermost frame at the end: it still has
+its last instruction.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from toolkit.telemetry.errors.frames import frame_of_main_thread
+from toolkit.telemetry.errors.stack import frame_of_main_thread
 
-Noted = Callable[[Any, "FrameType | None"], object]
-"""Is given what `sys.exit` was called with, and the frame that called it."""
+OnExit = Callable[[Any, "FrameType | None"], object]
+"""Called with the argument of `sys.exit`, and the frame that called it."""
 
 
 class Exits:
-    """What is called to leave a script, watched for all loggers of the process. Given back when the last one leaves."""
+    """Hooks `sys.exit` and `exit` for all loggers of the process; restored when the last one leaves."""
 
     def __init__(self) -> None:
-        self._listeners: dict[int, Noted] = {}
+        self._listeners: dict[int, OnExit] = {}
         self._hooks: list[tuple[Any, str, Any, Any]] = []
-        """Of each function where it is, its name, ours, and what was there before."""
+        """For each hooked function: its owner, its name, our function, and the original."""
         self._outermost: FrameType | None = None
 
-    def join(self, who: object, noted: Noted) -> None:
-        """Have `noted` called with each call of `sys.exit` on the main thread."""
-        self._listeners[id(who)] = noted
+    def join(self, owner: object, on_exit: OnExit) -> None:
+        """Call `on_exit` for each call of `sys.exit` on the main thread."""
+        self._listeners[id(owner)] = on_exit
         if self._outermost is None:
             self._outermost = _outermost_frame()
         places: list[tuple[Any, str]] = [(sys, "exit")]
         quitter = type(getattr(sys.modules.get("builtins"), "exit", None))
         if quitter.__module__ == "_sitebuiltins":
-            # What `exit(3)` and `quit(3)` call; they raise by themselves.
+            # Called by `exit(3)` and `quit(3)`, which raise by themselves.
             places.append((quitter, "__call__"))
         self._hooks = [hook for hook in self._hooks if getattr(hook[0], hook[1]) is hook[2]]
         for place, name in places:
@@ -46,9 +46,9 @@ class Exits:
                 setattr(place, name, own)
                 self._hooks.append((place, name, own, before))
 
-    def leave(self, who: object) -> None:
-        """Have nothing called any more."""
-        if self._listeners.pop(id(who), None) is None or self._listeners:
+    def leave(self, owner: object) -> None:
+        """Remove the callback of `owner`."""
+        if self._listeners.pop(id(owner), None) is None or self._listeners:
             return
         for place, name, own, before in self._hooks:
             if getattr(place, name) is own:
@@ -57,11 +57,11 @@ class Exits:
         self._outermost = None
 
     def is_left(self) -> bool | None:
-        """Say whether the script was left by an exception and not by its last line; None where that is not known."""
+        """Return whether an exception ended the script, rather than its last line; None if unknown."""
         frame = self._outermost
         if frame is None or frame.f_lasti < 0:
             return None
-        import opcode  # needed at the end alone
+        import opcode  # only needed at the end
 
         return not opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
 
@@ -74,12 +74,12 @@ class Exits:
         return watched
 
     def _note(self, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        # In a thread it ends that thread alone.
+        # In a thread it ends only that thread.
         if threading.get_ident() != threading.main_thread().ident:
             return
         status = given[0] if given else named.get("code")
-        for noted in list(self._listeners.values()):
-            noted(status, sys._getframe(2))  # noqa: SLF001 - a frame has no other way to its caller
+        for on_exit in list(self._listeners.values()):
+            on_exit(status, sys._getframe(2))  # noqa: SLF001 - a frame has no other way to its caller
 
 
 def _outermost_frame() -> FrameType | None:

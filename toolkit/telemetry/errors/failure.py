@@ -1,12 +1,12 @@
-"""An exception as the fields of an error record."""
+"""Converts an exception to the fields of an error record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from toolkit.core.formatting import both_ends
 from toolkit.core.guard import Guard, describe_error
-from toolkit.core.long_texts import both_ends
 from toolkit.privacy.masking import Masker
 from toolkit.telemetry.errors.stack import (
     exception_stack,
@@ -17,22 +17,22 @@ from toolkit.telemetry.errors.stack import (
 )
 
 STACK: Final = "_telemetry_stack"
-"""On an exception that stands for one that is gone: where that one was raised, as a record tells it."""
+"""Attribute of an exception that replaces a lost one: the stack of the lost one, as in a record."""
 _LONGEST: Final = 500
-"""Characters of a message that are told of a span."""
+"""Characters of a message in the record of a span."""
 _LONGEST_IN_FULL: Final = 4_000
-"""The same for an error record: what a worker process sends along holds its whole traceback."""
-_LOOKED_AT: Final = 10_000_000
-"""Nobody needs more of a text to find its end."""
+"""The same for an error record: the message of a worker process contains its whole traceback."""
+_LONGEST_READ: Final = 10_000_000
+"""Characters of a message that are read."""
 _LONGEST_BESIDE: Final = 1_000
 _LINES_BESIDE: Final = 12
-"""What causes and groups may take of a record, each of them: the error itself comes first."""
+"""Limits for each cause and each exception of a group: the error itself is more important."""
 _MAX_NOTES: Final = 10
 _MAX_CHAIN: Final = 5
 _MAX_IN_GROUP: Final = 10
 _DEEPEST_GROUP: Final = 3
 
-# The exception's own class may have put something else in their place.
+# Read from BaseException: the exception's own class may override these attributes.
 _own = vars(BaseException)
 _trace_of: Callable[[BaseException], Any] = _own["__traceback__"].__get__
 _cause_of: Callable[[BaseException], Any] = _own["__cause__"].__get__
@@ -41,7 +41,7 @@ _hides_context: Callable[[BaseException], Any] = _own["__suppress_context__"].__
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
-    """Return type, message and stack of `error` as text; nothing of it is kept alive, and no local value is shown."""
+    """Return type, message and stack of `error` as text, without local values; keeps no reference to it."""
     masker = Masker()
     return {
         "type": type(error).__name__,
@@ -53,20 +53,20 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 def describe_in_full(
     error: BaseException, *, guard: Guard, source: bool = False, local_values: bool = False
 ) -> dict[str, Any]:
-    """Return all that is to be told of `error` itself: its chain and group as well, each part as far as it can be read.
+    """Return all fields of `error`, including its causes and group; parts that cannot be read are omitted.
 
-    Source lines and local values are shown only where asked for. Nothing of it is kept alive.
+    Source lines and local values are included only on request. Keeps no reference to it.
     """
     return _Description(guard, source=source, local_values=local_values).of(error)
 
 
 def fingerprint_of(error: BaseException) -> str:
-    """Return what two errors have in common that are the same one come again: their type and where they arose."""
+    """Return a fingerprint of type and location: equal if the same error occurs again."""
     return fingerprint(*_identity(error, _DEEPEST_GROUP))
 
 
 class _Description:
-    """One exception on its way to a record."""
+    """Builds the fields of one exception."""
 
     def __init__(self, guard: Guard, *, source: bool, local_values: bool) -> None:
         self._guard = guard
@@ -77,7 +77,7 @@ class _Description:
 
     def of(self, error: BaseException) -> dict[str, Any]:
         fields = self._one(error, is_main=True)
-        # Each part by itself: an exception whose own code fails is still told of.
+        # Each part by itself: an exception whose own code fails is still recorded.
         with self._guard.catch("reading the notes of an exception"):
             notes = vars(error).get("__notes__")
             if isinstance(notes, (list, tuple)) and notes:
@@ -105,7 +105,11 @@ class _Description:
             fields["stack"] = lines if is_main else lines[-_LINES_BESIDE:]
             if is_main and (self._source or self._local_values):
                 fields["frames"] = stack.frames(
-                    self._shown, self._masker, source=self._source, local_values=self._local_values
+                    self._shown,
+                    self._masker,
+                    self._guard,
+                    source=self._source,
+                    local_values=self._local_values,
                 )
         with self._guard.catch("reading a group of exceptions"):
             within = _within(error)
@@ -120,17 +124,17 @@ class _Description:
 
 
 def _message(error: BaseException, masker: Masker, longest: int) -> str:
-    return _cut(describe_error(error, _LOOKED_AT), masker, longest)
+    return _cut(describe_error(error, _LONGEST_READ), masker, longest)
 
 
 def _cut(text: str, masker: Masker, longest: int) -> str:
-    """Return both ends of a text, with its secrets masked."""
-    # Once before and once after: what is looked through is bounded, and no secret is cut off from its name.
+    """Return the beginning and the end of a text, with its secrets masked."""
+    # Truncated before and after: masking has bounded input, and no secret is separated from its name.
     return both_ends(str(masker.mask(both_ends(text, 4 * longest))), longest)
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """Yield what an exception was raised from, or raised while handling, nearest first."""
+    """Yield the causes and contexts of an exception, nearest first."""
     seen = {id(error)}
     for _ in range(_MAX_CHAIN):
         cause = _cause_of(error)
@@ -145,7 +149,7 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
 
 
 def _within(error: BaseException) -> tuple[BaseException, ...]:
-    """Return the exceptions of a group; of one of a Python before 3.11, too, whose groups a package brings."""
+    """Return the exceptions of a group, also of a backport for Python before 3.11."""
     if not any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__):
         return ()
     within = getattr(error, "exceptions", ())

@@ -1,7 +1,8 @@
-"""Notices that no step comes any more, and says where every thread stands then."""
+"""Detects that no more steps come, and records the stack of every thread."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,43 +13,48 @@ from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding
 from toolkit.diagnostics.incident import Incident
 from toolkit.diagnostics.robust import median
 from toolkit.diagnostics.thresholds import STALL_LOUD_S
-from toolkit.telemetry.errors.thread_stacks import thread_stacks
+from toolkit.privacy.masking import mask_secrets
+from toolkit.telemetry.errors.stack import Stack, frames_of_threads, path_shower, walk_frame
 from toolkit.timing.names import ENTRY_OF, IN_CHECKPOINT, IN_CONTROL, IN_SAMPLING, IN_STARTUP, IN_VALIDATION
 
 LOOK_EVERY_S: Final = 0.5
 
 _TIMES: Final = 5.0
-"""No step for so many times as long as usual."""
+"""No step for so many times the usual duration."""
 _PATIENCE: Final = 10.0
-"""So many times `hang_after` where nothing is known of the usual time, or where an open span explains the pause."""
+"""So many times `hang_after` if the usual duration is unknown, or if an open span explains the pause."""
 _INTERVALS: Final = 50
 _FEWEST: Final = 3
 _ASLEEP_S: Final = 5.0
-"""Time in which even this was not run (a laptop asleep, a process that was stopped) is nobody's hang."""
+"""A gap in which this check did not run either (a suspended laptop, a stopped process) is not a hang."""
 _EXPLAINS: Final = frozenset({IN_STARTUP, IN_VALIDATION, IN_CHECKPOINT, IN_SAMPLING, IN_CONTROL})
 _METRIC: Final = "global_step"
 _BEFORE_THE_FIRST: Final = "before the first step"
+_OUR_THREADS: Final = "telemetry-"
+_MAX_STACKS: Final = 40
+_MOST_CHARACTERS: Final = 40_000
+"""A record has room for 64 KiB."""
 
-Tell = Callable[[Finding, dict[str, Any]], None]
-"""Takes a finding, the severity of its kind being still open to the run's policy, and further fields of its record."""
+ReportFinding = Callable[[Finding, dict[str, Any]], None]
+"""Called with a finding, whose severity the run's policy may change, and further fields of its record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What the training had done at one look; two that are equal mean that nothing came in between."""
+class TrainingProgress:
+    """What the training has done so far; if two are equal, nothing happened in between."""
 
     step: int | None
     """The last step; None before the first."""
     steps: object
-    """Changes with each step that is told of."""
+    """Changes with each logged step."""
     others: object
-    """Changes with whatever else the training's own thread does: spans that end, records of evaluations."""
+    """Changes with other activity of the training thread: spans that end, records of evaluations."""
     is_done: bool = False
     """Whether all planned steps are done."""
 
 
 class HangWatch:
-    """Looks at the progress now and then. One finding for each pause, which ends when something comes again."""
+    """Checks the progress regularly. Each pause is one finding, which is resolved when something happens again."""
 
     def __init__(
         self,
@@ -57,11 +63,11 @@ class HangWatch:
         session: int,
         rank: int,
         now: Callable[[], float],
-        progress: Callable[[], Progress],
+        progress: Callable[[], TrainingProgress],
         open_spans: Callable[[], list[dict[str, Any]]],
         all_open_spans: Callable[[], list[dict[str, Any]]] | None = None,
         about_gpu: Callable[[], dict[str, Any]],
-        tell: Tell,
+        report: ReportFinding,
     ) -> None:
         self._after_s = after_s
         self._session = session
@@ -71,7 +77,7 @@ class HangWatch:
         self._open_spans = open_spans
         self._all_open_spans = all_open_spans or open_spans
         self._about_gpu = about_gpu
-        self._tell = tell
+        self._report = report
         self._seen = progress()
         self._looked_at = self._alive_at = self._stepped_at = now()
         self._intervals: deque[float] = deque(maxlen=_INTERVALS)
@@ -82,7 +88,7 @@ class HangWatch:
         self._repeats: dict[str, int] = {}
 
     def look(self) -> None:
-        """See whether something has come since the last look, and tell where that is too long ago."""
+        """Check for progress since the last call, and report a hang if the last progress is too long ago."""
         now, progress, before = self._now(), self._progress(), self._seen
         if now - self._looked_at > _ASLEEP_S:
             self._alive_at += now - self._looked_at
@@ -108,7 +114,7 @@ class HangWatch:
     def _learn(self, seconds: float, before: int | None, step: int | None) -> None:
         if before is None or step is None:
             return
-        # From one word of it to the next: a script may tell of every hundredth step only.
+        # Between two logged steps: a script may log only every hundredth step.
         self._intervals.append(seconds)
         if step > before:
             self._step_times.append(seconds / (step - before))
@@ -121,7 +127,7 @@ class HangWatch:
         limit = max(self._after_s, _TIMES * median(self._intervals))
         return max(limit, patience, _TIMES * self._longest_explained_s) if is_explained else limit
 
-    def _begin(self, progress: Progress, seconds: float) -> None:
+    def _begin(self, progress: TrainingProgress, seconds: float) -> None:
         step = progress.step if progress.step is not None else 0
         of_rank = f"-rank-{self._rank}" if self._rank else ""
         incident = self._incident = Incident(
@@ -139,7 +145,7 @@ class HangWatch:
             incident.variant = "after the first steps"
         else:
             incident.evidence["usual_s"] = median(self._step_times)
-        # Where the usual is not known, nobody can say that it is too long: it is in the list, and no more.
+        # If the usual duration is unknown, it may not be too long: only listed, without an alarm.
         incident.severity = INFO if seconds < STALL_LOUD_S or incident.variant else None
         incident.repeats = self._repeats.get(incident.id, 0)
         self._repeats[incident.id] = incident.repeats + 1
@@ -151,7 +157,7 @@ class HangWatch:
             incident.severity = None
             self._put(incident, {})
 
-    def _end(self, now: float, progress: Progress) -> None:
+    def _end(self, now: float, progress: TrainingProgress) -> None:
         seconds = now - self._alive_at
         if self._was_explained:
             self._longest_explained_s = max(self._longest_explained_s, seconds)
@@ -184,4 +190,40 @@ class HangWatch:
             causes=about.causes,
             advice=advise(incident),
         )
-        self._tell(finding, more)
+        self._report(finding, more)
+
+
+def thread_stacks() -> dict[str, Any]:
+    """Return the stacks of all threads except this package's own, innermost frame last; the main thread comes first.
+
+    Threads with the same stack are listed together. What does not fit into a record is counted.
+    """
+    main = threading.main_thread().ident
+    named = {thread.ident: thread.name for thread in threading.enumerate()}
+    shown = path_shower()
+    together: dict[tuple[str, ...], list[str]] = {}
+    # One after the other, so that no frame is kept alive longer than needed.
+    frames = frames_of_threads()
+    names = {ident: named.get(ident, f"thread {ident}") for ident in frames}
+    for ident, name in sorted(names.items(), key=lambda item: (item[0] != main, item[1])):
+        frame = frames.pop(ident)
+        if not name.startswith(_OUR_THREADS):
+            lines = tuple(mask_secrets(Stack(walk_frame(frame)).lines(shown)))
+            together.setdefault(lines, []).append(name)
+        del frame
+    return _that_fit(together)
+
+
+def _that_fit(together: dict[tuple[str, ...], list[str]]) -> dict[str, Any]:
+    stacks: list[dict[str, Any]] = []
+    room, left_out = _MOST_CHARACTERS, 0
+    for lines, threads in together.items():
+        room -= sum(len(line) + 4 for line in lines)
+        if len(stacks) >= _MAX_STACKS or (room < 0 and stacks):
+            left_out += len(threads)
+        else:
+            entry: dict[str, Any] = {"threads": threads[:_MAX_STACKS], "stack": list(lines)}
+            if len(threads) > _MAX_STACKS:
+                entry["more_threads"] = len(threads) - _MAX_STACKS
+            stacks.append(entry)
+    return {"stacks": stacks, **({"threads_left_out": left_out} if left_out else {})}

@@ -1,4 +1,4 @@
-"""The local values of a frame in a few words each; no code of theirs is run, and no device is asked for them."""
+"""Short descriptions of the local variables of a frame, without running their code or waiting for a device."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MAX_VALUES: Final = 25
 _MAX_ITEMS: Final = 5
 _MAX_DEPTH: Final = 3
 _LONGEST: Final = 200
-_LOOKED_AT: Final = 2_000
-"""Characters of a text that are looked at for secrets before it is cut: half of one does not look like one."""
+_SEARCHED: Final = 2_000
+"""Characters of a text that are searched for secrets before it is truncated: half a secret is not recognised."""
 _PLAIN: Final = (type(None), bool, int, float, complex)
 _BRACKETS: Final[dict[type, tuple[str, str]]] = {
     list: ("[", "]"),
@@ -23,24 +23,22 @@ _BRACKETS: Final[dict[type, tuple[str, str]]] = {
     frozenset: ("{", "}"),
     dict: ("{", "}"),
 }
-_NOBODY_ASKED_FOR: Final = (ModuleType, FunctionType, type)
-
-_guard = Guard()
+_OMITTED: Final = (ModuleType, FunctionType, type)
 
 
-def shown_locals(frame: FrameType, masker: Masker) -> dict[str, str]:
+def shown_locals(frame: FrameType, masker: Masker, guard: Guard) -> dict[str, str]:
     """Return the names and values of a frame, secrets masked, each at most 200 characters. Never raises."""
     found: dict[str, str] = {}
-    with _guard.catch("reading local values"):
+    with guard.catch("reading local values"):
         for name, value in list(frame.f_locals.items()):
-            # Not `isinstance`, which asks the value itself: one that stands for another would go and get it.
-            if name.startswith("__") or issubclass(type(value), _NOBODY_ASKED_FOR):
+            # Not `isinstance`, which asks the value itself: a lazy proxy would load its object.
+            if name.startswith("__") or issubclass(type(value), _OMITTED):
                 continue
             if len(found) >= _MAX_VALUES:
                 found["…"] = "more"
                 break
             text = f"<{type(value).__name__}>"
-            with _guard.catch("reading a local value"):
+            with guard.catch("reading a local value"):
                 text = _shown(value, (name,), masker)
             found[str(masker.mask(name))] = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return found
@@ -86,7 +84,7 @@ def _shown_key(key: Any, masker: Masker) -> str:
 
 
 def _about(value: Any) -> str:
-    """Return what something is, not what is in it: its own words for that may take for ever, or wait for a GPU."""
+    """Return the type of a value, not its content: its `repr` may take forever, or wait for a GPU."""
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if hasattr(kind, "__torch_function__") or kind.__module__.partition(".")[0] == "numpy":
@@ -100,7 +98,7 @@ def _about(value: Any) -> str:
 
 
 def _masked(value: Any, path: tuple[str, ...], masker: Masker) -> Any:
-    """Return a value as it may be shown where it stands under these names."""
+    """Return a value, masked as if it were under these keys."""
     wrapped: Any = value
     for name in reversed(path):
         wrapped = {name: wrapped}
@@ -111,7 +109,7 @@ def _masked(value: Any, path: tuple[str, ...], masker: Masker) -> Any:
 
 
 def _whole_words(text: str) -> str:
-    return text if len(text) <= _LOOKED_AT else f"{text[:_LOOKED_AT].rpartition(' ')[0]} …"
+    return text if len(text) <= _SEARCHED else f"{text[:_SEARCHED].rpartition(' ')[0]} …"
 
 
 def _first(items: Iterable[Any]) -> Iterable[Any]:

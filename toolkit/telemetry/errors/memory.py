@@ -1,4 +1,4 @@
-"""What memory there was when it ran out: the device's by torch's own counters, the process's, and its limits."""
+"""The state of memory when it ran out: of the device, of the process, and its limits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _GB: Final = 1024**3
 _OUT_OF_MEMORY: Final = ("out of memory", "cannot allocate memory", "alloc_failed")
 _MAX_LINES: Final = 200
 _NO_LIMIT: Final = 2**60
-"""Groups without a limit state the largest number there is, rounded to a page."""
+"""Groups without a limit report the largest possible number, rounded to a page."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether `error` tells that memory ran out: the host's, or that of whatever torch computes on."""
+    """Return whether `error` means that memory ran out, of the host or of a device."""
     kind = type(error)
     if isinstance(error, MemoryError) or kind.__name__ == "OutOfMemoryError":
         return True
     if not isinstance(error, (RuntimeError, OSError)):
         return False
-    # Before torch had a type for it, and still from libraries below it, it is a RuntimeError that says so.
+    # Older versions of torch, and libraries below it, raise a RuntimeError with such a message.
     first = error.args[0] if error.args and type(error.args[0]) is str else ""
     text = first if isinstance(error, RuntimeError) else str(error.strerror or "")
     return any(words in text[:2_000].lower() for words in _OUT_OF_MEMORY)
@@ -39,7 +39,7 @@ def memory_state(
     proc: Path = Path("/proc"),
     cgroup: Path = Path("/sys/fs/cgroup"),
 ) -> dict[str, Any]:
-    """Return what is known of memory now: the host's in MiB, that of devices in GiB. No device is waited for."""
+    """Return the state of memory now, of the host in MiB, of devices in GiB. Does not wait for a device."""
     found: dict[str, Any] = {}
     with guard.catch("reading the memory of devices"):
         found.update(TorchMemorySampler(guard=guard).sample())
@@ -59,7 +59,7 @@ def memory_state(
 
 
 def _free_on_device() -> dict[str, Any]:
-    """Return what is free on the device in use: torch has just asked the driver the same, and found it too little."""
+    """Return the free memory of the current device; torch has just asked the driver the same."""
     in_use = [backend for _, backend in backends_in_use() if hasattr(backend, "mem_get_info")]
     if not in_use:
         return {}
@@ -77,7 +77,7 @@ def _of_machine(proc: Path) -> dict[str, Any]:
 
 
 def _of_group(proc: Path, cgroup: Path) -> dict[str, Any]:
-    """Return the limit of the control group that the process is in: a container's, or a job's of a cluster."""
+    """Return the limit of the process's control group: that of a container, or of a cluster's job."""
     within = ""
     for line in _lines(proc / "self" / "cgroup"):
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
@@ -118,7 +118,7 @@ def _in_kib(path: Path, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a file of the kernel's; none where there is no such file."""
+    """Return the lines of a kernel file; an empty list if there is no such file."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return [line.rstrip("\n") for line, _ in zip(file, range(_MAX_LINES), strict=False)]

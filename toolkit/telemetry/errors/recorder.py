@@ -1,4 +1,4 @@
-"""The errors of one session: each distinct one is told, and how often it came is counted."""
+"""Records the errors of one session: each distinct one once, with a count of its repetitions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
 
-from toolkit.core.exit_codes import code_of, exit_code
 from toolkit.core.guard import Guard
+from toolkit.core.lifetime import code_of, exit_code
 from toolkit.privacy.masking import mask_secrets
 from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.failure import STACK, describe_in_full, fingerprint_of
@@ -19,47 +19,47 @@ from toolkit.telemetry.errors.stack import Stack, fingerprint, path_shower, walk
 from toolkit.telemetry.options.blocks import ErrorOptions
 
 MAX_DISTINCT: Final = 100
-"""Errors that are told apart; what is unlike all of them is only counted, together."""
+"""Distinct errors; any further ones are only counted, together."""
 AT_THE_END: Final = "end"
-"""How an error is caught that ends the run. It is told of however often it came before."""
+"""`caught_by` of an error that ends the run. It is recorded even if it is a repetition."""
 _TAKEN: Final = "_telemetry_recorded"
 _SPANS: Final = "_telemetry_spans"
 _RESERVE_BYTES: Final = 4 * 1024 * 1024
-"""Python asks for its memory a megabyte at a time. What was never touched takes none of the machine's."""
+"""Python allocates memory a megabyte at a time. Untouched pages take no physical memory."""
 _NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
-"""What says that something is at its end, as the last batch of an epoch does."""
+"""Signal the end of an iteration, such as the last batch of an epoch."""
 _CALLED_OFF: Final = ("CancelledError",)
-"""A task that somebody no longer wants has not failed."""
+"""A cancelled task has not failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorContext:
-    """What an error record asks the run for."""
+    """What an error record needs from the run."""
 
     put: Callable[[dict[str, Any]], None]
-    """Takes the fields of an error record."""
+    """Writes an error record."""
     where: Callable[[], dict[str, Any]]
-    """Step and epoch, as far as they are known."""
+    """Step and epoch, if known."""
     spans: Callable[[], list[str]]
     """Names of the spans that are open on this thread, innermost last."""
     output: Callable[[], list[str]]
     open_spans: Callable[[], list[str]] = list
-    """Names of the spans that are open on the training's thread, the short ones, too, innermost last."""
+    """Names of the spans that are open on the training thread, also short ones, innermost last."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Exit:
-    """A `sys.exit` that was seen."""
+    """A call of `sys.exit`."""
 
     status: Any
     at: Mapping[str, Any]
-    """Step and epoch, by which it is seen whether the training continued."""
+    """Step and epoch, to see whether the training continued."""
     stack: list[str] = field(default_factory=list)
-    is_told: bool = False
+    is_recorded: bool = False
     """Whether there is an error record of it."""
 
 
-class _Kind:
+class _DistinctError:
     """One distinct error."""
 
     __slots__ = ("count", "name")
@@ -70,7 +70,7 @@ class _Kind:
 
 
 class ErrorRecorder:
-    """Tells of errors, each exception once: whoever sees it first, nested captures and the end of the run alike."""
+    """Records each exception once, even if nested captures and the end of the run all see it."""
 
     def __init__(
         self, options: ErrorOptions, around: ErrorContext, *, session: int, run_id: str, guard: Guard
@@ -80,57 +80,61 @@ class ErrorRecorder:
         self._session = session
         self._mark = f"{run_id}/{session}"
         self._guard = guard
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[str, _DistinctError] = {}
         self._others = 0
         self._signal: str | None = None
         self._exit: _Exit | None = None
-        # A signal handler may come in the middle of it, on the same thread.
+        # Reentrant: a signal handler may interrupt it on the same thread.
         self._counting = threading.RLock()
-        # Let go where memory has run out: one to tell of it with, one for whoever comes next, if only to print it.
+        # Released when memory has run out: one to record the error, one for the script, if only to print it.
         self._reserves = [bytearray(_RESERVE_BYTES) for _ in range(2 if options.enabled else 0)]
 
     def take(self, error: BaseException, *, caught_by: str, thread: str | None = None) -> None:
-        """Tell of an exception that is on its way; `thread` is where it was raised, if not on this one.
+        """Record an exception that is being raised; `thread` is where it was raised, if not on this one.
 
-        What is no failure (the end of an iterator, an interruption, an exit with 0) passes unsaid.
+        What is not a failure (`StopIteration`, an interrupt, an exit with 0) is not recorded.
         """
         if not self._options.enabled:
             return
         if self.has_seen(error):
             if caught_by == AT_THE_END:
-                self._tell_if_only_counted(error)
+                self._record_if_only_counted(error)
             return
         with self._guard.catch("remembering an error"):
-            # On the exception itself: to hold on to it here would keep every frame that it went through alive, and
-            # another one may have its address later.
+            # On the exception itself: a reference here would keep all its frames alive, and its id may be reused later.
             vars(error).setdefault(_TAKEN, {})[self._mark] = None
         if not is_failure(error):
             return
         if isinstance(error, SystemExit):
-            self._exit = _Exit(error.code, self._around.where(), is_told=True)
+            self._exit = _Exit(error.code, self._around.where(), is_recorded=True)
         if isinstance(error, MemoryError):
             self._reserves = self._reserves[:1]
-        kind, is_told = self._count(error)
-        if is_told or caught_by == AT_THE_END:
-            self._tell(error, kind, caught_by=caught_by, thread=thread)
+        kind, is_recorded = self._count(error)
+        if is_recorded or caught_by == AT_THE_END:
+            self._record(error, kind, caught_by=caught_by, thread=thread)
         else:
             with self._guard.catch("remembering an error"):
                 vars(error)[_TAKEN][self._mark] = kind[0] if kind is not None else ""
         if isinstance(error, MemoryError):
             self._reserves = []
 
-    def _tell_if_only_counted(self, error: BaseException) -> None:
-        known_by: str | None = None
+    def _record_if_only_counted(self, error: BaseException) -> None:
+        key: str | None = None
         with self._guard.catch("remembering an error"):
-            known_by = vars(error)[_TAKEN][self._mark]
+            key = vars(error)[_TAKEN][self._mark]
             vars(error)[_TAKEN][self._mark] = None
-        if known_by is not None:
-            kind = self._kinds.get(known_by)
-            counted = (known_by, kind) if kind is not None else None
-            self._tell(error, counted, caught_by=AT_THE_END, thread=None)
+        if key is not None:
+            kind = self._kinds.get(key)
+            counted = (key, kind) if kind is not None else None
+            self._record(error, counted, caught_by=AT_THE_END, thread=None)
 
-    def _tell(
-        self, error: BaseException, kind: tuple[str, _Kind] | None, *, caught_by: str, thread: str | None
+    def _record(
+        self,
+        error: BaseException,
+        kind: tuple[str, _DistinctError] | None,
+        *,
+        caught_by: str,
+        thread: str | None,
     ) -> None:
         fields = describe_in_full(
             error, guard=self._guard, source=self._options.source, local_values=self._options.locals
@@ -143,16 +147,16 @@ class ErrorRecorder:
         self._put(fields, kind, caught_by=caught_by, spans=spans, thread=thread)
 
     def take_signal(self, name: str, frame: FrameType | None, *, is_end: bool) -> None:
-        """Tell of a signal that reached the process, and where the main thread was then."""
+        """Record a signal, and where the main thread was."""
         if is_end:
             self._signal = name
         stack = Stack(walk_frame(frame))
-        kind, is_told = self._count_kind(fingerprint(name, str(is_end)), name)
-        if not is_told:
+        kind, is_recorded = self._count_kind(fingerprint(name, str(is_end)), name)
+        if not is_recorded:
             return
         message = f"{name} ends the process"
         if not is_end:
-            message = f"{name} came, and the script's own handler took it"
+            message = f"{name} was received and handled by the script"
         fields = {
             "type": name,
             "module": "signal",
@@ -166,7 +170,7 @@ class ErrorRecorder:
         self._put(fields, kind, caught_by="signal", spans=spans, thread=threading.main_thread().name)
 
     def has_seen(self, error: BaseException) -> bool:
-        """Say whether this very exception was taken already."""
+        """Return whether this exception object was recorded or counted before."""
         with self._guard.catch("remembering an error"):
             return self._mark in vars(error).get(_TAKEN, ())
         return False
@@ -174,9 +178,9 @@ class ErrorRecorder:
     def how_it_ends(
         self, reason: str | None, error: BaseException | None
     ) -> tuple[str | None, BaseException | None]:
-        """Return why a run ends that is closed without a word on it, or by the end of its process.
+        """Return why a run ends that is closed without a reason, or by the end of its process.
 
-        It has failed where an exception that was taken is still on its way, as in a `finally`.
+        It has failed if a recorded exception is still being raised, as in a `finally`.
         """
         if error is not None or reason not in (None, "exit"):
             return reason, error
@@ -188,17 +192,17 @@ class ErrorRecorder:
                 if is_failure(on_its_way):
                     return "failed", on_its_way
             if isinstance(on_its_way, SystemExit) and is_failure(on_its_way):
-                # Nobody closes a run in the middle of it but in a `finally`.
+                # Only a `finally` closes a run while SystemExit is being raised.
                 return "failed", on_its_way
         left = self._exit
-        # sys.exit(3) was seen, and no step came after it.
+        # sys.exit(3) was called, and no step came after it.
         is_left = reason == "exit" and left is not None and left.at == self._around.where()
         if left is not None and is_left and EXITS.is_left() is not False:
             return "failed", self._as_exception(left)
         return reason, None
 
     def note_exit(self, status: Any, frame: FrameType | None) -> None:
-        """Remember that the script called `sys.exit`; whether it leaves by that is seen when the run ends."""
+        """Remember a call of `sys.exit`; whether it ended the script is known only when the run ends."""
         if exit_code(status) == 0:
             self._exit = None
             return
@@ -208,60 +212,60 @@ class ErrorRecorder:
         self._exit = _Exit(status, self._around.where(), stack=stack)
 
     def _as_exception(self, left: _Exit) -> SystemExit:
-        """Return an exception that tells what the one told that the interpreter has dropped."""
+        """Return an exception that replaces the `SystemExit` that the interpreter has dropped."""
         error = SystemExit(left.status)
         about = vars(error)
         about[STACK] = left.stack
-        if left.is_told:
+        if left.is_recorded:
             about[_TAKEN] = {self._mark: None}
         return error
 
     def totals(self) -> dict[str, Any]:
-        """Return what the end record says: how many errors, of which kinds, how often each."""
+        """Return the error counts for the end record."""
         if not self._kinds:
             return {}
         kinds = [
-            {"type": kind.name, "fingerprint": known_by, "count": kind.count}
-            for known_by, kind in list(self._kinds.items())
+            {"type": kind.name, "fingerprint": key, "count": kind.count}
+            for key, kind in list(self._kinds.items())
         ]
         total = self._others + sum(kind.count for kind in self._kinds.values())
         others = {"errors_of_other_kinds": self._others} if self._others else {}
         signal = {"signal": self._signal} if self._signal else {}
         return {"errors_total": total, "errors": kinds, **others, **signal}
 
-    def _count(self, error: BaseException) -> tuple[tuple[str, _Kind] | None, bool]:
-        known_by, name = "?", "exception"
-        with self._guard.catch("telling an error from others"):
+    def _count(self, error: BaseException) -> tuple[tuple[str, _DistinctError] | None, bool]:
+        key, name = "?", "exception"
+        with self._guard.catch("identifying an error"):
             name = str(type(error).__name__)
-            known_by = fingerprint_of(error)
-        return self._count_kind(known_by, name)
+            key = fingerprint_of(error)
+        return self._count_kind(key, name)
 
-    def _count_kind(self, known_by: str, name: str) -> tuple[tuple[str, _Kind] | None, bool]:
-        """Return the kind with what it is known by, and whether this one of it is told of."""
+    def _count_kind(self, key: str, name: str) -> tuple[tuple[str, _DistinctError] | None, bool]:
+        """Return the distinct error with its fingerprint, and whether this occurrence is recorded."""
         with self._counting:
-            kind = self._kinds.get(known_by)
+            kind = self._kinds.get(key)
             if kind is None and len(self._kinds) >= MAX_DISTINCT:
                 self._others += 1
                 return None, _is_power_of_ten(self._others)
             if kind is None:
-                kind = self._kinds[known_by] = _Kind(name)
+                kind = self._kinds[key] = _DistinctError(name)
             kind.count += 1
-            return (known_by, kind), _is_power_of_ten(kind.count)
+            return (key, kind), _is_power_of_ten(kind.count)
 
     def _put(
         self,
         fields: dict[str, Any],
-        counted: tuple[str, _Kind] | None,
+        counted: tuple[str, _DistinctError] | None,
         *,
         caught_by: str,
         spans: list[str],
         thread: str | None,
     ) -> None:
         if counted is not None:
-            known_by, kind = counted
+            key, kind = counted
             fields |= {
-                "id": f"{self._session}-error-{known_by}",
-                "fingerprint": known_by,
+                "id": f"{self._session}-error-{key}",
+                "fingerprint": key,
                 "count": kind.count,
             }
         else:
@@ -280,9 +284,9 @@ class ErrorRecorder:
 
 
 def note_spans(error: BaseException | str | None, spans: Callable[[], list[str]]) -> None:
-    """Note on an exception inside which spans it arose: by the time that it is told of, it has left them.
+    """Note on an exception in which spans it was raised: when it is recorded, it has left them.
 
-    Only the first word counts, which is that of the innermost span.
+    Only the first call counts, which is that of the innermost span.
     """
     if isinstance(error, BaseException):
         about = vars(error)
@@ -291,7 +295,7 @@ def note_spans(error: BaseException | str | None, spans: Callable[[], list[str]]
 
 
 def is_failure(error: BaseException) -> bool:
-    """Say whether an exception means that something failed."""
+    """Return whether an exception means that something failed."""
     if isinstance(error, (KeyboardInterrupt, *_NO_FAILURES)) or type(error).__name__ in _CALLED_OFF:
         return False
     return code_of(error) != 0

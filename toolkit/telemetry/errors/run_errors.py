@@ -1,4 +1,4 @@
-"""The errors of one live run, with what its records say around them, and the watch for a hang."""
+"""Connects the errors of one run with its steps, spans and output, and starts the watch for a hang."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
-from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, Progress, Tell
+from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, ReportFinding, TrainingProgress
 from toolkit.telemetry.errors.recorder import ErrorContext, ErrorRecorder
 from toolkit.telemetry.errors.watch import ErrorWatch
 from toolkit.telemetry.machine.samplers.sampling import SystemSampling
@@ -18,23 +18,23 @@ _FOLLOW_EVERY_S = 1.0
 
 
 class OpenSpans(Protocol):
-    """What is known of spans."""
+    """The open spans of a run."""
 
     def path(self) -> list[str]:
-        """Return the names of those that are open here, innermost last."""
+        """Return the names of those that are open on this thread, innermost last."""
         ...
 
     def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]:
-        """Return those that are open anywhere; the short ones, too, where that is worth a long look."""
+        """Return those that are open on any thread; the short ones too on request, which takes longer."""
         ...
 
     def ended(self) -> int:
-        """Return how many the training has ended."""
+        """Return how many spans have ended."""
         ...
 
 
 class RunErrors:
-    """What belongs together of one run's errors."""
+    """The error recorder of one run, its hooks and its watch for a hang."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class RunErrors:
         latest: Callable[[], Mapping[str, Any]],
         last_step: Callable[[], int | None],
         put: Callable[[dict[str, Any]], None],
-        tell: Tell,
+        report_finding: ReportFinding,
         clock: Clock,
         guard: Guard,
     ) -> None:
-        self.words = 0
-        """Counts what the training says besides its steps: records of evaluations, checkpoints, …"""
+        self.other_records = 0
+        """Counts the records of the training besides its steps: evaluations, checkpoints, …"""
         self._gate = gate
         self._spans = spans
         self._sampling = sampling
@@ -71,7 +71,7 @@ class RunErrors:
         )
         self.recorder = ErrorRecorder(chosen, around, session=session, run_id=run_id, guard=guard)
         self.tasks: list[tuple[str, float, Callable[[], None]]]
-        """What is to be done every so many seconds, on a thread that nothing else holds up."""
+        """Periodic tasks: name, interval and function."""
         self.tasks = [("following the output", _FOLLOW_EVERY_S, self.watch.follow)]
         if chosen.enabled and chosen.hang and options.diagnostics is not False:
             hang = HangWatch(
@@ -83,7 +83,7 @@ class RunErrors:
                 open_spans=spans.open_now,
                 all_open_spans=lambda: spans.open_now(short_ones=True),
                 about_gpu=self._about_gpu,
-                tell=tell,
+                report=report_finding,
             )
             self.tasks.append(("watching for a hang", LOOK_EVERY_S, hang.look))
 
@@ -96,13 +96,13 @@ class RunErrors:
         known = {"global_step": step} if step >= 0 else {}
         return {**known, "epoch": epoch} if type(epoch) in (int, float) else known
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> TrainingProgress:
         gate, last = self._gate, self._last_step()
-        return Progress(
+        return TrainingProgress(
             step=gate.last_step if gate.last_step >= 0 else None,
             steps=(gate.last_step, gate.count),
-            others=(self.words, self._spans.ended()),
-            # The last step is done; saving and uploading take what they take.
+            others=(self.other_records, self._spans.ended()),
+            # After the last step, saving and uploading may take any time.
             is_done=last is not None and gate.last_step >= last,
         )
 

@@ -1,8 +1,8 @@
-"""Learns of a signal at once, even while the main thread is in a call that does not come back to Python.
+"""Notices a signal immediately, even while the main thread is in a call that does not return to Python.
 
-A handler in Python runs when the main thread next executes Python, which one that waits for a GPU or a network for
-ever does not. The interpreter's own handler writes a byte at once, and that is read here. Linux says who wrote it: a
-child between fork and exec writes to the same place, and its signals are not ours.
+A Python handler runs when the main thread next executes Python code, which it never does while it hangs in a call of
+CUDA or the network. The interpreter's C handler writes a byte to a socket immediately, which is read here. Linux tells
+which process wrote it: a child between fork and exec has the same socket, and its signals are not ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class SignalWake:
-    """Calls `on_signal` with each signal's number, on a thread of its own. Made and ended on the main thread."""
+    """Calls `on_signal` with each signal's number, on its own thread. Created and ended on the main thread."""
 
     def __init__(self, on_signal: Callable[[int], None]) -> None:
         self._on_signal = on_signal
@@ -32,7 +32,7 @@ class SignalWake:
 
     @classmethod
     def begin(cls, on_signal: Callable[[int], None]) -> SignalWake | None:
-        """Return one that listens; None where this system cannot say whose signal it was, or somebody else listens."""
+        """Return a running one; None if the system cannot identify the writer, or the wakeup descriptor is in use."""
         if sys.platform != "linux" or not hasattr(socket, "SO_PASSCRED"):
             return None
         before = signal.set_wakeup_fd(-1)
@@ -45,11 +45,11 @@ class SignalWake:
         return wake
 
     def end(self) -> None:
-        """Stop listening; what somebody else has put in its place stays."""
+        """Stop; a wakeup descriptor that replaced ours is kept."""
         before = signal.set_wakeup_fd(-1)
         if before not in (-1, self._writer.fileno()):
             signal.set_wakeup_fd(before)
-        # The thread reads the end of it, and ends.
+        # The thread reads the end of the stream, and ends.
         self._writer.close()
         if os.getpid() != self._pid:
             self._reader.close()

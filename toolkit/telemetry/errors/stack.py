@@ -1,24 +1,27 @@
-"""Frames as text: which file, line and function; and where asked, the source line and the local values."""
+"""Frames as text: file, line and function, and on request the source line and the local values."""
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import linecache
 import os
 import re
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.telemetry.errors.local_values import shown_locals
 
 MAX_FRAMES: Final = 30
 _OUTERMOST: Final = 5
-"""Of a deeper stack the first frames are told as well: which call it was that went so deep."""
+"""Of a deeper stack the first frames are recorded as well: they show which call went so deep."""
 _FRAMES_WITH_LOCALS: Final = 10
 _DEEPEST: Final = 100_000
 _LONGEST_LINE: Final = 200
@@ -27,14 +30,14 @@ _TELEMETRY: Final = os.path.dirname(os.path.dirname(_OWN_FOLDER)) + os.sep
 _INSTALLED: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 Walked = tuple[FrameType, int]
-"""A frame, and the line that it was at."""
+"""A frame and its line."""
 
 
 class Stack:
-    """A stack that was walked, innermost frame last; it holds on to frames and must not be kept."""
+    """A stack, innermost frame last; it references frames and must not be kept."""
 
     def __init__(self, walked: Iterable[Walked]) -> None:
-        # What stands between the caller and the called is the capture's own, and nobody's trouble.
+        # Without the frames of this package's own decorators.
         walked = iter([step for step in walked if not step[0].f_code.co_filename.startswith(_OWN_FOLDER)])
         self.outermost = list(itertools.islice(walked, _OUTERMOST))
         innermost: deque[Walked] = deque(maxlen=MAX_FRAMES - _OUTERMOST)
@@ -45,36 +48,36 @@ class Stack:
         self.innermost = list(innermost)
 
     def positions(self) -> str:
-        """Return where its frames are, as something to tell one error from another by, on whatever machine."""
+        """Return the locations of its frames, independent of the machine, to compare errors."""
         return "\n".join(
             f"{os.path.basename(frame.f_code.co_filename)}:{line}:{frame.f_code.co_name}"
             for frame, line in self._kept()
         )
 
     def lines(self, shown: Callable[[str], str]) -> list[str]:
-        """Return one line a frame; `shown` is what becomes of a path."""
+        """Return one line per frame; `shown` shortens a path."""
         lines = [_line(step, shown) for step in self.outermost]
         if self.left_out:
             lines.append(f"… {self.left_out} frames …")
         return lines + [_line(step, shown) for step in self.innermost]
 
     def frames(
-        self, shown: Callable[[str], str], masker: Masker, *, source: bool, local_values: bool
+        self, shown: Callable[[str], str], masker: Masker, guard: Guard, *, source: bool, local_values: bool
     ) -> list[dict[str, Any]]:
-        """Return the frames with what was asked for; local values of the innermost ones only."""
+        """Return the frames with the requested details; local values only for the innermost ones."""
         kept = self._kept()
         found = []
         for number, (frame, line) in enumerate(kept):
-            told: dict[str, Any] = {
+            fields: dict[str, Any] = {
                 "file": shown(frame.f_code.co_filename),
                 "line": line,
                 "function": frame.f_code.co_name,
             }
             if source:
-                told["source"] = _source_line(frame, line, masker)
+                fields["source"] = _source_line(frame, line, masker)
             if local_values and len(kept) - number <= _FRAMES_WITH_LOCALS:
-                told["locals"] = shown_locals(frame, masker)
-            found.append({name: value for name, value in told.items() if value})
+                fields["locals"] = shown_locals(frame, masker, guard)
+            found.append({name: value for name, value in fields.items() if value})
         return found
 
     def _kept(self) -> list[Walked]:
@@ -82,9 +85,9 @@ class Stack:
 
 
 def exception_stack(walked: Iterable[Walked]) -> Stack:
-    """Return the stack of an exception without telemetry's own frames, which stand around the script's calls.
+    """Return the stack of an exception without telemetry's own frames around the script's calls.
 
-    An exception that went through nothing else is told with them.
+    If there are no other frames, they are kept.
     """
     walked = list(walked)
     others = [step for step in walked if not step[0].f_code.co_filename.startswith(_TELEMETRY)]
@@ -92,9 +95,9 @@ def exception_stack(walked: Iterable[Walked]) -> Stack:
 
 
 def walk_around(trace: TracebackType | None) -> list[Walked]:
-    """Return the frames around those of a traceback, outermost first: who called what is still being left.
+    """Return the callers of the first frame of a traceback, outermost first.
 
-    Nothing where the exception was caught by something that is over: where its callers were then, nobody knows now.
+    Empty if the function that caught the exception has returned: its callers are no longer known.
     """
     if trace is None:
         return []
@@ -104,7 +107,7 @@ def walk_around(trace: TracebackType | None) -> list[Walked]:
             break
         frame = frame.f_back
     around = walk_frame(frame.f_back) if frame is not None else []
-    # What runs a script or a module for Python itself is not the script's.
+    # Without Python's own frames that run a script or module.
     return [step for step in around if not step[0].f_code.co_filename.startswith("<frozen ")]
 
 
@@ -118,7 +121,7 @@ def walk_trace(trace: TracebackType | None) -> Iterator[Walked]:
 
 
 def walk_frame(frame: FrameType | None) -> list[Walked]:
-    """Return the frames of a stack that is being run, outermost first."""
+    """Return a frame and its callers, outermost first."""
     walked: list[Walked] = []
     while frame is not None and len(walked) < _DEEPEST:
         walked.append((frame, frame.f_lineno or 0))
@@ -126,13 +129,36 @@ def walk_frame(frame: FrameType | None) -> list[Walked]:
     return walked[::-1]
 
 
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by the thread's identifier.
+
+    Python before 3.12 can hang in `sys._current_frames` forever: a garbage collection within it may wait for a lock
+    that the call itself holds (python/cpython#106883). So it is called here alone, with the collector off.
+    """
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()  # noqa: SLF001 - Python has no other way to ask for them
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def frame_of_main_thread() -> FrameType | None:
+    """Return the innermost frame of the main thread; on that thread itself, the one that calls this."""
+    main = threading.main_thread().ident or 0
+    if threading.get_ident() == main:
+        return sys._getframe(1)  # noqa: SLF001 - a frame has no other way to its caller
+    return frames_of_threads().get(main)
+
+
 def fingerprint(*parts: str) -> str:
-    """Return a short text that is the same for the same parts."""
+    """Return a short hash of the parts."""
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=6).hexdigest()
 
 
 def path_shower() -> Callable[[str], str]:
-    """Return what shows a path as seen from here: from where the script runs, from the packages, from home."""
+    """Return a function that makes a path relative to the working folder, to site-packages, or to the home folder."""
     home = os.path.expanduser("~")
     try:
         here = os.getcwd()
@@ -147,7 +173,7 @@ def path_shower() -> Callable[[str], str]:
         if installed is not None:
             return path[installed.end() :]
         for folder, instead in folders:
-            # Whose home it is concerns nobody.
+            # Without the user's name.
             if path.startswith(folder):
                 return instead + path[len(folder) :]
         return path

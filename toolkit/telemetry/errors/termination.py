@@ -1,9 +1,9 @@
-"""A signal that ends the process, of which the script has no handler: recorded first, and then it ends the process.
+"""Records a signal that ends the process and has no handler, and then lets it end the process.
 
-Python does not see it: `signal.getsignal` still says `SIG_DFL`, and a handler that the script sets later takes its
-place. The handler is that of the standard library's `faulthandler`, which is written in C and only writes to a socket.
-So it answers at once, also while the main thread is in a call that does not come back, and interrupts nothing. A thread
-that reads the socket ends the runs, and then has the signal do what it does by default.
+Python does not notice: `signal.getsignal` still returns `SIG_DFL`, and a handler that the script sets later replaces
+it. The handler is that of the standard library's `faulthandler`, which is written in C and only writes to a socket. So
+it runs immediately, even while the main thread is in a call that does not return, and interrupts nothing. A thread
+that reads the socket ends the runs, and then lets the signal take its default action.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from types import FrameType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.errors.frames import frame_of_main_thread
+from toolkit.telemetry.errors.stack import frame_of_main_thread
 
 NAMES: Final = ("SIGTERM", "SIGHUP")
-"""What schedulers, containers and terminals that are closed end a process with."""
+"""Signals that schedulers, containers and closed terminals send."""
 
-Told = Callable[[str, "FrameType | None", bool], object]
-"""Is given the signal's name, where the main thread is, and True: the process ends by it."""
+OnSignal = Callable[[str, "FrameType | None", bool], object]
+"""Called with the signal's name, the frame of the main thread, and True: the signal ends the process."""
 
 _CREDENTIALS: Final = struct.Struct("iII")
 _SIZE_OF_ACTION: Final = 512
-"""More than C's `struct sigaction` takes anywhere. It begins with the address of the handler."""
+"""More than the size of C's `struct sigaction` on any system. It begins with the address of the handler."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Hooked:
-    """One signal that is listened for."""
+    """One hooked signal."""
 
     number: int
     reader: socket.socket
@@ -47,41 +47,41 @@ class _Hooked:
 
 
 class Termination:
-    """What ends this process, listened for on behalf of all its loggers; given back when the last one leaves."""
+    """Hooks the signals that end this process for all its loggers; restored when the last one leaves."""
 
     def __init__(self) -> None:
-        self._listeners: dict[int, tuple[Told, float]] = {}
+        self._listeners: dict[int, tuple[OnSignal, float]] = {}
         self._hooked: list[_Hooked] = []
         self._guard = Guard()
         self._lock = threading.RLock()
 
-    def join(self, who: object, told: Told, *, timeout_s: float, guard: Guard) -> list[str]:
-        """Have `told` called before a signal ends the process; it may take `timeout_s`.
+    def join(self, owner: object, on_signal: OnSignal, *, timeout_s: float, guard: Guard) -> list[str]:
+        """Call `on_signal` before a signal ends the process; it may take `timeout_s`.
 
-        Returns the names of the signals that are not listened for: something else handles or ignores them.
+        Returns the names of the signals that are not hooked, because something else handles or ignores them.
         """
         with self._lock:
-            self._listeners[id(who)] = (told, timeout_s)
+            self._listeners[id(owner)] = (on_signal, timeout_s)
             self._guard = guard
             if not self._hooked:
                 self._hook()
             hooked = {hooked.number for hooked in self._hooked}
         return [name for name in NAMES if getattr(signal, name, None) not in hooked]
 
-    def leave(self, who: object) -> None:
-        """Have nothing called any more; with the last one, everything is as it was before the first."""
+    def leave(self, owner: object) -> None:
+        """Remove the callback of `owner`; with the last one, everything is restored."""
         with self._lock:
-            if self._listeners.pop(id(who), None) is None or self._listeners:
+            if self._listeners.pop(id(owner), None) is None or self._listeners:
                 return
-            self._give_back()
+            self._restore()
 
     def after_fork_in_child(self) -> None:
-        """Give everything back: the thread is the parent's."""
-        # Another thread of the parent's may have held it at that moment.
+        """Restore everything: the thread belongs to the parent."""
+        # Another thread of the parent may have held it at the fork.
         self._lock = threading.RLock()
         self._listeners.clear()
         hooked = self._hooked
-        self._give_back()
+        self._restore()
         for each in hooked:
             each.reader.close()
 
@@ -95,12 +95,12 @@ class Termination:
                 target=self._wait, args=(hooked,), name="telemetry-termination", daemon=True
             ).start()
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         hooked, self._hooked = self._hooked, []
         for each in hooked:
             _unhook(each)
 
-    # On a thread of its own.
+    # On its own thread.
 
     def _wait(self, hooked: list[_Hooked]) -> None:
         me = os.getpid()
@@ -114,13 +114,13 @@ class Termination:
                     each = by_descriptor[descriptor]
                     sender = _sender(each.reader)
                     if sender is None:
-                        # It was given back. A signal that came just before is still in its socket, or the other's.
+                        # It was restored. A signal that came just before is still in its socket, or in the other one.
                         poll.unregister(descriptor)
                         del by_descriptor[descriptor]
                     elif sender == me:
                         self._end_by(each.number)
                         return
-                    # Else it was a child between fork and exec, which has the same socket: its signals are its own.
+                    # Else it was a child between fork and exec, which has the same socket: not our signal.
         finally:
             for each in hooked:
                 each.reader.close()
@@ -128,24 +128,24 @@ class Termination:
     def _end_by(self, number: int) -> None:
         with self._lock:
             listeners = list(self._listeners.values())
-            # First: a second signal does not wait for what the first one begins.
-            self._give_back()
+            # First, so that a second signal takes effect immediately.
+            self._restore()
         frame = frame_of_main_thread()
 
-        def tell_all() -> None:
-            for told, _ in listeners:
-                with self._guard.catch("telling of a signal"):
-                    told(signal.Signals(number).name, frame, True)
+        def record() -> None:
+            for on_signal, _ in listeners:
+                with self._guard.catch("recording a signal"):
+                    on_signal(signal.Signals(number).name, frame, True)
 
-        teller = threading.Thread(target=tell_all, name="telemetry-end", daemon=True)
+        recording = threading.Thread(target=record, name="telemetry-end", daemon=True)
         try:
-            teller.start()
+            recording.start()
         except RuntimeError:
-            # No more threads: this one has nothing else to do.
-            tell_all()
+            # No more threads can be started: use this one.
+            record()
         else:
-            teller.join(sum(timeout_s for _, timeout_s in listeners))
-        # The first process of a container survives it, as it would without us: there the default is to do nothing.
+            recording.join(sum(timeout_s for _, timeout_s in listeners))
+        # The first process of a container survives this, as without us: its default action is to do nothing.
         os.kill(os.getpid(), number)
 
 
@@ -153,7 +153,7 @@ TERMINATION: Final = Termination()
 
 
 def _is_possible() -> bool:
-    """Say whether this system can say whose signal it was, and this Python has what is needed."""
+    """Return whether this system can identify the sender, and this Python has the modules needed."""
     if sys.platform != "linux" or not hasattr(socket, "SO_PASSCRED"):
         return False
     try:
@@ -165,7 +165,7 @@ def _is_possible() -> bool:
 
 
 def _is_default(number: int) -> bool:
-    """Say whether nobody handles a signal, neither in Python nor in C, and nobody ignores it."""
+    """Return whether a signal is neither handled, in Python or in C, nor ignored."""
     return signal.getsignal(number) == signal.SIG_DFL and _handler_of(_action(number)) == 0
 
 
@@ -177,7 +177,7 @@ def _hook(number: int) -> _Hooked:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         # A handler must never wait.
         writer.setblocking(False)
-        # Twice: whoever registers it later with `chain` needs what C sets up for that the first time only.
+        # Twice: a later registration with `chain` needs what is set up the first time only.
         faulthandler.register(number, file=writer.fileno(), all_threads=False, chain=True)
         faulthandler.register(number, file=writer.fileno(), all_threads=False, chain=False)
     except BaseException:
@@ -190,17 +190,17 @@ def _hook(number: int) -> _Hooked:
 def _unhook(hooked: _Hooked) -> None:
     import faulthandler
 
-    # Whoever has taken its place stays there: faulthandler puts back what was there before it, whatever is there now.
+    # A handler that replaced ours must stay: faulthandler restores the old one, whatever is there now.
     action = _action(hooked.number)
     faulthandler.unregister(hooked.number)
     if _handler_of(action) != hooked.handler:
         _set_action(hooked.number, action)
-    # The thread that reads it finds its end.
+    # The thread that reads it finds the end of the stream.
     hooked.writer.close()
 
 
 def _action(number: int) -> Any:
-    """Return what C does at a signal."""
+    """Return the `struct sigaction` of a signal."""
     import ctypes
 
     action = ctypes.create_string_buffer(_SIZE_OF_ACTION)
@@ -219,7 +219,7 @@ def _handler_of(action: Any) -> int:
 
 
 def _sender(reader: socket.socket) -> int | None:
-    """Return the process that has written to a socket; None where nobody can any more."""
+    """Return the process that wrote to a socket; None if it is closed."""
     with suppress(OSError):
         data, about, _, _ = reader.recvmsg(65_536, socket.CMSG_SPACE(_CREDENTIALS.size))
         for level, kind, credentials in about if data else ():

@@ -1,15 +1,16 @@
-"""Where one run looks for errors: the hooks and signals that were asked for, and the output that is repeated."""
+"""Installs the hooks for one run: exceptions, exits, signals, and the captured output."""
 
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
 from toolkit.telemetry.errors.exits import EXITS
-from toolkit.telemetry.errors.hooks import SCRIPT, THREADS
 from toolkit.telemetry.errors.output import SharedTail
 from toolkit.telemetry.errors.recorder import ErrorRecorder
 from toolkit.telemetry.options.blocks import ErrorOptions
@@ -17,9 +18,71 @@ from toolkit.telemetry.options.blocks import ErrorOptions
 _log = logging.getLogger("toolkit.telemetry")
 _OUTPUT: Final = SharedTail()
 
+OnException = Callable[[BaseException, "str | None"], object]
+"""Called with the exception, and the name of the thread that it ended, if it did not end the script."""
+
+
+class Hook:
+    """One of the interpreter's hooks, shared by all loggers of the process; restored when the last of them leaves.
+
+    Another hook may replace it and call this one: then it stays, and only calls the previous one.
+    """
+
+    def __init__(self, module: Any, name: str, read: Callable[..., tuple[Any, str | None]]) -> None:
+        self._module = module
+        self._name = name
+        self._read = read
+        self._listeners: dict[int, OnException] = {}
+        self._own: Callable[..., object] | None = None
+        self._before: Callable[..., object] | None = None
+
+    def join(self, owner: object, on_exception: OnException) -> None:
+        """Call `on_exception` from now on."""
+        self._listeners[id(owner)] = on_exception
+        if self._own is None or getattr(self._module, self._name) is not self._own:
+            self._own = self._make(getattr(self._module, self._name))
+            setattr(self._module, self._name, self._own)
+
+    def leave(self, owner: object) -> None:
+        """Remove the callback of `owner`."""
+        if self._listeners.pop(id(owner), None) is None or self._listeners:
+            return
+        if getattr(self._module, self._name) is self._own:
+            setattr(self._module, self._name, self._before)
+        self._own = self._before = None
+
+    def _make(self, before: Callable[..., object]) -> Callable[..., object]:
+        self._before = before
+
+        def hook(*given: Any) -> object:
+            error, thread = self._read(*given)
+            if isinstance(error, BaseException):
+                for on_exception in list(self._listeners.values()):
+                    on_exception(error, thread)
+            return before(*given)
+
+        return hook
+
+
+def _of_script(*given: Any) -> tuple[Any, str | None]:
+    return (given[1] if len(given) > 1 else None), None
+
+
+def _of_thread(*given: Any) -> tuple[Any, str | None]:
+    args = given[0] if given else None
+    error = getattr(args, "exc_value", None)
+    # A thread ends early this way.
+    if isinstance(error, SystemExit):
+        return None, None
+    return error, getattr(getattr(args, "thread", None), "name", None)
+
+
+SCRIPT: Final = Hook(sys, "excepthook", _of_script)
+THREADS: Final = Hook(threading, "excepthook", _of_thread)
+
 
 class ErrorWatch:
-    """What is hooked for one run. Nothing is where nothing was asked for; all of it is given back at the end."""
+    """The hooks of one run: only those that the options enable; all are restored at the end."""
 
     def __init__(self, options: ErrorOptions, *, close_timeout_s: float, guard: Guard) -> None:
         self._options = options
@@ -29,7 +92,7 @@ class ErrorWatch:
         self._end_by_signal: Callable[[], object] | None = None
 
     def begin(self, recorder: ErrorRecorder, end_by_signal: Callable[[], object]) -> None:
-        """Hook what was asked for; `end_by_signal` ends the run. Signals can be had on the main thread alone."""
+        """Install the enabled hooks; `end_by_signal` ends the run. Signals need the main thread."""
         self._recorder = recorder
         self._end_by_signal = end_by_signal
         options = self._options
@@ -42,7 +105,7 @@ class ErrorWatch:
         if options.threads:
             THREADS.join(self, lambda error, thread: self._take(error, thread, "thread"))
         if options.signals is True:
-            # Brought in for those who ask for it: the rest do without its sockets and queues.
+            # Imported only if enabled.
             from toolkit.telemetry.errors.signals import SIGNALS
 
             limit_s = 1.0 + 2.5 * self._close_timeout_s
@@ -59,32 +122,32 @@ class ErrorWatch:
         left_out = TERMINATION.join(self, self._take_signal, timeout_s=limit_s, guard=self._guard)
         if "SIGTERM" in left_out:
             _log.info(
-                "[telemetry] SIGTERM is handled by the script, or not to be seen here: a run that it ends without an "
-                "exception and without sys.exit has no end record. telemetry.errors.signals: true records it first; "
+                "[telemetry] SIGTERM is handled by the script, or cannot be observed here: a run that it ends without "
+                "an exception or sys.exit has no end record. Set telemetry.errors.signals: true to record it first, "
                 "or call log.close('signal') in the handler"
             )
 
     def listen(self) -> None:
-        """Keep the last lines of output from now on."""
+        """Capture the last lines of output from now on."""
         if self._options.enabled:
             _OUTPUT.join(self, self._options.output_lines, self._guard)
 
     def last_lines(self) -> list[str]:
-        """Return the last lines of output, where they are kept."""
+        """Return the last lines of output, if they are captured."""
         return _OUTPUT.last_lines(self)
 
     def follow(self) -> None:
-        """Go with an output that was replaced."""
+        """Capture a replaced output stream too."""
         _OUTPUT.follow()
 
     def end(self) -> None:
-        """Give everything back, as far as it is still ours."""
-        with self._guard.catch("giving back the hooks"):
+        """Restore everything that is still ours."""
+        with self._guard.catch("restoring the hooks"):
             EXITS.leave(self)
             SCRIPT.leave(self)
             THREADS.leave(self)
             _OUTPUT.leave(self)
-        with self._guard.catch("giving back the signals"):
+        with self._guard.catch("restoring the signals"):
             if self._options.signals is True:
                 from toolkit.telemetry.errors.signals import SIGNALS
 
@@ -95,7 +158,7 @@ class ErrorWatch:
                 TERMINATION.leave(self)
 
     def after_fork_in_child(self) -> None:
-        """Give everything back: whatever fails in a forked child is the child's."""
+        """Restore everything: failures in a forked child are its own."""
         EXITS.leave(self)
         SCRIPT.leave(self)
         THREADS.leave(self)
@@ -115,7 +178,7 @@ class ErrorWatch:
                 self._recorder.take(error, caught_by=caught_by, thread=thread)
 
     def _note_exit(self, status: Any, frame: FrameType | None) -> None:
-        with self._guard.catch("noting an exit"):
+        with self._guard.catch("recording an exit"):
             if self._recorder is not None:
                 self._recorder.note_exit(status, frame)
 

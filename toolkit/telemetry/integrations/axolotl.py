@@ -16,8 +16,8 @@ from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel, Field, field_validator
 from transformers import TrainerCallback
 
-from toolkit.core.exit_codes import code_of
 from toolkit.core.guard import Guard, guarded
+from toolkit.core.lifetime import code_of
 from toolkit.telemetry.integrations.opening import options_of, run_id_in
 from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
 from toolkit.telemetry.integrations.transformers import TelemetryCallback

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit.core.guard import Guard
-from toolkit.core.joining import join_thread
+from toolkit.core.periodic import join_thread
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.runfolder.reader import Chunk, Cursor, read_from
 

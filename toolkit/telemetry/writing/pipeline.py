@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard, describe_error
-from toolkit.core.joining import join_thread
+from toolkit.core.periodic import join_thread
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_from

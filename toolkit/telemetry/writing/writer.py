@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from toolkit.core.guard import Guard, describe_error
-from toolkit.core.joining import join_thread
+from toolkit.core.periodic import join_thread
 from toolkit.core.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.writing.record_file import RecordFile

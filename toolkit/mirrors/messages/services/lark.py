@@ -1,4 +1,4 @@
-"""Lark, which is Feishu in China: a text to a group's custom bot, signed where the bot asks for it."""
+"""Lark (Feishu in China): a text to a group's custom bot, signed if the bot has a signing key."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import orjson
 
 from toolkit.mirrors.messages.formatting import cut, one_line
 from toolkit.mirrors.messages.message import Message
-from toolkit.mirrors.messages.transport_types import Answer, NotDelivered, Request
+from toolkit.mirrors.messages.transport_types import HttpRequest, HttpResponse, NotDelivered
 
 _LONGEST: Final = 4000
-_TOO_MANY: Final = frozenset({9499, 11232})
-"""What it answers to a bot that speaks too often."""
+_RATE_LIMITED: Final = frozenset({9499, 11232})
 
 
-def request(message: Message, secret: str | None, now: float) -> Request:
+def request(message: Message, secret: str | None, now: float) -> HttpRequest:
     """Return the request for `message`."""
     lines = [message.title, message.body(_LONGEST), *([message.link] if message.link else [])]
     content: dict[str, Any] = {
@@ -33,30 +32,30 @@ def request(message: Message, secret: str | None, now: float) -> Request:
         content |= {"timestamp": timestamp, "sign": signature}
         secrets = frozenset({signature})
     headers = {"Content-Type": "application/json; charset=utf-8"}
-    return Request(body=orjson.dumps(content), headers=headers, secrets=secrets)
+    return HttpRequest(body=orjson.dumps(content), headers=headers, secrets=secrets)
 
 
-def check(answer: Answer) -> None:
-    """Raise where the bot refused: it answers 200 to that as well, and says in a number what was wrong."""
+def check(response: HttpResponse) -> None:
+    """Raise if the bot refused: its status is 200 then too, and `code` gives the reason."""
     try:
-        said = orjson.loads(answer.body)
+        content = orjson.loads(response.body)
     except orjson.JSONDecodeError as error:
-        # An answer that was cut off is none: the message may have arrived.
-        raise NotDelivered("answers something that is no JSON", again=True, was_sent=True) from error
-    if not isinstance(said, dict):
-        raise NotDelivered("answers something that is no bot's answer", again=False)
-    code = said.get("code", said.get("StatusCode", 0))
+        # Perhaps a truncated response: the message may have arrived.
+        raise NotDelivered("the response is not JSON", retry=True, was_sent=True) from error
+    if not isinstance(content, dict):
+        raise NotDelivered("the response is not from a bot", retry=False)
+    code = content.get("code", content.get("StatusCode", 0))
     if code != 0:
-        why = one_line(str(said.get("msg", said.get("StatusMessage", ""))))
-        raise NotDelivered(f"answers code {code}: {cut(why, 200)}", again=code in _TOO_MANY)
+        why = one_line(str(content.get("msg", content.get("StatusMessage", ""))))
+        raise NotDelivered(f"answered with code {code}: {cut(why, 200)}", retry=code in _RATE_LIMITED)
 
 
 def sign(timestamp: str, secret: str) -> str:
-    """Return the signature: the time and the secret are the key, and what is signed is empty."""
+    """Return the signature: an HMAC of the empty string, with the time and the secret as its key."""
     key = f"{timestamp}\n{secret}".encode()
     return base64.b64encode(hmac.new(key, b"", hashlib.sha256).digest()).decode()
 
 
 def _without_mentions(text: str) -> str:
-    """Return `text` so that `<at user_id="all">` in an error message calls nobody."""
-    return re.sub(r"<(?=\s*/?\s*at\b)", "‹", text, flags=re.IGNORECASE)  # noqa: RUF001 - a bracket that is no tag
+    """Return `text` so that `<at user_id="all">` in an error message mentions no one."""
+    return re.sub(r"<(?=\s*/?\s*at\b)", "‹", text, flags=re.IGNORECASE)  # noqa: RUF001 - a bracket that starts no tag

@@ -1,4 +1,4 @@
-"""Slack, and what speaks like it (Mattermost, Rocket.Chat): a text to an incoming webhook."""
+"""Slack and compatible services (Mattermost, Rocket.Chat): a text to an incoming webhook."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ import orjson
 
 from toolkit.mirrors.messages.formatting import cut, one_line
 from toolkit.mirrors.messages.message import Message
-from toolkit.mirrors.messages.transport_types import Answer, NotDelivered, Request
+from toolkit.mirrors.messages.transport_types import HttpRequest, HttpResponse, NotDelivered
 
 _LONGEST: Final = 3000
 
 
-def request(message: Message, secret: str | None, now: float) -> Request:  # noqa: ARG001 - the address is the secret
+def request(message: Message, secret: str | None, now: float) -> HttpRequest:  # noqa: ARG001 - the address is the secret
     """Return the request for `message`."""
     text = _escaped(f"{message.title}\n{message.body(_LONGEST)}")
     if message.link:
         text += f"\n<{_escaped(message.link)}>"
-    # Stars and underscores in a metric's name are no markup.
+    # Asterisks and underscores in a metric's name are not markup.
     content = {"text": text, "mrkdwn": False, "unfurl_links": False}
-    return Request(body=orjson.dumps(content), headers={"Content-Type": "application/json; charset=utf-8"})
+    return HttpRequest(
+        body=orjson.dumps(content), headers={"Content-Type": "application/json; charset=utf-8"}
+    )
 
 
-def check(answer: Answer) -> None:
-    """Raise where the answer is JSON that says no; a webhook's usual answer is the word ok."""
+def check(response: HttpResponse) -> None:
+    """Raise if the response is JSON with an error; a webhook usually answers with the word ok."""
     try:
-        said = orjson.loads(answer.body)
+        content = orjson.loads(response.body)
     except orjson.JSONDecodeError:
         return
-    if isinstance(said, dict) and said.get("ok") is False:
-        raise NotDelivered(f"refuses: {cut(one_line(str(said.get('error', ''))), 200)}", again=False)
+    if isinstance(content, dict) and content.get("ok") is False:
+        raise NotDelivered(f"refused: {cut(one_line(str(content.get('error', ''))), 200)}", retry=False)
 
 
 def _escaped(text: str) -> str:
-    """Return `text` without the brackets that call a channel or make a link."""
+    """Return `text` with the characters escaped that mention a channel or make a link."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""Any address that takes JSON: the message as an object of always the same keys, signed where there is a secret."""
+"""Any address that takes JSON: the message as an object with fixed keys, signed if there is a secret."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 import orjson
 
 from toolkit.mirrors.messages.message import Message
-from toolkit.mirrors.messages.transport_types import Answer, Request
+from toolkit.mirrors.messages.transport_types import HttpRequest
 
 VERSION: Final = 1
-"""Of the object's form; keys may be added to it, and a change of another kind is a new number."""
+"""Version of the object: keys may be added, any other change raises the number."""
 _LONGEST: Final = 8000
 
 
-def request(message: Message, secret: str | None, now: float) -> Request:
+def request(message: Message, secret: str | None, now: float) -> HttpRequest:
     """Return the request for `message`."""
     run_state = message.run_state
     content = {
@@ -34,7 +34,7 @@ def request(message: Message, secret: str | None, now: float) -> Request:
         "title": message.title,
         "text": message.body(_LONGEST),
         "link": message.link,
-        "tells_of": message.tells_of,
+        "tells_of": message.message_count,
         "details": dict(message.details),
     }
     body = orjson.dumps(content)
@@ -45,13 +45,9 @@ def request(message: Message, secret: str | None, now: float) -> Request:
         signature = sign(timestamp, body, secret)
         headers |= {"X-Telemetry-Timestamp": timestamp, "X-Telemetry-Signature": f"sha256={signature}"}
         secrets = frozenset({signature})
-    return Request(body=body, headers=headers, secrets=secrets)
-
-
-def check(answer: Answer) -> None:
-    """Accept it: a status from 200 to 299 is a yes."""
+    return HttpRequest(body=body, headers=headers, secrets=secrets)
 
 
 def sign(timestamp: str, body: bytes, secret: str) -> str:
-    """Return the HMAC-SHA256, in hexadecimal, of the time, a dot and the body, with the secret as its key."""
+    """Return the HMAC-SHA256 of the time, a dot and the body as a hexadecimal string, with the secret as its key."""
     return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
