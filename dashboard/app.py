@@ -7,9 +7,9 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import session
-from dashboard.components.doorway import doorway
+from dashboard.components.login_page import doorway
 from dashboard.data.run_store import UnknownRun
-from dashboard.data.words import md
+from dashboard.data.formatting import md
 
 
 def _run_section() -> str:

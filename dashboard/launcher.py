@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
-from dashboard.access.choice import Access, AccessError, AccessWishes, decide
+from dashboard.access.access_options import Access, AccessError, AccessWishes, decide
 from dashboard.access.login_file import Login
 from dashboard.access.tokens import Keys
 from dashboard.listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenError, listen

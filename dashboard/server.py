@@ -25,7 +25,7 @@ from streamlit.web import bootstrap
 from uvicorn.config import WS_PROTOCOLS
 
 from dashboard import terminal_log
-from dashboard.access.choice import Access
+from dashboard.access.access_options import Access
 from dashboard.access.login_file import CALLBACK_PATH, Login
 from dashboard.access.login_gate import LoginGate
 from dashboard.access.token_gate import RIGHTS_HEADER, TokenGate

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import streamlit as st
 
-from dashboard.access.rights import Rights, rights_named
+from dashboard.access.roles import Rights, rights_named
 from dashboard.charts.packing import Window
 from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import RunStore, XAxis

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from dashboard.access.guests import GuestList, GuestListError
+from dashboard.access.allow_list import GuestList, GuestListError
 
 LOG_DIRS_VARIABLE = "TELEMETRY_DASHBOARD_LOG_DIRS"
 READ_ONLY_VARIABLE = "TELEMETRY_DASHBOARD_READ_ONLY"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dashboard.access.guests import UNNAMED_PROVIDER, GuestList, GuestListError
+from dashboard.access.allow_list import UNNAMED_PROVIDER, GuestList, GuestListError
 from dashboard.access.secret_file import SecretFileError, read_secret_file
 
 CALLBACK_PATH = "/oauth2callback"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboard.access.login_file import Login
-from dashboard.access.rights import Rights
+from dashboard.access.roles import Rights
 from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of
 
 _KEPT = ("/media/", "/_stcore/metrics")

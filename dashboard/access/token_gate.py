@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from urllib.parse import parse_qsl, quote, urlencode
 
-from dashboard.access.rights import Rights
+from dashboard.access.roles import Rights
 from dashboard.access.tokens import Keys
 from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse_socket
 

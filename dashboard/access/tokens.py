@@ -7,7 +7,7 @@ import hmac
 import secrets
 from dataclasses import dataclass, field
 
-from dashboard.access.rights import Rights
+from dashboard.access.roles import Rights
 
 MINIMUM_LENGTH = 24
 _MINIMUM_VARIETY = 8

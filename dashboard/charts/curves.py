@@ -12,7 +12,7 @@ import numpy as np
 from dashboard.charts.packing import Window, packed, x_values
 from dashboard.charts.palette import color, series_color
 from dashboard.data.run_store import Floats, Piece, Series, XAxis
-from dashboard.data.words import html_text, short_number
+from dashboard.data.formatting import html_text, short_number
 
 Figure = dict[str, Any]
 

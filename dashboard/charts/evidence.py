@@ -13,7 +13,7 @@ from dashboard.charts.curves import Band, Level, Mark
 from dashboard.charts.packing import Window
 from dashboard.data.alerts import Alert
 from dashboard.data.run_store import MetricInfo, Series
-from dashboard.data.words import short_number
+from dashboard.data.formatting import short_number
 
 _RECORDS_BEFORE: Final = 60
 _RECORDS_BEHIND: Final = 300

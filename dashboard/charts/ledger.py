@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dashboard.charts.palette import color
-from dashboard.data.ledger_words import percent, words_of
-from dashboard.data.words import NOTHING, duration
+from dashboard.data.ledger_labels import percent, words_of
+from dashboard.data.formatting import NOTHING, duration
 from toolkit.timing import names
 from toolkit.timing.ledger import Ledger, Line
 

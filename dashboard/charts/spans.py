@@ -13,7 +13,7 @@ from dashboard.charts.curves import Figure
 from dashboard.charts.packing import Window, x_values
 from dashboard.charts.palette import SERIES, color, series_color
 from dashboard.data.run_store import Floats
-from dashboard.data.words import duration, html_text
+from dashboard.data.formatting import duration, html_text
 from toolkit.timing import names
 
 _COLORS: Final = {

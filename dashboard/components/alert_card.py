@@ -10,7 +10,7 @@ import streamlit as st
 from dashboard import session
 from dashboard.charts.curves import Mark
 from dashboard.charts.evidence import Evidence, around, metric_of, slope
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.control_box import (
     ask,
     declared_control,
@@ -33,7 +33,7 @@ from dashboard.data.remedies import (
     remedy_for,
 )
 from dashboard.data.run_store import Refused
-from dashboard.data.words import clean, clock, count, md, short_number
+from dashboard.data.formatting import clean, clock, count, md, short_number
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 
@@ -62,7 +62,7 @@ def alert_card(page: RunPage, alert: Alert, labels: Labels, *, unfolded: bool) -
         # Its own key: the same card stays open or closed wherever it moves to.
         title = "Where, and what was printed" if alert.event == ERROR else "Evidence and what to try"
         with st.expander(title, expanded=unfolded, key=f"_about {page.key} {alert.id}"):
-            faces.guarded("The evidence", lambda: _about(page, alert))
+            page_states.guarded("The evidence", lambda: _about(page, alert))
         _buttons(page, alert, labels)
 
 

@@ -11,7 +11,7 @@ import streamlit as st
 from dashboard.assets import plotly_js_url
 from dashboard.charts.palette import DARK, LIGHT
 from dashboard.components.script import component_key, loader
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
 
 PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
 _LONGEST_LABEL = 300

@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard.components.script import component_key, loader
 from dashboard.data.completions import Completion
-from dashboard.data.words import clean, count, short_number
+from dashboard.data.formatting import clean, count, short_number
 
 _START: Final = 160
 _STYLE: Final = """

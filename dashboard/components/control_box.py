@@ -10,10 +10,10 @@ from typing import Any, Final
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.data.remedies import turned
 from dashboard.data.run_store import Refused, RunStore
-from dashboard.data.words import ago, clean, md, short_number
+from dashboard.data.formatting import ago, clean, md, short_number
 from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, MAX_TEXT
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
@@ -45,7 +45,7 @@ def control_box(store: RunStore, key: str) -> None:
     if control:
         # The answer comes within the run's next look at its control file, so this looks a little more often.
         st.fragment(
-            lambda: faces.guarded("The answers", lambda: _answers(store, key)),
+            lambda: page_states.guarded("The answers", lambda: _answers(store, key)),
             run_every=2.0 if not off else None,
         )()
 
@@ -168,7 +168,7 @@ def _knobs(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> 
         for name, about in list(knobs.items())[:20]:
             if isinstance(about, dict):
                 # One that cannot be drawn leaves the others, and the answers below.
-                faces.guarded(
+                page_states.guarded(
                     str(name)[:60],
                     lambda name=name, about=about: _knob(store, key, str(name), about, off),  # type: ignore[misc]  # bound now
                 )

@@ -17,7 +17,7 @@ from dashboard.components.frame import RunPage
 from dashboard.data.alerts import Alert, findings_of
 from dashboard.data.remedies import turned
 from dashboard.data.run_store import Series, XAxis
-from dashboard.data.words import count, md
+from dashboard.data.formatting import count, md
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
 _BUCKETS_AROUND = 120

@@ -14,12 +14,12 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.control_box import control_box
 from dashboard.components.run_menu import run_menu
 from dashboard.data.alerts import Alert, alerts_of, news_in
 from dashboard.data.run_store import STARTING, UNREADABLE, Health, RunCard, RunList, RunStore, UnknownRun
-from dashboard.data.words import ago, clean, clock, count, duration, md, short_number, size
+from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number, size
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
 Tone = Literal["green", "orange", "red", "blue", "gray"]
@@ -76,7 +76,7 @@ def open_run(*, with_worst: bool = True) -> RunPage | None:
     key = session.current_run()
     runs = store.list_runs()
     if not runs.cards:
-        faces.no_runs(runs.roots)
+        page_states.no_runs(runs.roots)
         return None
     if key is None:
         # The navigation is named after the run, and was drawn before anybody knew which.
@@ -87,7 +87,7 @@ def open_run(*, with_worst: bool = True) -> RunPage | None:
         # As far as its records have been read, like the header: two opinions would chase each other.
         card = store.card(key)
     except UnknownRun as error:
-        faces.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
+        page_states.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
         return None
     if runs.find(key) is None:
         # One of very many, which is listed from now on.
@@ -98,7 +98,7 @@ def open_run(*, with_worst: bool = True) -> RunPage | None:
     session.set_examined_in_part(key, store.examine(key, wait_s=_FIRST_LOOK_S) < 1.0)
     with st.sidebar:
         _run_picker(page, runs)
-        faces.guarded("The control box", lambda: control_box(store, key))
+        page_states.guarded("The control box", lambda: control_box(store, key))
     title, actions = st.columns([0.66, 0.34], vertical_alignment="center")
     with title:
         # Somebody may resume a run that ended: the header keeps an eye on that, and the rest follows.
@@ -134,7 +134,7 @@ def live(
         seconds = idle_s
     if session.is_read_in_part(page.key) or (until_examined and session.is_examined_in_part(page.key)):
         seconds = _SECONDS_WHILE_READING
-    st.fragment(lambda: faces.guarded(name, draw), run_every=seconds)()
+    st.fragment(lambda: page_states.guarded(name, draw), run_every=seconds)()
 
 
 def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
@@ -179,9 +179,9 @@ def _progress_and_trouble(page: RunPage) -> None:
     card = page.card
     _progress(page, card)
     if not health.complete:
-        faces.reading(health)
+        page_states.reading(health)
     if card.status.name != UNREADABLE or health.records:
-        faces.health_strip(health)
+        page_states.health_strip(health)
     if card.problem and card.status.name != UNREADABLE:
         st.warning(md(card.problem), icon=":material/warning:")
 

@@ -10,7 +10,7 @@ import streamlit as st
 from dashboard import session
 from dashboard.data.export import download_name, to_csv, to_parquet
 from dashboard.data.run_store import Refused, RunCard, RunStore
-from dashboard.data.words import clean, md, size
+from dashboard.data.formatting import clean, md, size
 from toolkit.runfolder.labels import LabelsError
 
 _RENAME, _EXPORT, _LINK = "Rename and tag…", "Export…", "Link and folder…"

@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboard.components.script import component_key, loader
 from dashboard.data.word_diff import Part
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
 
 _STYLE: Final = """
 .telemetry-sides { display: grid; gap: 0.8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }

@@ -16,7 +16,7 @@ from dashboard.components.control_box import ask, declared_control, why_not
 from dashboard.components.frame import RunPage, read
 from dashboard.data.alerts import findings_of
 from dashboard.data.spans import SpanTable, Stretch, beside, last_steps, stretches
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
 
 WHY: Final = {
     "start": "at the start",

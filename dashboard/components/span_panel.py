@@ -14,7 +14,7 @@ from dashboard.components.chart import draw_chart, picked_of
 from dashboard.components.frame import RunPage
 from dashboard.components.span_choice import WHY, SpanChoice, follow_window, spans_of
 from dashboard.data.spans import FAILED, HAS_MORE, UNFINISHED, SpanTable, steps_in, within
-from dashboard.data.words import clean, clock, count, duration, md
+from dashboard.data.formatting import clean, clock, count, duration, md
 from toolkit.runfolder.records import Record
 from toolkit.timing.names import FOLDED, HOST_CLOCK
 

@@ -12,7 +12,7 @@ from dashboard.charts.speed import speed_figure, speed_height
 from dashboard.components.chart import draw_chart
 from dashboard.data.run_store import RunCard, RunStore
 from dashboard.data.speed import METRICS, Group, Job, Verdict, compare, groups_of, jobs_of, step_time
-from dashboard.data.words import NOTHING, count, md, short_number
+from dashboard.data.formatting import NOTHING, count, md, short_number
 from toolkit.runfolder.records import START
 
 _MOST_RUNS: Final = 30

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dashboard.data.growing import Growing
+from dashboard.data.growable_array import Growing
 from dashboard.data.run_columns import Metric, RunColumns, Segment
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, Identity

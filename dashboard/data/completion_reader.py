@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dashboard.data.backward import end_of_lines, lines_before
+from dashboard.data.reverse_lines import end_of_lines, lines_before
 from dashboard.data.completions import (
     ANSWERS,
     Completion,
@@ -25,7 +25,7 @@ from dashboard.data.completions import (
     step_of,
     text_in,
 )
-from dashboard.data.growing import Growing
+from dashboard.data.growable_array import Growing
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block

@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from dashboard.data.run_store import Floats
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.columns import is_formula
 from toolkit.runfolder.layout import safe_run_name

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dashboard.data.growing import Growing
+from dashboard.data.growable_array import Growing
 from dashboard.data.line_parser import MAX_METRICS, Parsed
 from dashboard.data.run_store import Floats
 from toolkit.runfolder.reader import MAX_BAD_LINES_KEPT, BadLine

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dashboard.data.record_slices import RecordSlices
+from dashboard.data.run_analysis import RecordSlices
 from dashboard.data.run_store import TimeSpent
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import Record

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from dashboard.data.growing import Growing
+from dashboard.data.growable_array import Growing
 from dashboard.data.run_columns import Metric, RunColumns, Segment
 from dashboard.data.run_store import Floats, NonFinite, Piece, Series, XAxis
 from dashboard.data.smoothing import Carry, smooth

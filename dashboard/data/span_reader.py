@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dashboard.data.growing import Growing
+from dashboard.data.growable_array import Growing
 from dashboard.data.line_parser import parse_event
 from dashboard.data.run_columns import RunColumns
 from dashboard.data.spans import (

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from dashboard.data.run_store import Floats
-from dashboard.data.words import clean, duration
+from dashboard.data.formatting import clean, duration
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import Record
 from toolkit.timing.names import IN_DATA_WAIT, IN_TRAINING, LEDGER_PREFIX

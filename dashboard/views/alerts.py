@@ -10,11 +10,11 @@ from typing import Final
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.alert_card import SEVERITIES, alert_card, keep
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.data.alerts import RECORDS_LOST, Alert, alerts_of, is_put_away
-from dashboard.data.words import count, md
+from dashboard.data.formatting import count, md
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import OPEN, RESOLVED
 from toolkit.runfolder.labels import Labels
@@ -161,7 +161,7 @@ def _muted(page: RunPage, labels: Labels) -> None:
 def _nothing(page: RunPage) -> None:
     metrics = page.store.metrics(page.key)
     if not metrics:
-        faces.no_records(page.card.status.why)
+        page_states.no_records(page.card.status.why)
         return
     with st.container(border=True):
         st.markdown("**No alerts.**")

@@ -13,9 +13,9 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.charts.curves import Curve, Look, chart_label, curve_figure
-from dashboard.charts.group import group_figure
+from dashboard.charts.mean_and_spread import group_figure
 from dashboard.charts.palette import colors_of_runs
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import follow_zoom, not_drawn_as_points
 from dashboard.components.frame import GLYPHS
@@ -23,7 +23,7 @@ from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.group import Group, mean_and_spread
 from dashboard.data.run_store import RunCard, RunStore, Series, UnknownRun, XAxis
-from dashboard.data.words import clean, count, md, short_number
+from dashboard.data.formatting import clean, count, md, short_number
 from toolkit.runfolder.records import is_spread
 
 _MOST: Final = 8
@@ -39,7 +39,7 @@ def main() -> None:
     st.markdown("### Compare")
     runs = store.list_runs()
     if not runs.cards:
-        faces.no_runs(runs.roots)
+        page_states.no_runs(runs.roots)
         return
     cards = {card.key: card for card in runs.cards}
     if runs.roots_cut:
@@ -76,26 +76,26 @@ def main() -> None:
         seconds = 1.0
     if keys:
         st.fragment(
-            lambda: faces.guarded(
+            lambda: page_states.guarded(
                 "The charts", lambda: _charts(store, keys, cards, metric, axis, smoothing, log_y)
             ),
             run_every=seconds,
         )()
     if tag:
-        faces.guarded("The group", lambda: _group(store, tag, runs.cards, metric, smoothing, log_y))
+        page_states.guarded("The group", lambda: _group(store, tag, runs.cards, metric, smoothing, log_y))
     if len(keys) >= 2:
         base = _pick_baseline(keys, cards)
         left, right = st.columns(2, gap="large")
         with left:
-            faces.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
+            page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
         with right:
-            faces.guarded("The configurations", lambda: _configs(store, keys, cards))
+            page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
         _speed(store, keys, cards)
 
 
 def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
     # On its own, so that another baseline draws nothing else anew; without a timer, for people choose in it.
-    st.fragment(lambda: faces.guarded("The speed", lambda: speed_panel(store, keys, cards)))()
+    st.fragment(lambda: page_states.guarded("The speed", lambda: speed_panel(store, keys, cards)))()
 
 
 def _read(store: RunStore, keys: Sequence[str]) -> bool:
@@ -107,7 +107,7 @@ def _read(store: RunStore, keys: Sequence[str]) -> bool:
     ]
     unfinished = [health for health in healths if not health.complete]
     if unfinished:
-        faces.reading(min(unfinished, key=lambda health: health.part_read))
+        page_states.reading(min(unfinished, key=lambda health: health.part_read))
     elif any(changed):
         # What was drawn from the first part of a log is drawn anew.
         st.rerun()

@@ -26,7 +26,7 @@ from dashboard.data.completions import (
     parse_steps,
 )
 from dashboard.data.word_diff import WordDiff, word_diff
-from dashboard.data.words import clean, clock, count, md, short_number
+from dashboard.data.formatting import clean, clock, count, md, short_number
 
 _PER_PAGE: Final = 50
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)

@@ -10,11 +10,11 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.frame import RunPage, open_run, read
 from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
 from dashboard.data.run_store import Refused, RunMeta
-from dashboard.data.words import clean, clock, count, duration, md, size
+from dashboard.data.formatting import clean, clock, count, duration, md, size
 from toolkit.runfolder.labels import LabelsError
 
 _ENVELOPE: Final = ("event", "time", "elapsed", "seq", "session", "rank")
@@ -45,15 +45,15 @@ def main() -> None:
         ["Notes", "Configuration", "Environment", "Difference", "Sessions"]
     )
     with notes:
-        faces.guarded("The notes", lambda: _notes(page, meta))
+        page_states.guarded("The notes", lambda: _notes(page, meta))
     with config:
-        faces.guarded("The configuration", lambda: _configuration(meta))
+        page_states.guarded("The configuration", lambda: _configuration(meta))
     with machine:
-        faces.guarded("The environment", lambda: _environment(meta))
+        page_states.guarded("The environment", lambda: _environment(meta))
     with versus:
-        faces.guarded("The difference", lambda: _difference(page, meta))
+        page_states.guarded("The difference", lambda: _difference(page, meta))
     with sessions:
-        faces.guarded("The sessions", lambda: _sessions(page, meta))
+        page_states.guarded("The sessions", lambda: _sessions(page, meta))
 
 
 def _notes(page: RunPage, meta: RunMeta) -> None:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.curve_panel import Options, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.data.export import download_name, to_csv
 from dashboard.data.run_store import MetricInfo
-from dashboard.data.words import count, md
+from dashboard.data.formatting import count, md
 from toolkit.runfolder.records import is_spread
 
 _PER_PAGE = 24
@@ -46,7 +46,7 @@ def main() -> None:
         st.warning(md(trouble), icon=":material/warning:")
     number = _page_number(page, chosen)
     live(page, "The charts", lambda: _charts(page, options, chosen, number, int(columns or 3)))
-    faces.guarded("The data", lambda: _data(page, options))
+    page_states.guarded("The data", lambda: _data(page, options))
 
 
 def _matching(pattern: str) -> tuple[re.Pattern[str], str | None]:
@@ -104,7 +104,7 @@ def _charts(page: RunPage, options: Options, pattern: re.Pattern[str], number: i
     read(page)
     everything = page.store.metrics(page.key)
     if not everything:
-        faces.no_records(page.card.status.why)
+        page_states.no_records(page.card.status.why)
         return
     shown = _shown(page, pattern)
     if not shown:
@@ -126,7 +126,7 @@ def _grid(page: RunPage, infos: Sequence[MetricInfo], options: Options, tally: T
             st.columns(columns, gap="medium"), infos[start : start + columns], strict=False
         ):
             with cell:
-                faces.guarded(
+                page_states.guarded(
                     info.name,
                     lambda info=info: _ignore(  # type: ignore[misc]  # bound now, not when it is called
                         curve_panel(

@@ -10,15 +10,15 @@ from typing import Final, Literal
 import numpy as np
 import streamlit as st
 
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.cards import Card, draw_cards
 from dashboard.components.control_box import describe, subject
 from dashboard.components.curve_panel import Options, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.ledger_bar import ledger_bar
-from dashboard.data.ledger_words import is_worth_showing
+from dashboard.data.ledger_labels import is_worth_showing
 from dashboard.data.run_store import MetricInfo
-from dashboard.data.words import ago, learning_rate, md, short_number, size
+from dashboard.data.formatting import ago, learning_rate, md, short_number, size
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.runfolder.records import (
     CONTROL_CHANGE,
@@ -70,7 +70,7 @@ def _cards(page: RunPage) -> None:
     read(page)
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     if not metrics:
-        faces.no_records(page.card.status.why)
+        page_states.no_records(page.card.status.why)
         return
     found = [_loss(page, metrics), _validation(metrics)]
     for name, label, words in (
@@ -182,7 +182,7 @@ def _time(page: RunPage) -> None:
             ledger_bar(spent, key=page.key)
 
     if in_part:
-        st.fragment(lambda: faces.guarded("The time ledger", draw), run_every=_SECONDS_WHILE_ADDING_UP)()
+        st.fragment(lambda: page_states.guarded("The time ledger", draw), run_every=_SECONDS_WHILE_ADDING_UP)()
     else:
         live(page, "The time ledger", draw)
 
@@ -254,7 +254,7 @@ def _charts(page: RunPage, options: Options) -> None:
     )
     with left:
         if main_chart:
-            faces.guarded("The loss", lambda: _main_chart(page, title, main_chart, options, tally))
+            page_states.guarded("The loss", lambda: _main_chart(page, title, main_chart, options, tally))
     with right:
         for number, panel in enumerate(beside):
             _small(page, panel, options, tally, height=185, color=1 + number)
@@ -263,7 +263,7 @@ def _charts(page: RunPage, options: Options) -> None:
         with cell:
             _small(page, panel, options, tally, height=190, color=3 + number)
     with row[-1]:
-        faces.guarded("The events", lambda: _events(page))
+        page_states.guarded("The events", lambda: _events(page))
     for start in range(0, min(_MAX_CUSTOM, len(own)), 3):
         for cell, name in zip(
             st.columns(3, gap="medium"), own[start : min(_MAX_CUSTOM, start + 3)], strict=False
@@ -313,7 +313,7 @@ def _small(page: RunPage, panel: Panel, options: Options, tally: Tally, *, heigh
             first_color=color,
         )
 
-    faces.guarded(panel.title, draw)
+    page_states.guarded(panel.title, draw)
 
 
 def _events(page: RunPage) -> None:

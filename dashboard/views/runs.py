@@ -12,11 +12,11 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.frame import BADGES, GLYPHS
 from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
 from dashboard.data.run_store import Refused, RunCard, RunList, RunStore
-from dashboard.data.words import ago, clean, clock, count, duration, md, short_number
+from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number
 from toolkit.runfolder.labels import LabelsError
 
 _PER_PAGE: Final = 100
@@ -39,7 +39,7 @@ def main() -> None:
     text, statuses, archived, order = _filters(runs)
     seconds = session.refresh_seconds()
     st.fragment(
-        lambda: faces.guarded("The list", lambda: _list(store, text, statuses, archived, order)),
+        lambda: page_states.guarded("The list", lambda: _list(store, text, statuses, archived, order)),
         run_every=seconds,
     )()
 
@@ -48,7 +48,7 @@ def _wait_for_runs() -> None:
     runs = session.store().list_runs()
     if runs.cards:
         st.rerun()
-    faces.no_runs(runs.roots)
+    page_states.no_runs(runs.roots)
     _problems(runs)
 
 

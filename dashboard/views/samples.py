@@ -8,11 +8,11 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.cells import cells
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.data.run_store import Refused
-from dashboard.data.words import clean, count, md
+from dashboard.data.formatting import clean, count, md
 from toolkit.runfolder.records import SAMPLE, Record
 
 _IMAGES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif")
@@ -84,7 +84,7 @@ def _prompt(page: RunPage, prompt: str, found: Sequence[Record], columns: int) -
     for cell, record in zip(cells(columns, min_width=100), _spread(found, columns), strict=False):
         # One container a sample: what is drawn for it stays together in its cell.
         with cell, st.container():
-            faces.guarded("This sample", lambda record=record: _sample(page, record))  # type: ignore[misc]  # bound now
+            page_states.guarded("This sample", lambda record=record: _sample(page, record))  # type: ignore[misc]  # bound now
 
 
 def _spread(found: Sequence[Record], places: int) -> list[Record]:

@@ -8,21 +8,21 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
-from dashboard.components.doorway import account
+from dashboard.components import page_states
+from dashboard.components.login_page import account
 from dashboard.data.run_store import Refused
-from dashboard.data.words import clean, clock, count, md, size
+from dashboard.data.formatting import clean, clock, count, md, size
 
 
 def main() -> None:
     """Draw the page."""
     st.set_page_config(page_title="Settings")
     st.markdown("### Settings")
-    faces.guarded("The settings", _started_with)
-    faces.guarded("The cache", _cache)
-    faces.guarded("The trash", _trash)
-    faces.guarded("The account", account)
-    faces.guarded("About", _about)
+    page_states.guarded("The settings", _started_with)
+    page_states.guarded("The cache", _cache)
+    page_states.guarded("The trash", _trash)
+    page_states.guarded("The account", account)
+    page_states.guarded("About", _about)
 
 
 def _started_with() -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.heat import heat_figure
-from dashboard.components import faces
+from dashboard.charts.rank_heatmap import heat_figure
+from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import Options, Tally, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
 from dashboard.data.run_store import MetricInfo, Series, XAxis
-from dashboard.data.words import count, md, short_number
+from dashboard.data.formatting import count, md, short_number
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
 _GPU = re.compile(r"gpu/([0-9]{1,4})/(.+)", re.DOTALL)
@@ -66,7 +66,7 @@ def main() -> None:
             "Along steps", key="steps", bind="query-params", on_change=session.set_window, args=(None,)
         )
     live(page, "The system", lambda: _system(page, str(span or "All"), "step" if steps else "time"))
-    faces.guarded("The ranks", lambda: _ranks(page))
+    page_states.guarded("The ranks", lambda: _ranks(page))
 
 
 def _system(page: RunPage, span: str, axis: XAxis) -> None:
@@ -74,7 +74,7 @@ def _system(page: RunPage, span: str, axis: XAxis) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     system = {name: info for name, info in metrics.items() if _is_system(name)}
     if not system:
-        faces.no_records("The run has logged no sample of its machine yet; one comes every 5 seconds.")
+        page_states.no_records("The run has logged no sample of its machine yet; one comes every 5 seconds.")
         return
     gpus = _gpus(system, page)
     for gpu in gpus:

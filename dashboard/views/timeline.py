@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboard.charts.packing import Window
 from dashboard.charts.spans import Bar, bars_figure
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.control_box import describe, subject
 from dashboard.components.frame import RunPage, live, open_run, read
@@ -19,7 +19,7 @@ from dashboard.components.span_choice import SpanChoice, choose_spans, follow_wi
 from dashboard.components.span_panel import draw_spans
 from dashboard.data.export import download_name
 from dashboard.data.spans import SpanTable, totals
-from dashboard.data.words import clean, clock, count, duration
+from dashboard.data.formatting import clean, clock, count, duration
 from toolkit.runfolder.records import (
     CHECKPOINT,
     COMPLETION,
@@ -71,7 +71,7 @@ def main() -> None:
     if page is None:
         return
     choice = SpanChoice()
-    faces.guarded("The choice of spans", lambda: choose_spans(page, choice))
+    page_states.guarded("The choice of spans", lambda: choose_spans(page, choice))
     # A run that has ended has no timer; one whose spans are still being read comes back for the rest.
     live(page, "The timeline", lambda: _timeline(page, choice), idle_s=1.0 if choice.in_part else None)
 
@@ -88,7 +88,7 @@ def _timeline(page: RunPage, choice: SpanChoice) -> None:
     events = page.store.events(page.key, kinds, limit=_MOST_EVENTS) if kinds else []
     bars = [*_session_bars(page), *(bar for record in events if (bar := _event_bar(record)) is not None)]
     if not bars and not len(table) and not table.summaries:
-        faces.no_records(
+        page_states.no_records(
             "Sessions, checkpoints, samples, epochs, requests and spans appear here as they are logged."
         )
         return

@@ -14,7 +14,7 @@ import numpy as np
 import streamlit as st
 
 import dashboard
-from dashboard.components.faces import trace_of
+from dashboard.components.page_states import trace_of
 from dashboard.components.script import component_key
 from dashboard.settings import DashboardSettings
 from tests.attacks.hostile_runs import LONG, WIDE, Poison, half_characters, payloads, png, poisoned_run
@@ -297,7 +297,7 @@ def test_a_region_that_fails_shows_our_panel_without_a_path_of_the_server(logs, 
     everything = said(tab) + "".join(code.value for code in tab.code)
 
     assert "could not be drawn; the rest of the page goes on" in everything
-    assert 'File "dashboard/components/faces.py"' in everything
+    assert 'File "dashboard/components/page_states.py"' in everything
     assert "ValueError: cannot reshape" in everything
     assert "RuntimeError: broken in dashboard/__init__.py and ~/secret" in everything
     assert paths_in(everything.replace(str(logs), "")) == []

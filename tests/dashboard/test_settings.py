@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.access.guests import GuestList
+from dashboard.access.allow_list import GuestList
 from dashboard.settings import (
     ADMISSION_VARIABLE,
     CACHE_DIR_VARIABLE,

@@ -36,7 +36,7 @@ from dashboard.data.error_details import details_of
 from dashboard.data.run_listing import RootListing, card_of, read_start, trend_of
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
 from toolkit.cli import main as command_line
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml
 from toolkit.core.clock import SystemClock
@@ -614,7 +614,7 @@ def fuzz_findings(data: bytes) -> None:
 
 
 @_target(
-    "dashboard.data.completion_reader", "dashboard.data.completions", "dashboard.data.backward", tokens=_JSON
+    "dashboard.data.completion_reader", "dashboard.data.completions", "dashboard.data.reverse_lines", tokens=_JSON
 )
 def fuzz_completions(data: bytes) -> None:
     """Completions are found from the end of a file as from its start, as it grows as afterwards."""

@@ -12,7 +12,7 @@ pytest.importorskip("streamlit")
 import streamlit as st
 
 import dashboard
-from dashboard.access.guests import GuestList
+from dashboard.access.allow_list import GuestList
 from dashboard.settings import Admission, DashboardSettings
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import is_well, open_page, said

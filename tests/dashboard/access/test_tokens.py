@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dashboard.access.choice import (
+from dashboard.access.access_options import (
     READER_TOKEN_VARIABLE,
     TOKEN_VARIABLE,
     AccessError,
@@ -15,7 +15,7 @@ from dashboard.access.choice import (
     decide,
     without_tokens,
 )
-from dashboard.access.rights import Rights
+from dashboard.access.roles import Rights
 from dashboard.access.secret_file import SecretFileError, read_secret_file
 from dashboard.access.tokens import MINIMUM_LENGTH, Keys, TokenError, checked_token, new_token
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.charts.curves import Curve, Look, Mark, chart_label, curve_figure
-from dashboard.charts.group import group_figure
-from dashboard.charts.heat import heat_figure
+from dashboard.charts.mean_and_spread import group_figure
+from dashboard.charts.rank_heatmap import heat_figure
 from dashboard.charts.packing import packed, window_from_chart, x_values
 from dashboard.charts.palette import DARK, DASHES, LIGHT, colors_of_runs
 from dashboard.charts.spans import Bar, bars_figure

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from dashboard.data.backward import end_of_lines, lines_before
+from dashboard.data.reverse_lines import end_of_lines, lines_before
 from dashboard.data.completion_reader import CompletionReader
 from dashboard.data.completions import CompletionQuery, completion_of, parse_steps
 from dashboard.data.word_diff import Part, word_diff

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.data import record_slices
+from dashboard.data import run_analysis
 from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.timed_runs import write_timed_run

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from dashboard.data import record_slices, run_exam
+from dashboard.data import run_analysis, run_exam
 from dashboard.data.run_exam import RunExam
 from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.data.ledger_words import WORDS, advice_on, is_worth_showing, percent, words_of
+from dashboard.data.ledger_labels import WORDS, advice_on, is_worth_showing, percent, words_of
 from tests.dashboard.timed_runs import ledger
 from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES

@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from dashboard import session
-from dashboard.access.guests import entry_by_id
-from dashboard.access.rights import Rights
-from dashboard.data.words import md
+from dashboard.access.allow_list import entry_by_id
+from dashboard.access.roles import Rights
+from dashboard.data.formatting import md
 
 
 def doorway() -> None:

@@ -6,9 +6,9 @@ import textwrap
 
 import pytest
 
-from dashboard.access.guests import GuestList, GuestListError, entry_by_id
+from dashboard.access.allow_list import GuestList, GuestListError, entry_by_id
 from dashboard.access.login_file import LoginFileError, read_login_file
-from dashboard.access.rights import Rights
+from dashboard.access.roles import Rights
 
 LIST = GuestList(
     steer=("ann@lab.example", "@crew.example", "sub:Robot-7"),

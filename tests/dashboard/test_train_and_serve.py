@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.with_training import Training
+from dashboard.train_and_serve import Training
 from tests.dashboard.serving import PATIENCE_S, Started, free_port, get
 from tests.project.markdown import ROOT
 
@@ -57,16 +57,16 @@ def command(folder, trainer, *arguments):
         import sys
         from pathlib import Path
         sys.path.insert(0, {str(ROOT)!r})
-        from dashboard import launcher, listening, with_training
+        from dashboard import launcher, listening, train_and_serve
         launcher.DEFAULT_PORT = listening.DEFAULT_PORT = {free_port()}
         if {file is not None}:
-            with_training._RUN_PY = Path({str(file)!r})
-        raise SystemExit(with_training.main({list(arguments)!r}))
+            train_and_serve._RUN_PY = Path({str(file)!r})
+        raise SystemExit(train_and_serve.main({list(arguments)!r}))
     """
     return [sys.executable, "-c", textwrap.dedent(code)]
 
 
-def with_training(folder, trainer, *arguments):
+def train_and_serve(folder, trainer, *arguments):
     return Started(command(folder, trainer, *arguments), folder)
 
 
@@ -75,7 +75,7 @@ def children_of(started):
 
 
 def test_pages_stay_when_the_training_has_ended_and_ctrl_c_ends_them(tmp_path):
-    with with_training(tmp_path, "print('trained')") as started:
+    with train_and_serve(tmp_path, "print('trained')") as started:
         started.wait_for("Training has ended")
         started.wait_until_ready()
         status, _, _ = get(started.port)
@@ -96,7 +96,7 @@ def test_pages_stay_when_the_training_has_ended_and_ctrl_c_ends_them(tmp_path):
 
 
 def test_a_failed_training_stays_on_show_and_is_the_answer_in_the_end(tmp_path):
-    with with_training(tmp_path, "raise SystemExit(3)") as started:
+    with train_and_serve(tmp_path, "raise SystemExit(3)") as started:
         started.wait_for("Training failed with exit code 3; the dashboard stays on")
         started.wait_until_ready()
         status, _, _ = get(started.port)
@@ -107,7 +107,7 @@ def test_a_failed_training_stays_on_show_and_is_the_answer_in_the_end(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_both_and_lets_the_trainer_save(tmp_path, number):
-    with with_training(tmp_path, LIKE_THE_TRAINER, "0.5") as started:
+    with train_and_serve(tmp_path, LIKE_THE_TRAINER, "0.5") as started:
         started.wait_for("training ['0.5']")
         children = children_of(started)
         code, _ = started.end(number)
@@ -119,7 +119,7 @@ def test_a_signal_ends_both_and_lets_the_trainer_save(tmp_path, number):
 
 
 def test_without_a_terminal_the_first_interrupt_is_handed_to_the_trainer(tmp_path):
-    with with_training(tmp_path, LIKE_THE_TRAINER, "0") as started:
+    with train_and_serve(tmp_path, LIKE_THE_TRAINER, "0") as started:
         started.wait_for("training")
         started.process.send_signal(signal.SIGINT)
         started.wait_for("Training was stopped; the dashboard stays on")
@@ -132,7 +132,7 @@ def test_without_a_terminal_the_first_interrupt_is_handed_to_the_trainer(tmp_pat
 
 
 def test_a_second_interrupt_ends_a_trainer_that_takes_long_to_save(tmp_path):
-    with with_training(tmp_path, LIKE_THE_TRAINER, "60") as started:
+    with train_and_serve(tmp_path, LIKE_THE_TRAINER, "60") as started:
         started.wait_for("training")
         children = children_of(started)
         started.process.send_signal(signal.SIGINT)
@@ -152,7 +152,7 @@ def test_a_trainer_that_hears_nothing_is_killed_in_the_end(tmp_path):
         print("training", flush=True)
         time.sleep(600)
     """
-    with with_training(tmp_path, deaf) as started:
+    with train_and_serve(tmp_path, deaf) as started:
         started.wait_for("training")
         children = children_of(started)
         # While the pages are being closed a signal is theirs; a later one is for the trainer, which has a minute else.
@@ -223,7 +223,7 @@ def test_in_a_terminal_ctrl_c_reaches_the_trainer_once(tmp_path):
 @pytest.mark.slow
 def test_the_example_is_trained_where_it_was_asked_for(tmp_path):
     config = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
-    with with_training(tmp_path, None, str(config), "--steps", "2") as started:
+    with train_and_serve(tmp_path, None, str(config), "--steps", "2") as started:
         started.wait_for("Training has ended")
         started.wait_until_ready()
         code, _ = started.end()

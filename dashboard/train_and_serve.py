@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from dashboard.access.choice import without_tokens
+from dashboard.access.access_options import without_tokens
 from dashboard.launcher import (
     LaunchError,
     LaunchOptions,

@@ -14,7 +14,7 @@ from typing import Final
 import streamlit as st
 
 from dashboard.data.run_store import Health, UnknownRun
-from dashboard.data.words import clean, clock, count, md
+from dashboard.data.formatting import clean, clock, count, md
 
 PASTE = """\
 telemetry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboard.access.rights import Rights
+from dashboard.access.roles import Rights
 
 UNNAMED_PROVIDER = "default"
 """What Streamlit calls the provider of a file with only one."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.data import words
+from dashboard.data import formatting
 from tests.runfolder.plain_data import any_text, tries
 
 
