@@ -1,20 +1,20 @@
-"""What somebody who came in may do."""
+"""What a visitor may do."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 
-class Rights(Enum):
-    """What one visitor may do."""
+class Role(Enum):
+    """The role of one visitor."""
 
-    LOOK = "look"
-    """See every page, and change nothing."""
+    VIEWER = "viewer"
+    """Sees every page and changes nothing."""
 
-    STEER = "steer"
-    """Ask things of runs, label them, delete them, as far as the dashboard itself may."""
+    OPERATOR = "operator"
+    """May also control, label and delete runs, unless the dashboard is read-only."""
 
 
-def rights_named(name: object) -> Rights | None:
-    """Return the rights with this name; None for anything else, which opens nothing."""
-    return next((rights for rights in Rights if rights.value == name), None)
+def role_named(name: object) -> Role | None:
+    """Return the role with this name; None, which gives no access, for anything else."""
+    return next((role for role in Role if role.value == name), None)

@@ -1,4 +1,4 @@
-"""The door of a dashboard that people log in to: the way in, and who is logged in."""
+"""The login page, and the account section of the settings."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.access.allow_list import entry_by_id
-from dashboard.access.roles import Rights
+from dashboard.access.roles import Role
 from dashboard.data.formatting import md
 
 
-def doorway() -> None:
-    """Show how to come in, to somebody who has not; nothing about any run."""
+def login_page() -> None:
+    """Show how to get access; nothing about any run."""
     _, middle, _ = st.columns([0.2, 0.6, 0.2])
     with middle:
         st.markdown("### Training runs")
-        admission = session.settings().admission
-        if admission.by != "login":
-            st.error("Nobody has let this page in. Open the address that stands in the dashboard's terminal.")
+        access = session.settings().access
+        if access.by != "login":
+            st.error("Access denied. Open the link printed in the terminal where the dashboard was started.")
         elif st.user.get("is_logged_in") is True:
-            _not_on_the_list()
+            _access_denied()
         else:
-            st.markdown("Log in to see them.")
+            st.markdown("Log in to see the training runs.")
             with st.container(horizontal=True):
-                for name in admission.providers or (None,):
+                for name in access.providers or (None,):
                     st.button(
                         "Log in" if name is None else f"Log in with {md(name, 40)}",
                         type="primary",
@@ -35,25 +35,25 @@ def doorway() -> None:
 
 
 def account() -> None:
-    """Show who is logged in and what they may do, with the way out; nothing where nobody logs in."""
-    if session.settings().admission.by != "login":
+    """Show who is logged in, their role and a logout button; nothing without logins."""
+    if session.settings().access.by != "login":
         return
     st.markdown("**Account**")
-    may = "may steer runs" if session.rights() is Rights.STEER else "may only look"
-    st.caption(f"Logged in as {_who()}, who {may}.")
+    access = "read and write access" if session.role() is Role.OPERATOR else "read-only access"
+    st.caption(f"Logged in as {_who()} ({access}).")
     _log_out()
 
 
-def _not_on_the_list() -> None:
+def _access_denied() -> None:
     if st.user.get("email") and st.user.get("email_verified") is not True:
-        st.error(f"{_who()} is not let in: the provider does not say that this address was verified.")
+        st.error(f"Access denied for {_who()}: the provider does not confirm that this address is verified.")
     else:
-        st.error(f"{_who()} is not on the list of those who may come in.")
-    st.caption("Whoever runs this dashboard keeps the list, in the file behind `--login`.")
+        st.error(f"Access denied: {_who()} is not on the list of allowed users.")
+    st.caption("The list is in the `--login` file of the person who runs this dashboard.")
     by_id = entry_by_id(st.user.to_dict())
     if by_id is not None:
-        # Nobody can look up the id elsewhere: some providers make one for each application.
-        st.caption("An entry for this very account is:")
+        # The id cannot be looked up elsewhere: some providers make one per application.
+        st.caption("To allow this account, add this entry:")
         st.code(by_id, language=None)
     _log_out()
 
