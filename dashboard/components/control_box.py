@@ -277,8 +277,9 @@ def send_request(
 def _answers(store: RunStore, key: str) -> None:
     store.refresh(key, wait_s=0.2)
     manifest = store.meta(key).manifest
-    if manifest is not None and manifest.control.get("log_every_now") is not None:
-        st.caption(f"Currently logs every {md(str(manifest.control['log_every_now']))} steps.")
+    every = manifest.control.get("log_every_now") if manifest is not None else None
+    if every is not None:
+        st.caption("Logs every step." if every == 1 else f"Logs every {md(str(every))} steps.")
     show_answers(store, key, session.sent_requests(key)[:3])
 
 

@@ -308,7 +308,7 @@ def _group(
 def _summary(
     store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], metric: str, base: str
 ) -> None:
-    st.markdown(f"**{md(metric)}, against {md(cards[base].name)}**")
+    st.markdown(f"**{md(metric)} compared with {md(cards[base].name)}**")
     figures = {key: _figures(store, key, metric) for key in keys}
     rows = []
     for name in ("last", "mean of last 10 %", "min", "max", "median", "NaN or infinite"):

@@ -37,7 +37,7 @@ def main() -> None:
             "Prompt",
             key="prompt",
             bind="query-params",
-            placeholder="search in prompts",
+            placeholder="search prompts",
             icon=":material/search:",
             label_visibility="collapsed",
         )

@@ -123,7 +123,7 @@ def test_a_reader_who_logged_in_sees_runs_and_changes_nothing(login, provider, l
         tab.open("overview", "run=alive", states=[pressed(widget) for widget in controls.values()])
 
     assert "of every bucket" in text
-    assert "Your account may only look." in text
+    assert "Your account has read-only access." in text
     assert not {"Save", "Stop", "Apply"} & set(buttons)
     assert snapshot(logs) == before
 

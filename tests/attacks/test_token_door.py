@@ -105,7 +105,7 @@ def test_without_the_token_nothing_is_served_over_http_or_websocket(guarded, rec
     for path in PATHS:
         tried += 1
         status, headers, body = Visitor(guarded.port).get(path)
-        if status != 403 or "set-cookie" in headers or b"asks for a token" not in body:
+        if status != 403 or "set-cookie" in headers or b"requires a token" not in body:
             let_in.append((path, status))
     for attempt in forged(guarded):
         tried += 2
@@ -177,7 +177,7 @@ def test_a_link_without_a_referrer_is_followed(guarded):
     assert b'content="0;url=/overview?run=r"' in body
     assert "HttpOnly; SameSite=Strict" in headers["set-cookie"]
     assert without == 403
-    assert b'<a href="/overview?run=%22%3E%3Cb%3E">Open it again from here</a>' in refused
+    assert b'<a href="/overview?run=%22%3E%3Cb%3E">Open the page again</a>' in refused
     assert b"<a " not in told
 
 
@@ -189,7 +189,7 @@ def test_the_page_that_refuses_says_where_the_token_is_and_repeats_nothing_as_ma
 
     assert status == 403
     assert headers["content-type"] == "text/html; charset=utf-8"
-    assert b"It stands in the terminal where the dashboard was started" in body
+    assert b"Open the link printed in the terminal where" in body
     assert b"<script>" not in body
     assert b"<b>" not in body
     assert b'name="run" value="&quot;&gt;&lt;script&gt;' in body, "the way to the run is kept"

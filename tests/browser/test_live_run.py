@@ -90,7 +90,7 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     assert wait_for_chart(page, "Loss", "figure.shapes.length === 1")["notes"] == ["log_every → 50"]
     wait_for_chart(page, "Gradient norm", "figure.shapes.length === 1")
     # That stands in run.json, which the run writes every five seconds.
-    expect(side.get_by_text("Currently logs every 50 steps.")).to_be_visible()
+    expect(side.get_by_text("Logs every 50 steps.")).to_be_visible()
 
     # It saves and stops once that is confirmed, and then nothing more can be asked of it.
     side.get_by_role("button", name="Save and stop").click()

@@ -275,7 +275,7 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
         ("alerts", "store.events", "The alerts", "Severity"),
         ("timeline", "store.count_events", "The timeline", "**Control**"),
         ("system", "store.ranks", "The ranks", "By step"),
-        ("samples", "store.events", "The samples", "search in prompts"),
+        ("samples", "store.events", "The samples", "search prompts"),
         ("config_notes", "to_yaml", "The configuration", "Sessions"),
         ("settings_page", "store.trash", "The trash", "**About**"),
         ("compare", "short_number", "The summary", "**Configuration**"),
