@@ -25,7 +25,7 @@ help:  ## List the targets.
 
 # exec, so that signals reach the program and not a shell around it.
 run: $(READY)  ## Train the example and show it on http://localhost:8501, until Ctrl-C (CONFIG=, ARGS= go to run.py).
-	@exec $(BIN)/python -m dashboard.with_training $(CONFIG) $(ARGS)
+	@exec $(BIN)/python -m dashboard.train_and_serve $(CONFIG) $(ARGS)
 
 dashboard: $(READY)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").
 	@exec $(BIN)/python run_dashboard.py $(ARGS)

@@ -5,4 +5,4 @@ from __future__ import annotations
 from dashboard.launcher import main
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(prog="run_dashboard.py"))

@@ -187,7 +187,7 @@ def follow(log_dir: Path) -> None:
             "records": health.records,
             "findings": len(store.findings(key)),
             "spans": len(spans.start),
-            "ledger_part": spent.part,
+            "ledger_part": spent.fraction,
         }
         print(json.dumps({**seen, **held_by(process)}), flush=True)
 

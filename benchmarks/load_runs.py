@@ -29,7 +29,7 @@ ORDERS = ("last sign", "started", "name", "loss", "progress", "duration", "statu
 def one_look(store: LocalStore, text: str = "", order: Any = "last sign") -> list[RunCard]:
     """List, search, sort and sample the losses of the first page: what one refresh of the runs page does."""
     # The store reads the disk at most twice a second, so nine of ten refreshes here would cost nothing.
-    store._look_again()  # noqa: SLF001
+    store._rescan()  # noqa: SLF001
     query = parse(text)
     shown = sort_cards([card for card in store.list_runs().cards if matches(query, card)], order)
     store.trends([card.key for card in shown[:_PER_PAGE]])

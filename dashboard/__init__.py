@@ -1,1 +1,1 @@
-"""The pages people look at: what a run folder says, in a browser."""
+"""The dashboard: run folders shown in a browser."""

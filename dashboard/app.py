@@ -1,4 +1,4 @@
-"""Page config, the door and navigation, nothing else."""
+"""Page config, login and navigation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import session
-from dashboard.components.doorway import doorway
+from dashboard.components.login_page import login_page
+from dashboard.data.formatting import md
 from dashboard.data.run_store import UnknownRun
-from dashboard.data.words import md
 
 
 def _run_section() -> str:
@@ -17,18 +17,18 @@ def _run_section() -> str:
     if key is None:
         return "Run"
     try:
-        # A run may be called like a section of ours, or like nothing at all.
+        # A run may have the name of one of our sections, or an empty one.
         return f"Run · {md(session.store().card(key).name, 28)}"
     except UnknownRun:
         return "Run"
 
 
-is_in = session.rights() is not None
+has_access = session.role() is not None
 st.set_page_config(
     page_title="Training runs",
-    # A picture of our own: for an icon by name the browser would ask a server on the internet.
-    # Pictures are for those who are in; before that the browser shows Streamlit's.
-    page_icon=str(Path(__file__).with_name("icon.png")) if is_in else None,
+    # Our own file: for an icon by name the browser would ask a server on the internet.
+    # Media files need access; until then the browser shows Streamlit's icon.
+    page_icon=str(Path(__file__).with_name("icon.png")) if has_access else None,
     layout="wide",
     initial_sidebar_state="auto",
 )
@@ -38,7 +38,7 @@ chosen = st.navigation(
             st.Page("views/runs.py", title="Runs", icon=":material/list:", default=True),
             st.Page("views/compare.py", title="Compare", icon=":material/compare_arrows:"),
         ],
-        _run_section() if is_in else "Run": [
+        _run_section() if has_access else "Run": [
             st.Page("views/overview.py", title="Overview", icon=":material/dashboard:"),
             st.Page("views/metrics.py", title="Metrics", icon=":material/show_chart:"),
             st.Page("views/system.py", title="System", icon=":material/memory:"),
@@ -59,10 +59,10 @@ chosen = st.navigation(
             )
         ],
     },
-    # Who has not come in yet stays at the door of whichever page their link leads to.
-    position="sidebar" if is_in else "hidden",
+    # Without access every link leads to the login page.
+    position="sidebar" if has_access else "hidden",
 )
-if is_in:
+if has_access:
     chosen.run()
 else:
-    doorway()
+    login_page()

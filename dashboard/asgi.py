@@ -1,4 +1,4 @@
-"""What stands in front of the application shares: the words of ASGI, cookies, and answers in its place."""
+"""What our ASGI middlewares share: types, cookies and plain responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AsgiApp: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def cookies_of(scope: Message) -> list[tuple[str, str]]:
-    """Return the cookies as they came; one name may come more than once."""
+    """Return the cookies in the order received; a name may occur more than once."""
     values = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
     pairs = (part.partition("=") for value in values for part in value.split(";"))
     return [(name.strip(), value.strip()) for name, _, value in pairs]
@@ -26,13 +26,13 @@ async def answer(
     *,
     content_type: str = "text/html",
 ) -> None:
-    """Send `text` as the whole answer, which nobody keeps."""
+    """Send `text` as the whole response, marked not to be cached."""
     body = text.encode("utf-8")
     about = [
         (b"content-type", f"{content_type}; charset=utf-8".encode("ascii")),
         (b"content-length", str(len(body)).encode("ascii")),
         (b"cache-control", b"no-store"),
-        # What was sent along is not read, and must not be taken for another request.
+        # The request body is not read, and must not be parsed as the next request.
         (b"connection", b"close"),
     ]
     await send({"type": "http.response.start", "status": status, "headers": [*about, *headers]})
@@ -40,6 +40,6 @@ async def answer(
 
 
 async def refuse_socket(receive: Receive, send: Send) -> None:
-    """Close a WebSocket before it is open; the server makes a bare 403 of it, whose words no browser shows."""
+    """Reject a WebSocket before it opens; the server answers with a bare 403, whose body no browser shows."""
     await receive()
     await send({"type": "websocket.close", "code": 1008, "reason": ""})

@@ -1,4 +1,4 @@
-"""Where the browser finds the scripts of the pages, and where they lie on disk: ours, and plotly's as installed."""
+"""URLs and files of the scripts that pages load: ours, and plotly.js as installed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 @cache
 def plotly_js_url() -> str:
-    """Return the path under which the server hands out plotly.js.
+    """Return the URL path of plotly.js.
 
-    It carries plotly's version, so a browser may keep the file for good.
+    It contains plotly's version, so a browser may cache the file forever.
     """
     return f"/assets/plotly-{version('plotly')}.min.js"
 
@@ -23,7 +23,7 @@ def plotly_js_file() -> Path:
     """Return the file behind `plotly_js_url`, without importing plotly.
 
     Raises:
-        FileNotFoundError: plotly is not installed, or comes without the file.
+        FileNotFoundError: plotly is not installed, or has no such file.
     """
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -36,16 +36,16 @@ def plotly_js_file() -> Path:
 _SCRIPTS = Path(__file__).with_name("components")
 
 SCRIPTS = ("cards", "chart", "completion_list", "ledger_bar", "side_by_side")
-"""Code of ours that runs in the browser, by name."""
+"""Names of our scripts that run in the browser."""
 _SHARED = "elements"
 
 
 def script_code(name: str) -> bytes:
-    """Return the script of this name, behind what it shares with others: one file is fetched sooner than two."""
+    """Return the script after the code that all scripts share: one file loads faster than two."""
     return b"\n".join((_SCRIPTS / f"{part}.js").read_bytes() for part in (_SHARED, name))
 
 
 @cache
 def script_url(name: str) -> str:
-    """Return the path under which the server hands out a script of ours; it changes with the code."""
+    """Return the URL path of one of our scripts; it changes with the code."""
     return f"/assets/{name}-{zlib.crc32(script_code(name)):08x}.js"

@@ -1,4 +1,4 @@
-"""How many connections the server keeps, and how long one may stay open without asking for anything."""
+"""Limits on open connections, and on how long one may stay idle."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 REQUEST_S: Final = 10.0
-"""How long a connection may take for the first line and the headers of a request. Browsers send them at once."""
+"""How long a connection may take to send the request line and headers. Browsers send them at once."""
 
-STALLED_S: Final = 60.0
-"""How long a client may leave what was sent to it unread."""
+UNREAD_S: Final = 60.0
+"""How long a client may leave data unread."""
 
-_MOST: Final = 1000
-_FEWEST: Final = 8
-_MOST_AT_ONCE: Final = 128
+_MAX: Final = 1000
+_MIN: Final = 8
+_MAX_BATCH: Final = 128
 
-# Counted in open files. Streamlit gives each tab an event loop, and keeps that of 128 closed tabs.
+# Open files. Streamlit gives each tab an event loop, and keeps those of 128 closed tabs.
 _FILES_WANTED: Final = 1024
-_FILES_OF_A_TAB: Final = 4
+_FILES_PER_TAB: Final = 4
 _FILES_OF_CLOSED_TABS: Final = 128 * 3
-_FILES_OF_OUR_OWN: Final = 128
+_OWN_FILES: Final = 128
 
 
 class ConnectionLimits:
-    """Closes connections that ask for nothing, that read nothing, and that are too many.
+    """Closes idle connections, connections that do not read, and connections above the limit.
 
-    A connection is opened before any token is shown, so whoever reaches the port can open any number of them.
+    A connection is opened before a token is checked, so anyone who reaches the port could open any number of them.
     """
 
     def __init__(
         self,
         connections: Collection[Any],
         *,
-        most: int | None = None,
+        limit: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watch `connections`, the protocols of a uvicorn server; `most` of them may be open."""
+        """Watch `connections`, the protocols of a uvicorn server; at most `limit` of them may be open."""
         self._connections = connections
-        self._most = most_connections() if most is None else most
+        self._limit = max_connections() if limit is None else limit
         self._clock = clock
         self._arrived: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._unchanged: weakref.WeakKeyDictionary[Any, tuple[object, float]] = weakref.WeakKeyDictionary()
 
     def watched(self, protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
-        """Return uvicorn's HTTP `protocol` with each new connection counted."""
+        """Return uvicorn's HTTP `protocol`, counting each new connection."""
         limits = self
 
-        class Watched(protocol):  # type: ignore[valid-type, misc]  # which one depends on what is installed
+        class Watched(protocol):  # type: ignore[valid-type, misc]  # the base class depends on what is installed
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
                 limits.make_room_for(self)
@@ -57,23 +57,23 @@ class ConnectionLimits:
         return Watched
 
     def make_room_for(self, newest: Any) -> None:
-        """Close the oldest connection that asks for nothing where there are too many; `newest` where none is idle.
+        """Above the limit, close the oldest idle connection, or `newest` if none is idle.
 
-        So half-open connections keep no one out, however many there are: a browser sends its request at once.
+        So half-open connections never lock anyone out: a browser sends its request at once.
         """
         self._arrived[newest] = self._clock()
-        if len(self._connections) <= self._most:
+        if len(self._connections) <= self._limit:
             return
-        # One that is closing leaves the set a moment later, and many can arrive in that moment.
+        # A closing connection leaves the set a moment later, and many can arrive until then.
         opened = [one for one in self._connections if not one.transport.is_closing()]
-        if len(opened) <= self._most:
+        if len(opened) <= self._limit:
             return
-        idle = [one for one in opened if one is not newest and _asks_for_nothing(one)]
-        given_up = min(idle, key=lambda one: self._arrived.get(one, 0.0), default=newest)
-        given_up.transport.abort()
+        idle = [one for one in opened if one is not newest and _is_idle(one)]
+        closed = min(idle, key=lambda one: self._arrived.get(one, 0.0), default=newest)
+        closed.transport.abort()
 
-    def close_stalled(self) -> None:
-        """Close what has waited too long for a request, or for its client to read; called about once a second."""
+    def close_idle(self) -> None:
+        """Close connections idle or unread for too long; called about once a second."""
         now = self._clock()
         for one in list(self._connections):
             unread = one.transport.get_write_buffer_size()
@@ -81,40 +81,40 @@ class ConnectionLimits:
             before, since = self._unchanged.get(one, (None, now))
             if state != before:
                 self._unchanged[one] = (state, now)
-            elif (unread and now - since >= STALLED_S) or (
-                not unread and _asks_for_nothing(one) and now - since >= REQUEST_S
+            elif (unread and now - since >= UNREAD_S) or (
+                not unread and _is_idle(one) and now - since >= REQUEST_S
             ):
                 one.transport.abort()
 
 
-def most_connections() -> int:
-    """Return how many connections leave this process enough open files, whatever each of them is used for."""
+def max_connections() -> int:
+    """Return how many connections may be open so that this process never runs out of open files."""
     allowed = _files_allowed()
-    left = allowed - _FILES_OF_CLOSED_TABS - _FILES_OF_OUR_OWN
-    return max(_FEWEST, min(_MOST, left // _FILES_OF_A_TAB))
+    left = allowed - _FILES_OF_CLOSED_TABS - _OWN_FILES
+    return max(_MIN, min(_MAX, left // _FILES_PER_TAB))
 
 
-def taken_at_once() -> int:
-    """Return how many connections are taken before those that are too many have been closed."""
-    return max(1, min(_MOST_AT_ONCE, most_connections() // 4))
+def accept_batch_size() -> int:
+    """Return how many connections are accepted in one go, before those above the limit are closed."""
+    return max(1, min(_MAX_BATCH, max_connections() // 4))
 
 
 def _files_allowed() -> int:
-    """Return how many files may be open at a time, and allow what is usual on Linux where the system lets us."""
+    """Return the limit on open files, raised to the usual Linux value if the system permits."""
     try:
-        # Not on every system.
+        # Not available on every system.
         import resource
     except ImportError:
-        return _MOST * _FILES_OF_A_TAB
-    allowed, at_most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return _MAX * _FILES_PER_TAB
+    allowed, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
-        return _MOST * _FILES_OF_A_TAB
+        return _MAX * _FILES_PER_TAB
     if allowed >= _FILES_WANTED:
         return allowed
-    wanted = _FILES_WANTED if at_most == resource.RLIM_INFINITY else min(_FILES_WANTED, at_most)
+    wanted = _FILES_WANTED if hard_limit == resource.RLIM_INFINITY else min(_FILES_WANTED, hard_limit)
     try:
-        # macOS allows 256, which the tabs that were closed within two minutes can use up.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, at_most))
+        # macOS allows 256, which tabs closed within the last two minutes can use up.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard_limit))
     except (OSError, ValueError):
         return allowed
     return wanted
@@ -123,13 +123,13 @@ def _files_allowed() -> int:
 _NOT_HTTP = object()
 
 
-def _asks_for_nothing(connection: Any) -> bool:
-    """Say whether no request is being answered; a WebSocket has been asked for, and counts as one that is."""
+def _is_idle(connection: Any) -> bool:
+    """Return whether no request is in progress; an open WebSocket counts as one."""
     request = getattr(connection, "cycle", _NOT_HTTP)
     return request is None or bool(getattr(request, "response_complete", False))
 
 
 def _newest_request(connection: Any) -> object:
     request = getattr(connection, "cycle", None)
-    # Not the request itself: it holds its connection, which would then never be let go.
+    # A weak reference: the request holds its connection, which would otherwise never be freed.
     return None if request is None else weakref.ref(request)

@@ -1,4 +1,4 @@
-"""The command that starts the dashboard: options in, one line with its address out, pages until Ctrl-C."""
+"""The command that starts the dashboard: `telemetry-dashboard`, or `python run_dashboard.py` in a checkout."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
-from dashboard.access.choice import Access, AccessError, AccessWishes, decide
+from dashboard.access.access_options import Access, AccessError, AccessOptions, decide
 from dashboard.access.login_file import Login
-from dashboard.access.tokens import Keys
+from dashboard.access.tokens import AccessTokens
 from dashboard.listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenError, listen
-from dashboard.missing_packages import what_is_missing, what_login_misses
+from dashboard.missing_packages import missing_login_packages_message, missing_packages_message
 from dashboard.network_guard import PublicUrl
-from dashboard.settings import Admission, DashboardSettings, default_log_dirs
+from dashboard.settings import DashboardSettings, PageAccess, default_log_dirs
 
 if TYPE_CHECKING:
     from dashboard.server import DashboardServer
 
-_NOTHING_TO_RUN_WITH = 1
-_WRONG_OPTION = 2
+_MISSING_PACKAGE = 1
+_BAD_OPTION = 2
 
 _PACKAGE = Path(__file__).resolve().parent
-_SECONDS_FOR_PAGES_TO_END = 0.5
+_PAGES_TIMEOUT_S = 0.5
 _NO_HOME = os.path.abspath("/nonexistent")
 
 
@@ -43,20 +43,20 @@ class LaunchOptions:
     settings: DashboardSettings
     host: str = DEFAULT_HOST
     port: int | None = None
-    """None stands for the default port, or the next free one."""
+    """None: the default port, or the next free one."""
 
     open_browser: bool = True
 
-    access: AccessWishes = field(default_factory=AccessWishes)
-    """Who may come in, as far as somebody said so."""
+    access: AccessOptions = field(default_factory=AccessOptions)
+    """The access options that were given."""
 
     public: PublicUrl | None = None
-    """Where a proxy in front of it makes it known."""
+    """The URL of a proxy in front of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A dashboard that listens and only needs to be run."""
+class PreparedDashboard:
+    """A dashboard that already listens and is ready to serve."""
 
     server: DashboardServer
     listener: Listener
@@ -64,32 +64,32 @@ class Prepared:
     access: Access
 
     @property
-    def opens_by_itself(self) -> bool:
-        """Whether its address alone opens it; a token would be seen in the list of processes."""
-        return not isinstance(self.access, Keys)
+    def opens_without_token(self) -> bool:
+        """Whether a browser may be opened: a token in the URL would show up in the list of processes."""
+        return not isinstance(self.access, AccessTokens)
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = "run_dashboard.py") -> int:
-    """Serve the dashboard as `argv` (the command line where it is None) asks for, and return the exit code.
+def main(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard") -> int:
+    """Serve the dashboard with the options in `argv` (default: the command line) and return the exit code.
 
-    It is 0 after Ctrl-C or SIGTERM, 1 when a package is missing, 2 when an option cannot be followed.
+    0 after Ctrl-C or SIGTERM, 1 if a package is missing, 2 for an invalid option.
     """
     options = parse_options(argv, prog=prog)
-    end_at_once_on_signals()
+    exit_on_signals()
     try:
         prepared = prepare(options)
     except LaunchError as error:
-        print(error if error.exit_code == _NOTHING_TO_RUN_WITH else f"{prog}: {error}", file=sys.stderr)
+        print(error if error.exit_code == _MISSING_PACKAGE else f"{prog}: {error}", file=sys.stderr)
         return error.exit_code
-    with_signals_as_exit()
+    raise_exit_on_signals()
 
     def announce() -> None:
-        print(whereabouts(prepared, "Ctrl-C stops it."), flush=True)
-        if options.open_browser and prepared.opens_by_itself:
+        print(startup_message(prepared, "Press Ctrl-C to stop."), flush=True)
+        if options.open_browser and prepared.opens_without_token:
             open_browser(prepared.listener.url)
 
     prepared.server.serve_until_stopped(on_ready=announce)
-    leave_pages_behind()
+    wait_for_page_threads()
     return 0
 
 
@@ -101,11 +101,11 @@ class LaunchError(Exception):
         self.exit_code = exit_code
 
 
-def parse_options(argv: Sequence[str] | None = None, *, prog: str = "run_dashboard.py") -> LaunchOptions:
-    """Return what the command line asks for; a wrong one is answered on stderr and ends with SystemExit(2)."""
+def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard") -> LaunchOptions:
+    """Parse the command line; an invalid one is reported on stderr and raises SystemExit(2)."""
     parser = _Parser(
         prog=prog,
-        description="Show training runs in a browser. Nothing leaves this machine.",
+        description="Show training runs in a browser. No data leaves this machine.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -113,7 +113,7 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "run_dashboa
         action="append",
         type=_log_dir,
         metavar="DIR",
-        help="folder with run folders; may be given more than once (default: ./logs)",
+        help="folder that contains run folders; can be repeated (default: ./logs)",
     )
     parser.add_argument(
         "--port",
@@ -124,55 +124,53 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "run_dashboa
     parser.add_argument(
         "--host",
         default=DEFAULT_HOST,
-        help="address to listen on (default: localhost, which only this machine can reach)",
+        help="address to listen on (default: localhost, reachable from this machine only)",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     parser.add_argument(
-        "--read-only", action="store_true", help="only look: no control of runs, no labels, no deleting"
+        "--read-only", action="store_true", help="disable control of runs, labels and deletion"
     )
-    who = parser.add_argument_group(
-        "who may come in",
-        "On localhost everyone on this machine. Where others can reach it, who has the token that is printed at the "
-        "start. A token is never given on the command line, where others on this machine can read it.",
+    group = parser.add_argument_group(
+        "access",
+        "On localhost, everyone on this machine has access. On any other address a token is required; it is printed "
+        "at startup. Tokens are never passed on the command line, where other users of this machine could read them.",
     )
-    token = who.add_mutually_exclusive_group()
-    token.add_argument("--token", action="store_true", help="ask for a token on localhost as well")
+    token = group.add_mutually_exclusive_group()
+    token.add_argument("--token", action="store_true", help="require a token on localhost as well")
     token.add_argument(
         "--no-token",
         action="store_true",
-        help="ask for none, since a proxy in front asks people who they are",
+        help="require no token, for example behind a proxy that authenticates users",
     )
-    who.add_argument(
+    group.add_argument(
         "--token-file",
         type=_file,
         metavar="FILE",
-        help="a token of your own, which stays the same (or in TELEMETRY_DASHBOARD_TOKEN)",
+        help="use the token in FILE instead of a new one (or set TELEMETRY_DASHBOARD_TOKEN)",
     )
-    who.add_argument(
-        "--reader-token", action="store_true", help="print a second address, with which one may only look"
-    )
-    who.add_argument(
+    group.add_argument("--reader-token", action="store_true", help="also print a read-only link")
+    group.add_argument(
         "--reader-token-file",
         type=_file,
         metavar="FILE",
-        help="the same with a token of your own (or in TELEMETRY_DASHBOARD_READER_TOKEN)",
+        help="use the token in FILE for read-only access (or set TELEMETRY_DASHBOARD_READER_TOKEN)",
     )
-    who.add_argument(
+    group.add_argument(
         "--login",
         type=_file,
         metavar="FILE",
-        help="log in with an OpenID Connect provider; FILE says which, and who may (docs/remote.md)",
+        help="require a login with the OpenID Connect provider and the users in FILE (see docs/remote.md)",
     )
-    who.add_argument(
+    group.add_argument(
         "--public-url",
         type=_public_url,
         metavar="URL",
-        help="where a proxy in front makes it known, such as https://runs.example.org",
+        help="URL of the proxy in front of the dashboard, such as https://runs.example.org",
     )
     chosen = parser.parse_args(argv)
     try:
-        access = AccessWishes(
-            asks="always" if chosen.token else "never" if chosen.no_token else "where needed",
+        access = AccessOptions(
+            require="always" if chosen.token else "never" if chosen.no_token else "auto",
             token_file=chosen.token_file,
             reader_token=chosen.reader_token,
             reader_token_file=chosen.reader_token_file,
@@ -191,17 +189,17 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "run_dashboa
     )
 
 
-def prepare(options: LaunchOptions) -> Prepared:
-    """Return a server that listens and only needs to be run; the settings go to the pages by environment.
+def prepare(options: LaunchOptions) -> PreparedDashboard:
+    """Return a server that already listens; the settings reach the pages through environment variables.
 
-    The process leaves the folder it was started in, so that nothing lying there is read or imported.
+    Changes the current directory, so that no file lying there is read or imported.
 
     Raises:
-        LaunchError: a package is missing, nothing can listen there, or who may come in cannot be settled.
+        LaunchError: a package is missing, the address cannot be used, or access options are invalid.
     """
-    missing = what_is_missing()
+    missing = missing_packages_message()
     if missing is not None:
-        raise LaunchError(missing, _NOTHING_TO_RUN_WITH)
+        raise LaunchError(missing, _MISSING_PACKAGE)
     try:
         listener = listen(options.host, options.port, public=options.public)
         access = decide(
@@ -211,66 +209,66 @@ def prepare(options: LaunchOptions) -> Prepared:
             environ=os.environ,
         )
     except (ListenError, AccessError) as error:
-        raise LaunchError(str(error), _WRONG_OPTION) from error
+        raise LaunchError(str(error), _BAD_OPTION) from error
     if isinstance(access, Login):
         _check_login(access, listener)
     if options.port is None and listener.port != DEFAULT_PORT:
-        print(f"Port {DEFAULT_PORT} is in use, so the dashboard is on {listener.port}.", file=sys.stderr)
-    if not listener.is_private and not _is_well_kept(listener, access):
+        print(f"Port {DEFAULT_PORT} is in use, using {listener.port} instead.", file=sys.stderr)
+    if not listener.is_private and not _is_protected(listener, access):
         print(_warning(listener, access), file=sys.stderr)
 
-    settings = replace(options.settings, admission=_admission(access))
+    settings = replace(options.settings, access=_page_access(access))
     os.environ.update(settings.to_environment())
     _leave_current_folder()
-    _have_a_home()
-    # Imported here: it takes a second, and a wrong option is answered without it.
+    _ensure_home_folder()
+    # Imported here: it takes a second, and an invalid option is reported without it.
     from dashboard.server import DashboardServer
 
-    return Prepared(
+    return PreparedDashboard(
         server=DashboardServer(listener, access=access), listener=listener, settings=settings, access=access
     )
 
 
-def _admission(access: Access) -> Admission:
-    if isinstance(access, Keys):
-        return Admission(by="token")
+def _page_access(access: Access) -> PageAccess:
+    if isinstance(access, AccessTokens):
+        return PageAccess(by="token")
     if isinstance(access, Login):
-        return Admission(by="login", guests=access.guests, providers=access.providers)
-    return Admission()
+        return PageAccess(by="login", allow_list=access.allow_list, providers=access.providers)
+    return PageAccess()
 
 
 def _check_login(login: Login, listener: Listener) -> None:
-    missing = what_login_misses()
+    missing = missing_login_packages_message()
     if missing is not None:
-        raise LaunchError(missing, _NOTHING_TO_RUN_WITH)
-    if not listener.doors.takes(login.origin, login.origin.partition("://")[2]) or not listener.doors.admits(
-        login.origin.partition("://")[2]
-    ):
+        raise LaunchError(missing, _MISSING_PACKAGE)
+    if not listener.allowed_hosts.allows_origin(
+        login.origin, login.origin.partition("://")[2]
+    ) or not listener.allowed_hosts.allows_host(login.origin.partition("://")[2]):
         raise LaunchError(
-            f"--login: people would come back to {login.origin} (redirect_uri), and the dashboard is known as "
-            f"{listener.url}; --public-url, --host or --port makes the two agree",
-            _WRONG_OPTION,
+            f"--login: redirect_uri points to {login.origin}, but the dashboard is at {listener.url}; "
+            "make them match with --public-url, --host or --port",
+            _BAD_OPTION,
         )
 
 
-def whereabouts(prepared: Prepared, how_to_stop: str) -> str:
-    """Return where the pages are, which runs they show and how it ends, for the terminal."""
+def startup_message(prepared: PreparedDashboard, how_to_stop: str) -> str:
+    """Return the lines for the terminal: the URL, the log directories and how to stop."""
     folders = ", ".join(_printable(str(path)) for path in prepared.settings.log_dirs)
     url, access = prepared.listener.url, prepared.access
     lines = [f"Dashboard: {url}  (runs in {folders})  {how_to_stop}"]
-    if isinstance(access, Keys):
-        steer = url if access.is_fixed else _with_token(url, access.steer)
-        lines = [f"Dashboard: {steer}  (runs in {folders})  {how_to_stop}"]
+    if isinstance(access, AccessTokens):
+        operator = url if access.is_fixed else _with_token(url, access.operator)
+        lines = [f"Dashboard: {operator}  (runs in {folders})  {how_to_stop}"]
         if access.is_fixed:
-            lines.append("It asks for the token that you gave.")
-        if access.look is not None:
+            lines.append("Access requires the token you provided.")
+        if access.viewer is not None:
             lines.append(
-                "Readers come in with the token that you gave for them."
-                if access.is_look_fixed
-                else f"To look only: {_with_token(url, access.look)}"
+                "Read-only access requires the reader token you provided."
+                if access.is_viewer_fixed
+                else f"Read-only: {_with_token(url, access.viewer)}"
             )
-    if prepared.listener.doors.any_address and prepared.listener.doors.public is None:
-        lines.append(f"From another machine: {_this_machine()}, or its address, in the place of localhost.")
+    if prepared.listener.allowed_hosts.any_address and prepared.listener.allowed_hosts.public is None:
+        lines.append(f"From another machine, use {_this_machine()} or its IP address instead of localhost.")
     return "\n".join(lines)
 
 
@@ -279,19 +277,19 @@ def _with_token(url: str, token: str) -> str:
 
 
 def open_browser(url: str) -> None:
-    """Open `url` where somebody can see it: at a terminal with a screen, and not at the far end of ssh."""
+    """Open `url` in a browser if this is a terminal with a display and not an ssh session."""
     has_screen = sys.platform in ("win32", "darwin") or bool(
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )
     if sys.stdout.isatty() and has_screen and "SSH_CONNECTION" not in os.environ:
-        # Some browsers return only when they are closed.
+        # Some browsers block until they are closed.
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
-def end_at_once_on_signals() -> None:
-    """Make Ctrl-C and SIGTERM end this process with 0 and without a traceback while it is still starting.
+def exit_on_signals() -> None:
+    """Make Ctrl-C and SIGTERM exit with 0 at once, without a traceback, while the process starts.
 
-    Nothing is raised: most of that time goes into imports, and a callback of theirs swallows what is raised in it.
+    Nothing is raised: most of the startup is imports, and their callbacks swallow exceptions.
     """
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -300,13 +298,13 @@ def end_at_once_on_signals() -> None:
     _on_signals(end)
 
 
-def with_signals_as_exit() -> None:
-    """Make Ctrl-C and SIGTERM end this process with 0 and without a traceback, and let what has begun be ended."""
+def raise_exit_on_signals() -> None:
+    """Make Ctrl-C and SIGTERM raise SystemExit(0), so that cleanup runs."""
 
-    def leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    def raise_exit(_number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(0)
 
-    _on_signals(leave)
+    _on_signals(raise_exit)
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], NoReturn]) -> None:
@@ -314,15 +312,18 @@ def _on_signals(handler: Callable[[int, FrameType | None], NoReturn]) -> None:
     signal.signal(signal.SIGTERM, handler)
 
 
-def leave_pages_behind(exit_code: int = 0) -> None:
-    """Return when no page computes any more; after half a second end the process without waiting for it."""
-    deadline = time.monotonic() + _SECONDS_FOR_PAGES_TO_END
+def wait_for_page_threads(exit_code: int = 0) -> None:
+    """Wait until no page is being computed; after half a second, end the process regardless."""
+    deadline = time.monotonic() + _PAGES_TIMEOUT_S
     while _busy_threads():
         if time.monotonic() > deadline:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(exit_code)
         time.sleep(0.02)
+    # During interpreter shutdown another signal would kill the process, and the exit code would be the signal's.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _busy_threads() -> list[threading.Thread]:
@@ -330,7 +331,7 @@ def _busy_threads() -> list[threading.Thread]:
         thread
         for thread in threading.enumerate()
         if thread is not threading.current_thread()
-        # Daemons may be left behind, but not in the middle of Arrow's code, which does not survive the interpreter.
+        # Daemon threads may be abandoned, but not inside Arrow code, which crashes when the interpreter ends.
         and (not thread.daemon or thread.name.startswith(("reading ", "saving ")))
     ]
 
@@ -342,10 +343,10 @@ def _leave_current_folder() -> None:
     os.chdir(_PACKAGE)
 
 
-def _have_a_home() -> None:
-    """Name a home folder that does not exist where none is known: Streamlit does not start without one.
+def _ensure_home_folder() -> None:
+    """Set a home folder that does not exist if none is known: Streamlit does not start without one.
 
-    A container that runs as a user without a name (`docker run --user 12345`) may have none.
+    A container that runs as an unnamed user (`docker run --user 12345`) may have none.
     """
     try:
         if Path.home().is_absolute():
@@ -355,33 +356,35 @@ def _have_a_home() -> None:
     os.environ["USERPROFILE" if os.name == "nt" else "HOME"] = _NO_HOME
 
 
-def _is_well_kept(listener: Listener, access: Access) -> bool:
-    """Say whether others come in by https alone, and only those who are asked for something."""
-    public = listener.doors.public
+def _is_protected(listener: Listener, access: Access) -> bool:
+    """Return whether other machines need https and a token or login."""
+    public = listener.allowed_hosts.public
     return access is not None and public is not None and public.scheme == "https" and listener.is_local
 
 
 def _warning(listener: Listener, access: Access) -> str:
     port = listener.port
-    public = listener.doors.public
+    public = listener.allowed_hosts.public
     if access is None:
-        who = "It asks for no token: anybody who reaches this port can read every run, and stop those that train."
+        access_note = (
+            "No token is required: anyone who can reach this port can read every run and stop running ones."
+        )
     else:
-        who = (
-            f"Only who {'has the token' if isinstance(access, Keys) else 'is on the list'} comes in, but the way "
-            "there is not encrypted: whoever sits in between can read along and come in as well."
+        required = "A token" if isinstance(access, AccessTokens) else "A login"
+        access_note = (
+            f"{required} is required, but the connection is not encrypted: "
+            "anyone on the network path can read it and gain access."
         )
     if public is not None:
-        where = f"WARNING: the dashboard answers to {public}, for people beyond this machine."
+        where = f"WARNING: the dashboard is reachable from other machines at {public}."
     else:
-        where = f"WARNING: the dashboard listens on {listener.address}, not only on this machine."
+        where = f"WARNING: the dashboard listens on {listener.address} and is reachable from other machines."
     return (
         f"{where}\n"
-        f"  {who}\n"
-        f"  The safe way from elsewhere is to leave {'--public-url' if public else '--host'} out here, "
-        "and on the other machine:\n"
+        f"  {access_note}\n"
+        f"  Safer: leave out {'--public-url' if public else '--host'} here, run this on the other machine\n"
         f"    ssh -L {port}:localhost:{port} {_this_machine()}\n"
-        f"  and then to open http://localhost:{port} there."
+        f"  and open http://localhost:{port} there."
     )
 
 
@@ -395,30 +398,28 @@ def _printable(text: str) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(_WRONG_OPTION, f"{self.prog}: {message}\n'{self.prog} --help' lists the options.\n")
+        self.exit(_BAD_OPTION, f"{self.prog}: {message}\nRun '{self.prog} --help' for the list of options.\n")
 
 
 def _log_dir(text: str) -> Path:
     if not text:
-        raise argparse.ArgumentTypeError("'' is no folder; a folder with run folders is allowed")
+        raise argparse.ArgumentTypeError("expected a folder with run folders, got ''")
     path = _with_home(text)
     if path.exists() and not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is a file; a folder with run folders is allowed")
+        raise argparse.ArgumentTypeError(f"expected a folder with run folders, got the file {text!r}")
     return path.absolute()
 
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no port; a number from 1 to 65535 is allowed, or 0 for any free one"
-        )
+        raise argparse.ArgumentTypeError(f"invalid port {text!r}; use 1 to 65535, or 0 for any free port")
     return int(text)
 
 
 def _file(text: str) -> Path:
     if not text:
-        raise argparse.ArgumentTypeError("'' is no file")
-    # The process leaves the folder that this name is seen from.
+        raise argparse.ArgumentTypeError("expected a file, got ''")
+    # Absolute, because the process changes its current directory.
     return _with_home(text).absolute()
 
 
@@ -427,7 +428,7 @@ def _with_home(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} begins with a home folder that is not known here; a path from / on is allowed"
+            f"the home folder in {text!r} is unknown; use an absolute path"
         ) from error
 
 
@@ -435,6 +436,6 @@ def _public_url(text: str) -> PublicUrl:
     url = PublicUrl.parse(text)
     if url is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no place of its own; https://NAME or https://NAME:PORT is allowed, without a path behind"
+            f"invalid URL {text!r}; use https://NAME or https://NAME:PORT, without a path"
         )
     return url

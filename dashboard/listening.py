@@ -1,4 +1,4 @@
-"""A listening socket for the dashboard, and the names people reach it by."""
+"""The listening socket of the dashboard, and the names it is reached by."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ import os
 import socket
 from dataclasses import dataclass
 
-from dashboard.network_guard import LOOPBACK_NAMES, Doors, PublicUrl
+from dashboard.network_guard import LOOPBACK_NAMES, AllowedHosts, PublicUrl
 
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 8501
 
 QUEUE_LENGTH = 128
-"""How many connections may wait for the server to take them."""
+"""How many connections may wait to be accepted."""
 
 _PORTS_TRIED = 21
 _LOOPBACK_ADDRESS = "127.0.0.1"
 
 
 class ListenError(Exception):
-    """Nothing can listen there; the message names the option that chose the place, and a way out."""
+    """The address cannot be used; the message names the option and a fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """A socket that already listens, so the port cannot be lost to someone else while the rest starts."""
+    """A socket that already listens, so that no other process takes the port during startup."""
 
     socket: socket.socket
     address: str
     port: int
-    doors: Doors
+    allowed_hosts: AllowedHosts
     url: str
-    """What to open in a browser on this machine, or, for a `--host` or `--public-url` of its own, anywhere."""
+    """The URL to open: on this machine, or from anywhere with `--host` or `--public-url`."""
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine can reach it, and no proxy makes it known to others."""
-        return self.is_local and self.doors.public is None
+        """Whether only this machine can reach it, and no proxy is in front."""
+        return self.is_local and self.allowed_hosts.public is None
 
     @property
     def is_local(self) -> bool:
-        """Whether it listens on this machine alone."""
+        """Whether it listens on a loopback address."""
         return _is_loopback(self.address)
 
 
 def listen(host: str = DEFAULT_HOST, port: int | None = None, *, public: PublicUrl | None = None) -> Listener:
-    """Listen on `host` at `port`; None stands for the default port or the next free one after it.
+    """Listen on `host` and `port`; None: the default port or the next free one.
 
-    `public` is where a proxy in front of it makes it known.
+    `public` is the URL of a proxy in front of it.
 
     Raises:
-        ListenError: the host is unknown here, or the port is taken or not allowed.
+        ListenError: the host is unknown, or the port is in use or not permitted.
     """
     family, address = _resolve(host)
     ports = range(DEFAULT_PORT, DEFAULT_PORT + _PORTS_TRIED) if port is None else (port,)
@@ -65,19 +65,19 @@ def listen(host: str = DEFAULT_HOST, port: int | None = None, *, public: PublicU
             raise ListenError(_explain(error, host, candidate)) from error
         return _listener(bound, host, address, public)
     raise ListenError(
-        f"ports {ports[0]} to {ports[-1]} on {address} are all in use; --port chooses another one"
+        f"ports {ports[0]} to {ports[-1]} on {address} are all in use; choose another one with --port"
     )
 
 
 def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
     if host.lower() == DEFAULT_HOST:
-        # The name may stand for ::1 as well; a browser tries both, and one socket is enough.
+        # The name may also mean ::1; a browser tries both, and one socket is enough.
         return socket.AF_INET, _LOOPBACK_ADDRESS
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     unknown = ListenError(
-        f"--host {host!r} is not known here; localhost, an IP address or a host name of this machine is allowed"
+        f"--host {host!r} is unknown; use localhost, an IP address or a host name of this machine"
     )
-    # An empty name would mean every interface, and what is not ASCII cannot be said in a header.
+    # An empty name would mean every interface, and a header cannot carry non-ASCII names.
     if not bare or not bare.isascii():
         raise unknown
     try:
@@ -95,7 +95,7 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":
-            # Without it a port stays taken for a minute after a server with open connections ended.
+            # Without it a port stays in use for a minute after a server with open connections ended.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((address, port))
         bound.listen(QUEUE_LENGTH)
@@ -108,12 +108,12 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
 
 def _explain(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use; --port chooses another one"
+        return f"port {port} on {host} is in use; choose another one with --port"
     if error.errno == errno.EACCES:
-        return f"--port {port} needs rights this user does not have; ports from 1024 up do not"
+        return f"no permission to use --port {port}; choose one from 1024 up"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"--host {host!r} is not an address of this machine; localhost always is"
-    return f"--host {host!r} --port {port} cannot be listened on: {error.strerror}"
+        return f"--host {host!r} is not an address of this machine; use localhost"
+    return f"--host {host!r} --port {port} cannot be used: {error.strerror}"
 
 
 def _listener(bound: socket.socket, host: str, address: str, public: PublicUrl | None) -> Listener:
@@ -122,14 +122,14 @@ def _listener(bound: socket.socket, host: str, address: str, public: PublicUrl |
     given = _bracketed(host.lower())
     names = {*LOOPBACK_NAMES, given, _bracketed(address)}
     if everywhere:
-        # Its own name is what people type for a machine down the hall. Asking for more names would ask the network.
+        # People type the machine's own name. Looking up more names would need the network.
         names.add(socket.gethostname().lower())
     shown = DEFAULT_HOST if everywhere or address == _LOOPBACK_ADDRESS else given
     return Listener(
         socket=bound,
         address=address,
         port=port,
-        doors=Doors(port=port, names=frozenset(names), any_address=everywhere, public=public),
+        allowed_hosts=AllowedHosts(port=port, names=frozenset(names), any_address=everywhere, public=public),
         url=f"http://{shown}:{port}" if public is None else str(public),
     )
 

@@ -1,4 +1,4 @@
-"""Who may talk to the dashboard over HTTP and WebSocket, and what a browser may do with its pages."""
+"""Which hosts and origins may talk to the dashboard, and the security headers of its responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?")
 
 _METHODS = frozenset(("GET", "HEAD"))
-"""Pages talk over the WebSocket; whatever else could be sent, such as a file, nobody here has a use for."""
+"""Pages use the WebSocket; nothing is ever uploaded over HTTP."""
 
 _FIXED_HEADERS = (
     (b"x-frame-options", b"DENY"),
@@ -29,17 +29,17 @@ _FIXED_HEADERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicUrl:
-    """The address of a proxy that people use instead of ours."""
+    """The URL of a proxy in front of the dashboard."""
 
     scheme: str
     name: str
-    """In lower case; an IPv6 address stands in brackets."""
+    """In lower case; an IPv6 address is in brackets."""
 
     port: int
 
     @classmethod
     def parse(cls, text: str) -> PublicUrl | None:
-        """Return the address that `text` spells; None where it has a path, a login, or is none at all."""
+        """Parse `text`; None if it has a path or a login, or is not a URL."""
         scheme, _, authority = text.partition("://")
         scheme = scheme.lower()
         authority = authority.removesuffix("/")
@@ -51,35 +51,34 @@ class PublicUrl:
         return cls(scheme=scheme, name=name, port=port)
 
     def __str__(self) -> str:
-        """Return it as a browser says it: without the port that goes without saying."""
+        """Return the URL as a browser spells it, without a default port."""
         port = "" if self.port == _DEFAULT_PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{self.name}{port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
-    """The names under which one server answers.
+class AllowedHosts:
+    """The host names that one server answers to.
 
-    A page of another site can make a browser reach this server by pointing its own name at our address.
-    The browser then says that name in `Host`, which is how the two are told apart.
+    Another site can point its own name at our address (DNS rebinding) and make a browser reach this server.
+    The browser then sends that name in `Host`, so requests for unknown names are refused.
     """
 
     port: int
     names: Collection[str] = LOOPBACK_NAMES
-    """Host names in lower case; an IPv6 address stands in brackets."""
+    """Host names in lower case; an IPv6 address is in brackets."""
 
     any_address: bool = False
-    """Whether a bare IP address is also an accepted name, for a server that listens on all of them.
+    """Whether any IP address is accepted, for a server that listens on all interfaces.
 
-    Any address will do: to lead a browser astray a site needs a name, and inside a container
-    the address people type is one this machine does not have.
+    DNS rebinding needs a name, and inside a container the address people type is not one of this machine.
     """
 
     public: PublicUrl | None = None
-    """Where people open it by way of a proxy in front of it."""
+    """The URL of a proxy in front of it."""
 
-    def admits(self, host: str) -> bool:
-        """Say whether `host`, the value of a Host header, is one of ours."""
+    def allows_host(self, host: str) -> bool:
+        """Return whether `host`, a Host header, is one of our names."""
         if self._is_public(host):
             return True
         name, port = _split_authority(host, default_port=_DEFAULT_PORTS["http"])
@@ -87,14 +86,14 @@ class Doors:
             return False
         return name in self.names or (self.any_address and _is_address(name))
 
-    def takes(self, origin: str, host: str) -> bool:
-        """Say whether `origin`, the value of an Origin header, is the place that an admitted `host` names."""
+    def allows_origin(self, origin: str, host: str) -> bool:
+        """Return whether `origin`, an Origin header, matches an allowed `host`."""
         if self.public is not None and self._is_public(host):
-            return _is_same_place(origin, host) and origin.partition("://")[0] == self.public.scheme
-        return _is_same_place(origin, host)
+            return _is_same_origin(origin, host) and origin.partition("://")[0] == self.public.scheme
+        return _is_same_origin(origin, host)
 
     def is_encrypted(self, host: str) -> bool:
-        """Say whether who calls us `host` came by https."""
+        """Return whether requests with this Host header arrive over https."""
         return self.public is not None and self.public.scheme == "https" and self._is_public(host)
 
     def _is_public(self, host: str) -> bool:
@@ -105,27 +104,26 @@ class Doors:
 
 
 class NetworkGuard:
-    """ASGI middleware that refuses strangers before the application sees them.
+    """ASGI middleware that refuses requests of other sites before the application sees them.
 
-    Every request must name us in `Host`. An `Origin`, where there is one, must be the very place that `Host` names;
-    a WebSocket must have one. Browsers always send it there, so nobody with a browser is kept out,
-    and whatever else talks to us can just as well say where it comes from. Nothing can be uploaded.
+    `Host` must be one of our names. An `Origin`, if present, must match `Host`; a WebSocket must have one,
+    which every browser sends. Uploads are refused.
     """
 
-    def __init__(self, app: AsgiApp, doors: Doors) -> None:
+    def __init__(self, app: AsgiApp, allowed_hosts: AllowedHosts) -> None:
         self._app = app
-        self._doors = doors
+        self._allowed_hosts = allowed_hosts
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass the request on with our headers on its answer, or answer 403 and say why."""
+        """Pass the request on and add our headers to the response, or answer 403 with the reason."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
 
         hosts = _header_values(scope, b"host")
-        host = hosts[0] if len(hosts) == 1 and self._doors.admits(hosts[0]) else None
+        host = hosts[0] if len(hosts) == 1 and self._allowed_hosts.allows_host(hosts[0]) else None
         headers = _headers_for(host)
-        is_encrypted = host is not None and self._doors.is_encrypted(host)
+        is_encrypted = host is not None and self._allowed_hosts.is_encrypted(host)
         refusal = self._refusal(scope, hosts)
 
         async def send_with_headers(message: Message) -> None:
@@ -139,39 +137,39 @@ class NetworkGuard:
         if refusal is not None:
             await _refuse(scope, receive, send_with_headers, refusal)
         elif scope["type"] == "http" and (scope["method"] not in _METHODS or _has_body(scope)):
-            await _refuse(scope, receive, send_with_headers, "This dashboard takes no uploads.", status=405)
+            await _refuse(
+                scope, receive, send_with_headers, "This dashboard does not accept uploads.", status=405
+            )
         else:
             await self._app(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Message, hosts: list[str]) -> str | None:
         if len(hosts) != 1:
-            return f"This dashboard needs exactly one Host header, and this request has {len(hosts)}."
+            return f"Expected exactly one Host header, got {len(hosts)}."
         [host] = hosts
-        if not self._doors.admits(host):
+        if not self._allowed_hosts.allows_host(host):
             return (
-                f"This dashboard does not answer to the host {_shown(host)}.\n"
-                f"Open it as http://localhost:{self._doors.port}; through ssh -L, use the port "
-                f"{self._doors.port} on both sides.\n"
-                "To reach it under another name, start it with --host NAME, or with --public-url URL behind a proxy."
+                f"Unknown host {_shown(host)}.\n"
+                f"Open the dashboard as http://localhost:{self._allowed_hosts.port}; with ssh -L, use port "
+                f"{self._allowed_hosts.port} on both sides.\n"
+                "For another name, start it with --host NAME, or with --public-url URL behind a proxy."
             )
         if _is_fetched_by_another_site(scope):
-            return "This dashboard gives nothing to pages of other sites."
+            return "Requests from other sites are refused."
         origins = _header_values(scope, b"origin")
         if not origins and scope["type"] == "http":
             return None
         if len(origins) != 1:
-            return (
-                f"This dashboard needs exactly one Origin header here, and this request has {len(origins)}."
-            )
+            return f"Expected exactly one Origin header, got {len(origins)}."
         [origin] = origins
-        if not self._doors.takes(origin, host):
-            return f"This dashboard does not take requests from pages of {_shown(origin)}."
+        if not self._allowed_hosts.allows_origin(origin, host):
+            return f"Requests from {_shown(origin)} are refused."
         return None
 
 
 def _headers_for(host: str | None) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the headers of every answer; `host` is a Host header that was admitted, or None."""
-    # Not every browser counts ws: as 'self', so the address is spelled out; only one that was admitted gets in here.
+    """Return the headers of every response; `host` is an allowed Host header, or None."""
+    # Not every browser counts ws: as 'self', so the allowed host is spelled out.
     sockets = "" if host is None else f" ws://{host.lower()} wss://{host.lower()}"
     policy = (
         "default-src 'self'",
@@ -179,7 +177,7 @@ def _headers_for(host: str | None) -> tuple[tuple[bytes, bytes], ...]:
         # Vega, behind its small charts, compiles expressions.
         "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
         "style-src 'self' 'unsafe-inline'",
-        # A run's text may hold a Markdown image; nothing here may fetch it from elsewhere.
+        # A run's text may contain a Markdown image, which must not be fetched from elsewhere.
         "img-src 'self' data: blob:",
         "font-src 'self' data:",
         f"connect-src 'self'{sockets}",
@@ -212,18 +210,18 @@ def _has_body(scope: Message) -> bool:
 
 
 def _is_fetched_by_another_site(scope: Message) -> bool:
-    """Say whether a browser tells us that a page from elsewhere, or of another port here, loads this into itself.
+    """Return whether a page of another site, or of another port here, embeds or fetches this.
 
-    Following a link is something else. Whoever does not say it, such as an old browser, is judged by the rest.
+    Following a link is allowed. Old browsers do not send these headers and are checked by the other rules.
     """
-    said = {name: value for name, value in scope["headers"] if name.startswith(b"sec-fetch-")}
-    if said.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
+    sent = {name: value for name, value in scope["headers"] if name.startswith(b"sec-fetch-")}
+    if sent.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
         return False
-    return said.get(b"sec-fetch-mode") != b"navigate" or said.get(b"sec-fetch-dest") != b"document"
+    return sent.get(b"sec-fetch-mode") != b"navigate" or sent.get(b"sec-fetch-dest") != b"document"
 
 
 def _for_https_only(name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """Return the header with `Secure` in it where it sets a cookie: no browser then sends that in the clear."""
+    """Add `Secure` to a Set-Cookie header, so that browsers never send the cookie unencrypted."""
     if name.lower() != b"set-cookie" or b"; secure" in value.lower():
         return name, value
     return name, value + b"; Secure"
@@ -233,7 +231,7 @@ def _header_values(scope: Message, wanted: bytes) -> list[str]:
     return [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
 
 
-def _is_same_place(origin: str, host: str) -> bool:
+def _is_same_origin(origin: str, host: str) -> bool:
     scheme, separator, authority = origin.partition("://")
     if not separator or scheme not in _DEFAULT_PORTS:
         return False
@@ -244,11 +242,11 @@ def _is_same_place(origin: str, host: str) -> bool:
 
 
 def _split_authority(authority: str, *, default_port: int) -> tuple[str, int | None]:
-    """Return the name in lower case and the port; the port is None where it is not a plain number."""
+    """Return the name in lower case and the port; the port is None if it is not a plain number."""
     name, separator, port = authority.rpartition(":")
     if not separator or port.endswith("]"):
         return authority.lower(), default_port
-    # int() would also take '+8501', ' 8501' and digits of other scripts.
+    # int() would also accept '+8501', ' 8501' and digits of other scripts.
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
         return name.lower(), None
     return name.lower(), int(port)
@@ -256,7 +254,7 @@ def _split_authority(authority: str, *, default_port: int) -> tuple[str, int | N
 
 def _is_address(name: str) -> bool:
     if "%" in name:
-        # A zone ('fe80::1%eth0') is text of the sender's choice.
+        # A zone ('fe80::1%eth0') is arbitrary text of the sender.
         return False
     try:
         if name.startswith("[") and name.endswith("]"):
@@ -269,5 +267,5 @@ def _is_address(name: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """Return what a stranger sent as one short line of plain ASCII."""
+    """Return untrusted text as one short line of ASCII."""
     return ascii(text[:100])

@@ -1,4 +1,4 @@
-"""Has the browser fetch scripts as soon as it opens the page, not only when the first thing on it needs them."""
+"""Makes the browser fetch scripts as soon as it opens a page, before the first element needs them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from dashboard.asgi import AsgiApp, Message, Receive, Send
 
-# The first thing sent over the WebSocket is the question; from then on everything is as it was.
-_RUN_WHEN_ASKED = """
+# The first message over the WebSocket asks for the page; then `send` is restored.
+_RUN_AFTER_REQUEST = """
 (() => {
   const send = WebSocket.prototype.send;
   WebSocket.prototype.send = function (...message) {
@@ -24,27 +24,27 @@ _RUN_WHEN_ASKED = """
 })();
 """
 
-_MOST_BYTES = 200_000
-"""The page itself is a few kilobytes; anything larger is not it."""
+_MAX_BYTES = 200_000
+"""The page itself is a few kilobytes; anything larger is something else."""
 
 
 def with_preloads(application: AsgiApp, scripts: Sequence[str], modules: Sequence[str]) -> AsgiApp:
-    """Return `application` with hints in the head of each HTML page it serves.
+    """Return `application` with preload hints in the head of each HTML page.
 
-    Scripts are fetched at once and run when the page has asked its server for contents: while Streamlit starts they
-    would hold that up, and afterwards the browser has nothing to do until the answer comes.
+    Scripts are fetched at once but run only after the page has requested its contents: earlier they would delay
+    Streamlit's start, and then the browser is idle until the response arrives.
     """
     hints = [f'<link rel="preload" as="script" href="{url}">' for url in scripts]
     hints += [f'<link rel="modulepreload" href="{url}">' for url in modules]
     if scripts:
-        hints.append(f"<script>{_RUN_WHEN_ASKED.replace('__URLS__', json.dumps(list(scripts)))}</script>")
+        hints.append(f"<script>{_RUN_AFTER_REQUEST.replace('__URLS__', json.dumps(list(scripts)))}</script>")
     tag = ("".join(hints) + "</head>").encode()
 
     async def serve(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await application(scope, receive, send)
             return
-        # A compressed page could not be changed.
+        # A compressed page could not be edited.
         scope = {
             **scope,
             "headers": [item for item in scope["headers"] if not _asks_for_html_compressed(scope, item)],
@@ -63,7 +63,7 @@ def _asks_for_html_compressed(scope: Message, header: tuple[bytes, bytes]) -> bo
 
 
 class _Page:
-    """Holds back an HTML answer until it is whole, and hands on everything else as it comes."""
+    """Buffers an HTML response until it is complete, and passes on everything else."""
 
     def __init__(self, send: Send, tag: bytes) -> None:
         self._send = send
@@ -79,7 +79,7 @@ class _Page:
             await self._send(message)
             return
         self._body += message.get("body", b"")
-        if message.get("more_body") and len(self._body) <= _MOST_BYTES:
+        if message.get("more_body") and len(self._body) <= _MAX_BYTES:
             return
         start, self._start = self._start, None
         body = self._body.replace(b"</head>", self._tag, 1)

@@ -1,4 +1,4 @@
-"""The web server: Streamlit around app.py, plotly.js beside it, the network guard in front of both."""
+"""The web server: Streamlit with app.py, plotly.js, and the middlewares in front."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from streamlit.web import bootstrap
 from uvicorn.config import WS_PROTOCOLS
 
 from dashboard import terminal_log
-from dashboard.access.choice import Access
+from dashboard.access.access_options import Access
 from dashboard.access.login_file import CALLBACK_PATH, Login
 from dashboard.access.login_gate import LoginGate
-from dashboard.access.token_gate import RIGHTS_HEADER, TokenGate
-from dashboard.access.tokens import Keys
+from dashboard.access.token_gate import ROLE_HEADER, TokenGate
+from dashboard.access.tokens import AccessTokens
 from dashboard.assets import SCRIPTS, plotly_js_file, plotly_js_url, script_code, script_url
-from dashboard.connections import ConnectionLimits, taken_at_once
+from dashboard.connections import ConnectionLimits, accept_batch_size
 from dashboard.listening import QUEUE_LENGTH, Listener
 from dashboard.network_guard import NetworkGuard
 from dashboard.page_messages import PageMessages
@@ -40,12 +40,12 @@ from dashboard.theme import THEME_OPTIONS
 
 APP_SCRIPT = Path(__file__).with_name("app.py")
 
-_SECONDS_FOR_OPEN_CONNECTIONS = 1
-_LONGEST_HEADER = 64 * 1024
+_SHUTDOWN_TIMEOUT_S = 1
+_MAX_HEADER_BYTES = 64 * 1024
 
 
 class DashboardServer(uvicorn.Server):
-    """Serves the pages on a socket that already listens, until `stop` is called or a signal says so."""
+    """Serves the pages on a socket that already listens, until `stop` or a signal."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class DashboardServer(uvicorn.Server):
         script: Path = APP_SCRIPT,
         preload: bool = True,
     ) -> None:
-        # A login with many groups fills several cookies; beyond 8 KiB of them the library would never answer.
-        os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_LONGEST_HEADER))
-        # Streamlit reads options while the application is built, so they come first.
-        bootstrap.load_config_options(_known_here(streamlit_options(listener, access)))
+        # A login with many groups fills several cookies; beyond 8 KiB of them websockets would never answer.
+        os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_MAX_HEADER_BYTES))
+        # Streamlit reads options while the application is built, so set them first.
+        bootstrap.load_config_options(_supported_options(streamlit_options(listener, access)))
         scripts, modules = (
             ([plotly_js_url()], [script_url(name) for name in SCRIPTS]) if preload else ([], [])
         )
@@ -69,31 +69,31 @@ class DashboardServer(uvicorn.Server):
                 *(Route(script_url(name), _script(name), methods=["GET"]) for name in SCRIPTS),
                 *(() if isinstance(access, Login) else _NO_LOGIN),
             ],
-            # Streamlit gets this section alone: from a file it would put other values into the environment.
+            # Only this section: from a file, Streamlit would put other values into the environment.
             secrets={"auth": dict(access.auth)} if isinstance(access, Login) else None,
         )
         pages = with_preloads(PageMessages(application), scripts, modules)
-        if isinstance(access, Keys):
+        if isinstance(access, AccessTokens):
             pages = TokenGate(pages, access, port=listener.port)
         elif isinstance(access, Login):
             pages = LoginGate(pages, access)
         super().__init__(
             uvicorn.Config(
-                NetworkGuard(pages, listener.doors),
-                # The same for everyone, whatever else is installed: httptools takes headers of any length.
+                NetworkGuard(pages, listener.allowed_hosts),
+                # Fixed, whatever else is installed: httptools accepts headers of any length.
                 loop="asyncio",
                 http="h11",
                 ws="websockets-sansio" if "websockets-sansio" in WS_PROTOCOLS else "auto",
-                # Compressing what stays on this machine costs more than it saves; Streamlit leaves it off as well.
+                # Compression on one machine costs more than it saves; Streamlit disables it as well.
                 ws_per_message_deflate=False,
-                h11_max_incomplete_event_size=_LONGEST_HEADER,
-                backlog=taken_at_once(),
+                h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+                backlog=accept_batch_size(),
                 lifespan="on",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=_SECONDS_FOR_OPEN_CONNECTIONS,
+                timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
             )
         )
         self._listener = listener
@@ -107,14 +107,14 @@ class DashboardServer(uvicorn.Server):
         on_ready: Callable[[], None] | None = None,
         on_signal: Callable[[signal.Signals], None] | None = None,
     ) -> None:
-        """Serve in this thread, which must be the main one for signals to be heard.
+        """Serve in this thread, which must be the main thread to receive signals.
 
         `on_ready` is called once pages can be opened.
-        `on_signal` decides what Ctrl-C and SIGTERM do; without it either ends the server.
+        `on_signal` handles Ctrl-C and SIGTERM; without it either ends the server.
         """
         self._on_ready = on_ready or self._on_ready
         self._on_signal = on_signal or self._on_signal
-        with terminal_log.short_and_plain():
+        with terminal_log.concise_logging():
             self.run(sockets=[self._listener.socket])
 
     def stop(self) -> None:
@@ -122,32 +122,32 @@ class DashboardServer(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and tell the one who waits for it."""
+        """Start, then call `on_ready`."""
         self.config.http_protocol_class = self._limits.watched(self.config.http_protocol_class)
         await super().startup(sockets)
-        # `backlog` was both the length of the queue and how many are taken from it at once; the queue may be longer.
+        # `backlog` is both the queue length and how many are accepted at once; the queue may be longer.
         self._listener.socket.listen(QUEUE_LENGTH)
-        # Nobody at the terminal can do anything about a stranger's odd request, which is a warning to uvicorn.
-        # Said here, because Streamlit sets the levels of its own liking while it starts.
+        # Uvicorn warns about invalid requests of strangers, which is noise in the terminal.
+        # Set here, because Streamlit changes log levels while it starts.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         if self.started:
-            # Begun before the first browser asks: it needs a second to start itself.
-            threading.Thread(target=_get_ready, name="getting ready", daemon=True).start()
+            # Started before the first browser connects, which takes a second to start itself.
+            threading.Thread(target=_warm_up, name="warming up", daemon=True).start()
             self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:
-        """Look once a second for connections that wait in vain; uvicorn calls this ten times as often."""
+        """Close idle connections once a second; uvicorn calls this ten times a second."""
         if counter % 10 == 0:
-            self._limits.close_stalled()
+            self._limits.close_idle()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close what is open; a browser that does not hang up is no news."""
+        """Close connections; a browser that stays connected is not worth a message."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # what uvicorn calls
-        """Pass a signal on. Uvicorn would also raise it again at the end, and the exit code would not be ours."""
+        """Handle a signal. Uvicorn would raise it again at the end and change our exit code."""
         self._on_signal(signal.Signals(sig))
 
     def _stop_on_signal(self, _number: signal.Signals) -> None:
@@ -155,12 +155,14 @@ class DashboardServer(uvicorn.Server):
 
 
 def streamlit_options(listener: Listener, access: Access = None) -> dict[str, object]:
-    """Return every option that decides who gets in, what leaves, and how it looks.
+    """Return every Streamlit option that affects access, privacy and appearance.
 
-    Given this way they win over any config.toml; what is left out here is harmless at any value.
+    These take precedence over any config.toml; options left out here are harmless at any value.
     """
-    public = listener.doors.public
-    names = sorted({name.strip("[]") for name in (*listener.doors.names, *([public.name] if public else ()))})
+    public = listener.allowed_hosts.public
+    names = sorted(
+        {name.strip("[]") for name in (*listener.allowed_hosts.names, *([public.name] if public else ()))}
+    )
     return {
         "server.address": listener.address,
         "server.port": listener.port,
@@ -173,16 +175,16 @@ def streamlit_options(listener: Listener, access: Access = None) -> dict[str, ob
         "server.showEmailPrompt": False,
         "server.baseUrlPath": "",
         "server.customComponentBaseUrlPath": "",
-        # The guard knows better than this list when every address is a name of ours.
-        "server.allowedHosts": ["*"] if listener.doors.any_address else names,
+        # With any address allowed, the network guard does this check.
+        "server.allowedHosts": ["*"] if listener.allowed_hosts.any_address else names,
         "server.corsAllowedOrigins": [],
         "server.enableCORS": True,
         "server.enableXsrfProtection": True,
         "server.enableStaticServing": False,
         "server.enableAgentApi": False,
         "server.scriptHealthCheckEnabled": False,
-        # The gate in front throws away what a visitor sends by this name, and writes down what they may do.
-        "server.trustedUserHeaders": {RIGHTS_HEADER: "rights"} if isinstance(access, Keys) else {},
+        # The token gate drops this header from outside and sets the visitor's role.
+        "server.trustedUserHeaders": {ROLE_HEADER: "role"} if isinstance(access, AccessTokens) else {},
         "server.unsafeMetricsUserAttributes": [],
         "server.fileWatcherType": "none",
         "server.folderWatchList": [],
@@ -197,32 +199,32 @@ def streamlit_options(listener: Listener, access: Access = None) -> dict[str, ob
         "logger.hideWelcomeMessage": True,
         "logger.level": "warning",
         "runner.magicEnabled": False,
-        # A file of secrets that lies about belongs to another app.
+        # A secrets file found on disk belongs to another app.
         "secrets.files": [],
         **THEME_OPTIONS,
     }
 
 
-def _known_here(options: Mapping[str, object]) -> dict[str, object]:
-    """Leave out what this version of Streamlit does not have yet, such as a colour or a door it has not built."""
-    # Asking in public would read the configuration files first, and then complain that it changed.
+def _supported_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Leave out options that this version of Streamlit does not have."""
+    # The public function would read the configuration files first, and then complain about changes.
     known = config._config_options_template  # noqa: SLF001
     return {name: value for name, value in options.items() if name in known}
 
 
-_FOR_GOOD = {"Cache-Control": "public, max-age=31536000, immutable"}
+_CACHE_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 
 def _script(name: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(_request: Request) -> Response:
         body = await asyncio.to_thread(script_code, name)
-        return Response(body, media_type="text/javascript", headers=_FOR_GOOD)
+        return Response(body, media_type="text/javascript", headers=_CACHE_FOREVER)
 
     return answer
 
 
 async def _plotly_js(request: Request) -> Response:
-    headers = {**_FOR_GOOD, "Vary": "Accept-Encoding"}
+    headers = {**_CACHE_FOREVER, "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
         body = await asyncio.to_thread(_compressed_plotly_js)
@@ -232,21 +234,21 @@ async def _plotly_js(request: Request) -> Response:
 
 
 async def _not_here(_request: Request) -> Response:
-    return Response("Nobody logs in here.\n", status_code=404, media_type="text/plain")
+    return Response("This dashboard does not use logins.\n", status_code=404, media_type="text/plain")
 
 
-# Streamlit has these pages in any case, and complains in the terminal about settings that nobody made.
+# Streamlit always has these routes, and without settings it logs errors about them.
 _NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logout", CALLBACK_PATH))
 
 
-def _get_ready() -> None:
+def _warm_up() -> None:
     _compressed_plotly_js()
-    # What every page needs: pandas and pyarrow alone take a second to import.
+    # Every page needs pandas and pyarrow, which take a second to import.
     importlib.import_module("dashboard.components.curve_panel")
 
 
 def _compressed_plotly_js() -> bytes:
-    """Return 1.5 MB instead of 4.8, made once a process: through `ssh -L` the difference is seconds."""
+    """Return 1.5 MB instead of 4.8, compressed once per process: over `ssh -L` this saves seconds."""
     with _compressing:
         return _compress_plotly_js()
 
@@ -256,7 +258,7 @@ _compressing = threading.Lock()
 
 @cache
 def _compress_plotly_js() -> bytes:
-    # Level 2 is within a tenth of the best and takes a third of its time, which the first page waits for.
+    # Level 2 is within 10 % of the best size in a third of the time, and the first page waits for it.
     return gzip.compress(plotly_js_file().read_bytes(), compresslevel=2, mtime=0)
 
 

@@ -1,4 +1,4 @@
-"""What one browser tab is looking at: every session-state key and URL parameter, behind a typed function."""
+"""The state of one browser tab: every session-state key and URL parameter, behind a typed function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import streamlit as st
 
-from dashboard.access.rights import Rights, rights_named
+from dashboard.access.roles import Role, role_named
 from dashboard.charts.packing import Window
 from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import RunStore, XAxis
@@ -24,23 +24,23 @@ _RUN = "run"
 _RUN_KEPT = "_run"
 _FROM, _TO = "from", "to"
 _REFRESH = "refresh"
-_ASKED = "_asked"
-_TOLD = "_told"
+_REQUESTS = "_asked"
+_ANNOUNCED = "_told"
 _CONFIRM = "_confirm"
 _DELETED = "_deleted"
 
 
 @st.cache_resource(show_spinner=False)
 def _store(log_dirs: tuple[str, ...], cache_dir: str | None, read_only: bool) -> LocalStore:
-    # Streamlit collects garbage after every region it draws, and would look at all of pandas and pyarrow each time.
+    # Streamlit runs the garbage collector after every region; freezing keeps it from scanning pandas and pyarrow.
     gc.collect()
     gc.freeze()
     return LocalStore(
         [Path(path) for path in log_dirs],
         cache_dir=None if cache_dir is None else Path(cache_dir),
         read_only=read_only,
-        # Asked at each change, in the tab that wants it: one store serves people with different rights.
-        why_only_look=_why_only_look,
+        # Evaluated at each change, in the tab that makes it: one store serves visitors with different roles.
+        read_only_reason=_viewer_reason,
     )
 
 
@@ -49,42 +49,42 @@ def settings() -> DashboardSettings:
     return DashboardSettings.from_environment()
 
 
-def rights() -> Rights | None:
-    """Return what whoever looks at this tab may do; None where nobody has let them in.
+def role() -> Role | None:
+    """Return the role of this tab's visitor; None without access.
 
-    Nothing here comes from the page in their browser: it is settled when the tab connects, by the gate in front of the
-    server or by a cookie that the server signed.
+    Nothing here comes from the page in the browser: it is fixed when the tab connects, by the token gate or by a
+    cookie that the server signed.
     """
-    admission = settings().admission
-    if admission.by == "token":
-        return rights_named(st.user.get("rights"))
-    if admission.by == "login":
-        return admission.guests.rights_of(st.user.to_dict()) if admission.guests is not None else None
-    return Rights.STEER
+    access = settings().access
+    if access.by == "token":
+        return role_named(st.user.get("role"))
+    if access.by == "login":
+        return access.allow_list.role_of(st.user.to_dict()) if access.allow_list is not None else None
+    return Role.OPERATOR
 
 
-def only_looks() -> bool:
-    """Say whether whoever looks at this tab came with no more than the right to look; they are shown no controls."""
-    return rights() is not Rights.STEER
+def is_viewer() -> bool:
+    """Return whether this tab's visitor has no operator rights and is shown no controls."""
+    return role() is not Role.OPERATOR
 
 
-def why_only_look() -> str | None:
-    """Return why this tab may change nothing, as a sentence; None where it may."""
+def read_only_reason() -> str | None:
+    """Return why this tab is read-only, as a sentence; None if it is not."""
     if settings().read_only:
         return "The dashboard was started with `--read-only`."
-    reason = _why_only_look()
+    reason = _viewer_reason()
     return None if reason is None else f"{reason[0].upper()}{reason[1:]}."
 
 
-def _why_only_look() -> str | None:
-    if not only_looks():
+def _viewer_reason() -> str | None:
+    if not is_viewer():
         return None
-    by_login = settings().admission.by == "login"
-    return "your account may only look" if by_login else "the address that you came with may only look"
+    by_login = settings().access.by == "login"
+    return "your account has read-only access" if by_login else "this link gives read-only access"
 
 
 def local_store() -> LocalStore:
-    """Return the one store of this process; only the settings page asks for more than the protocol has."""
+    """Return the store of this process; only the settings page needs more than the protocol."""
     started_with = settings()
     return _store(
         tuple(str(path) for path in started_with.log_dirs),
@@ -94,7 +94,7 @@ def local_store() -> LocalStore:
 
 
 def store() -> RunStore:
-    """Return where runs live."""
+    """Return the run store."""
     return local_store()
 
 
@@ -102,7 +102,7 @@ def store() -> RunStore:
 
 
 def current_run() -> str | None:
-    """Return the run that the URL names, or the one that this tab showed last."""
+    """Return the run in the URL, or the one this tab showed last."""
     named = st.query_params.get(_RUN)
     if named:
         st.session_state[_RUN_KEPT] = named
@@ -121,14 +121,14 @@ def show_run(key: str) -> None:
 
 
 def forget_run(*, deleted: str) -> None:
-    """Show no run any more, since the one called `deleted` is gone; `take_deleted` tells of it once."""
+    """Show no run, because the one called `deleted` is gone; `take_deleted` returns its name once."""
     st.session_state.pop(_RUN_KEPT, None)
     st.session_state[_DELETED] = deleted
     st.query_params.clear()
 
 
 def take_deleted() -> str | None:
-    """Return what was deleted since somebody asked last."""
+    """Return the name of the run that was just deleted, once."""
     name = st.session_state.pop(_DELETED, None)
     return str(name) if name else None
 
@@ -137,7 +137,7 @@ def take_deleted() -> str | None:
 
 
 def refresh_picker() -> None:
-    """Show the choice of how often the page reads what was appended."""
+    """Show the refresh interval picker."""
     before = st.session_state.get("_refresh_before", "5 s")
     chosen = st.segmented_control(
         "Refresh",
@@ -147,7 +147,7 @@ def refresh_picker() -> None:
         key=_REFRESH,
         label_visibility="collapsed",
         persist_state="session",
-        help="How often the page reads what the run has written since.",
+        help="How often the page reads new records.",
     )
     if chosen != before:
         st.session_state["_refresh_before"] = chosen
@@ -156,36 +156,36 @@ def refresh_picker() -> None:
 
 
 def refresh_seconds() -> float | None:
-    """Return how often the page refreshes itself, or None for never."""
+    """Return the refresh interval, or None for never."""
     return _SECONDS.get(str(st.session_state.get(_REFRESH, "5 s")), 5.0)
 
 
-def is_read_in_part(run: str) -> bool:
-    """Say whether the run's log has not been read to its end yet."""
+def is_partly_read(run: str) -> bool:
+    """Return whether the run's log has not been read to its end yet."""
     return bool(st.session_state.get(f"_reading {run}"))
 
 
-def set_read_in_part(run: str, in_part: bool) -> bool:
-    """Remember it, and say whether it changed."""
-    changed = is_read_in_part(run) != in_part
+def set_partly_read(run: str, in_part: bool) -> bool:
+    """Store it, and return whether it changed."""
+    changed = is_partly_read(run) != in_part
     st.session_state[f"_reading {run}"] = in_part
     return changed
 
 
-def is_examined_in_part(run: str) -> bool:
-    """Say whether the detectors have not seen all of the run's records yet."""
+def is_partly_examined(run: str) -> bool:
+    """Return whether the detectors have not seen all records yet."""
     return bool(st.session_state.get(f"_examining {run}"))
 
 
-def set_examined_in_part(run: str, in_part: bool) -> bool:
-    """Remember it, and say whether it changed."""
-    changed = is_examined_in_part(run) != in_part
+def set_partly_examined(run: str, in_part: bool) -> bool:
+    """Store it, and return whether it changed."""
+    changed = is_partly_examined(run) != in_part
     st.session_state[f"_examining {run}"] = in_part
     return changed
 
 
 def set_live(run: str, live: bool) -> bool:
-    """Remember whether the run is live, and say whether that changed since the page was drawn."""
+    """Store whether the run is live, and return whether that changed since the page was drawn."""
     changed = bool(st.session_state.get(f"_live {run}", live) != live)
     st.session_state[f"_live {run}"] = live
     return changed
@@ -195,7 +195,7 @@ def set_live(run: str, live: bool) -> bool:
 
 
 def axis_picker() -> XAxis:
-    """Show the choice of what charts run along, and return it."""
+    """Show the x-axis picker, and return its value."""
     chosen = st.segmented_control(
         "Along",
         tuple(_AXES),
@@ -211,7 +211,7 @@ def axis_picker() -> XAxis:
 
 
 def smoothing_picker() -> float:
-    """Show the choice of how much of the past the average carries, and return it."""
+    """Show the smoothing picker, and return its value."""
     chosen = st.select_slider(
         "Smoothing",
         SMOOTHINGS,
@@ -219,18 +219,18 @@ def smoothing_picker() -> float:
         key="ema",
         bind="query-params",
         format_func=lambda weight: "off" if weight == 0 else f"{weight:g}",
-        help="A debiased exponential average over every logged point; the curve as logged stays behind it.",
+        help="Debiased exponential moving average over every logged point; the raw curve stays visible behind it.",
     )
     return float(chosen)
 
 
 def toggle(label: str, key: Literal["log", "clip"], help_text: str) -> bool:
-    """Show one switch of the charts, and return it."""
+    """Show one switch of the charts, and return its value."""
     return st.toggle(label, key=key, bind="query-params", help=help_text)
 
 
 def window() -> Window | None:
-    """Return the part of the axis that the URL asks for, or None for all of it."""
+    """Return the x-axis range in the URL, or None for all of it."""
     try:
         low, high = float(st.query_params[_FROM]), float(st.query_params[_TO])
     except (KeyError, ValueError):
@@ -239,46 +239,46 @@ def window() -> Window | None:
 
 
 def set_window(new: Window | None) -> None:
-    """Look at this part of the axis, in every chart of the page; None for all of it."""
+    """Set the x-axis range of every chart on the page; None for all of it."""
     if new is None:
         for name in (_FROM, _TO):
             if name in st.query_params:
                 del st.query_params[name]
         return
     for name, edge in zip((_FROM, _TO), new, strict=True):
-        # A step of a small model takes a few milliseconds, and its parts less.
+        # A step of a small model takes milliseconds, and its spans less.
         st.query_params[name] = f"{edge:.10g}" if abs(edge) < 1e9 else f"{edge:.6f}"
 
 
-# ---------------------------------------------------------------- what was asked of runs
+# ---------------------------------------------------------------- requests sent to runs
 
 
-def asked(run: str) -> list[dict[str, Any]]:
-    """Return what this tab asked of the run, newest first."""
-    return list(st.session_state.get(_ASKED, {}).get(run, ()))
+def sent_requests(run: str) -> list[dict[str, Any]]:
+    """Return the requests this tab sent to the run, newest first."""
+    return list(st.session_state.get(_REQUESTS, {}).get(run, ()))
 
 
-def remember_asked(run: str, request_id: str, what: str, at: float, *, about: str = "") -> None:
-    """Remember a request, to show its answer when it comes; `about` is the alert that it was made against."""
-    all_asked = st.session_state.setdefault(_ASKED, {})
-    asked_now = {"id": request_id, "what": what, "at": at, "about": about}
-    all_asked[run] = [asked_now, *all_asked.get(run, ())][:5]
+def remember_request(run: str, request_id: str, what: str, at: float, *, about: str = "") -> None:
+    """Store a request, to show its answer later; `about` is the alert that it is for."""
+    requests = st.session_state.setdefault(_REQUESTS, {})
+    new = {"id": request_id, "what": what, "at": at, "about": about}
+    requests[run] = [new, *requests.get(run, ())][:5]
 
 
-def to_confirm(run: str) -> str | None:
-    """Return the alert whose remedy waits for a second yes."""
+def pending_confirmation(run: str) -> str | None:
+    """Return the alert whose remedy waits for confirmation."""
     waiting = st.session_state.get(_CONFIRM)
     return str(waiting[1]) if waiting and waiting[0] == run else None
 
 
-def set_to_confirm(run: str, alert_id: str | None) -> None:
-    """Wait for a second yes to the remedy of this alert; None for no more."""
+def set_pending_confirmation(run: str, alert_id: str | None) -> None:
+    """Ask for confirmation of this alert's remedy; None to cancel."""
     st.session_state[_CONFIRM] = None if alert_id is None else (run, alert_id)
 
 
-def take_untold(run: str, alert_ids: Iterable[str]) -> list[str]:
-    """Return those of `alert_ids` that this tab has not been told of yet; from now on it has."""
-    told: set[tuple[str, str]] = st.session_state.setdefault(_TOLD, set())
-    new = [alert_id for alert_id in alert_ids if (run, alert_id) not in told]
-    told.update((run, alert_id) for alert_id in new)
+def take_unannounced(run: str, alert_ids: Iterable[str]) -> list[str]:
+    """Return those of `alert_ids` that this tab has not announced yet, and mark them as announced."""
+    announced: set[tuple[str, str]] = st.session_state.setdefault(_ANNOUNCED, set())
+    new = [alert_id for alert_id in alert_ids if (run, alert_id) not in announced]
+    announced.update((run, alert_id) for alert_id in new)
     return new

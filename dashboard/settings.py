@@ -1,4 +1,4 @@
-"""What the dashboard is started with, and how it travels from the launcher to the pages."""
+"""The settings of the dashboard, passed from the launcher to the pages by environment variables."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from dashboard.access.guests import GuestList, GuestListError
+from dashboard.access.allow_list import AllowList, AllowListError
 
 LOG_DIRS_VARIABLE = "TELEMETRY_DASHBOARD_LOG_DIRS"
 READ_ONLY_VARIABLE = "TELEMETRY_DASHBOARD_READ_ONLY"
 CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"
-ADMISSION_VARIABLE = "TELEMETRY_DASHBOARD_ADMISSION"
+ACCESS_VARIABLE = "TELEMETRY_DASHBOARD_ACCESS"
 
 _CACHE_NAME = "ai-toolkit-telemetry"
-_TRUTH = {"1": True, "0": False, "": False}
+_BOOLEANS = {"1": True, "0": False, "": False}
 
 
 class SettingsError(ValueError):
-    """A setting has a value it cannot have; the message names both."""
+    """A setting has an invalid value; the message names both."""
 
 
 def default_log_dirs() -> tuple[Path, ...]:
-    """Return the folder the logger writes to when nobody says otherwise, seen from the current folder."""
+    """Return the logger's default folder, below the current folder."""
     return (Path("logs").absolute(),)
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the folder this system keeps for what can be computed again; it may not exist yet.
+    """Return this user's cache folder, which may not exist yet.
 
-    None where nothing says where that is: a container may run as a user without a home and without a name.
+    None if it is unknown: a container may run as a user without a name and without a home folder.
     """
     environ = os.environ if environ is None else environ
     named = environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
-    # The XDG specification says to ignore a relative path. On macOS the variable is not in use.
+    # The XDG specification says to ignore a relative path. macOS does not use the variable.
     if sys.platform != "darwin" and os.path.isabs(named):
         return Path(named) / _CACHE_NAME
     try:
@@ -47,71 +47,71 @@ def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path | None:
         return None
     usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}
     base = usual.get(sys.platform, home / ".cache")
-    # An empty or relative HOME would put the folder wherever the dashboard was started.
+    # With an empty or relative HOME the cache would be created in the current folder.
     return base / _CACHE_NAME if base.is_absolute() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """How people come in, as far as pages have to know; the secrets behind it are not theirs."""
+class PageAccess:
+    """How visitors get access, as far as pages need to know; it contains no secrets."""
 
     by: Literal["anyone", "token", "login"] = "anyone"
-    guests: GuestList | None = None
-    """Who may come in by `login`."""
+    allow_list: AllowList | None = None
+    """Who has access by `login`."""
 
     providers: tuple[str, ...] = ()
-    """Where people can log in; none stands for the only one there is."""
+    """Named login providers; empty for a single unnamed one."""
 
     def __post_init__(self) -> None:
-        if (self.by == "login") != (self.guests is not None):
-            raise SettingsError("a login needs a list of who may come in, and nothing else has one")
+        if (self.by == "login") != (self.allow_list is not None):
+            raise SettingsError("a login needs an allow list, and only a login has one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
-    """Which runs the dashboard shows, and whether it may touch them."""
+    """Which runs the dashboard shows, and whether it may change them."""
 
     log_dirs: tuple[Path, ...] = field(default_factory=default_log_dirs)
-    """Folders of run folders, as absolute paths; one that does not exist yet has no runs."""
+    """Folders that contain run folders, as absolute paths; they need not exist yet."""
 
     read_only: bool = False
-    """No control of running trainings, no labels, no deleting."""
+    """No control of runs, no labels, no deletion."""
 
     cache_dir: Path | None = field(default_factory=default_cache_dir)
-    """Where the pages keep what they can compute again; None for nowhere."""
+    """Where columns of large logs are cached; None for nowhere."""
 
-    admission: Admission = field(default_factory=Admission)
+    access: PageAccess = field(default_factory=PageAccess)
 
     def __post_init__(self) -> None:
         if not self.log_dirs:
-            raise SettingsError("log_dirs must name at least one folder, got none")
+            raise SettingsError("log_dirs must name at least one folder")
         for path in (*self.log_dirs, *([] if self.cache_dir is None else [self.cache_dir])):
             if not path.is_absolute():
                 raise SettingsError(f"log_dirs and cache_dir must be absolute paths, got {str(path)!r}")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> DashboardSettings:
-        """Read what `to_environment` wrote; what is not there has its default.
+        """Read what `to_environment` wrote; missing variables have their defaults.
 
         Raises:
-            SettingsError: a variable is set to something that `to_environment` never writes.
+            SettingsError: a variable has an invalid value.
         """
         environ = os.environ if environ is None else environ
         return cls(
             log_dirs=_parse_log_dirs(environ.get(LOG_DIRS_VARIABLE, "")) or default_log_dirs(),
             read_only=_parse_read_only(environ.get(READ_ONLY_VARIABLE, "")),
             cache_dir=_parse_cache_dir(environ),
-            admission=_parse_admission(environ.get(ADMISSION_VARIABLE, "")),
+            access=_parse_access(environ.get(ACCESS_VARIABLE, "")),
         )
 
     def to_environment(self) -> dict[str, str]:
-        """Return the variables from which `from_environment` makes these settings again."""
+        """Return the environment variables that `from_environment` reads."""
         return {
-            # JSON, because a path may contain whatever would separate it from the next one.
+            # JSON, because a path may contain any separator.
             LOG_DIRS_VARIABLE: json.dumps([str(path) for path in self.log_dirs]),
             READ_ONLY_VARIABLE: "1" if self.read_only else "0",
             CACHE_DIR_VARIABLE: "" if self.cache_dir is None else str(self.cache_dir),
-            ADMISSION_VARIABLE: json.dumps(asdict(self.admission)),
+            ACCESS_VARIABLE: json.dumps(asdict(self.access)),
         }
 
 
@@ -135,27 +135,27 @@ def _parse_log_dirs(text: str) -> tuple[Path, ...]:
 
 
 def _parse_read_only(text: str) -> bool:
-    if text not in _TRUTH:
+    if text not in _BOOLEANS:
         raise SettingsError(f"{READ_ONLY_VARIABLE} must be 0 or 1, got {text!r}")
-    return _TRUTH[text]
+    return _BOOLEANS[text]
 
 
 @lru_cache(maxsize=4)
-def _parse_admission(text: str) -> Admission:
+def _parse_access(text: str) -> PageAccess:
     if not text:
-        return Admission()
+        return PageAccess()
     try:
         found = json.loads(text)
-        guests = found["guests"]
+        allow_list = found["allow_list"]
         if found["by"] not in ("anyone", "token", "login"):
             raise ValueError(found["by"])
-        return Admission(
+        return PageAccess(
             by=found["by"],
-            guests=None
-            if guests is None
-            else GuestList(steer=tuple(guests["steer"]), look=tuple(guests["look"])),
+            allow_list=None
+            if allow_list is None
+            else AllowList(operators=tuple(allow_list["operators"]), viewers=tuple(allow_list["viewers"])),
             providers=tuple(found["providers"]),
         )
-    except (ValueError, TypeError, KeyError, GuestListError) as error:
-        # Nobody is let in by a mistake.
-        raise SettingsError(f"{ADMISSION_VARIABLE} must be what the launcher wrote, got {text!r}") from error
+    except (ValueError, TypeError, KeyError, AllowListError) as error:
+        # Never give access because of an invalid value.
+        raise SettingsError(f"{ACCESS_VARIABLE} must be what the launcher wrote, got {text!r}") from error

@@ -1,4 +1,4 @@
-"""What libraries may print in the terminal: plain characters, and only a few messages of each kind."""
+"""Keeps the terminal readable: printable characters only, and a few log messages of each kind."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-MOST_OF_A_KIND: Final = 5
-SPAN_S: Final = 600.0
-"""A traceback has some kilobytes: strangers who cause one message after another fill a few megabytes a day."""
+MAX_PER_KIND: Final = 5
+PERIOD_S: Final = 600.0
+"""With this limit, strangers who provoke one traceback after another fill at most a few megabytes a day."""
 
 _BELOW_EVERY_HANDLER: Final = logging.NOTSET - 1
-_LONGEST_WORD: Final = 200
+_MAX_ARGUMENT: Final = 200
 
 MakeRecord = Callable[..., logging.LogRecord]
 
 
 @contextmanager
-def short_and_plain(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Keep what is logged short and plain, in the whole process, for as long as the block lasts."""
+def concise_logging(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Limit and sanitise log messages in the whole process while the block runs."""
     before = logging.getLogRecordFactory()
-    logging.setLogRecordFactory(_limited(_with_plain_words(before), clock))
+    logging.setLogRecordFactory(_limited(_sanitised(before), clock))
     try:
         yield
     finally:
@@ -31,11 +31,11 @@ def short_and_plain(clock: Callable[[], float] = time.monotonic) -> Iterator[Non
 
 
 def _limited(make: MakeRecord, clock: Callable[[], float]) -> MakeRecord:
-    """Return `make` with a limit for each line of code and each type of exception.
+    """Return `make` with a limit per line of code and exception type.
 
-    A record cannot be withdrawn once it is made, so one too many gets a level that no handler takes.
+    A record cannot be dropped here, so one above the limit gets a level that no handler prints.
     """
-    spans: dict[tuple[object, ...], tuple[float, int]] = {}
+    periods: dict[tuple[object, ...], tuple[float, int]] = {}
     lock = threading.Lock()
 
     def make_limited(*args: object, **kwargs: object) -> logging.LogRecord:
@@ -45,33 +45,33 @@ def _limited(make: MakeRecord, clock: Callable[[], float]) -> MakeRecord:
         kind = (record.name, record.pathname, record.lineno, record.exc_info and record.exc_info[0])
         now = clock()
         with lock:
-            began, count = spans.get(kind, (now, 0))
+            began, count = periods.get(kind, (now, 0))
             left_out = 0
-            if now - began >= SPAN_S:
-                left_out = max(0, count - MOST_OF_A_KIND)
+            if now - began >= PERIOD_S:
+                left_out = max(0, count - MAX_PER_KIND)
                 began, count = now, 0
             count += 1
-            spans[kind] = (began, count)
-        if count > MOST_OF_A_KIND:
+            periods[kind] = (began, count)
+        if count > MAX_PER_KIND:
             record.levelno = _BELOW_EVERY_HANDLER
         elif left_out:
             record.msg = f"{record.msg} ({left_out:,} more of this kind were not printed)"
-        elif count == MOST_OF_A_KIND:
-            record.msg = f"{record.msg} (no more of this kind for {SPAN_S / 60:.0f} minutes)"
+        elif count == MAX_PER_KIND:
+            record.msg = f"{record.msg} (no more of this kind for {PERIOD_S / 60:.0f} minutes)"
         return record
 
     return make_limited
 
 
-def _with_plain_words(make: MakeRecord) -> MakeRecord:
-    """Return `make` with what strangers sent spelled out: a terminal obeys some characters."""
+def _sanitised(make: MakeRecord) -> MakeRecord:
+    """Return `make` with unprintable arguments escaped: they could control the terminal."""
 
     def make_plain(*args: object, **kwargs: object) -> logging.LogRecord:
         record = make(*args, **kwargs)
         if isinstance(record.args, tuple):
             record.args = tuple(
-                ascii(word[:_LONGEST_WORD]) if isinstance(word, str) and not word.isprintable() else word
-                for word in record.args
+                ascii(value[:_MAX_ARGUMENT]) if isinstance(value, str) and not value.isprintable() else value
+                for value in record.args
             )
         return record
 

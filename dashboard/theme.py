@@ -1,10 +1,10 @@
-"""How the pages look: Streamlit's theme options, light and dark."""
+"""Streamlit's theme options, light and dark."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Line colours keep their distance from each other for people who see fewer colours, and 3:1 contrast to the page.
+# Line colours stay distinguishable for colour-blind people, with at least 3:1 contrast to the page.
 _LIGHT: Mapping[str, object] = {
     "primaryColor": "#0072B2",
     "backgroundColor": "#FFFFFF",
@@ -58,4 +58,4 @@ THEME_OPTIONS: Mapping[str, object] = {
     **{f"theme.light.{name}": value for name, value in _LIGHT.items()},
     **{f"theme.dark.{name}": value for name, value in _DARK.items()},
 }
-"""Which of the two a browser shows follows its own setting."""
+"""The browser's own setting decides which of the two is shown."""

@@ -1,4 +1,4 @@
-"""The file behind `--login`: Streamlit's `[auth]` section, and our list of who may come in."""
+"""The file behind `--login`: Streamlit's `[auth]` section, and our list of allowed users."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dashboard.access.guests import UNNAMED_PROVIDER, GuestList, GuestListError
+from dashboard.access.allow_list import UNNAMED_PROVIDER, AllowList, AllowListError
 from dashboard.access.secret_file import SecretFileError, read_secret_file
 
 CALLBACK_PATH = "/oauth2callback"
 _OPTION = "--login"
-_NEEDED = ("client_id", "client_secret", "server_metadata_url")
-_KNOWN_ELSEWHERE = frozenset(("redirect_uri", "cookie_secret", "expose_tokens", *_NEEDED, "client_kwargs"))
+_REQUIRED = ("client_id", "client_secret", "server_metadata_url")
+_KNOWN_ELSEWHERE = frozenset(("redirect_uri", "cookie_secret", "expose_tokens", *_REQUIRED, "client_kwargs"))
 _MINIMUM_COOKIE_SECRET = 32
-# Streamlit takes no underscore, and a colon would make two people of one entry by id.
+# Streamlit rejects underscores, and a colon would make entries by id ambiguous.
 _PROVIDER_NAME = re.compile(r"[A-Za-z0-9-]+")
 _USUAL_PORTS = {"http": 80, "https": 443}
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 class LoginFileError(ValueError):
-    """The file cannot be used; the message says what is wrong in it, and never shows a secret."""
+    """The file is invalid; the message says why, and never shows a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Log in with an identity provider, and who may."""
+    """Login through an identity provider, and who is allowed."""
 
     auth: Mapping[str, Any] = field(repr=False)
-    """What Streamlit's `st.login` needs, secrets among it."""
+    """What Streamlit's `st.login` needs, including secrets."""
 
     providers: tuple[str, ...]
-    """The names of `[auth.NAME]` sections; none stands for the one provider of `[auth]` itself."""
+    """The names of `[auth.NAME]` sections; empty for a single provider in `[auth]` itself."""
 
-    guests: GuestList
+    allow_list: AllowList
 
     @property
     def origin(self) -> str:
-        """The place that people open the dashboard at, as a browser says it."""
+        """The origin under which the dashboard is opened, as a browser spells it."""
         return str(self.auth["redirect_uri"]).removesuffix(CALLBACK_PATH)
 
 
 def read_login_file(path: Path) -> Login:
-    """Return what the file says.
+    """Read and check the login file.
 
     Raises:
-        LoginFileError: it cannot be read, others can read it, or something is missing.
+        LoginFileError: it cannot be read, others can read it, or something in it is missing or invalid.
     """
     try:
         text = read_secret_file(path, _OPTION)
@@ -63,33 +63,33 @@ def read_login_file(path: Path) -> Login:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise _wrong(path, f"is no TOML: {error}") from error
+        raise _invalid(path, f"is not valid TOML: {error}") from error
     return login_of(content, path)
 
 
 def login_of(content: Mapping[str, Any], path: Path) -> Login:
-    """Return what the parsed file says; `path` is for messages."""
+    """Check the parsed file; `path` is for messages."""
     auth = content.get("auth")
     if not isinstance(auth, dict):
-        raise _wrong(path, "has no [auth] section, which says where people log in")
+        raise _invalid(path, "has no [auth] section (the identity provider)")
     if "expose_tokens" in auth:
-        raise _wrong(path, "has expose_tokens, for which the dashboard has no use; leave it out")
+        raise _invalid(path, "has expose_tokens, which the dashboard does not support; leave it out")
     redirect = auth.get("redirect_uri")
-    place = _callback_place(redirect) if isinstance(redirect, str) else None
-    if place is None:
-        raise _wrong(
+    origin = _callback_origin(redirect) if isinstance(redirect, str) else None
+    if origin is None:
+        raise _invalid(
             path,
-            f"needs redirect_uri in [auth]: where people open the dashboard, with {CALLBACK_PATH} behind",
+            f"needs redirect_uri in [auth]: the dashboard's URL followed by {CALLBACK_PATH}",
         )
-    if redirect != f"{place}{CALLBACK_PATH}":
-        # Streamlit compares it letter by letter, and whoever logs in would stand at the door again.
-        raise _wrong(path, f"must have redirect_uri as browsers spell it: {place}{CALLBACK_PATH}")
+    if redirect != f"{origin}{CALLBACK_PATH}":
+        # Streamlit compares it exactly; a different spelling leads back to the login page.
+        raise _invalid(path, f"must spell redirect_uri the way browsers do: {origin}{CALLBACK_PATH}")
     secret = auth.get("cookie_secret")
     if not isinstance(secret, str) or len(secret) < _MINIMUM_COOKIE_SECRET or len(set(secret)) < 8:
-        raise _wrong(
+        raise _invalid(
             path,
-            f"needs a cookie_secret in [auth] of at least {_MINIMUM_COOKIE_SECRET} characters; who guesses it "
-            "is whoever they like. This makes a good one:\n"
+            f"needs a cookie_secret in [auth] of at least {_MINIMUM_COOKIE_SECRET} random characters, "
+            "because anyone who guesses it can log in as anyone. This makes one:\n"
             "  python -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
     named = tuple(
@@ -97,47 +97,47 @@ def login_of(content: Mapping[str, Any], path: Path) -> Login:
     )
     for name in named:
         if not _PROVIDER_NAME.fullmatch(name) or name.lower() == UNNAMED_PROVIDER:
-            raise _wrong(
+            raise _invalid(
                 path,
-                f"has [auth.{name}]; a provider's name has only letters, digits and '-' in it, "
-                f"and is not {UNNAMED_PROVIDER!r}",
+                f"has [auth.{name}]; a provider's name consists of letters, digits and '-', "
+                f"and must not be {UNNAMED_PROVIDER!r}",
             )
     for name in named or (None,):
         section = auth[name] if name else auth
         where = f"[auth.{name}]" if name else "[auth]"
-        for key in _NEEDED:
+        for key in _REQUIRED:
             if not isinstance(section.get(key), str) or not section[key]:
-                raise _wrong(path, f"needs {key} in {where}")
-        if not _is_beyond_tampering(section["server_metadata_url"]):
-            raise _wrong(
+                raise _invalid(path, f"needs {key} in {where}")
+        if not _is_tamper_proof(section["server_metadata_url"]):
+            raise _invalid(
                 path,
                 f"needs https:// in the server_metadata_url of {where}: "
-                "whoever sits on the way there could be anybody here",
+                "otherwise someone in between could log in as anyone",
             )
-    return Login(auth=auth, providers=named, guests=_guests(content, named, path))
+    return Login(auth=auth, providers=named, allow_list=_allow_list(content, named, path))
 
 
-def _guests(content: Mapping[str, Any], providers: tuple[str, ...], path: Path) -> GuestList:
+def _allow_list(content: Mapping[str, Any], providers: tuple[str, ...], path: Path) -> AllowList:
     section = content.get("dashboard", {})
     lists: dict[str, tuple[str, ...]] = {}
     for name in ("allow", "readers"):
         entries = section.get(name, []) if isinstance(section, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
-            raise _wrong(path, f"needs a list of addresses as {name} in [dashboard]")
+            raise _invalid(path, f"needs a list of addresses as {name} in [dashboard]")
         lists[name] = tuple(entries)
     unknown = sorted(set(section) - {"allow", "readers"})
     if unknown:
-        raise _wrong(path, f"has {unknown} in [dashboard]; known: ['allow', 'readers']")
+        raise _invalid(path, f"has {unknown} in [dashboard]; known: ['allow', 'readers']")
     try:
-        guests = GuestList(steer=lists["allow"], look=lists["readers"])
-        guests.check_providers(providers)
-    except GuestListError as error:
-        raise _wrong(path, f"has no list that could be followed in [dashboard]: {error}") from error
-    return guests
+        allow_list = AllowList(operators=lists["allow"], viewers=lists["readers"])
+        allow_list.check_providers(providers)
+    except AllowListError as error:
+        raise _invalid(path, f"has an invalid list in [dashboard]: {error}") from error
+    return allow_list
 
 
-def _callback_place(url: str) -> str | None:
-    """Return the place that `url` names, as a browser says it; None where it is no address of ours to come back to."""
+def _callback_origin(url: str) -> str | None:
+    """Return the origin of a callback URL as a browser spells it; None if it is not one."""
     try:
         parts = urlsplit(url)
         name, port = parts.hostname, parts.port
@@ -152,7 +152,7 @@ def _callback_place(url: str) -> str | None:
     return f"{parts.scheme}://{shown_name}{shown_port}"
 
 
-def _is_beyond_tampering(url: str) -> bool:
+def _is_tamper_proof(url: str) -> bool:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -160,5 +160,5 @@ def _is_beyond_tampering(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _THIS_MACHINE)
 
 
-def _wrong(path: Path, what: str) -> LoginFileError:
+def _invalid(path: Path, what: str) -> LoginFileError:
     return LoginFileError(f"{_OPTION} {str(path)!r} {what}")

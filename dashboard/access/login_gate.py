@@ -1,4 +1,4 @@
-"""Keeps pictures and downloads to people who logged in; Streamlit itself gives them to whoever has their address."""
+"""Requires a login for images and downloads; Streamlit itself serves them to anyone with the URL."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboard.access.login_file import Login
-from dashboard.access.rights import Rights
+from dashboard.access.roles import Role
 from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of
 
-_KEPT = ("/media/", "/_stcore/metrics")
-"""Everything else over HTTP is the same for every run and every visitor; pages come by the WebSocket."""
+_PROTECTED = ("/media/", "/_stcore/metrics")
+"""Everything else over HTTP is the same for every run and visitor; page contents use the WebSocket."""
 
 
 class LoginGate:
-    """ASGI middleware: what a page has shown is given to those who may see pages, by the cookie of their login."""
+    """ASGI middleware that checks the login cookie before it serves a page's media files."""
 
     def __init__(self, app: AsgiApp, login: Login) -> None:
-        # Imported here: these names are not promised by Streamlit, and only a login needs them.
+        # Imported here: these names are internal to Streamlit, and only a login needs them.
         from streamlit.auth_util import get_cookie_with_chunks
         from streamlit.web.server.starlette.starlette_app_utils import decode_signed_value
         from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME
@@ -31,17 +31,17 @@ class LoginGate:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 403."""
-        if scope["type"] == "http" and scope["path"].startswith(_KEPT) and self._rights(scope) is None:
+        if scope["type"] == "http" and scope["path"].startswith(_PROTECTED) and self._role(scope) is None:
             await answer(send, 403, "Log in to see this.\n", content_type="text/plain")
         else:
             await self._app(scope, receive, send)
 
-    def _rights(self, scope: Message) -> Rights | None:
+    def _role(self, scope: Message) -> Role | None:
         claims = self._claims(dict(cookies_of(scope)))
-        # The same cookie secret may serve a dashboard somewhere else, with other people on its list.
+        # Another dashboard with another list may use the same cookie secret.
         if claims.get("origin") != self._login.origin:
             return None
-        return self._login.guests.rights_of(claims)
+        return self._login.allow_list.role_of(claims)
 
     def _claims(self, cookies: Mapping[str, str]) -> dict[str, Any]:
         secret = self._login.auth["cookie_secret"]

@@ -1,93 +1,92 @@
-"""Lets in who has a token, over HTTP and WebSocket, before the application sees anything of them."""
+"""Requires a token for HTTP and WebSocket, before the application sees the request."""
 
 from __future__ import annotations
 
 import html
 from urllib.parse import parse_qsl, quote, urlencode
 
-from dashboard.access.rights import Rights
-from dashboard.access.tokens import Keys
+from dashboard.access.roles import Role
+from dashboard.access.tokens import AccessTokens
 from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse_socket
 
-RIGHTS_HEADER = "x-dashboard-rights"
-"""How the application learns what a visitor may do. Whatever a visitor sends by this name is thrown away."""
+ROLE_HEADER = "x-dashboard-role"
+"""Tells the application the role of a visitor. A header of this name from outside is dropped."""
 
-TOKEN_PARAMETER = "token"  # noqa: S105 - the name of it
+TOKEN_PARAMETER = "token"  # noqa: S105 - its name
 
 
 class TokenGate:
-    """ASGI middleware: a token in the address becomes a cookie, and without either there is only a page that says so.
+    """ASGI middleware: a token in the URL becomes a cookie; without either the answer is 403 and a form.
 
-    It stands behind the network guard, which has already settled whose pages talk to us and under which name.
+    The network guard in front of it has already checked `Host` and `Origin`.
     """
 
-    def __init__(self, app: AsgiApp, keys: Keys, *, port: int) -> None:
+    def __init__(self, app: AsgiApp, tokens: AccessTokens, *, port: int) -> None:
         self._app = app
-        self._keys = keys
+        self._tokens = tokens
         self._port = port
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass the request on with the rights of its cookie, take its token, or answer 403."""
+        """Pass the request on with the role of its cookie, accept its token, or answer 403."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         if scope["type"] == "http":
             given = [value for name, value in _query(scope) if name == TOKEN_PARAMETER]
             if given and scope["method"] == "GET":
-                await self._take_token(scope, given[0], send)
+                await self._accept_token(scope, given[0], send)
                 return
-        rights = self._rights(scope)
-        if rights is not None:
-            await self._app(_with_rights(scope, rights), receive, send)
+        role = self._role(scope)
+        if role is not None:
+            await self._app(_with_role(scope, role), receive, send)
         elif scope["type"] == "websocket":
             await refuse_socket(receive, send)
         elif _comes_from_another_site(scope):
-            # A link in a message: the browser keeps the cookie back until a page of ours asks.
-            await answer(send, 403, _onward_page(_url(scope)))
+            # A link from another site: the browser withholds the cookie until one of our pages asks.
+            await answer(send, 403, _redirect_page(_url(scope)))
         else:
             await _refuse(scope, send, "")
 
-    async def _take_token(self, scope: Message, token: str, send: Send) -> None:
-        rights = self._keys.rights_of_token(token)
-        if rights is None:
+    async def _accept_token(self, scope: Message, token: str, send: Send) -> None:
+        role = self._tokens.role_of_token(token)
+        if role is None:
             await _refuse(
                 scope,
                 send,
-                "That token does not open this dashboard. "
-                "It is another one after each start, unless one of your own was given.",
+                "Invalid token. A new token is made at each start, unless you provide your own.",
             )
             return
-        # 'secure' is added by the guard, which knows whether people come by https.
+        # The network guard adds 'Secure' where the dashboard is served over https.
         cookie = (
-            f"{self._cookie_name}={self._keys.cookie(rights, self._port)}; Path=/; HttpOnly; SameSite=Strict"
+            f"{self._cookie_name}={self._tokens.cookie(role, self._port)}; Path=/; HttpOnly; SameSite=Strict"
         )
         headers = [(b"set-cookie", cookie.encode("ascii"))]
         url = _url(scope)
-        if _comes_from_another_site(scope) or (_says_no_site(scope) and _wants_a_page(scope)):
-            # After a redirect the browser would still keep the new cookie back.
-            await answer(send, 200, _onward_page(url), headers)
+        if _comes_from_another_site(scope) or (_has_no_site_header(scope) and _wants_a_page(scope)):
+            # After a redirect the browser would still withhold the new cookie.
+            await answer(send, 200, _redirect_page(url), headers)
         else:
             await answer(send, 303, "", [*headers, (b"location", url.encode("ascii"))])
 
-    def _rights(self, scope: Message) -> Rights | None:
-        """Return the most that any of the cookies allows: another server on this host may have set one of this name."""
+    def _role(self, scope: Message) -> Role | None:
+        """Return the highest role of the cookies: another server on this host may have set one with our name."""
         found = {
-            self._keys.rights_of_cookie(value, self._port)
+            self._tokens.role_of_cookie(value, self._port)
             for name, value in cookies_of(scope)
             if name == self._cookie_name
         }
-        return next((rights for rights in (Rights.STEER, Rights.LOOK) if rights in found), None)
+        return next((role for role in (Role.OPERATOR, Role.VIEWER) if role in found), None)
 
     @property
     def _cookie_name(self) -> str:
-        # A browser sends a cookie to every port of a host, so each server has one of its own.
+        # A browser sends a cookie to every port of a host, so its name has the port.
         return f"telemetry_dashboard_{self._port}"
 
 
-def _with_rights(scope: Message, rights: Rights) -> Message:
-    name = RIGHTS_HEADER.encode("ascii")
+def _with_role(scope: Message, role: Role) -> Message:
+    name = ROLE_HEADER.encode("ascii")
     others = [(key, value) for key, value in scope["headers"] if key.lower() != name]
-    return {**scope, "headers": [(name, rights.value.encode("ascii")), *others]}
+    return {**scope, "headers": [(name, role.value.encode("ascii")), *others]}
 
 
 def _query(scope: Message) -> list[tuple[str, str]]:
@@ -98,13 +97,13 @@ def _query(scope: Message) -> list[tuple[str, str]]:
 
 
 def _url(scope: Message) -> str:
-    """Return where the request wanted to go on this server, without the token, as plain ASCII."""
+    """Return the requested path and query without the token, as ASCII."""
     rest = _rest(scope)
     return f"{_path(scope)}?{urlencode(rest, errors='replace')}" if rest else _path(scope)
 
 
 def _path(scope: Message) -> str:
-    # Two slashes at the front would name another server.
+    # Two leading slashes would name another server.
     return "/" + quote(scope["path"].lstrip("/\\"), safe="/-._~", errors="replace")
 
 
@@ -113,12 +112,12 @@ def _rest(scope: Message) -> list[tuple[str, str]]:
 
 
 def _comes_from_another_site(scope: Message) -> bool:
-    said = {name: value for name, value in scope["headers"] if name.startswith(b"sec-fetch-")}
-    return said.get(b"sec-fetch-site") == b"cross-site" and said.get(b"sec-fetch-mode") == b"navigate"
+    sent = {name: value for name, value in scope["headers"] if name.startswith(b"sec-fetch-")}
+    return sent.get(b"sec-fetch-site") == b"cross-site" and sent.get(b"sec-fetch-mode") == b"navigate"
 
 
-def _says_no_site(scope: Message) -> bool:
-    """Say whether it stays open where the request comes from: browsers tell that to https and to localhost alone."""
+def _has_no_site_header(scope: Message) -> bool:
+    """Return whether Sec-Fetch-Site is missing: browsers send it to https and localhost only."""
     return all(name != b"sec-fetch-site" for name, _ in scope["headers"])
 
 
@@ -126,20 +125,20 @@ def _wants_a_page(scope: Message) -> bool:
     return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
-async def _refuse(scope: Message, send: Send, trouble: str) -> None:
+async def _refuse(scope: Message, send: Send, problem: str) -> None:
     if _wants_a_page(scope):
-        again = _url(scope) if _says_no_site(scope) and not trouble else None
-        await answer(send, 403, _refusal_page(trouble, _path(scope), _rest(scope), again=again))
+        again = _url(scope) if _has_no_site_header(scope) and not problem else None
+        await answer(send, 403, _refusal_page(problem, _path(scope), _rest(scope), again=again))
     else:
-        words = f"{trouble} {_WHERE_IT_IS}".strip()
-        await answer(send, 403, f"{words}\n", content_type="text/plain")
+        text = f"{problem} {_WHERE_IT_IS}".strip()
+        await answer(send, 403, f"{text}\n", content_type="text/plain")
 
 
 # ---------------------------------------------------------------- pages
 
 _WHERE_IT_IS = (
-    "This dashboard asks for a token. It stands in the terminal where the dashboard was started, "
-    "as an address to open: http://…/?token=…"
+    "This dashboard requires a token. "
+    "Open the link printed in the terminal where it was started: http://…/?token=…"
 )
 
 _STYLE = """
@@ -171,8 +170,8 @@ def _page(title: str, head: str, body: str) -> str:
     )
 
 
-def _refusal_page(trouble: str, path: str, rest: list[tuple[str, str]], *, again: str | None) -> str:
-    """Return the page that asks for the token; `again` is where a browser goes that may only hold its cookie back."""
+def _refusal_page(problem: str, path: str, rest: list[tuple[str, str]], *, again: str | None) -> str:
+    """Return the page that asks for the token; `again` is the link for a browser that may have withheld its cookie."""
     kept = "".join(
         f'<input type="hidden" name="{html.escape(name)}" value="{html.escape(value)}">'
         for name, value in rest
@@ -180,29 +179,28 @@ def _refusal_page(trouble: str, path: str, rest: list[tuple[str, str]], *, again
     retry = (
         ""
         if again is None
-        else f'<p>You came by a link, and this browser has been let in before? <a href="{html.escape(again)}">'
-        "Open it again from here</a>.</p>"
+        else f'<p>Already signed in on this browser? <a href="{html.escape(again)}">Open the page again</a>.</p>'
     )
-    alert = f'<p role="alert">{html.escape(trouble)}</p>' if trouble else ""
+    alert = f'<p role="alert">{html.escape(problem)}</p>' if problem else ""
     return _page(
-        "Token needed",
+        "Token required",
         "",
-        "<h1>This dashboard asks for a token</h1>"
+        "<h1>This dashboard requires a token</h1>"
         f"{alert}"
-        "<p>It stands in the terminal where the dashboard was started, as an address to open: "
+        "<p>Open the link printed in the terminal where the dashboard was started: "
         "<code>http://…/?token=…</code></p>"
         f'<form method="get" action="{html.escape(path)}">{kept}<input type="password" name="token" aria-label="Token" '
         'placeholder="Token" autocomplete="off" required autofocus><button>Open</button></form>'
         f"{retry}"
-        "<p>Where one was chosen with <code>--token-file</code> or <code>TELEMETRY_DASHBOARD_TOKEN</code>, "
-        "it is that one; who started the dashboard knows it.</p>",
+        "<p>If it was started with <code>--token-file</code> or <code>TELEMETRY_DASHBOARD_TOKEN</code>, "
+        "ask the person who started it for the token.</p>",
     )
 
 
-def _onward_page(url: str) -> str:
+def _redirect_page(url: str) -> str:
     place = html.escape(url)
     return _page(
         "Training runs",
         f'<meta http-equiv="refresh" content="0;url={place}">',
-        f'<p><a href="{place}">Go on to the dashboard</a></p>',
+        f'<p><a href="{place}">Continue to the dashboard</a></p>',
     )

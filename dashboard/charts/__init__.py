@@ -1,1 +1,1 @@
-"""Tables as Plotly figures: plain mappings, without Streamlit."""
+"""Plotly figures as plain mappings, without Streamlit."""

@@ -1,4 +1,4 @@
-"""What to draw into a chart around an alert: where it began and ended, and what its numbers were measured by."""
+"""What to draw into the chart of an alert: where it started and ended, and its reference values."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Final
 
 import numpy as np
 
-from dashboard.charts.curves import Band, Level, Mark
+from dashboard.charts.curves import Band, ChartMark, Level
 from dashboard.charts.packing import Window
 from dashboard.data.alerts import Alert
+from dashboard.data.formatting import short_number
 from dashboard.data.run_store import MetricInfo, Series
-from dashboard.data.words import short_number
 
 _RECORDS_BEFORE: Final = 60
-_RECORDS_BEHIND: Final = 300
+_RECORDS_AFTER: Final = 300
 _ROOM: Final = 0.25
 _EDGE: Final = 0.02
 _NEAR: Final = 0.12
-"""Two marks nearer than this share of the width would write over each other."""
+"""Labels of marks closer than this fraction of the width would overlap."""
 
-# Of each kind, the evidence that is a value of the metric itself, and what to call it.
+# By kind: evidence that is a value of the metric itself, and its label.
 _LEVELS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
-    "nan": (("last_good", "last number"),),
+    "nan": (("last_good", "last finite value"),),
     "spike": (("level", "level before"),),
     "divergence": (("level", "level before"),),
     "plateau": (("level", "level"),),
     "overfit": (("best", "best"),),
-    "exploding_grad": (("level", "usual"),),
+    "exploding_grad": (("level", "typical"),),
     "vanishing_grad": (("level", "before"),),
     "val_spike": (("level", "level before"),),
-    "throughput_drop": (("usual", "usual"), ("now", "now")),
+    "throughput_drop": (("usual", "typical"), ("now", "now")),
     "low_gpu_util": (("mean_pct", "mean"),),
     "loss_scale": (("level", "highest before"), ("now", "now")),
 }
@@ -45,21 +45,21 @@ class Evidence:
     """What a chart shows of an alert."""
 
     window: Window
-    marks: tuple[Mark, ...]
+    marks: tuple[ChartMark, ...]
     bands: tuple[Band, ...]
     levels: tuple[Level, ...] = ()
 
 
 def metric_of(alert: Alert, metrics: Mapping[str, MetricInfo]) -> MetricInfo | None:
-    """Return the metric of the run that shows the alert; None where the run has none that would."""
+    """Return the metric that shows the alert; None if the run has none."""
     names = (alert.metric, f"epoch/{alert.metric}", f"eval/{alert.metric}")
     return next((metrics[name] for name in names if name in metrics), None)
 
 
-def around(alert: Alert, info: MetricInfo, changes: Sequence[Mark] = ()) -> Evidence | None:
-    """Return where to look and what to mark; None for an alert that has no place.
+def around(alert: Alert, info: MetricInfo, changes: Sequence[ChartMark] = ()) -> Evidence | None:
+    """Return the x range and what to mark; None for an alert without a step.
 
-    `changes` that somebody made because of it are marked as well, with room to see what came of them.
+    `changes` made because of it are marked as well, with room to see their effect.
     """
     if alert.step is None:
         return None
@@ -68,19 +68,19 @@ def around(alert: Alert, info: MetricInfo, changes: Sequence[Mark] = ()) -> Evid
     noticed = float(alert.noticed_step) if alert.noticed_step is not None else start
     end = float(alert.end_step) if alert.end_step is not None else max(last, noticed)
     steps_a_record = max(1.0, last / max(1, info.count))
-    # What goes on for most of a long run is best understood where it began.
-    shown = min(end - start, max(_RECORDS_BEHIND * steps_a_record, 2.0 * (noticed - start)))
+    # A long alert is best understood at its start.
+    shown = min(end - start, max(_RECORDS_AFTER * steps_a_record, 2.0 * (noticed - start)))
     before = max(_RECORDS_BEFORE * steps_a_record, _ROOM * shown)
     shown = max([shown, *(mark.x + before - start for mark in changes)])
     left = max(0.0, start - before)
-    # There is nothing to see behind the last record.
+    # There is nothing to see after the last record.
     right = min(start + shown + _ROOM * max(before, shown), last + _EDGE * (last - left))
     window = (left, max(right, noticed + 1.0))
     tone = _TONES.get(alert.severity, "info")
-    marks = [Mark(x=start, text="began", tone=tone)]
+    marks = [ChartMark(x=start, text="start", tone=tone)]
     if noticed > start:
         far = noticed - start > _NEAR * (window[1] - window[0])
-        marks.append(Mark(x=noticed, text="noticed" if far else "", tone="muted"))
+        marks.append(ChartMark(x=noticed, text="noticed" if far else "", tone="muted"))
     return Evidence(
         window=window,
         marks=(*marks, *changes),
@@ -90,23 +90,23 @@ def around(alert: Alert, info: MetricInfo, changes: Sequence[Mark] = ()) -> Evid
 
 
 def slope(alert: Alert, series: Series) -> Level | None:
-    """Return the line along which the metric grows since the alert began; None where growing is not what it says."""
+    """Return a trend line for alerts about growth; None for others."""
     if alert.kind not in _GROWS or alert.step is None:
         return None
-    x = np.concatenate([piece.x for piece in series.pieces] or [np.empty(0)])
-    y = np.concatenate([piece.y for piece in series.pieces] or [np.empty(0)])
+    x = np.concatenate([segment.x for segment in series.segments] or [np.empty(0)])
+    y = np.concatenate([segment.y for segment in series.segments] or [np.empty(0)])
     end = math.inf if alert.end_step is None else alert.end_step
-    meant = np.isfinite(x) & np.isfinite(y) & (x >= alert.step) & (x <= end)
-    x, y = x[meant], y[meant]
+    inside = np.isfinite(x) & np.isfinite(y) & (x >= alert.step) & (x <= end)
+    x, y = x[inside], y[inside]
     if len(x) < 2 or x[0] == x[-1]:
         return None
     rise, base = np.polyfit(x - x[0], y, 1)
-    reaches = float(base + rise * (x[-1] - x[0]))
+    end_value = float(base + rise * (x[-1] - x[0]))
     return Level(
         y=float(base),
-        y_end=reaches,
+        y_end=end_value,
         between=(float(x[0]), float(x[-1])),
-        text=f"+{short_number(1000 * float(rise))} in 1,000 steps",
+        text=f"+{short_number(1000 * float(rise))} per 1,000 steps",
         tone="critical",
     )
 

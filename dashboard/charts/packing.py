@@ -1,4 +1,4 @@
-"""Numbers as the chart in the browser takes them: in few bytes, and wall time by the local clock."""
+"""Encodes numbers for Plotly: compactly, and wall time in local time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from dashboard.data.run_store import Floats, XAxis
 
 Window = tuple[float, float]
-"""A part of an axis, from one place to another."""
+"""A range of the x axis."""
 
 
 def packed(values: Floats) -> dict[str, str] | list[float]:
-    """Return numbers as Plotly reads them fastest, in as few bytes as keep what a screen can show."""
+    """Return numbers in Plotly's binary format, in as few bytes as a screen can resolve."""
     if len(values) < 8:
-        # Short lists stay readable to whoever looks at a figure; None is a gap.
+        # Short lists stay readable; None is a gap.
         return [None if not math.isfinite(value) else value for value in values.tolist()]  # type: ignore[misc]
     data: np.ndarray[Any, Any] = values
     finite = values[np.isfinite(values)]
@@ -37,7 +37,7 @@ def packed(values: Floats) -> dict[str, str] | list[float]:
 
 
 def _survives_float32(finite: Floats) -> bool:
-    """Say whether rounding to single precision moves no point by more than a millionth of the picture's height."""
+    """Return whether rounding to float32 moves every point by less than a millionth of the y range."""
     largest = float(np.abs(finite).max())
     if largest > 1e38 or (largest and largest < 1e-30):
         return False
@@ -45,14 +45,14 @@ def _survives_float32(finite: Floats) -> bool:
 
 
 def x_values(values: Floats, axis: XAxis) -> Floats:
-    """Return places on the axis as the chart counts them: wall time in milliseconds of the local clock."""
+    """Return x values as the chart needs them: wall time in milliseconds of local time."""
     if axis != "time" or not len(values):
         return values
     return (values + _local_offset(float(values[0]))) * 1000.0
 
 
 def window_from_chart(view: Sequence[float], axis: XAxis) -> Window:
-    """Return the part of the run that a chart shows, from what the browser said."""
+    """Return the x range of a run from the range that the browser reported."""
     low, high = float(min(view)), float(max(view))
     if axis == "time":
         offset = _local_offset(low / 1000.0)
@@ -61,7 +61,7 @@ def window_from_chart(view: Sequence[float], axis: XAxis) -> Window:
 
 
 def _local_offset(at: float) -> float:
-    """Return how far the local clock is ahead of UTC at `at`: in summer it is another than in winter."""
+    """Return the local UTC offset at `at`: it differs between summer and winter."""
     try:
         return float(time.localtime(at).tm_gmtoff)
     except (OverflowError, OSError, ValueError):

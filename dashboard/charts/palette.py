@@ -1,4 +1,4 @@
-"""Colours by what they mean; the browser turns them into those of the light or the dark theme."""
+"""Colours by meaning; the browser maps them to the light or dark theme."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 SERIES: Final = 6
-"""Line colours before dash patterns have to tell curves apart."""
+"""Number of line colours; further curves differ by dash pattern."""
 
 LIGHT: Final[Mapping[str, str]] = {
     "series-0": "#0072B2",
@@ -39,19 +39,19 @@ DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
 
 def color(name: str, opacity: float = 1.0) -> str:
-    """Return the mark that the browser replaces by the theme's colour of that name."""
+    """Return the placeholder that the browser replaces with the theme's colour."""
     return f"@{name}" if opacity >= 1.0 else f"@{name}/{opacity:g}"
 
 
 def series_color(number: int, opacity: float = 1.0) -> str:
-    """Return the colour of the curve with this number."""
+    """Return the colour of a curve by its number."""
     return color(f"series-{number % SERIES}", opacity)
 
 
 def colors_of_runs(keys: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Return colour number and dash of each run: as stable as can be, and never the same pair twice in a chart.
+    """Return colour number and dash of each run: stable, and unique within a chart.
 
-    A run keeps the colour that its name leads to, unless another run of the same chart has it already.
+    A run's colour follows from its name, unless another run of the chart already has it.
     """
     taken: set[tuple[int, int]] = set()
     found: dict[str, tuple[int, str]] = {}

@@ -12,8 +12,8 @@ import numpy as np
 from dashboard.charts.curves import Figure
 from dashboard.charts.packing import Window, x_values
 from dashboard.charts.palette import SERIES, color, series_color
+from dashboard.data.formatting import duration, html_text
 from dashboard.data.run_store import Floats
-from dashboard.data.words import duration, html_text
 from toolkit.timing import names
 
 _COLORS: Final = {
@@ -29,7 +29,7 @@ _COLORS: Final = {
     names.VALIDATION_ITERATION: color("series-5", 0.7),
     names.TESTING_LOOP: color("series-5"),
     names.TESTING_ITERATION: color("series-5", 0.7),
-    # What is around everything else stays in the background.
+    # Enclosing spans stay in the background.
     names.APPLICATION: color("muted", 0.3),
     names.TRAINING_LOOP: color("muted", 0.45),
     names.TRAINING_ITERATION: color("muted", 0.7),
@@ -39,7 +39,7 @@ _LABEL_LENGTH: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that took a while, or happened at one moment (0 seconds)."""
+    """An event with a duration, or at one moment (0 seconds)."""
 
     row: str
     start: float
@@ -48,7 +48,7 @@ class Bar:
 
 
 def bars_figure(bars: Sequence[Bar], revision: str, *, shaded: Window | None = None) -> Figure:
-    """Return one row a name, bars where it happened; moments are drawn as diamonds. `shaded` is marked behind them."""
+    """Return one row per name, with bars, or diamonds for moments. `shaded` is a marked time window."""
     rows = list(dict.fromkeys(bar.row for bar in bars))
     traces: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
@@ -108,7 +108,7 @@ def _shade(window: Window | None) -> list[dict[str, Any]]:
     if window is None:
         return []
     low, high = x_values(np.array(window), "time").tolist()
-    # The line keeps it in sight where it is narrower than a pixel.
+    # The outline keeps it visible if it is narrower than a pixel.
     return [
         {
             "type": "rect",
@@ -129,25 +129,25 @@ def _shade(window: Window | None) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanBars:
-    """Bars of spans that have one name and one look."""
+    """Bars of spans with one name and one state."""
 
     name: str
-    look: Literal["done", "failed", "open", "died"]
+    state: Literal["done", "failed", "open", "died"]
     row: Sequence[int]
-    """The row that each stands in."""
+    """The row of each bar."""
     start: Floats
     """Wall time in seconds."""
     seconds: Floats
     texts: Sequence[str]
-    """What is said of each on hover, lines parted by newlines."""
+    """Hover texts; lines are separated by newlines."""
     ids: Sequence[int]
-    """What a click on each reports."""
+    """The number that a click reports."""
     thickness: float = 0.8
     legend: str | None = None
 
 
 def span_color(name: str) -> str:
-    """Return the colour of a span, the same in every window and every run."""
+    """Return the colour of a span, the same in every run."""
     known = _COLORS.get(name)
     return known if known is not None else series_color(zlib.crc32(name.encode("utf-8", "replace")) % SERIES)
 
@@ -155,7 +155,7 @@ def span_color(name: str) -> str:
 def spans_figure(
     groups: Sequence[SpanBars], rows: Sequence[str], window: Window | None, revision: str
 ) -> Figure:
-    """Return bars along the clock over `rows`, the first of them at the top, with `window` in sight; None for all."""
+    """Return bars over time in `rows`, the first at the top, zoomed to `window`; None for all."""
     in_legend: set[str] = set()
     traces = []
     for group in groups:
@@ -208,15 +208,15 @@ def spans_figure(
 
 
 def _marker(group: SpanBars) -> dict[str, Any]:
-    fill = color("critical") if group.look == "failed" else span_color(group.name)
-    # A line of its own colour keeps a bar in sight that is narrower than a pixel.
-    edge = color("critical") if group.look in ("failed", "died") else fill
+    fill = color("critical") if group.state == "failed" else span_color(group.name)
+    # An outline in the same colour keeps a narrow bar visible.
+    edge = color("critical") if group.state in ("failed", "died") else fill
     marker: dict[str, Any] = {"color": fill, "line": {"width": 0.5 if edge == fill else 1.5, "color": edge}}
-    if group.look in ("open", "died"):
+    if group.state in ("open", "died"):
         marker["pattern"] = {"shape": "/", "size": 6, "solidity": 0.3, "fgcolor": edge, "bgcolor": fill}
     return marker
 
 
 def _in_template(name: str) -> str:
-    # Plotly puts values in place of %{…}; a name that looks like that is a name.
+    # Plotly would substitute %{…} in a name.
     return html_text(name, 80).replace("%{", "%&#123;")

@@ -1,4 +1,4 @@
-"""How long a step takes in each job, one row a job: a point for the median, whiskers for the spread."""
+"""Step time by job: one row per job, a point for the median, whiskers for the spread."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from dashboard.charts.curves import Figure, frame_around
 from dashboard.charts.palette import series_color
-from dashboard.data.speed import Group, Job, step_time
-from dashboard.data.words import html_text
+from dashboard.data.formatting import html_text
+from dashboard.data.speed import JobGroup, JobSpeed, step_time
 
 _ROW_PX: Final = 42
 _SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 
 
-def speed_figure(groups: Sequence[Group]) -> Figure:
-    """Return the rows of `groups` from top to bottom; each group has a colour and a symbol of its own."""
+def speed_figure(groups: Sequence[JobGroup]) -> Figure:
+    """Return the figure; each group has its own colour and symbol."""
     jobs = [(number, group, job) for number, group in enumerate(groups) for job in group.jobs]
     row_of = {(job.run, job.session): -row for row, (_, _, job) in enumerate(jobs)}
-    xaxis: dict[str, Any] = {"title": {"text": "seconds a step"}, "zeroline": False, "fixedrange": True}
+    xaxis: dict[str, Any] = {"title": {"text": "seconds per step"}, "zeroline": False, "fixedrange": True}
     times = [edge for _, _, job in jobs for edge in (job.p10, job.p90)]
     left, right = frame_around(min(times), max(times)) if times else (None, None)
     if left is not None:
@@ -27,7 +27,7 @@ def speed_figure(groups: Sequence[Group]) -> Figure:
         "data": [_trace(number, group, row_of) for number, group in enumerate(groups)],
         "layout": {
             "xaxis": xaxis,
-            # The labels stand above their rows: beside them they would leave a phone no room for the chart.
+            # Labels are above their rows: beside them there would be no room for the chart on a phone.
             "yaxis": {
                 "showticklabels": False,
                 "showgrid": False,
@@ -44,12 +44,12 @@ def speed_figure(groups: Sequence[Group]) -> Figure:
     }
 
 
-def speed_height(groups: Sequence[Group]) -> int:
-    """Return how high the figure has to be, in pixels, for every row to be legible."""
+def speed_height(groups: Sequence[JobGroup]) -> int:
+    """Return the height in pixels at which every row is legible."""
     return 56 + _ROW_PX * sum(len(group.jobs) for group in groups)
 
 
-def _trace(number: int, group: Group, row_of: dict[tuple[str, int], int]) -> dict[str, Any]:
+def _trace(number: int, group: JobGroup, row_of: dict[tuple[str, int], int]) -> dict[str, Any]:
     jobs = group.jobs
     return {
         "type": "scatter",
@@ -76,20 +76,20 @@ def _trace(number: int, group: Group, row_of: dict[tuple[str, int], int]) -> dic
     }
 
 
-def _symbol(number: int, job: Job) -> str:
+def _symbol(number: int, job: JobSpeed) -> str:
     symbol = _SYMBOLS[number % len(_SYMBOLS)]
-    # An empty one was too short to be judged.
+    # An empty symbol marks a job too short to compare.
     return symbol if job.noise is not None else f"{symbol}-open"
 
 
-def _hover(job: Job) -> str:
+def _hover(job: JobSpeed) -> str:
     return (
-        f"{html_text(job.label, 60)}<br>median {step_time(job.median)} a step"
-        f"<br>10 to 90 %: {step_time(job.p10)} to {step_time(job.p90)}"
+        f"{html_text(job.label, 60)}<br>median {step_time(job.median)} per step"
+        f"<br>p10 to p90: {step_time(job.p10)} to {step_time(job.p90)}"
     )
 
 
-def _label(group: Group, job: Job, row: int) -> dict[str, Any]:
+def _label(group: JobGroup, job: JobSpeed, row: int) -> dict[str, Any]:
     return {
         "xref": "paper",
         "x": 0,

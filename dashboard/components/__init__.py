@@ -1,1 +1,1 @@
-"""Pieces that several pages share."""
+"""UI components that several pages share."""

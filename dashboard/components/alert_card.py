@@ -1,4 +1,4 @@
-"""One alert as a card: what and since when, a chart of the place, causes, advice, and one button that acts on it."""
+"""One alert as a card: what and since when, a chart, causes, advice, and a button that acts on it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Final, Literal
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curves import Mark
+from dashboard.charts.curves import ChartMark
 from dashboard.charts.evidence import Evidence, around, metric_of, slope
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.control_box import (
-    ask,
+    control_unavailable_reason,
     declared_control,
     describe,
-    is_waiting,
+    is_pending,
+    send_request,
     show_answers,
     subject,
-    why_not,
 )
-from dashboard.components.curve_panel import Options, Tally, change_mark, curve_panel
+from dashboard.components.curve_panel import ChartOptions, Tally, change_mark, curve_panel
 from dashboard.components.frame import RunPage
 from dashboard.data.alerts import Alert
+from dashboard.data.formatting import clean, clock, count, md, short_number
 from dashboard.data.remedies import (
     RECORDS_BESIDE,
     Effect,
     Offer,
     effects_on,
-    is_turned_after,
+    is_knob_change_after,
     own_answer,
     remedy_for,
 )
 from dashboard.data.run_store import Refused
-from dashboard.data.words import clean, clock, count, md, short_number
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 
@@ -44,9 +44,9 @@ SEVERITIES: Final[dict[str, tuple[str, str, Tone]]] = {
     "warning": ("Warning", ":material/warning:", "orange"),
     "info": ("Info", ":material/info:", "blue"),
 }
-_OF_OTHER_RANKS: Final = "straggler"
-_MOST_KEPT: Final = 500
-_MOST_CHANGES: Final = 3
+_STRAGGLER: Final = "straggler"
+_MAX_LABELS: Final = 500
+_MAX_CHANGES: Final = 3
 _VERDICTS: Final = {
     "better": ":green[:material/trending_down: it helped]",
     "worse": ":red[:material/trending_up: it got worse]",
@@ -54,15 +54,15 @@ _VERDICTS: Final = {
 }
 
 
-def alert_card(page: RunPage, alert: Alert, labels: Labels, *, unfolded: bool) -> None:
-    """Show one alert; `unfolded` with its chart, causes and advice in sight."""
+def alert_card(page: RunPage, alert: Alert, labels: Labels, *, expanded: bool) -> None:
+    """Show one alert; `expanded` with its chart, causes and advice visible."""
     with st.container(border=True):
         _head(page, alert, labels)
         st.markdown(md(alert.message, 600))
-        # Its own key: the same card stays open or closed wherever it moves to.
-        title = "Where, and what was printed" if alert.event == ERROR else "Evidence and what to try"
-        with st.expander(title, expanded=unfolded, key=f"_about {page.key} {alert.id}"):
-            faces.guarded("The evidence", lambda: _about(page, alert))
+        # With a key of its own, a card stays open or closed when it moves.
+        title = "Stack and output" if alert.event == ERROR else "Evidence and what to try"
+        with st.expander(title, expanded=expanded, key=f"_about {page.key} {alert.id}"):
+            page_states.guarded("The evidence", lambda: _details(page, alert))
         _buttons(page, alert, labels)
 
 
@@ -74,7 +74,7 @@ def _head(page: RunPage, alert: Alert, labels: Labels) -> None:
         if not alert.is_open:
             over = f" at step {alert.resolved_step:,}" if alert.resolved_step is not None else ""
             st.badge(f"resolved{over}", icon=":material/check_circle:", color="green")
-        if alert.seen_as in labels.acknowledged:
+        if alert.acknowledged_key in labels.acknowledged:
             st.badge("seen", color="gray")
         if alert.kind in labels.muted:
             st.badge("muted", icon=":material/notifications_off:", color="gray")
@@ -93,7 +93,7 @@ def _where(page: RunPage, alert: Alert) -> list[str]:
     if alert.count > 1:
         parts.append(f"{count(alert.count)} {'times' if alert.event == ERROR else 'records'}")
     if alert.repeats:
-        parts.append(f"came back {alert.repeats} time{'s' if alert.repeats > 1 else ''}")
+        parts.append(f"recurred {alert.repeats} time{'s' if alert.repeats > 1 else ''}")
     if alert.time is not None:
         parts.append(clock(alert.time))
     return parts
@@ -102,7 +102,7 @@ def _where(page: RunPage, alert: Alert) -> list[str]:
 def _range(page: RunPage, alert: Alert) -> str:
     if alert.end_step is None:
         return (
-            f"since step {alert.step:,}, goes on"
+            f"since step {alert.step:,}, ongoing"
             if page.card.live
             else f"since step {alert.step:,}, to the end"
         )
@@ -114,21 +114,21 @@ def _range(page: RunPage, alert: Alert) -> str:
 # ---------------------------------------------------------------- evidence
 
 
-def _about(page: RunPage, alert: Alert) -> None:
+def _details(page: RunPage, alert: Alert) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
-    # The curves of this page are rank 0's, and say nothing of another rank.
-    info = metric_of(alert, metrics) if alert.kind != _OF_OTHER_RANKS else None
+    # The curves are rank 0's and do not show another rank.
+    info = metric_of(alert, metrics) if alert.kind != _STRAGGLER else None
     evidence = around(alert, info, _changes(page, alert)) if info is not None else None
     if info is not None and evidence is not None:
         left, right = st.columns([3, 2], gap="medium")
         with left:
             _chart(page, alert, info.name, evidence)
         with right:
-            _words(alert)
+            _advice(alert)
     else:
-        _words(alert)
-    if alert.kind == _OF_OTHER_RANKS:
-        st.caption("The System page compares the ranks, part by part.")
+        _advice(alert)
+    if alert.kind == _STRAGGLER:
+        st.caption("See the System page for a comparison of the ranks.")
     _numbers(alert)
     if alert.trace:
         st.code(clean(alert.trace), language=None)
@@ -139,10 +139,10 @@ def _about(page: RunPage, alert: Alert) -> None:
 
 def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None:
     levels = evidence.levels
-    grown = slope(alert, page.store.series(page.key, metric, window=evidence.window, buckets=250))
-    if grown is not None:
-        levels = (*levels, grown)
-    options = Options(
+    growth = slope(alert, page.store.series(page.key, metric, window=evidence.window, buckets=250))
+    if growth is not None:
+        levels = (*levels, growth)
+    options = ChartOptions(
         fixed_window=evidence.window,
         marks=evidence.marks,
         bands=evidence.bands,
@@ -159,18 +159,18 @@ def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None
     )
 
 
-def _changes(page: RunPage, alert: Alert) -> list[Mark]:
+def _changes(page: RunPage, alert: Alert) -> list[ChartMark]:
     if alert.noticed_step is None:
         return []
     marks = [
         change_mark(record, float(record["global_step"]))
         for record in page.store.events(page.key, (CONTROL_CHANGE,), limit=50)
-        if is_turned_after(record, alert.noticed_step)
+        if is_knob_change_after(record, alert.noticed_step)
     ]
-    return [mark for mark in marks if mark is not None][:_MOST_CHANGES]
+    return [mark for mark in marks if mark is not None][:_MAX_CHANGES]
 
 
-def _words(alert: Alert) -> None:
+def _advice(alert: Alert) -> None:
     for title, items in (("Likely causes", alert.causes), ("What to try", alert.advice)):
         if items:
             lines = "\n".join(f"1. {md(item, 300)}" for item in items[:10])
@@ -187,22 +187,25 @@ def _numbers(alert: Alert) -> None:
         st.caption(" · ".join(md(part, 300) for part in shown))
 
 
-# ---------------------------------------------------------------- what can be done
+# ---------------------------------------------------------------- actions
 
 
 def _buttons(page: RunPage, alert: Alert, labels: Labels) -> None:
-    requests = [item for item in session.asked(page.key) if item.get("about") == alert.id]
+    requests = [item for item in session.sent_requests(page.key) if item.get("about") == alert.id]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        _remedy(page, alert, waits=is_waiting(page.store, page.key, requests))
-        may_say = not session.only_looks()
+        _remedy(page, alert, is_pending=is_pending(page.store, page.key, requests))
+        can_edit = not session.is_viewer()
         if (
-            may_say
-            and alert.seen_as not in labels.acknowledged
-            and st.button("I have seen this", key=f"_seen {page.key} {alert.id}")
+            can_edit
+            and alert.acknowledged_key not in labels.acknowledged
+            and st.button("Mark as seen", key=f"_seen {page.key} {alert.id}")
         ):
-            keep(page, replace(labels, acknowledged=(*labels.acknowledged, alert.seen_as)[-_MOST_KEPT:]))
+            save_labels(
+                page,
+                replace(labels, acknowledged=(*labels.acknowledged, alert.acknowledged_key)[-_MAX_LABELS:]),
+            )
         if (
-            may_say
+            can_edit
             and alert.event == FINDING
             and alert.kind not in labels.muted
             and st.button(
@@ -212,75 +215,80 @@ def _buttons(page: RunPage, alert: Alert, labels: Labels) -> None:
                 key=f"_mute {page.key} {alert.id}",
             )
         ):
-            keep(page, replace(labels, muted=(*labels.muted, alert.kind)[-_MOST_KEPT:]))
+            save_labels(page, replace(labels, muted=(*labels.muted, alert.kind)[-_MAX_LABELS:]))
     show_answers(page.store, page.key, requests)
     own = own_answer(page.store, page.key, alert)
     if own is not None:
         st.markdown(
-            f":small[:material/smart_toy: asked by the run itself: {md(subject(own))} {describe(own)}]"
+            f":small[:material/smart_toy: requested by the run itself: {md(subject(own))} {describe(own)}]"
         )
     for effect in effects_on(page.store, page.key, alert):
-        st.markdown(f":small[{_told(effect)}]")
+        st.markdown(f":small[{_effect_text(effect)}]")
 
 
-def _remedy(page: RunPage, alert: Alert, *, waits: bool) -> None:
-    if not alert.is_open or not alert.remedies or why_not(page.store, page.key) is not None:
+def _remedy(page: RunPage, alert: Alert, *, is_pending: bool) -> None:
+    if (
+        not alert.is_open
+        or not alert.remedies
+        or control_unavailable_reason(page.store, page.key) is not None
+    ):
         return
     lr = next((info.last for info in page.store.metrics(page.key) if info.name == "lr"), None)
     remedy = remedy_for(alert, declared_control(page.store, page.key), lr)
     if remedy is None:
         return
-    if session.to_confirm(page.key) == alert.id and remedy.stops:
+    if session.pending_confirmation(page.key) == alert.id and remedy.stops:
         _confirm(page, alert, remedy)
     elif st.button(
-        md(remedy.label, 80), type="primary", disabled=waits, key=f"_remedy {page.key} {alert.id}"
+        md(remedy.label, 80), type="primary", disabled=is_pending, key=f"_remedy {page.key} {alert.id}"
     ):
         if remedy.stops:
-            session.set_to_confirm(page.key, alert.id)
+            session.set_pending_confirmation(page.key, alert.id)
             st.rerun()
-        elif _ask(page, alert, remedy):
+        elif _send(page, alert, remedy):
             st.rerun()
 
 
 def _confirm(page: RunPage, alert: Alert, remedy: Offer) -> None:
-    # In the card and not in a dialog: a refresh of the region that opened it would close that.
+    # Not a dialog: a refresh of this region would close it.
     st.markdown(
-        "The run ends after the step it is in"
-        + (", and saves first." if remedy.saves else " **without saving**."),
+        "The run saves and then stops after the current step."
+        if remedy.saves
+        else "The run stops after the current step **without saving**.",
         width="content",
     )
     if st.button(f"Yes, {remedy.label.lower()}", type="primary", key=f"_yes {page.key} {alert.id}"):
-        session.set_to_confirm(page.key, None)
-        if _ask(page, alert, remedy):
+        session.set_pending_confirmation(page.key, None)
+        if _send(page, alert, remedy):
             st.rerun()
     if st.button("Let it run", key=f"_no {page.key} {alert.id}"):
-        session.set_to_confirm(page.key, None)
+        session.set_pending_confirmation(page.key, None)
         st.rerun()
 
 
-def _ask(page: RunPage, alert: Alert, remedy: Offer) -> bool:
-    return ask(page.store, page.key, remedy.request, remedy.label, about=alert.id)
+def _send(page: RunPage, alert: Alert, remedy: Offer) -> bool:
+    return send_request(page.store, page.key, remedy.request, remedy.label, about=alert.id)
 
 
-def keep(page: RunPage, labels: Labels) -> None:
-    """Keep what somebody says about the run's alerts, and draw the page again; a refusal is shown."""
+def save_labels(page: RunPage, labels: Labels) -> None:
+    """Save which alerts are seen or muted, and redraw the page; show an error if that is refused."""
     try:
         page.store.label(page.key, labels)
     except Refused as error:
         st.error(md(str(error)))
     else:
-        # The line above every page counts what nobody has seen.
+        # The alert line above every page has to be updated.
         st.rerun()
 
 
-def _told(effect: Effect) -> str:
+def _effect_text(effect: Effect) -> str:
     where = f" at step {effect.step:,}" if effect.step is not None else ""
-    told = f":material/tune: {md(effect.what, 80)}{where}: "
+    prefix = f":material/tune: {md(effect.what, 80)}{where}: "
     if effect.before is None:
-        return told + f"{md(effect.metric)} was not logged before."
+        return prefix + f"{md(effect.metric)} was not logged before."
     if effect.records_after < RECORDS_BESIDE:
-        return told + f"too early to say: {effect.records_after} of {RECORDS_BESIDE} records."
+        return prefix + f"too early to say: {effect.records_after} of {RECORDS_BESIDE} records."
     return (
-        told + f"median of {md(effect.metric)} {short_number(effect.before)} before, "
+        prefix + f"median of {md(effect.metric)} {short_number(effect.before)} before, "
         f"{short_number(effect.after)} after · {_VERDICTS[effect.verdict]}"
     )

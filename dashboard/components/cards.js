@@ -1,4 +1,4 @@
-// Numbers with their shape over the run. All text is set as text: nothing of a run becomes markup.
+// Cards with a number and a sparkline. Text is never interpreted as markup.
 function sparkline(values, color) {
   const space = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(space, "svg");

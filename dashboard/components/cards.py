@@ -1,4 +1,4 @@
-"""Numbers with their shape over the run, side by side."""
+"""Cards with a number and a sparkline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboard.components.chart import PALETTES
 from dashboard.components.script import component_key, loader
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
 
 _STYLE = """
 .telemetry-cards { display: grid; gap: 0.8rem; grid-template-columns: repeat(auto-fit, minmax(148px, 1fr)); }
@@ -29,7 +29,7 @@ _STYLE = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One number; `tone` says whether its change is good news, bad news or neither."""
+    """One number; `tone` says whether its change is good, bad or neutral."""
 
     label: str
     value: str
@@ -41,9 +41,9 @@ class Card:
 
 
 def draw_cards(cards: Sequence[Card], *, key: str) -> None:
-    """Show `cards` in one row on a desk, two in a row on a phone. Their texts are shown as they are, never as markup.
+    """Show `cards` in one row, or two per row on a phone. Texts are never interpreted as markup.
 
-    Streamlit's own metric with a chart would load all of Vega for a line of forty points.
+    Not st.metric: its sparkline loads all of Vega for a line of forty points.
     """
     component = st.components.v2.component(
         "telemetry_cards",

@@ -1,9 +1,9 @@
-// Draws a Plotly figure in place: zoom, hidden curves and hover stay while the data under them changes.
+// Updates a Plotly figure in place: zoom, hidden curves and hover are kept while the data changes.
 function loadPlotly(src) {
   if (window.Plotly) return Promise.resolve(window.Plotly);
   if (!window.__telemetryPlotly) {
     window.__telemetryPlotly = new Promise((resolve, reject) => {
-      // The page itself may have begun to load it already; asked for twice it would run twice.
+      // The page may already be loading it; a second script element would run it twice.
       const begun = document.querySelector(`script[src="${src}"]`);
       if (begun) {
         begun.addEventListener("load", () => resolve(window.Plotly));
@@ -41,8 +41,8 @@ function toRgb(color) {
   return rgb;
 }
 
-// "@series-0/0.3" names a colour by its meaning; the theme decides which one that is. Only where a colour is due: a
-// metric may be called like one, or like something that every object has.
+// "@series-0/0.3" is a colour by its meaning, which the theme defines. Replaced only where a colour is expected: a
+// metric may have such a name, or the name of an object property.
 function paint(value, palette, isColor = false) {
   if (typeof value === "string") {
     if (!isColor || value[0] !== "@") return value;
@@ -78,7 +78,7 @@ function dress(figure, element, height, palettes) {
   layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
   layout.hoverlabel = { bgcolor: background, bordercolor: border, font: { color: text } };
   layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: palette.muted, activecolor: palette["series-0"] };
-  // Level labels would run into each other on a narrow chart: there are fewer of them instead.
+  // On a narrow chart there are fewer tick labels, because they would overlap.
   if (layout.xaxis && layout.xaxis.tickangle === 0) layout.xaxis.nticks = Math.max(2, Math.floor(element.clientWidth / 120));
   for (const key of Object.keys(layout)) {
     if (/^[xy]axis/.test(key)) {
@@ -106,7 +106,7 @@ function wire(div, Plotly, say) {
     else if ("xaxis.range" in event) range = numbers(event["xaxis.range"]);
     else if (event["xaxis.autorange"]) range = null;
     else return;
-    // Until the server has answered, what it still draws for the view before must not undo this one.
+    // Until the server has answered, figures for the previous view must not undo this one.
     div.__wanted = { range, until: Date.now() + 6000 };
     for (const other of siblings()) {
       other.__following = true;
@@ -142,7 +142,7 @@ export default function (component) {
   div.dataset.group = data.group;
   div.setAttribute("aria-label", data.label);
   div.style.minHeight = data.height + "px";
-  // With its moment, because a value that stays the same is not sent: a zoom may have come from elsewhere meanwhile.
+  // With a timestamp, because an unchanged value is not sent, and the zoom may have changed elsewhere meanwhile.
   div.__say = (range) => setStateValue("view", { range, at: Date.now() });
   div.__pick = data.pickable ? (number) => setStateValue("picked", { number, at: Date.now() }) : null;
 
@@ -164,11 +164,11 @@ export default function (component) {
     const config = {
       responsive: true,
       displaylogo: false,
-      // Plotly's own default is a button that uploads the chart to its makers.
+      // Plotly's default includes a button that uploads the chart.
       showSendToCloud: false,
       plotlyServerURL: "",
       displayModeBar: "hover",
-      // Not "reset": that goes back to how the chart began, which a link may have made a zoom.
+      // Not "reset": that returns to the initial range, which may be a zoom from a link.
       doubleClick: "autosize",
       modeBarButtonsToRemove: ["select2d", "lasso2d", "resetScale2d", "zoomIn2d", "zoomOut2d"],
       toImageButtonOptions: { format: "png", filename: data.name, scale: 2 },
@@ -184,8 +184,8 @@ export default function (component) {
     if (div.__visible) drawInTurn(div, data.src);
   };
   if (!div.__watch) {
-    // What is far below the fold is drawn when somebody scrolls there, not at every refresh. The page scrolls inside of
-    // a box of its own, which only scrollMargin reaches beyond; an older browser draws what has come into sight.
+    // Charts far below the fold are drawn when scrolled to, not at every refresh. The page scrolls inside
+    // a box of its own, so scrollMargin is needed; an older browser draws a chart once it is visible.
     div.__watch = new IntersectionObserver((entries) => {
       div.__visible = entries[entries.length - 1].isIntersecting;
       if (div.__visible && div.__waiting) drawInTurn(div, data.src);
@@ -203,7 +203,7 @@ export default function (component) {
   };
 }
 
-// One chart after the other, with a breath in between: the first is on the screen while the last is still being made.
+// One chart at a time, yielding in between: the first is visible while the last is still being drawn.
 let turn = Promise.resolve();
 function drawInTurn(div, src) {
   turn = turn

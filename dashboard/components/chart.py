@@ -1,4 +1,4 @@
-"""A chart that keeps its zoom: Plotly in the page itself, drawn in place at each refresh."""
+"""A Plotly chart that is updated in place at each refresh and keeps its zoom."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import streamlit as st
 from dashboard.assets import plotly_js_url
 from dashboard.charts.palette import DARK, LIGHT
 from dashboard.components.script import component_key, loader
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
 
 PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
-_LONGEST_LABEL = 300
+_MAX_LABEL = 300
 _STYLE = ".telemetry-chart { width: 100%; } .telemetry-chart .modebar { opacity: 0.85; }"
 
 
@@ -29,19 +29,19 @@ def draw_chart(
     on_view: Callable[[], None] | None = None,
     on_pick: Callable[[], None] | None = None,
 ) -> None:
-    """Show `figure`; `view_of(key)` then tells which part of the axis the browser shows.
+    """Show `figure`; `view_of(key)` then returns the visible x-axis range.
 
-    With `on_pick`, `picked_of(key)` tells the number of the bar or point that was clicked: the first of its customdata.
+    With `on_pick`, `picked_of(key)` returns the number of the clicked bar or point: the first of its customdata.
 
-    Charts of one `group` zoom and hover together. `label` is for people who do not see it; `name` that of a saved PNG.
+    Charts of one `group` zoom and hover together. `label` is for screen readers, `name` for a saved PNG.
     """
     _component()(
         data={
             "src": plotly_js_url(),
             "figure": orjson.dumps(figure).decode(),
-            "label": clean(label)[:_LONGEST_LABEL],
+            "label": clean(label)[:_MAX_LABEL],
             "height": height,
-            "name": clean(name)[:_LONGEST_LABEL],
+            "name": clean(name)[:_MAX_LABEL],
             "group": group,
             "palettes": PALETTES,
             "pickable": on_pick is not None,
@@ -55,25 +55,25 @@ def draw_chart(
 
 
 def view_of(key: str) -> list[float] | None:
-    """Return the part of the axis that the chart with this key was zoomed to last, or None for all of it."""
+    """Return the x-axis range this chart was last zoomed to, or None for all of it."""
     state = st.session_state.get(component_key(key))
-    told = state.get("view") if state else None
-    view = told.get("range") if isinstance(told, Mapping) else None
+    sent = state.get("view") if state else None
+    view = sent.get("range") if isinstance(sent, Mapping) else None
     if isinstance(view, list) and len(view) == 2 and all(isinstance(edge, (int, float)) for edge in view):
         return [float(edge) for edge in view]
     return None
 
 
 def picked_of(key: str) -> int | None:
-    """Return the number of what was clicked last in the chart with this key, or None before that."""
+    """Return the number of the bar or point clicked last in this chart, or None."""
     state = st.session_state.get(component_key(key))
-    told = state.get("picked") if state else None
-    number = told.get("number") if isinstance(told, Mapping) else None
+    sent = state.get("picked") if state else None
+    number = sent.get("number") if isinstance(sent, Mapping) else None
     return int(number) if isinstance(number, (int, float)) and not isinstance(number, bool) else None
 
 
 def _component() -> Any:
-    # Registered at each use: Streamlit forgets it between scripts in tests, and registering again costs nothing.
+    # Registered at each use: tests reset Streamlit's registry, and registering again is cheap.
     return st.components.v2.component(
         "telemetry_chart",
         html='<div class="telemetry-chart" role="img"></div>',
@@ -84,4 +84,4 @@ def _component() -> Any:
 
 
 def _nothing() -> None:
-    """Streamlit sends a view back only to those who listen."""
+    """Streamlit reports a state only if a callback is registered."""

@@ -1,4 +1,4 @@
-// A list of completions, one of which can be picked. All text is set as text: nothing of a run becomes markup.
+// A list of completions to pick from. Text is never interpreted as markup.
 function drawRow(row) {
   const button = make("button", "telemetry-completion");
   button.type = "button";
@@ -27,7 +27,7 @@ export default function (component) {
   const list = parentElement.querySelector(".telemetry-completions");
   if (!list || !data) return undefined;
   list.setAttribute("aria-label", data.label);
-  // A refresh must neither take the focus away nor scroll: rows that are still there stay the same elements.
+  // A refresh must neither move the focus nor scroll, so existing rows keep their elements.
   const before = new Map([...list.children].map((button) => [button.dataset.place + button.dataset.text, button]));
   const rows = data.rows.map((row) => {
     const text = JSON.stringify(row);
@@ -49,7 +49,7 @@ export default function (component) {
     const again = focused && list.querySelector(`[data-place="${focused}"]`);
     if (again) again.focus({ preventScroll: true });
   }
-  // Until the server has answered, what it still sends for the one before must not undo this one.
+  // Until the server has answered, data for the previous selection must not undo this one.
   const picked = list.__picked;
   if (picked && (picked.place === data.chosen || Date.now() > picked.until)) list.__picked = null;
   mark(list, list.__picked ? list.__picked.place : data.chosen);
@@ -59,7 +59,7 @@ export default function (component) {
     const place = Number(button.dataset.place);
     list.__picked = { place, until: Date.now() + 6000 };
     mark(list, place);
-    // With its moment, because a value that stays the same is not sent.
+    // With a timestamp, because an unchanged value is not sent.
     setStateValue("picked", { place, at: Date.now() });
   };
   list.onkeydown = (event) => {

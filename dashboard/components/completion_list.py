@@ -1,4 +1,4 @@
-"""A list of completions to pick one from, which keeps its choice while new ones arrive."""
+"""A list of completions to pick from, which keeps its selection while new ones arrive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard.components.script import component_key, loader
 from dashboard.data.completions import Completion
-from dashboard.data.words import clean, count, short_number
+from dashboard.data.formatting import clean, count, short_number
 
 _START: Final = 160
 _STYLE: Final = """
@@ -44,7 +44,7 @@ _STYLE: Final = """
 
 
 def completion_list(rows: Sequence[Completion], chosen: int | None, *, key: str) -> None:
-    """Show `rows` and mark the one at the place `chosen`; `picked_in(key)` then tells which one was clicked last."""
+    """Show `rows` and mark the one at offset `chosen`; `picked_in(key)` returns the one clicked last."""
     component = st.components.v2.component(
         "telemetry_completions",
         html='<div class="telemetry-completions" role="group"></div>',
@@ -65,29 +65,29 @@ def completion_list(rows: Sequence[Completion], chosen: int | None, *, key: str)
 
 
 def picked_in(key: str) -> tuple[int, float] | None:
-    """Return the place of the completion that was clicked last in the list with this key, and when; None before."""
+    """Return the offset of the completion clicked last in this list, and when; None before that."""
     state = st.session_state.get(component_key(key))
-    told = state.get("picked") if state else None
-    if not isinstance(told, Mapping):
+    sent = state.get("picked") if state else None
+    if not isinstance(sent, Mapping):
         return None
-    place, at = told.get("place"), told.get("at")
+    place, at = sent.get("place"), sent.get("at")
     if not isinstance(place, (int, float)) or not isinstance(at, (int, float)):
         return None
     return int(place), float(at)
 
 
-def step_words(step: int | None) -> str:
-    """Return a step as a list has it."""
+def step_label(step: int | None) -> str:
+    """Return the label of a step."""
     return f"step {count(step)}" if step is not None else "no step"
 
 
-def kind_words(completion: Completion) -> str:
-    """Return what a completion is of, and whether it is from an evaluation."""
+def kind_label(completion: Completion) -> str:
+    """Return the kind of a completion, and whether it is from an evaluation."""
     return f"{clean(completion.kind)} · eval" if completion.split == "eval" else clean(completion.kind)
 
 
-def reward_words(completion: Completion) -> str:
-    """Return the number that a completion is judged by, with its name where that is not simply the reward."""
+def reward_label(completion: Completion) -> str:
+    """Return the reward of a completion, with its name if that is not simply `reward`."""
     if completion.reward is None:
         return ""
     name = "" if completion.reward_name == "reward" else f"{completion.reward_name} "
@@ -100,24 +100,24 @@ def _row(completion: Completion) -> dict[str, object]:
         answer = " | ".join(_start(text) for text in completion.answers.values())
     return {
         "place": completion.place,
-        "step": step_words(completion.step),
-        "kind": kind_words(completion),
-        "reward": reward_words(completion),
+        "step": step_label(completion.step),
+        "kind": kind_label(completion),
+        "reward": reward_label(completion),
         "prompt": _start(_question(completion.prompt)) or "(no prompt)",
         "answer": _start(answer) or "(empty)",
     }
 
 
 def _question(prompt: str) -> str:
-    """Return what a chat's prompt asks last: it begins with the same words for the system every time."""
+    """Return the last question of a chat prompt: it usually starts with the same system prompt."""
     _, asked, question = prompt.rpartition("\n\nuser: ")
     return question if asked else prompt
 
 
 def _start(text: str) -> str:
-    """Return the beginning of a text in one line."""
+    """Return the start of a text in one line."""
     return " ".join(clean(text[: 4 * _START]).split())[:_START]
 
 
 def _nothing() -> None:
-    """A click is looked at when the list is drawn again, which it causes."""
+    """A click redraws the list, which then reads the state."""

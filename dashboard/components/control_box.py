@@ -1,4 +1,4 @@
-"""Asking the run for something, and showing what it answered."""
+"""Sends requests to a live run, and shows its answers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Final
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
-from dashboard.data.remedies import turned
+from dashboard.components import page_states
+from dashboard.data.formatting import ago, clean, md, short_number
+from dashboard.data.remedies import knob_changes_text
 from dashboard.data.run_store import Refused, RunStore
-from dashboard.data.words import ago, clean, md, short_number
 from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, MAX_TEXT
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
-_NOTCHES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
-_MOST_COUNTED: Final = 2**53
+_LOG_EVERY_CHOICES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+_MAX_EXACT: Final = 2**53
 _ACTIONS: Final[dict[str, tuple[str, str]]] = {
     "save": ("Save", ":material/save:"),
     "sample": ("Sample", ":material/image:"),
@@ -28,14 +28,14 @@ _ACTIONS: Final[dict[str, tuple[str, str]]] = {
 
 
 def control_box(store: RunStore, key: str) -> None:
-    """Show what can be asked of the run; switched off, with the reason, where nobody would answer."""
+    """Show the controls of the run; disabled, with the reason, if it cannot be controlled."""
     st.divider()
     st.markdown("**Control**")
-    if session.only_looks():
-        st.caption(session.why_only_look() or "")
+    if session.is_viewer():
+        st.caption(session.read_only_reason() or "")
         return
     control = declared_control(store, key)
-    reason = why_not(store, key)
+    reason = control_unavailable_reason(store, key)
     if reason:
         st.caption(reason)
     off = reason is not None
@@ -43,35 +43,35 @@ def control_box(store: RunStore, key: str) -> None:
     _buttons(store, key, control, off)
     _knobs(store, key, control, off)
     if control:
-        # The answer comes within the run's next look at its control file, so this looks a little more often.
+        # The run answers when it next checks its control file, so check a little more often than it does.
         st.fragment(
-            lambda: faces.guarded("The answers", lambda: _answers(store, key)),
+            lambda: page_states.guarded("The answers", lambda: _answers(store, key)),
             run_every=2.0 if not off else None,
         )()
 
 
 def declared_control(store: RunStore, key: str) -> Mapping[str, Any]:
-    """Return what the run says that it can be asked for."""
+    """Return the controls that the run has declared."""
     manifest = store.meta(key).manifest
     return manifest.control if manifest is not None else {}
 
 
-def why_not(store: RunStore, key: str) -> str | None:
-    """Return why nothing can be asked of the run now, safe to show as Markdown; None where it can."""
+def control_unavailable_reason(store: RunStore, key: str) -> str | None:
+    """Return why the run cannot be controlled now, safe to show as Markdown; None if it can."""
     card, control, writable = store.card(key), declared_control(store, key), store.meta(key).writable
     if not card.live:
-        return f"The run is {md(card.status.name)}: there is nobody to answer."
+        return f"The run is {md(card.status.name)} and cannot be controlled."
     if not control:
-        return "This run takes no requests (`control: false` in its configuration)."
-    only_look = session.why_only_look()
-    if only_look is not None:
-        return only_look
+        return "Control is disabled for this run (`control: false` in its configuration)."
+    read_only = session.read_only_reason()
+    if read_only is not None:
+        return read_only
     if not writable:
-        return "The run's folder cannot be written to from here."
+        return "The run's folder is not writable."
     return None
 
 
-# ---------------------------------------------------------------- what can be asked
+# ---------------------------------------------------------------- controls
 
 
 def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
@@ -81,15 +81,14 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
     kept = st.session_state.setdefault(
         kept_key, {"value": min(LOG_EVERY_HIGH, max(LOG_EVERY_LOW, now)), "dragged": 0, "typed": 0}
     )
-    # Whichever of the two is used, the other begins anew under a new name. Set by hand instead, it would still
-    # stand at its old value in the browser, and a click on Apply at that moment would send that as a change.
+    # When one of the two widgets is used, the other gets a new key. Set by hand instead, it would still have its
+    # old value in the browser, and a click on Apply at that moment would send that value.
     slider_key, number_key = f"{kept_key} slider {kept['typed']}", f"{kept_key} number {kept['dragged']}"
 
     def keep(widget: str, how: str) -> None:
         before = st.session_state[kept_key]
         other = "typed" if how == "dragged" else "dragged"
-        # A click that comes while the page still works on the other one brings along what this one stood at under its
-        # name from before, which is nobody's wish.
+        # A click while the page still processes the other widget reports this widget's old value: ignore it.
         if before[other] == kept[other]:
             st.session_state[kept_key] = {
                 **before,
@@ -99,18 +98,18 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
 
     st.select_slider(
         "Log every … steps",
-        _NOTCHES,
-        # Not by way of the session: a browser that misses the first of two quick drawings would begin at 5.
+        _LOG_EVERY_CHOICES,
+        # Not through session state: a browser that misses the first of two quick redraws would start at 5.
         value=_nearest(kept["value"]),
         key=slider_key,
         on_change=keep,
         args=(slider_key, "dragged"),
         disabled=off,
-        help=f"The run takes {LOG_EVERY_LOW} to {LOG_EVERY_HIGH}, and changes at most every 30 s.",
+        help=f"{LOG_EVERY_LOW} to {LOG_EVERY_HIGH}. The run applies at most one change every 30 s.",
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        # A browser keeps a number outside of a box's limits to itself, and the old one would be sent.
-        # So there are none, not even those that a box for whole numbers has by itself.
+        # A browser does not send a number outside the limits of its box, so the old one would be sent.
+        # So there are no limits, not even the implicit ones of an integer box.
         shown = st.number_input(
             "steps",
             value=float(kept["value"]),
@@ -123,10 +122,10 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
             label_visibility="collapsed",
         )
         applied = st.button("Apply", key=f"_apply {key}", disabled=off, type="primary")
-    # What the box shows, and not what was kept of it: its change may be reported after the click.
+    # The value the box shows, not the stored one: its change may be reported after the click.
     steps = _as_shown(shown)
-    if _is_within("log every", steps, LOG_EVERY_LOW, LOG_EVERY_HIGH, is_asked=applied) and applied:
-        ask(store, key, {"log_every": steps}, f"log every {steps}")
+    if _is_within("log every", steps, LOG_EVERY_LOW, LOG_EVERY_HIGH, is_submitted=applied) and applied:
+        send_request(store, key, {"log_every": steps}, f"log every {steps}")
 
 
 def _buttons(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
@@ -140,21 +139,22 @@ def _buttons(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -
                 if name in ("stop", "save_and_stop"):
                     _confirm_stop(store, key, name)
                 else:
-                    ask(store, key, {"actions": (name,)}, word.lower())
+                    send_request(store, key, {"actions": (name,)}, word.lower())
 
 
 @st.dialog("Stop this run?")
 def _confirm_stop(store: RunStore, key: str, action: str) -> None:
     card = store.card(key)
     st.markdown(
-        f"**{md(card.name)}** ends after the step it is in"
-        + (", and saves first." if action == "save_and_stop" else " **without saving**.")
+        f"**{md(card.name)}** saves and then stops after the current step."
+        if action == "save_and_stop"
+        else f"**{md(card.name)}** stops after the current step **without saving**."
     )
-    st.caption("A checkpoint that was written before stays. A stopped run can be resumed if its script can.")
+    st.caption("Existing checkpoints are kept. The run can be resumed later if its script supports it.")
     with st.container(horizontal=True):
-        asked = st.button(_ACTIONS[action][0], type="primary", key="_yes_stop")
-        # A refusal stays in sight.
-        if asked and ask(store, key, {"actions": (action,)}, _ACTIONS[action][0].lower()):
+        confirmed = st.button(_ACTIONS[action][0], type="primary", key="_yes_stop")
+        # An error stays visible.
+        if confirmed and send_request(store, key, {"actions": (action,)}, _ACTIONS[action][0].lower()):
             st.rerun()
         if st.button("Let it run", key="_no_stop"):
             st.rerun()
@@ -167,8 +167,8 @@ def _knobs(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> 
     with st.expander("Knobs"):
         for name, about in list(knobs.items())[:20]:
             if isinstance(about, dict):
-                # One that cannot be drawn leaves the others, and the answers below.
-                faces.guarded(
+                # If one cannot be drawn, the others and the answers below still are.
+                page_states.guarded(
                     str(name)[:60],
                     lambda name=name, about=about: _knob(store, key, str(name), about, off),  # type: ignore[misc]  # bound now
                 )
@@ -199,22 +199,24 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: b
         else:
             new = st.text_input(label, clean(str(value or ""))[:MAX_TEXT], key=widget, disabled=off)
         is_set = st.button("Set", key=f"{widget} set", disabled=off)
-    if _is_within(name, new, low, high, is_asked=is_set) and is_set:
-        ask(store, key, {"knobs": {name: new}}, f"{name} = {new}")
+    if _is_within(name, new, low, high, is_submitted=is_set) and is_set:
+        send_request(store, key, {"knobs": {name: new}}, f"{name} = {new}")
 
 
-def _is_within(name: str, value: object, low: float | None, high: float | None, *, is_asked: bool) -> bool:
-    """Say whether the run takes `value`; where it does not, say so on the page, and that nothing was sent."""
+def _is_within(
+    name: str, value: object, low: float | None, high: float | None, *, is_submitted: bool
+) -> bool:
+    """Return whether `value` is within the limits; if not, show why, and that nothing was sent."""
     if not isinstance(value, (int, float)):
         return True
     if (low is None or low <= value) and (high is None or value <= high):
         return True
     if low is None or high is None:
-        takes = f"at most {_exact(high)}" if high is not None else f"at least {_exact(low or 0)}"
+        allowed = f"at most {_exact(high)}" if high is not None else f"at least {_exact(low or 0)}"
     else:
-        takes = f"{_exact(low)} to {_exact(high)}"
-    wrong = f"{md(name, 60)} {_exact(value)}: the run takes {takes}."
-    if is_asked:
+        allowed = f"{_exact(low)} to {_exact(high)}"
+    wrong = f"{md(name, 60)} {_exact(value)} is out of range: {allowed}."
+    if is_submitted:
         st.error(f"{wrong} Nothing was sent.")
     else:
         st.caption(f":red[{wrong}]")
@@ -222,7 +224,7 @@ def _is_within(name: str, value: object, low: float | None, high: float | None, 
 
 
 def _as_shown(value: float) -> int:
-    """Return the whole number that a box without digits behind the point shows for `value`."""
+    """Return the integer that a box without decimals shows for `value`."""
     return math.floor(value + 0.5)
 
 
@@ -231,22 +233,22 @@ def _exact(value: float) -> str:
 
 
 def _bounds(about: Mapping[str, Any], kind: object) -> tuple[float | None, float | None]:
-    """Return from where to where a knob turns; a bound that is no number, or beyond the other, is none."""
+    """Return the bounds of a knob; invalid or contradicting ones are dropped."""
     low, high = _number(about.get("low"), kind), _number(about.get("high"), kind)
     return (None, None) if low is not None and high is not None and low > high else (low, high)
 
 
 def _number(value: object, kind: object) -> float | None:
-    """Return `value` as a number of this kind that a browser counts exactly; None where it is none."""
+    """Return `value` as a number of this kind that JavaScript represents exactly; None if it is not one."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         return None
     if kind == "int":
-        return int(value) if abs(value) < _MOST_COUNTED else None
+        return int(value) if abs(value) < _MAX_EXACT else None
     return float(value)
 
 
 def _start(value: float | None, low: float | None, high: float | None, kind: str) -> float:
-    """Return where a knob stands at first: at its value, as far as its bounds allow that."""
+    """Return the initial value of a knob, within its bounds."""
     if value is None:
         usual = 0 if kind == "int" else 1.0
         is_within = (low is None or low <= usual) and (high is None or usual <= high)
@@ -256,44 +258,47 @@ def _start(value: float | None, low: float | None, high: float | None, kind: str
     return value if high is None else min(value, high)
 
 
-def ask(store: RunStore, key: str, request: Mapping[str, Any], what: str, *, about: str = "") -> bool:
-    """Write a request, remember it for its answer, and say whether that worked; a refusal is shown."""
+def send_request(
+    store: RunStore, key: str, request: Mapping[str, Any], what: str, *, about: str = ""
+) -> bool:
+    """Send a request and return whether that worked; an error is shown."""
     try:
         request_id = store.ask(key, request)
     except Refused as error:
         st.error(md(str(error)))
         return False
-    session.remember_asked(key, request_id, what, time.time(), about=about)
+    session.remember_request(key, request_id, what, time.time(), about=about)
     return True
 
 
-# ---------------------------------------------------------------- what was answered
+# ---------------------------------------------------------------- answers
 
 
 def _answers(store: RunStore, key: str) -> None:
     store.refresh(key, wait_s=0.2)
     manifest = store.meta(key).manifest
-    if manifest is not None and manifest.control.get("log_every_now") is not None:
-        st.caption(f"Logs every {md(str(manifest.control['log_every_now']))} steps now.")
-    show_answers(store, key, session.asked(key)[:3])
+    every = manifest.control.get("log_every_now") if manifest is not None else None
+    if every is not None:
+        st.caption("Logs every step." if every == 1 else f"Logs every {md(str(every))} steps.")
+    show_answers(store, key, session.sent_requests(key)[:3])
 
 
 def show_answers(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> None:
-    """Show what the run has answered to each of `requests`, or that it has not yet."""
+    """Show the run's answer to each of `requests`, or that it is pending."""
     answers = _answers_to(store, key, requests)
     for request in requests:
         answer = answers.get(request["id"])
         if answer is None:
-            asked = ago(time.time() - request["at"])
+            sent = ago(time.time() - request["at"])
             card = store.card(key)
-            state = "pending" if card.live else f"no answer, and the run is {md(card.status.name)} now"
-            st.markdown(f":gray[:small[:material/schedule: {md(request['what'])}: {state}, asked {asked}]]")
+            state = "pending" if card.live else f"no answer, the run is now {md(card.status.name)}"
+            st.markdown(f":gray[:small[:material/schedule: {md(request['what'])}: {state}, sent {sent}]]")
         else:
             st.markdown(f":small[{_icon(answer)} {md(request['what'])}: {describe(answer)}]")
 
 
-def is_waiting(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> bool:
-    """Say whether the run may still answer one of `requests`."""
+def is_pending(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the run may still answer one of `requests`."""
     answers = _answers_to(store, key, requests)
     return any(request["id"] not in answers for request in requests) and store.card(key).live
 
@@ -310,7 +315,7 @@ def _icon(answer: Record) -> str:
 
 
 def describe(answer: Record) -> str:
-    """Return a run's answer in words, safe to show as Markdown."""
+    """Return a run's answer as text, safe to show as Markdown."""
     status = md(str(answer.get("status", "answered")))
     parts = [status]
     step = answer.get("global_step")
@@ -324,14 +329,17 @@ def describe(answer: Record) -> str:
 
 
 def subject(answer: Record) -> str:
-    """Return what a run answered to, as plain text."""
+    """Return what an answer is about, as plain text."""
     return str(
-        answer.get("setting") or ", ".join(_texts(answer.get("actions"))) or turned(answer) or "request"
+        answer.get("setting")
+        or ", ".join(_texts(answer.get("actions")))
+        or knob_changes_text(answer)
+        or "request"
     )
 
 
 def _nearest(value: int) -> int:
-    return min(_NOTCHES, key=lambda notch: abs(notch - value))
+    return min(_LOG_EVERY_CHOICES, key=lambda choice: abs(choice - value))
 
 
 def _texts(value: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""A titled chart of some metrics of one run, as every page draws it."""
+"""A titled chart of metrics of one run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curves import Band, Curve, Level, Look, Mark, chart_label, curve_figure
+from dashboard.charts.curves import Band, ChartMark, ChartStyle, Curve, Level, chart_label, curve_figure
 from dashboard.charts.packing import Window, window_from_chart
 from dashboard.charts.palette import DASHES, SERIES
 from dashboard.components.chart import draw_chart, view_of
 from dashboard.components.frame import RunPage
 from dashboard.data.alerts import Alert, findings_of
-from dashboard.data.remedies import turned
+from dashboard.data.formatting import count, md
+from dashboard.data.remedies import knob_changes_text
 from dashboard.data.run_store import Series, XAxis
-from dashboard.data.words import count, md
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
 _BUCKETS_AROUND = 120
@@ -25,7 +25,7 @@ _BUCKETS_AROUND = 120
 
 @dataclass(slots=True)
 class Tally:
-    """How many points a page has drawn, of how many there are in view."""
+    """How many points a page has drawn, and how many are in view."""
 
     drawn: int = 0
     total: int = 0
@@ -37,47 +37,47 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the switches above the charts say."""
+class ChartOptions:
+    """The values of the switches above the charts."""
 
     axis: XAxis = "step"
     smoothing: float = 0.0
     log_y: bool = False
     clip: bool = False
-    marks: tuple[Mark, ...] = field(default_factory=tuple)
+    marks: tuple[ChartMark, ...] = field(default_factory=tuple)
     bands: tuple[Band, ...] = ()
     levels: tuple[Level, ...] = ()
     fixed_window: Window | None = None
-    """A part of the axis to look at whatever the URL says."""
+    """An x-axis range that overrides the one in the URL."""
 
     @property
     def window(self) -> Window | None:
-        """The part of the axis to look at; asked anew each time, because charts change it."""
+        """The x-axis range; read each time, because charts change it."""
         return self.fixed_window or session.window()
 
 
-def chart_switches() -> Options:
-    """Show the switches that all charts of a page obey."""
+def chart_switches() -> ChartOptions:
+    """Show the switches for all charts of a page."""
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         axis = session.axis_picker()
         log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
         clip = session.toggle(
             "Clip outliers",
             "clip",
-            "Frame the middle 98 % of the points; what lies beyond is marked at the edge, with its value on hover.",
+            "Zoom to the middle 98 % of the points. Values outside are marked at the edge; hover to see them.",
         )
         with st.container(width=230):
             smoothing = session.smoothing_picker()
-        # Always there: a drag in a chart does not draw this row again.
+        # Always shown: a zoom in a chart does not redraw this row.
         st.button("Whole run", icon=":material/zoom_out_map:", on_click=session.set_window, args=(None,))
-    return Options(axis=axis, smoothing=smoothing, log_y=log_y, clip=clip)
+    return ChartOptions(axis=axis, smoothing=smoothing, log_y=log_y, clip=clip)
 
 
 def curve_panel(
     page: RunPage,
     title: str,
     metrics: Sequence[tuple[str, str]],
-    options: Options,
+    options: ChartOptions,
     tally: Tally,
     *,
     height: int = 230,
@@ -90,11 +90,11 @@ def curve_panel(
     key: str | None = None,
     first_color: int = 0,
 ) -> bool:
-    """Draw `metrics` (name and label) in one chart under `title`; False where the run has none of them."""
+    """Draw `metrics` (name and label) in one chart under `title`; False if the run has none of them."""
     window = options.window
     curves = []
     for number, (metric, label) in enumerate(metrics):
-        # A validation loss comes rarely, and each one counts: only the first curve is averaged.
+        # Validation losses are few and each one matters: only the first curve is smoothed.
         smoothing = options.smoothing if smooth and number == 0 else 0.0
         series = page.store.series(
             page.key, metric, axis=options.axis, window=window, buckets=buckets, smoothing=smoothing
@@ -131,11 +131,11 @@ def curve_panel(
     if not curves:
         return False
     name = key or f"chart {page.key} {title} {metrics[0][0]}"
-    if options.axis == "epoch" and not any(_has_place(curve.series) for curve in curves):
+    if options.axis == "epoch" and not any(_has_epochs(curve.series) for curve in curves):
         st.markdown(f"**{md(title)}**")
         st.caption("This run has logged no epochs.")
         return True
-    look = Look(
+    style = ChartStyle(
         axis=options.axis,
         window=window,
         log_y=options.log_y,
@@ -154,23 +154,23 @@ def curve_panel(
     st.markdown(
         f"**{md(title)}**"
         + (f" :gray[{md(unit)}]" if unit else "")
-        + not_drawn_as_points(curves, log_y=options.log_y)
+        + hidden_values_text(curves, log_y=options.log_y)
     )
     draw_chart(
-        curve_figure(curves, look),
+        curve_figure(curves, style),
         key=name,
         label=chart_label(title, curves[0].series),
         height=height,
         name=f"{page.card.name} {title}",
-        # A chart with a window of its own follows nobody, and nobody follows it.
+        # A chart with a fixed range does not zoom together with others.
         group=page.key if options.fixed_window is None else name,
         on_view=(lambda: follow_zoom(name, options.axis)) if options.fixed_window is None else None,
     )
     return True
 
 
-def not_drawn_as_points(curves: Sequence[Curve], *, log_y: bool) -> str:
-    """Return, for a chart's title, how many values are NaN or infinite or have no place on a log axis."""
+def hidden_values_text(curves: Sequence[Curve], *, log_y: bool) -> str:
+    """Return, for a chart's title, how many values are NaN or infinite or cannot be on a log axis."""
     return _not_finite(curves) + (_not_on_log_axis(curves) if log_y else "")
 
 
@@ -185,31 +185,36 @@ def _not_finite(curves: Sequence[Curve]) -> str:
 
 
 def _not_on_log_axis(curves: Sequence[Curve]) -> str:
-    hidden = sum(int((piece.y <= 0).sum()) for curve in curves for piece in curve.series.pieces)
-    return f" :orange[{count(hidden)} at or below zero, which a log axis does not have]" if hidden else ""
+    hidden = sum(int((segment.y <= 0).sum()) for curve in curves for segment in curve.series.segments)
+    return (
+        f" :orange[{count(hidden)} {'value' if hidden == 1 else 'values'} ≤ 0 {'is' if hidden == 1 else 'are'}"
+        " not shown on a log axis]"
+        if hidden
+        else ""
+    )
 
 
-def _has_place(series: Series) -> bool:
-    return any(np.isfinite(piece.x).any() for piece in series.pieces)
+def _has_epochs(series: Series) -> bool:
+    return any(np.isfinite(segment.x).any() for segment in series.segments)
 
 
 def follow_zoom(key: str, axis: XAxis) -> None:
-    """Look, in every chart of the page, at the part of the axis that the chart with this key was zoomed to."""
+    """Zoom every chart of the page to the range of the chart with this key."""
     view = view_of(key)
     session.set_window(None if view is None else window_from_chart(view, axis))
 
 
-def marks_of(page: RunPage, axis: XAxis) -> tuple[Mark, ...]:
-    """Return what happened to the run, as marks on a chart: changes asked for, sessions, findings."""
+def marks_of(page: RunPage, axis: XAxis) -> tuple[ChartMark, ...]:
+    """Return marks for the charts: applied requests, session starts, findings."""
     if axis not in ("step", "time"):
-        # What happened to a run is recorded with its step and its time.
+        # Events are recorded with step and time only.
         return ()
     marks = [
-        Mark(x=span.first_step if axis == "step" else span.first_time, text=f"session {span.session}")
-        for span in page.store.sessions(page.key)[1:]
+        ChartMark(x=start.first_step if axis == "step" else start.first_time, text=f"session {start.session}")
+        for start in page.store.sessions(page.key)[1:]
     ]
     for record in page.store.events(page.key, (CONTROL_CHANGE,), limit=200):
-        x = _place(record, axis)
+        x = _position(record, axis)
         mark = change_mark(record, x) if x is not None else None
         if mark is not None:
             marks.append(mark)
@@ -221,23 +226,23 @@ def marks_of(page: RunPage, axis: XAxis) -> tuple[Mark, ...]:
     return tuple(sorted(marks, key=lambda mark: mark.x))
 
 
-def change_mark(record: Record, x: float) -> Mark | None:
-    """Return the mark of a request that the run carried out; None where it did not."""
+def change_mark(record: Record, x: float) -> ChartMark | None:
+    """Return the mark of a request that the run applied; None if it did not."""
     if record.get("status") not in ("applied", "clamped"):
         return None
     if record.get("setting") is not None:
-        return Mark(x=x, text=f"{record['setting']} → {record.get('new')}", tone="info")
-    knobs = turned(record)
+        return ChartMark(x=x, text=f"{record['setting']} → {record.get('new')}", tone="info")
+    knobs = knob_changes_text(record)
     asked = record.get("actions")
     names = ", ".join(str(name) for name in asked) if isinstance(asked, (list, tuple)) else ""
-    return Mark(x=x, text=knobs or names or "change", tone="info")
+    return ChartMark(x=x, text=knobs or names or "change", tone="info")
 
 
-def _finding_mark(alert: Alert, x: float) -> Mark:
+def _finding_mark(alert: Alert, x: float) -> ChartMark:
     tone = {"critical": "critical", "info": "muted"}.get(alert.severity, "warning")
-    return Mark(x=x, text=alert.title, tone=tone)
+    return ChartMark(x=x, text=alert.title, tone=tone)
 
 
-def _place(record: Record, axis: XAxis) -> float | None:
+def _position(record: Record, axis: XAxis) -> float | None:
     value = record.get("time") if axis == "time" else record.get("global_step")
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-// What several of our scripts need: stands before each of them. Text is set as text: nothing of a run becomes markup.
+// Shared helpers, prepended to each of our scripts. Text is never interpreted as markup.
 function make(name, className, text) {
   const made = document.createElement(name);
   if (className) made.className = className;

@@ -1,4 +1,4 @@
-"""The frame of every run page: which run, how it is doing, how far it is, what reading it showed."""
+"""The frame of every run page: run picker, status, progress, alerts and read errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.control_box import control_box
 from dashboard.components.run_menu import run_menu
-from dashboard.data.alerts import Alert, alerts_of, news_in
+from dashboard.data.alerts import Alert, alerts_of, unseen_alerts
+from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number, size
 from dashboard.data.run_store import STARTING, UNREADABLE, Health, RunCard, RunList, RunStore, UnknownRun
-from dashboard.data.words import ago, clean, clock, count, duration, md, short_number, size
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
 Tone = Literal["green", "orange", "red", "blue", "gray"]
@@ -44,14 +44,14 @@ GLYPHS: Final[dict[str, str]] = {
     LOST: "✕ Lost",
     UNREADABLE: "✕ Unreadable",
 }
-"""For tables, which are drawn on a canvas: text glyphs only, since not every machine has a font with more."""
+"""For tables, which are drawn on a canvas: glyphs that every font has."""
 
 _STEPS_FOR_ETA: Final = 200
 _SECONDS_WHILE_READING: Final = 1.0
 _SECONDS_WHEN_NOT_LIVE: Final = 30.0
-_FIRST_LOOK_S: Final = 0.05
-"""For the detectors before anything is drawn: enough for some thousand records, and nobody notices it."""
-_LOOK_S: Final = 0.5
+_FIRST_EXAMINE_S: Final = 0.05
+"""For the detectors before anything is drawn: enough for a few thousand records, too short to notice."""
+_EXAMINE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,54 +63,54 @@ class RunPage:
 
     @property
     def card(self) -> RunCard:
-        """The run as a list shows it, now."""
+        """The run's current card."""
         return self.store.card(self.key)
 
 
-def open_run(*, with_worst: bool = True) -> RunPage | None:
-    """Draw the frame for the run of this tab and return it; None when there is none, which has then been said.
+def open_run(*, show_worst: bool = True) -> RunPage | None:
+    """Draw the frame for the run of this tab and return it; None if there is no run, which is then shown.
 
-    `with_worst` shows the worst alert, with the way to the page that has them all.
+    `show_worst` shows the worst alert with a link to the Alerts page.
     """
     store = session.store()
     key = session.current_run()
     runs = store.list_runs()
     if not runs.cards:
-        faces.no_runs(runs.roots)
+        page_states.no_runs(runs.roots)
         return None
     if key is None:
-        # The navigation is named after the run, and was drawn before anybody knew which.
+        # The navigation shows the run's name, and was drawn before it was known.
         newest = next((card for card in runs.cards if not card.archived), runs.cards[0])
         session.show_run(newest.key)
         st.rerun()
     try:
-        # As far as its records have been read, like the header: two opinions would chase each other.
+        # From the records read so far, like the header; otherwise the two could disagree and rerun forever.
         card = store.card(key)
     except UnknownRun as error:
-        faces.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
+        page_states.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
         return None
     if runs.find(key) is None:
-        # One of very many, which is listed from now on.
+        # Not listed because there are too many runs; from now on it is.
         runs = store.list_runs()
     session.show_run(key)
     session.set_live(key, card.live)
     page = RunPage(key, store)
-    session.set_examined_in_part(key, store.examine(key, wait_s=_FIRST_LOOK_S) < 1.0)
+    session.set_partly_examined(key, store.examine(key, wait_s=_FIRST_EXAMINE_S) < 1.0)
     with st.sidebar:
         _run_picker(page, runs)
-        faces.guarded("The control box", lambda: control_box(store, key))
+        page_states.guarded("The control box", lambda: control_box(store, key))
     title, actions = st.columns([0.66, 0.34], vertical_alignment="center")
     with title:
-        # Somebody may resume a run that ended: the header keeps an eye on that, and the rest follows.
+        # A run that ended may be resumed: the header checks for that.
         live(page, "The header", lambda: _title(page), idle_s=_SECONDS_WHEN_NOT_LIVE)
     with actions, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
-        # Outside what refreshes itself: a dialog that somebody types into would be closed by a refresh.
+        # Outside the refreshing regions: a refresh would close an open dialog.
         session.refresh_picker()
         run_menu(store, card)
-    live(page, "The progress", lambda: _progress_and_trouble(page))
-    live(page, "The alerts in short", _alert_strip(page, is_shown=with_worst), until_examined=True)
+    live(page, "The progress", lambda: _progress_and_problems(page))
+    live(page, "The alert summary", _alert_strip(page, is_shown=show_worst), until_examined=True)
     if card.status.name == UNREADABLE and not store.refresh(key, wait_s=0.0).records:
-        # A manifest alone that is broken leaves the records to be shown.
+        # With only the manifest broken, the records are still shown.
         _unreadable(card)
         return None
     return page
@@ -124,34 +124,34 @@ def live(
     idle_s: float | None = None,
     until_examined: bool = False,
 ) -> None:
-    """Draw a region that refreshes itself while the run is live, and every `idle_s` seconds while it is not.
+    """Draw a region that refreshes itself while the run is live, and every `idle_s` seconds otherwise.
 
-    One that shows what the detectors find says `until_examined`: it comes back until they have seen all records.
-    `draw` shows no widget that somebody types into.
+    With `until_examined` it also refreshes until the detectors have seen all records.
+    `draw` must not contain text inputs.
     """
     seconds = session.refresh_seconds()
     if seconds is not None and not page.card.live:
         seconds = idle_s
-    if session.is_read_in_part(page.key) or (until_examined and session.is_examined_in_part(page.key)):
+    if session.is_partly_read(page.key) or (until_examined and session.is_partly_examined(page.key)):
         seconds = _SECONDS_WHILE_READING
-    st.fragment(lambda: faces.guarded(name, draw), run_every=seconds)()
+    st.fragment(lambda: page_states.guarded(name, draw), run_every=seconds)()
 
 
 def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
-    """Read what was appended, and remember whether there is more, so that the page comes back for it."""
+    """Read new records, and remember whether there are more, so that the page refreshes again."""
     health = page.store.refresh(page.key, wait_s=wait_s)
-    if session.set_read_in_part(page.key, not health.complete):
-        # The regions' timers depend on it: a finished run has one only until its log is read.
+    if session.set_partly_read(page.key, not health.complete):
+        # The timers depend on it: a finished run needs one only until its log is read.
         st.rerun()
     return health
 
 
 def footer(page: RunPage, drawn: int, total: int) -> None:
-    """Say how much there is, and how much of it is drawn."""
+    """Show how many records there are and how many points are drawn."""
     health = page.store.refresh(page.key, wait_s=0.0)
     st.caption(
         f"{count(health.records)} records · {size(health.bytes_read)} · "
-        f"drawn {count(drawn)} of {count(total)} points · lowest and highest of every bucket kept"
+        f"{count(drawn)} of {count(total)} points drawn, keeping the minimum and maximum of every bucket"
     )
 
 
@@ -162,39 +162,39 @@ def _title(page: RunPage) -> None:
     read(page)
     card = page.card
     if session.set_live(page.key, card.live):
-        # A run that ended needs no timers, and nobody is there to be asked any more.
+        # A run that ended needs no timers and no controls.
         st.rerun()
     st.set_page_config(page_title=_tab_title(card))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.subheader(md(card.name, 80), anchor=False, width="content")
         _status_badge(card)
         for tag in card.tags[:6]:
-            # Not st.badge: it puts a backslash before brackets, also before those that have one.
+            # Not st.badge: it escapes brackets, even escaped ones.
             st.markdown(f":gray-badge[{md(tag, 30)}]", width="content")
     st.caption(_about(card))
 
 
-def _progress_and_trouble(page: RunPage) -> None:
+def _progress_and_problems(page: RunPage) -> None:
     health = read(page)
     card = page.card
     _progress(page, card)
     if not health.complete:
-        faces.reading(health)
+        page_states.reading(health)
     if card.status.name != UNREADABLE or health.records:
-        faces.health_strip(health)
+        page_states.health_strip(health)
     if card.problem and card.status.name != UNREADABLE:
         st.warning(md(card.problem), icon=":material/warning:")
 
 
 def _status_badge(card: RunCard) -> None:
-    """Show how a run is doing: icon, word and colour, and on hover how that is known."""
+    """Show the run's status, with the reason on hover."""
     word, icon, tone = BADGES.get(card.status.name, (card.status.name, ":material/help:", "gray"))
     if card.status.name == STALLED and card.last_sign is not None:
         word += f" {duration(time.time() - card.last_sign)}"
     if card.archived:
         word += " · archived"
-    how = "known" if card.status.sure else "judged by the age of its last sign of life alone"
-    st.badge(md(word), icon=icon, color=tone, help=f"{md(card.status.why)} ({how})")
+    how = "" if card.status.sure else " (estimated from the time of the last update)"
+    st.badge(md(word), icon=icon, color=tone, help=f"{md(card.status.why)}{how}")
 
 
 def _tab_title(card: RunCard) -> str:
@@ -206,9 +206,9 @@ def _tab_title(card: RunCard) -> str:
 def _about(card: RunCard) -> str:
     parts = []
     if card.last_sign is not None:
-        parts.append(f"last sign of life {ago(time.time() - card.last_sign)}")
+        parts.append(f"last update {ago(time.time() - card.last_sign)}")
     if card.status.name not in (RUNNING, STARTING):
-        parts.append(md(card.status.why) + ("" if card.status.sure else " (a guess by age)"))
+        parts.append(md(card.status.why) + ("" if card.status.sure else " (estimated)"))
     if card.host:
         parts.append(f"on {md(card.host)}")
     if card.sessions > 1:
@@ -244,27 +244,27 @@ def _progress(page: RunPage, card: RunCard) -> None:
 
 
 def step_seconds(page: RunPage) -> float | None:
-    """Return the median time a step took lately: pauses to save or evaluate do not count."""
+    """Return the median time of recent steps: pauses to save or evaluate do not count."""
     recent = page.store.recent(page.key, "sec_per_step", _STEPS_FOR_ETA)
     recent = recent[np.isfinite(recent) & (recent > 0)]
     return float(np.median(recent)) if len(recent) else None
 
 
 def _alert_strip(page: RunPage, *, is_shown: bool) -> Callable[[], None]:
-    """Return what draws the worst that goes on, and has the detectors look at what was appended."""
+    """Return a function that runs the detectors on new records and draws the worst open alert."""
     is_first = True
 
     def draw() -> None:
         nonlocal is_first
-        # The curves come first: what takes longer than a moment is examined once they stand there.
-        if not is_first and not session.is_read_in_part(page.key):
-            part = page.store.examine(page.key, wait_s=_LOOK_S)
-            if session.set_examined_in_part(page.key, part < 1.0):
-                # The regions' timers depend on it.
+        # Charts first: the detectors take longer, so they run from the second drawing on.
+        if not is_first and not session.is_partly_read(page.key):
+            part = page.store.examine(page.key, wait_s=_EXAMINE_S)
+            if session.set_partly_examined(page.key, part < 1.0):
+                # The timers depend on it.
                 st.rerun()
         is_first = False
-        alerts = news_in(alerts_of(page.store, page.key), page.store.meta(page.key).labels)
-        _tell_once(page, alerts)
+        alerts = unseen_alerts(alerts_of(page.store, page.key), page.store.meta(page.key).labels)
+        _announce_once(page, alerts)
         if is_shown:
             _worst(page, alerts)
 
@@ -292,10 +292,10 @@ def _worst(page: RunPage, alerts: Sequence[Alert]) -> None:
         )
 
 
-def _tell_once(page: RunPage, alerts: Sequence[Alert]) -> None:
-    """Say aloud what is new and critical in a run that is live; what an old run had stands on its page."""
+def _announce_once(page: RunPage, alerts: Sequence[Alert]) -> None:
+    """Show a toast for new critical alerts of a live run."""
     critical = {alert.id: alert for alert in alerts if alert.severity == "critical"}
-    new = session.take_untold(page.key, critical) if page.card.live else []
+    new = session.take_unannounced(page.key, critical) if page.card.live else []
     if new:
         more = f" (and {len(new) - 1} more)" if len(new) > 1 else ""
         worst = critical[new[0]]
@@ -306,7 +306,7 @@ def _tell_once(page: RunPage, alerts: Sequence[Alert]) -> None:
         )
 
 
-# ---------------------------------------------------------------- sidebar and faults
+# ---------------------------------------------------------------- sidebar and errors
 
 
 def _run_picker(page: RunPage, runs: RunList) -> None:
@@ -339,5 +339,5 @@ def _unreadable(card: RunCard) -> None:
         st.subheader("This run's folder cannot be read", anchor=False)
         st.code(clean(f"{card.folder}\n{card.problem or card.status.why}"), language=None)
         if not os.access(card.folder, os.R_OK | os.X_OK):
-            st.caption("If the folder is yours, this opens it again:")
+            st.caption("If you own the folder, this restores access:")
             st.code(f"chmod -R u+rwX {shlex.quote(clean(str(card.folder)))}", language="bash")

@@ -1,6 +1,5 @@
-// Where the time went: bars of parts that make a whole, what the parts are called, and a table of them.
-// All text is set as text: nothing of a run becomes markup.
-// "@series-0/0.3" names a colour by its meaning; the theme decides which one that is.
+// Where the time went: stacked bars, a legend and a table. Text is never interpreted as markup.
+// "@series-0/0.3" is a colour by its meaning, which the theme defines.
 function paint(element, part, palette) {
   if (!part.color) return;
   const [name, opacity] = part.color.slice(1).split("/");

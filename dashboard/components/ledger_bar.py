@@ -1,4 +1,4 @@
-"""Where a run's time went: one bar for all of it, what costs most besides training, and the figures on request."""
+"""Where a run's time went: a bar, the largest cost besides training, and a table."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import streamlit as st
 from dashboard.charts.ledger import bar_of, table_of
 from dashboard.components.chart import PALETTES
 from dashboard.components.script import component_key, loader
-from dashboard.data.ledger_words import advice_on, percent
+from dashboard.data.formatting import clean, count, duration, md
+from dashboard.data.ledger_labels import advice_on, percent
 from dashboard.data.run_store import TimeSpent
-from dashboard.data.words import clean, count, duration, md
 from toolkit.timing.ledger import Ledger, SessionLedger
 from toolkit.timing.names import IN_TRAINING
 
-_MOST_SESSIONS: Final = 12
+_MAX_SESSIONS: Final = 12
 _INFERRED: Final = (
-    "\\* Inferred: some of this time was not measured, and counts here because it was nothing else. "
-    "Spans around the parts of the loop make it exact."
+    "\\* Inferred: part of this time was not measured directly. "
+    "Add spans around the parts of the loop to make it exact."
 )
 _STYLE: Final = """
 .telemetry-ledger { display: flex; flex-direction: column; gap: 0.45rem; font-variant-numeric: tabular-nums; }
@@ -55,18 +55,18 @@ _STYLE: Final = """
 
 
 def ledger_bar(spent: TimeSpent, *, key: str) -> None:
-    """Show the ledger; drawn again with the same `key` it changes in place, and what was opened stays open."""
+    """Show the ledger; with the same `key` it is updated in place and stays expanded."""
     ledger = spent.ledger
     parts = bar_of(ledger.lines)
     _draw(
-        {"bars": [{"left": _headline(ledger), "right": _together(spent), "parts": parts}], "names": parts},
+        {"bars": [{"left": _headline(ledger), "right": _summary(spent), "parts": parts}], "names": parts},
         key=f"_ledger {key}",
     )
     advice = advice_on(ledger)
     if advice is not None:
         icon = ":orange[:material/warning:]" if advice.much else ":material/lightbulb:"
         st.caption(f"{icon} {advice.text}")
-    with st.expander("Where the time went, in figures"):
+    with st.expander("Time breakdown"):
         _draw({"bars": [], "table": table_of(ledger)}, key=f"_ledger table {key}")
         for note in _notes(ledger):
             st.caption(note)
@@ -81,27 +81,25 @@ def _headline(ledger: Ledger) -> str:
     return f"Goodput {'about ' if is_inferred else ''}{percent(ledger.goodput)}"
 
 
-def _together(spent: TimeSpent) -> str:
+def _summary(spent: TimeSpent) -> str:
     ledger = spent.ledger
     sessions = f" in {count(len(ledger.sessions))} sessions" if len(ledger.sessions) > 1 else ""
     energy = f" · {ledger.kwh:.3g} kWh" if ledger.kwh is not None else ""
-    so_far = f" · {spent.part:.0%} of the records added up so far" if spent.part < 1 else ""
+    so_far = f" · {spent.fraction:.0%} of the records processed so far" if spent.fraction < 1 else ""
     return f"{duration(ledger.wall_s)} of wall time{sessions}{energy}{so_far}"
 
 
 def _notes(ledger: Ledger) -> list[str]:
-    said = ["Goodput is training that was kept, as a part of the wall time."]
+    notes = ["Goodput is the percentage of wall time spent on training that was kept."]
     if any(line.inferred and line.seconds > 0 for line in ledger.lines):
-        said.append(_INFERRED)
+        notes.append(_INFERRED)
     if ledger.between_sessions_s > 0:
-        said.append(
-            f"Between sessions nothing ran for {duration(ledger.between_sessions_s)}; that is not counted."
-        )
-    return [*said, *(md(note, 300) for note in ledger.notes)]
+        notes.append(f"The {duration(ledger.between_sessions_s)} between sessions are not counted.")
+    return [*notes, *(md(note, 300) for note in ledger.notes)]
 
 
 def _sessions(sessions: Sequence[SessionLedger], *, key: str) -> None:
-    shown = sessions[-_MOST_SESSIONS:]
+    shown = sessions[-_MAX_SESSIONS:]
     bars = []
     for one in shown:
         tag = f" · {clean(one.perf_tag)[:40]}" if one.perf_tag else ""

@@ -1,4 +1,4 @@
-"""What can be done with a run as a whole: name, tags, archive, trash, downloads."""
+"""The menu of a run: rename, tag, export, archive, delete."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.data.export import download_name, to_csv, to_parquet
+from dashboard.data.formatting import clean, md, size
 from dashboard.data.run_store import Refused, RunCard, RunStore
-from dashboard.data.words import clean, md, size
 from toolkit.runfolder.labels import LabelsError
 
 _RENAME, _EXPORT, _LINK = "Rename and tag…", "Export…", "Link and folder…"
-_ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Take out of the archive", "Delete…"
+_ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Unarchive", "Delete…"
 _MAX_DOWNLOAD: Final = 500_000_000
 
 
 def run_menu(store: RunStore, card: RunCard) -> None:
     """Show the menu of a run."""
-    everything = [_RENAME, _EXPORT, _LINK, _UNARCHIVE if card.archived else _ARCHIVE, _DELETE]
+    entries = [_RENAME, _EXPORT, _LINK, _UNARCHIVE if card.archived else _ARCHIVE, _DELETE]
     chosen = st.menu_button(
         "Run",
-        [_EXPORT, _LINK] if session.only_looks() else everything,
+        [_EXPORT, _LINK] if session.is_viewer() else entries,
         icon=":material/more_horiz:",
         key=f"_menu {card.key}",
     )
@@ -46,8 +46,8 @@ def rename(store: RunStore, key: str) -> None:
     name = st.text_input("Name", meta.card.name, max_chars=200, key="_rename_name")
     known = sorted({tag for card in store.list_runs().cards for tag in card.tags} | set(meta.card.tags))
     tags = st.multiselect("Tags", known, list(meta.card.tags), accept_new_options=True, key="_rename_tags")
-    st.caption("Kept in labels.json in the run's folder; the run itself and its records are not touched.")
-    if st.button("Keep", type="primary", disabled=not meta.writable):
+    st.caption("Saved in labels.json in the run's folder; the records are not changed.")
+    if st.button("Save changes", type="primary", disabled=not meta.writable):
         try:
             store.label(key, replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags)))
         except (Refused, LabelsError) as error:
@@ -57,13 +57,13 @@ def rename(store: RunStore, key: str) -> None:
 
 
 def archive(store: RunStore, key: str, *, archived: bool) -> None:
-    """Put a run out of sight, or back."""
+    """Archive or unarchive a run."""
     try:
         store.label(key, replace(store.meta(key).labels, archived=archived))
     except Refused as error:
         st.error(md(str(error)))
     else:
-        st.toast("Archived." if archived else "Taken out of the archive.")
+        st.toast("Archived." if archived else "Unarchived.")
         st.rerun()
 
 
@@ -72,13 +72,13 @@ def delete(store: RunStore, key: str) -> None:
     """Ask for the run's name, then move it to the trash."""
     card = store.card(key)
     st.text(clean(str(card.folder)))
-    st.markdown("It moves to the trash of its log directory, and can be brought back from **Settings**.")
+    st.markdown("The run moves to the trash of its log directory. You can restore it in **Settings**.")
     if card.live:
         st.warning(f"The run is {md(card.status.name)}: stop it first.")
         return
-    # A name may hold anything; what is asked for fits into the one line that a person types.
+    # A name may contain anything; what has to be typed fits into one line.
     name = " ".join((card.name.strip() or card.key).split())[:100].strip()
-    typed = st.text_input("Type its name to delete it", key="_delete_name")
+    typed = st.text_input("Type the name to confirm", key="_delete_name")
     st.code(name, language=None)
     if st.button("Delete", type="primary", disabled=" ".join(typed.split()) != name):
         try:
@@ -92,10 +92,10 @@ def delete(store: RunStore, key: str) -> None:
 
 @st.dialog("Link and folder")
 def link(card: RunCard) -> None:
-    """Show where the run is, to copy."""
-    st.markdown("This page")
+    """Show the run's URL and folder, to copy."""
+    st.markdown("URL")
     st.code(st.context.url or f"/overview?run={card.key}", language=None)
-    st.markdown("Its folder")
+    st.markdown("Folder")
     st.code(clean(str(card.folder)), language=None)
 
 
@@ -106,7 +106,7 @@ def export(store: RunStore, key: str) -> None:
     log = store.log_path(key)
     metrics = [info.name for info in store.metrics(key)]
     st.caption(
-        "Everything that was logged, not only what a chart draws. A chart's own button saves it as PNG."
+        "Exports all logged data, not only the points a chart draws. To save a chart as PNG, use its own button."
     )
 
     def csv() -> bytes:
@@ -116,7 +116,7 @@ def export(store: RunStore, key: str) -> None:
         return to_parquet(store.table(key, metrics), present=store.present(key, metrics))
 
     st.download_button(
-        "CSV of every metric",
+        "All metrics as CSV",
         csv,
         download_name(card.name, "metrics", "csv"),
         "text/csv",
@@ -124,7 +124,7 @@ def export(store: RunStore, key: str) -> None:
         icon=":material/table:",
     )
     st.download_button(
-        "Parquet of every metric",
+        "All metrics as Parquet",
         parquet,
         download_name(card.name, "metrics", "parquet"),
         "application/vnd.apache.parquet",
@@ -134,7 +134,7 @@ def export(store: RunStore, key: str) -> None:
     bytes_there = store.refresh(key, wait_s=0.0).bytes_read
     if bytes_there <= _MAX_DOWNLOAD:
         st.download_button(
-            f"JSONL, the records as they are ({size(bytes_there)})",
+            f"All records as JSONL ({size(bytes_there)})",
             lambda: store.read_file(key, log.name, max_bytes=_MAX_DOWNLOAD),
             download_name(card.name, "metrics", "jsonl"),
             "application/x-ndjson",
@@ -142,7 +142,9 @@ def export(store: RunStore, key: str) -> None:
             icon=":material/description:",
         )
     else:
-        st.caption(f"The records themselves are {size(bytes_there)}; copy the file instead:")
+        st.caption(
+            f"The records are too large to download here ({size(bytes_there)}). Copy the file instead:"
+        )
     st.code(clean(str(log)), language=None)
-    if session.why_only_look() is not None:
-        st.caption("Nothing is written on this machine.")
+    if session.read_only_reason() is not None:
+        st.caption("Nothing is written to the server.")

@@ -1,4 +1,4 @@
-"""How a component finds its code, fetched once from the server and kept by the browser, and what it is known by."""
+"""Loads the script of a component, which the browser caches, and makes valid component keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 from dashboard.assets import script_url
 
-# Streamlit sends a component's code with each of its messages, so what it sends only fetches the code proper.
+# Streamlit sends a component's code with every message, so that code only imports the real script.
 _LOADER = """\
 const code = import(window.location.origin + "__URL__");
 export default function (component) {
@@ -18,19 +18,19 @@ export default function (component) {
 
 
 def loader(script: str) -> str:
-    """Return code for a component that runs one of our scripts."""
+    """Return the code of a component that runs one of our scripts."""
     return _LOADER.replace("__URL__", script_url(script))
 
 
 def component_key(key: str) -> str:
-    """Return what Streamlit may know a component by: `key` itself, or where that will not do a short word for it.
+    """Return `key`, or a short hash of it if Streamlit would reject it.
 
-    Streamlit joins the parts of its own names with two underscores and takes no component whose key has some, and sends
-    the key along with each message; runs and metrics may be called anything.
+    Streamlit rejects keys with two underscores and sends the key with every message; names of runs and metrics
+    are arbitrary.
     """
-    if len(key) <= _LONGEST_KEY and "__" not in key and not key.endswith("_"):
+    if len(key) <= _MAX_KEY and "__" not in key and not key.endswith("_"):
         return key
     return f"{key[:40].replace('_', '-')} {hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
-_LONGEST_KEY = 200
+_MAX_KEY = 200

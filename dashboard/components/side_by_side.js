@@ -1,4 +1,4 @@
-// Texts beside each other, with what only one of them has marked. All of it is set as text, never as markup.
+// Texts side by side with their differences highlighted. Text is never interpreted as markup.
 function drawPane(pane) {
   const box = make("section", "telemetry-side");
   const head = make("div", "telemetry-side-head");
@@ -20,7 +20,7 @@ export default function (component) {
   const row = parentElement.querySelector(".telemetry-sides");
   if (!row || !data) return undefined;
   const drawn = JSON.stringify(data.panes);
-  // A refresh that changes nothing leaves a selection and the places that were scrolled to.
+  // A refresh without changes keeps the selection and the scroll positions.
   if (row.__drawn !== drawn) {
     row.__drawn = drawn;
     row.replaceChildren(...data.panes.map(drawPane));

@@ -1,4 +1,4 @@
-"""Texts beside each other, or below each other on a phone, with the words marked that only one of them has."""
+"""Texts side by side (stacked on a phone), with their differences highlighted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final, Literal
 import streamlit as st
 
 from dashboard.components.script import component_key, loader
-from dashboard.data.word_diff import Part
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
+from dashboard.data.word_diff import DiffPart
 
 _STYLE: Final = """
 .telemetry-sides { display: grid; gap: 0.8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }
@@ -40,16 +40,16 @@ _STYLE: Final = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the texts; `mark` says how what only this one has is marked: as gone or as new."""
+    """One of the texts; `mark` says how words that only it has are marked: as deleted or inserted."""
 
     title: str
     about: str
-    parts: Sequence[Part]
+    parts: Sequence[DiffPart]
     mark: Literal["del", "ins"]
 
 
 def side_by_side(sides: Sequence[Side], *, key: str) -> None:
-    """Show texts beside each other, as they are, never as markup."""
+    """Show texts side by side, never interpreted as markup."""
     component = st.components.v2.component(
         "telemetry_sides",
         html='<div class="telemetry-sides"></div>',

@@ -1,4 +1,4 @@
-"""Which of a run's spans to look at: whose, and in which part of the run."""
+"""Which spans the Timeline shows: of which rank, and in which time window."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ import streamlit as st
 from dashboard import session
 from dashboard.charts.packing import Window, window_from_chart
 from dashboard.components.chart import view_of
-from dashboard.components.control_box import ask, declared_control, why_not
+from dashboard.components.control_box import control_unavailable_reason, declared_control, send_request
 from dashboard.components.frame import RunPage, read
 from dashboard.data.alerts import findings_of
-from dashboard.data.spans import SpanTable, Stretch, beside, last_steps, stretches
-from dashboard.data.words import clean
+from dashboard.data.formatting import clean
+from dashboard.data.spans import DetailedSteps, SpanTable, adjacent_steps, detailed_steps, last_steps
 
-WHY: Final = {
+KEPT_BECAUSE: Final = {
     "start": "at the start",
     "end": "at the end",
     "incident": "around an incident",
-    "asked": "asked for",
+    "asked": "on request",
 }
-"""Why short spans were kept one by one, in words."""
+"""Why short spans were recorded individually."""
 
-_MOST_RANKS: Final = 64
+_MAX_RANKS: Final = 64
 _STEPS: Final = 5
-"""Steps in view by default, and how far one button goes."""
+"""Steps in view by default, and how far one click moves."""
 _AROUND_S: Final = 10.0
 _TRACE: Final = "trace"
 
 
 @dataclass(slots=True)
 class SpanChoice:
-    """What the switches above the bars say."""
+    """The values of the switches above the bars."""
 
     rank: int = 0
     by_rank: bool = False
     ranks: Sequence[int] = (0,)
     in_part: bool = False
-    """The spans were not all read when the switches were drawn."""
+    """Whether some spans were still unread when the switches were drawn."""
 
 
 def choose_spans(page: RunPage, choice: SpanChoice) -> None:
-    """Show what there is to look at, and keep in `choice` what somebody chose."""
+    """Show the switches, and store the selection in `choice`."""
     read(page)
-    choice.ranks = page.store.ranks(page.key)[:_MOST_RANKS]
+    choice.ranks = page.store.ranks(page.key)[:_MAX_RANKS]
     several = len(choice.ranks) > 1
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         if several:
@@ -66,11 +66,11 @@ def choose_spans(page: RunPage, choice: SpanChoice) -> None:
                 key="rank",
                 bind="query-params",
                 width=110,
-                help="Whose spans are drawn and counted.",
+                help="The rank whose spans are shown.",
             )
             choice.rank = int(chosen or 0)
         table = spans_of(page, choice.rank, wait_s=2.0)
-        choice.in_part = table.part_read < 1.0
+        choice.in_part = table.fraction_read < 1.0
         if len(table):
             _places(page, choice, table)
         if _TRACE in _declared_actions(page):
@@ -83,7 +83,7 @@ def _places(page: RunPage, choice: SpanChoice, table: SpanTable) -> None:
         icon=":material/last_page:",
         on_click=session.set_window,
         args=(None,),
-        help=f"The last {_STEPS} steps whose short spans were kept one by one.",
+        help=f"The last {_STEPS} steps recorded in detail.",
     )
     for label, icon, later in (
         ("Earlier", ":material/chevron_left:", False),
@@ -94,7 +94,7 @@ def _places(page: RunPage, choice: SpanChoice, table: SpanTable) -> None:
             icon=icon,
             on_click=_move,
             args=(page, choice.rank, later),
-            help=f"{label} steps in detail.",
+            help=f"{label} steps recorded in detail.",
         )
     st.button(
         "Whole session", icon=":material/zoom_out_map:", on_click=_show_session, args=(page, choice.rank)
@@ -104,7 +104,7 @@ def _places(page: RunPage, choice: SpanChoice, table: SpanTable) -> None:
 
     def go() -> None:
         chosen = st.session_state[key]
-        # Nothing stays chosen: the next zoom would make it untrue.
+        # Cleared, because the next zoom would make the selection wrong.
         st.session_state[key] = None
         if chosen in places:
             session.set_window(_with_margin(places[chosen]))
@@ -116,18 +116,18 @@ def _places(page: RunPage, choice: SpanChoice, table: SpanTable) -> None:
             index=None,
             key=key,
             on_change=go,
-            placeholder="steps in detail, sessions, incidents",
+            placeholder="Go to steps, sessions, incidents",
             label_visibility="collapsed",
             width=300,
         )
 
 
 def _named_places(page: RunPage, table: SpanTable) -> dict[str, Window]:
-    """Return what somebody may want to look at, newest first."""
-    kept = stretches(table)
+    """Return time windows worth looking at, newest first."""
+    kept = detailed_steps(table)
     found: dict[str, Window] = {}
-    for stretch in reversed(kept[-40:]):
-        found[_stretch_words(stretch)] = stretch.window
+    for steps in reversed(kept[-40:]):
+        found[_steps_label(steps)] = steps.window
     for alert in findings_of(page.store, page.key)[:20]:
         if alert.time is None:
             continue
@@ -142,27 +142,27 @@ def _named_places(page: RunPage, table: SpanTable) -> dict[str, Window]:
     ends = table.ends()
     for number in np.unique(table.session)[::-1].tolist():
         rows = table.session == number
-        found[f"session {number}, all of it"] = (float(table.start[rows].min()), float(ends[rows].max()))
+        found[f"session {number} (all)"] = (float(table.start[rows].min()), float(ends[rows].max()))
     return found
 
 
-def _stretch_words(stretch: Stretch) -> str:
-    why = f", {WHY[stretch.why]}" if stretch.why in WHY else ""
-    if stretch.first == stretch.last:
-        return f"step {stretch.first:,}{why} (session {stretch.session})"
-    return f"steps {stretch.first:,}\N{EN DASH}{stretch.last:,}{why} (session {stretch.session})"
+def _steps_label(steps: DetailedSteps) -> str:
+    why = f", {KEPT_BECAUSE[steps.why]}" if steps.why in KEPT_BECAUSE else ""
+    if steps.first == steps.last:
+        return f"step {steps.first:,}{why} (session {steps.session})"
+    return f"steps {steps.first:,}\N{EN DASH}{steps.last:,}{why} (session {steps.session})"
 
 
 def _move(page: RunPage, rank: int, later: bool) -> None:
     table = spans_of(page, rank, wait_s=0.0)
     window = window_of(table)
-    new = beside(table, window, _STEPS, later=later) if window is not None else None
+    new = adjacent_steps(table, window, _STEPS, later=later) if window is not None else None
     if new is not None:
         session.set_window(_with_margin(new))
 
 
 def _show_session(page: RunPage, rank: int) -> None:
-    """Look at the whole session that the middle of the window lies in."""
+    """Show the whole session that contains the middle of the window."""
     table = spans_of(page, rank, wait_s=0.0)
     window = window_of(table)
     if window is None:
@@ -173,9 +173,9 @@ def _show_session(page: RunPage, rank: int) -> None:
 
 
 def window_of(table: SpanTable) -> Window | None:
-    """Return the part of the clock to look at: what the URL asks for where there are spans, else the last steps.
+    """Return the time window to show: the one in the URL if it has spans, else the last steps.
 
-    None where there is nothing to look at, or nobody knows yet which steps are the last.
+    None if there is nothing to show, or the last steps are not known yet.
     """
     whole = table.whole()
     if whole is None:
@@ -183,7 +183,7 @@ def window_of(table: SpanTable) -> Window | None:
     asked = session.window()
     if asked is not None and asked[0] <= whole[1] and asked[1] >= whole[0]:
         return asked
-    return _with_margin(last_steps(table, _STEPS) or whole) if table.part_read >= 1.0 else None
+    return _with_margin(last_steps(table, _STEPS) or whole) if table.fraction_read >= 1.0 else None
 
 
 def _with_margin(window: Window) -> Window:
@@ -192,13 +192,13 @@ def _with_margin(window: Window) -> Window:
 
 
 def follow_window(key: str, whole: Window | None) -> None:
-    """Look at the part of the clock that the chart with this key was zoomed to; at `whole` where it shows all."""
+    """Show the time window that the chart with this key was zoomed to; `whole` if it shows all."""
     view = view_of(key)
     session.set_window(whole if view is None else window_from_chart(view, "time"))
 
 
 def spans_of(page: RunPage, rank: int, *, wait_s: float) -> SpanTable:
-    """Return the spans of a rank; what goes on in a live run has come as far as the run's last sign of life."""
+    """Return the spans of a rank; open spans of a live run extend to its last update."""
     if rank:
         page.store.refresh(page.key, wait_s=wait_s, rank=rank)
     table = page.store.spans(page.key, wait_s=wait_s, rank=rank)
@@ -216,13 +216,13 @@ def _declared_actions(page: RunPage) -> Sequence[str]:
 
 
 def _ask_for_trace(page: RunPage) -> None:
-    if session.only_looks():
+    if session.is_viewer():
         return
-    reason = why_not(page.store, page.key)
+    reason = control_unavailable_reason(page.store, page.key)
     if st.button(
-        "Record the next steps one by one",
+        "Record next steps in detail",
         icon=":material/radio_button_checked:",
         disabled=reason is not None,
-        help=reason or "The run keeps the short spans of its next steps; they appear here when it has.",
-    ) and ask(page.store, page.key, {"actions": (_TRACE,)}, "record the next steps one by one"):
-        st.toast("Asked for; the answer stands under Control.", icon=":material/schedule:")
+        help=reason or "The run records every span of its next steps; they appear here afterwards.",
+    ) and send_request(page.store, page.key, {"actions": (_TRACE,)}, "record next steps in detail"):
+        st.toast("Request sent. The answer appears under Control.", icon=":material/schedule:")

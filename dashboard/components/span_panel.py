@@ -1,4 +1,4 @@
-"""The bars of a run's spans, and what each of them was."""
+"""The bars of a run's spans, and details of the selected one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dashboard.charts.packing import Window
 from dashboard.charts.spans import SpanBars, spans_figure
 from dashboard.components.chart import draw_chart, picked_of
 from dashboard.components.frame import RunPage
-from dashboard.components.span_choice import WHY, SpanChoice, follow_window, spans_of
+from dashboard.components.span_choice import KEPT_BECAUSE, SpanChoice, follow_window, spans_of
+from dashboard.data.formatting import clean, clock, count, duration, md
 from dashboard.data.spans import FAILED, HAS_MORE, UNFINISHED, SpanTable, steps_in, within
-from dashboard.data.words import clean, clock, count, duration, md
 from toolkit.runfolder.records import Record
 from toolkit.timing.names import FOLDED, HOST_CLOCK
 
-_MOST_BARS: Final = 2_000
+_MAX_BARS: Final = 2_000
 _PER_RANK: Final = 2**32
-"""A clicked bar is told by its rank and its row, in one number that a browser counts exactly."""
+"""A clicked bar is identified by rank and row, in one number that JavaScript represents exactly."""
 
 
 def draw_spans(page: RunPage, choice: SpanChoice, table: SpanTable, window: Window) -> None:
-    """Draw what lies in `window`, say how much of it that is, and tell of the bar that was clicked last."""
+    """Draw the spans in `window`, how many there are, and details of the bar that was clicked last."""
     steps = steps_in(table, window)
     where = ""
     if steps is not None:
@@ -37,14 +37,14 @@ def draw_spans(page: RunPage, choice: SpanChoice, table: SpanTable, window: Wind
     tables = {choice.rank: table}
     if choice.by_rank:
         tables = {rank: spans_of(page, rank, wait_s=0.5) for rank in choice.ranks}
-    most = max(20, _MOST_BARS // len(tables))
+    most = max(20, _MAX_BARS // len(tables))
     groups: list[SpanBars] = []
     labels: list[str] = []
     total = 0
     for rank, of_rank in tables.items():
         rows, found = within(of_rank, window, most)
         total += found
-        drawn = _Drawn(page, rank, of_rank, rows)
+        drawn = _VisibleSpans(page, rank, of_rank, rows)
         if choice.by_rank:
             groups += drawn.in_one_row(len(labels))
             labels.append(f"rank {rank}")
@@ -52,7 +52,7 @@ def draw_spans(page: RunPage, choice: SpanChoice, table: SpanTable, window: Wind
             groups, labels = drawn.by_name()
     shown = sum(len(group.ids) for group in groups)
     key = f"chart spans {page.key} {choice.by_rank}"
-    # A double click asks for all of it, and the chart waits for just that: a frame around all would not be the same.
+    # A double click resets the zoom, so the chart must not have a fixed range when it shows everything.
     frame = None if _is_all(table, window) else window
     draw_chart(
         spans_figure(groups, labels, frame, f"spans {page.key} {choice.rank} {choice.by_rank}"),
@@ -70,16 +70,16 @@ def draw_spans(page: RunPage, choice: SpanChoice, table: SpanTable, window: Wind
 
 def _is_all(table: SpanTable, window: Window) -> bool:
     whole = table.whole()
-    # The address has whole microseconds.
+    # The URL has whole microseconds.
     return whole is None or (window[0] <= whole[0] + 1e-5 and window[1] >= whole[1] - 1e-5)
 
 
 def _nothing() -> None:
-    """A click is looked at when the bars are drawn again, which it causes."""
+    """A click redraws the bars, which then reads the state."""
 
 
-class _Drawn:
-    """The spans of one rank that are in view, sorted into what is drawn alike."""
+class _VisibleSpans:
+    """The visible spans of one rank, grouped by how they are drawn."""
 
     def __init__(self, page: RunPage, rank: int, table: SpanTable, rows: np.ndarray[Any, Any]) -> None:
         self._rank = rank
@@ -91,36 +91,36 @@ class _Drawn:
         self._more = _records_of(page, rank, table, [row for row in rows if table.flags[row] & HAS_MORE])
 
     def by_name(self) -> tuple[list[SpanBars], list[str]]:
-        """Return a row for each name, behind what it is a part of."""
+        """Return one row per name, below its parent."""
         groups: list[SpanBars] = []
         labels: list[str] = []
         for number in self._table.order:
             rows = self._rows[self._table.name[self._rows] == number]
             if len(rows):
-                groups += self._looks(number, rows, len(labels), 0.8, None)
-                # Labels end at the axis, so an indent would not show.
+                groups += self._by_state(number, rows, len(labels), 0.8, None)
+                # Labels are right-aligned, so an indent would not show.
                 within_others = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}" * self._table.depth[number]
                 labels.append(f"{within_others} {self._table.names[number].label}".strip())
         return groups, labels
 
     def in_one_row(self, row: int) -> list[SpanBars]:
-        """Return all in the same row: what is inside another span is thinner, and lies upon it."""
+        """Return all spans in one row: nested spans are thinner and drawn on top."""
         groups: list[SpanBars] = []
         for number in sorted(self._table.order, key=lambda number: self._table.depth[number]):
             rows = self._rows[self._table.name[self._rows] == number]
             if len(rows):
                 thickness = 0.9 * 0.82 ** min(self._table.depth[number], 6)
-                groups += self._looks(number, rows, row, thickness, self._table.names[number].label)
+                groups += self._by_state(number, rows, row, thickness, self._table.names[number].label)
         return groups
 
-    def _looks(
+    def _by_state(
         self, number: int, rows: np.ndarray[Any, Any], row: int, thickness: float, legend: str | None
     ) -> list[SpanBars]:
         table = self._table
         unended = np.isnan(table.duration[rows])
         failed = (table.flags[rows] & FAILED > 0) & ~unended
         going_on = unended & (table.session[rows] == self._newest) & self._live
-        looks: tuple[tuple[Literal["done", "failed", "open", "died"], np.ndarray[Any, Any]], ...] = (
+        states: tuple[tuple[Literal["done", "failed", "open", "died"], np.ndarray[Any, Any]], ...] = (
             ("done", ~unended & ~failed),
             ("failed", failed),
             ("open", going_on),
@@ -129,28 +129,28 @@ class _Drawn:
         return [
             SpanBars(
                 name=table.names[number].label,
-                look=look,
+                state=state,
                 row=[row] * len(chosen),
                 start=table.start[chosen],
                 seconds=self._ends[chosen] - table.start[chosen],
-                texts=[self._words(int(one), look) for one in chosen],
+                texts=[self._hover_text(int(one), state) for one in chosen],
                 ids=[self._rank * _PER_RANK + int(one) for one in chosen],
                 thickness=thickness,
                 legend=legend,
             )
-            for look, which in looks
+            for state, which in states
             if len(chosen := rows[which])
         ]
 
-    def _words(self, row: int, look: str) -> str:
+    def _hover_text(self, row: int, state: str) -> str:
         table = self._table
         took = _short(float(self._ends[row] - table.start[row]))
         clock_name = table.names[int(table.name[row])].clock
-        first = {"open": f"open for {took}", "died": f"its process ended inside it, after {took}"}.get(
-            look, took
+        first = {"open": f"open for {took}", "died": f"the process ended inside this span, after {took}"}.get(
+            state, took
         )
         if clock_name != HOST_CLOCK:
-            first += f" by the clock of {_line(clock_name, 40)}"
+            first += f" ({_line(clock_name, 40)} clock)"
         parts = [first]
         if np.isfinite(table.step[row]):
             parts[0] += f" · step {int(table.step[row]):,}"
@@ -184,7 +184,7 @@ def _details_of(record: Record) -> list[str]:
 
 
 def _line(text: str, limit: int) -> str:
-    """Return `text` in one line: what it says stands in lines of its own only where we made them."""
+    """Return `text` in one line: only our own line breaks count."""
     return " ".join(clean(text[: 4 * limit]).split())[:limit]
 
 
@@ -198,14 +198,12 @@ def _about_window(
 ) -> None:
     words = [
         f"{_short(window[1] - window[0])} from {clock(window[0])}",
-        f"{count(total)} spans"
-        if shown == total
-        else f"showing {count(shown)} of {count(total)} spans, the longest",
+        f"{count(total)} spans" if shown == total else f"the longest {count(shown)} of {count(total)} spans",
     ]
     if steps is None and any(name.name in FOLDED for name in table.names):
         words.append(
-            "short spans are kept one by one only at the start, at the end, around incidents and when asked for;"
-            " here they are only in the sums below"
+            "short spans are recorded individually only at the start, at the end, around incidents and on request;"
+            " here they are only part of the totals below"
         )
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         st.caption(" · ".join(words))
@@ -217,14 +215,14 @@ def _link_to_metrics(page: RunPage, first: int, last: int) -> None:
     room = max(20, 2 * (last - first))
     st.page_link(
         "views/metrics.py",
-        label="These steps in Metrics" if last > first else f"Step {first:,} in Metrics",
+        label="Show these steps in Metrics" if last > first else f"Show step {first:,} in Metrics",
         icon=":material/show_chart:",
         query_params={"run": page.key, "from": str(max(0, first - room)), "to": str(last + room)},
     )
 
 
 def _picked(page: RunPage, tables: Mapping[int, SpanTable], number: int | None) -> None:
-    """Show the span that was clicked, with all that its record says."""
+    """Show the span that was clicked, with everything in its record."""
     if number is None:
         return
     rank, row = divmod(number, _PER_RANK)
@@ -239,9 +237,9 @@ def _picked(page: RunPage, tables: Mapping[int, SpanTable], number: int | None) 
         words = [f"**{md(table.names[int(table.name[row])].label, 80)}** {_short(took)}"]
         if np.isfinite(table.step[row]):
             words.append(f"step {int(table.step[row]):,}")
-        words.append(f"began {clock(float(table.start[row]))}")
+        words.append(f"started {clock(float(table.start[row]))}")
         if table.why_kept(row):
-            words.append(f"kept {WHY[table.why_kept(row)]}")
+            words.append(f"recorded {KEPT_BECAUSE[table.why_kept(row)]}")
         st.markdown(" · ".join(words))
         more = _details_of(record)
         if more:

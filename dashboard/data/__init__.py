@@ -1,1 +1,1 @@
-"""Records as tables that grow, behind one protocol."""
+"""Reads run folders into tables, behind the RunStore protocol."""

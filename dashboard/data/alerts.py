@@ -1,4 +1,4 @@
-"""What is wrong with a run: what it was told itself, what the detectors find in its records, errors, losses, NaN."""
+"""Alerts of a run: findings of the run itself and of the detectors, errors, lost records, NaN."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ SEVERITIES: Final = ("critical", "warning", "info")
 RECORDS_LOST: Final = "records lost"
 NOT_FINITE: Final = "nan"
 
-_MOST_READ: Final = 1000
+_MAX_READ: Final = 1000
 _LATEST: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One thing that is wrong, and how that is known."""
+    """One problem, and the evidence for it."""
 
     id: str
     severity: str
     kind: str
     message: str
     event: str = FINDING
-    """The kind of record that tells of it."""
+    """The kind of record it is from."""
     step: int | None = None
-    """Where it began."""
+    """The first step."""
     end_step: int | None = None
-    """The last step that it touched; None while it goes on, and where nobody knows."""
+    """The last step; None while it is ongoing or if unknown."""
     noticed_step: int | None = None
     state: str = OPEN
     resolved_step: int | None = None
     count: int = 1
     repeats: int = 0
     time: float | None = None
-    """When the run was told; None where nobody told it."""
+    """When the run recorded it; None if it did not."""
     metric: str = "train_loss"
     evidence: Mapping[str, Any] = field(default_factory=dict)
     causes: tuple[str, ...] = ()
@@ -51,71 +51,73 @@ class Alert:
     remedies: tuple[str, ...] = ()
     trace: str | None = None
     details: tuple[Detail, ...] = ()
-    """What its record says besides: stacks, the last output, open spans."""
+    """Further details of its record: stacks, the last output, open spans."""
 
     @property
     def title(self) -> str:
-        """What it is called."""
+        """The title of its kind."""
         return CATALOGUE[self.kind].title if self.kind in CATALOGUE else self.kind
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on."""
+        """Whether it is ongoing."""
         return self.state == OPEN
 
     @property
-    def seen_as(self) -> str:
-        """What is kept where somebody has seen it: a spike that becomes a divergence is news again."""
+    def acknowledged_key(self) -> str:
+        """The key stored when it is marked as seen: a spike that becomes a divergence is new again."""
         return self.id if self.event != FINDING or f"-{self.kind}-" in self.id else f"{self.id}:{self.kind}"
 
 
 def alerts_of(store: RunStore, key: str) -> list[Alert]:
-    """Return what is wrong with the run as far as it has been read and examined: the worst first, open before over."""
+    """Return the alerts found in the records read so far: the most severe first, open before resolved."""
     found = findings_of(store, key)
-    events = store.events(key, (ERROR, LOST, END), limit=_MOST_READ)
-    found += _counted_to_the_end(
-        _with_ids(_from_record(record) for record in events if record.get("event") != END),
+    events = store.events(key, (ERROR, LOST, END), limit=_MAX_READ)
+    found += _with_total_counts(
+        _merged_by_id(_from_record(record) for record in events if record.get("event") != END),
         [record for record in events if record.get("event") == END],
     )
     explained = {alert.metric for alert in found if alert.kind == NOT_FINITE}
     if not explained:
-        # Known as soon as the columns are there: long before the detectors have come to it in a large log.
+        # Known from the columns, long before the detectors have reached it in a large log.
         found += [_not_finite(store, key, info) for info in store.metrics(key) if info.non_finite]
-    return sorted(_with_own_ids(found), key=_rank)
+    return sorted(_with_unique_ids(found), key=_rank)
 
 
 def findings_of(store: RunStore, key: str) -> list[Alert]:
-    """Return one alert for each finding: the newest word that the run has on it, else that of the detectors.
+    """Return one alert per finding: the run's newest record of it, else what the detectors found.
 
-    A run is told when something changes, not at each record: how far it has come since, the detectors know.
+    A run records changes only; the detectors know the latest count.
     """
-    told = _with_ids(_from_record(record) for record in store.events(key, (FINDING,), limit=_MOST_READ))
+    recorded = _merged_by_id(
+        _from_record(record) for record in store.events(key, (FINDING,), limit=_MAX_READ)
+    )
     examined = {finding.id: _from_finding(finding) for finding in store.findings(key)}
-    found = [_as_far_as_it_has_come(alert, examined.pop(alert.id, alert)) for alert in told]
+    found = [_with_latest_count(alert, examined.pop(alert.id, alert)) for alert in recorded]
     return found + list(examined.values())
 
 
-def _as_far_as_it_has_come(told: Alert, examined: Alert) -> Alert:
-    if (told.kind, told.state, told.step) != (examined.kind, examined.state, examined.step):
-        return told
-    if examined.count < told.count:
-        # The detectors are not there yet.
-        return told
-    return replace(told, count=examined.count, evidence=examined.evidence, message=examined.message)
+def _with_latest_count(recorded: Alert, examined: Alert) -> Alert:
+    if (recorded.kind, recorded.state, recorded.step) != (examined.kind, examined.state, examined.step):
+        return recorded
+    if examined.count < recorded.count:
+        # The detectors have not reached it yet.
+        return recorded
+    return replace(recorded, count=examined.count, evidence=examined.evidence, message=examined.message)
 
 
-def news_in(alerts: Iterable[Alert], labels: Labels) -> list[Alert]:
-    """Return those of `alerts` that go on and that nobody has seen or muted, in their order."""
-    return [alert for alert in alerts if alert.is_open and not is_put_away(alert, labels)]
+def unseen_alerts(alerts: Iterable[Alert], labels: Labels) -> list[Alert]:
+    """Return the open alerts that are neither seen nor muted, in order."""
+    return [alert for alert in alerts if alert.is_open and not is_dismissed(alert, labels)]
 
 
-def is_put_away(alert: Alert, labels: Labels) -> bool:
-    """Say whether somebody has seen this alert, or muted its kind."""
-    return alert.seen_as in labels.acknowledged or alert.kind in labels.muted
+def is_dismissed(alert: Alert, labels: Labels) -> bool:
+    """Return whether this alert is marked as seen or its kind is muted."""
+    return alert.acknowledged_key in labels.acknowledged or alert.kind in labels.muted
 
 
-def _with_own_ids(alerts: Iterable[Alert]) -> list[Alert]:
-    """Return `alerts`, none with the id of another: whoever wrote the records may have given two of them the same."""
+def _with_unique_ids(alerts: Iterable[Alert]) -> list[Alert]:
+    """Return `alerts` with unique ids: records may contain duplicates."""
     found: dict[str, Alert] = {}
     for alert in alerts:
         new = alert.id
@@ -126,7 +128,7 @@ def _with_own_ids(alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def _rank(alert: Alert) -> tuple[int, bool, float]:
-    # What has no step of its own is an error or a loss: news of the whole run.
+    # An alert without a step is an error or lost records, which concern the whole run.
     latest = alert.noticed_step if alert.noticed_step is not None else alert.step
     return (
         SEVERITIES.index(alert.severity),
@@ -135,8 +137,8 @@ def _rank(alert: Alert) -> tuple[int, bool, float]:
     )
 
 
-def _counted_to_the_end(errors: list[Alert], ends: Iterable[Record]) -> list[Alert]:
-    """Return errors with how often they came in all, which the end record of their session says."""
+def _with_total_counts(errors: list[Alert], ends: Iterable[Record]) -> list[Alert]:
+    """Return errors with their total count, from the end record of their session."""
     counts = {}
     for end in ends:
         kinds = end.get("errors")
@@ -146,12 +148,12 @@ def _counted_to_the_end(errors: list[Alert], ends: Iterable[Record]) -> list[Ale
     return [replace(error, count=max(error.count, counts.get(error.id, 1))) for error in errors]
 
 
-def _with_ids(newest_first: Iterable[Alert]) -> list[Alert]:
-    """Return one alert an id: what the newest record says, with the time of the oldest, when it was new."""
+def _merged_by_id(newest_first: Iterable[Alert]) -> list[Alert]:
+    """Return one alert per id: the newest record, with the time of the oldest."""
     found: dict[str, Alert] = {}
     for alert in newest_first:
         newest = found.get(alert.id)
-        # Only one of them tells where every thread stood.
+        # Only one of them has the stacks of all threads.
         found[alert.id] = (
             alert
             if newest is None
@@ -193,7 +195,7 @@ def _from_record(record: Record) -> Alert:
         evidence=evidence if isinstance(evidence, dict) else {},
         causes=_texts(record.get("causes") or record.get("likely_causes")),
         advice=_texts(record.get("advice") or record.get("try")),
-        # No record of ours has more.
+        # Our own records are never longer.
         trace=str(trace)[:MAX_RECORD_BYTES] if trace else None,
     )
 
@@ -222,7 +224,7 @@ def _from_finding(finding: Finding) -> Alert:
 def _not_finite(store: RunStore, key: str, info: MetricInfo) -> Alert:
     runs = store.series(key, info.name, buckets=8).non_finite
     step = int(runs[0].first_x) if runs else None
-    # Seen once is seen for this stretch: the next one is news again.
+    # Marked as seen for this range: the next one is new again.
     newest = int(runs[-1].first_x) if runs else 0
     return Alert(
         id=f"non-finite {info.name} {newest}",

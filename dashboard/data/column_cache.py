@@ -1,4 +1,4 @@
-"""Columns of large logs kept in the user's cache folder, so that a second opening reads nothing twice."""
+"""Caches the columns of large logs in the user's cache folder, so that opening a log again is fast."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dashboard.data.growing import Growing
-from dashboard.data.run_columns import Metric, RunColumns, Segment
+from dashboard.data.growable_array import GrowableArray
+from dashboard.data.run_columns import MetricColumn, RunColumns, Segment
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, Identity
 from toolkit.runfolder.safefile import open_regular
 
 _VERSION: Final = 1
-"""Raised whenever the columns are made differently; a file of another number is read anew from the log."""
+"""Raised when the format of the columns changes; files of another version are ignored."""
 
 _TAIL_BYTES: Final = 4096
-_HALF_DONE_S: Final = 3600.0
-"""Nobody saves for that long."""
+_STALE_TEMPORARY_S: Final = 3600.0
+"""Saving never takes that long."""
 _ROWS: Final = ("time", "elapsed", "step", "epoch")
 _EVENTS: Final = ("event_kind", "event_start", "event_length")
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """Columns as they were saved, and how far the log had been read."""
+    """Saved columns, and how far the log had been read."""
 
     columns: RunColumns
     cursor: Cursor
 
 
 class ColumnCache:
-    """A folder of files that may be deleted at any time. Nothing in it is believed that the log contradicts.
+    """A folder of files that may be deleted at any time; a file that does not match its log is ignored.
 
-    The log cannot contradict every number, so folder and files must be this user's, and no other user's to write;
-    otherwise nothing is kept. The folder may lie where everybody can write, such as below /tmp.
+    Not every number can be checked against the log, so folder and files must belong to this user and not be writable
+    by others; otherwise the cache is not used. The parent may be writable by everyone, such as /tmp.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = 4_000_000_000) -> None:
@@ -54,12 +54,12 @@ class ColumnCache:
         self._max_bytes = max_bytes
 
     def load(self, log: Path) -> Cached | None:
-        """Return what was saved for `log`, if it still is the beginning of that file; None otherwise."""
+        """Return what was saved for `log`, if the file still starts with it; None otherwise."""
         try:
             if self.distrusted() is not None:
                 return None
             batch = pa.ipc.open_file(pa.BufferReader(_mapped(self._path(log)))).get_batch(0)
-            # Lengths that a flipped bit has changed would be read beyond the end of the file, which ends the process.
+            # A corrupt length would be read beyond the end of the file, which kills the process.
             batch.validate(full=True)
             about = orjson.loads(batch.schema.metadata[b"about"])
             if about["version"] != _VERSION or about["log"] != os.fsencode(log).hex():
@@ -69,15 +69,15 @@ class ColumnCache:
                 return None
             return Cached(_columns(batch, about), cursor)
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError, MemoryError):
-            # Missing, of another version, torn or tampered with: the log is there and is read instead.
+            # Missing, of another version, or corrupt: the log is read instead.
             return None
 
     def save(self, log: Path, columns: RunColumns, cursor: Cursor) -> None:
-        """Keep `columns`; where that fails nothing is kept, and nothing is lost."""
+        """Save `columns`; a failure is ignored, because the log is still there."""
         self.prepare(log, columns, cursor)()
 
     def prepare(self, log: Path, columns: RunColumns, cursor: Cursor) -> Callable[[], None]:
-        """Return what saves `columns` as they are now, and may be called while they grow."""
+        """Return a function that saves `columns` as they are now; they may grow meanwhile."""
         try:
             batch = _batch(log, columns, cursor)
         except (OSError, pa.ArrowException, orjson.JSONEncodeError):
@@ -93,7 +93,7 @@ class ColumnCache:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
                 writer.write_batch(batch)
-            _reach_the_disk(temporary)
+            _sync(temporary)
             os.replace(temporary, target)
             self._make_room(target)
         except (OSError, pa.ArrowException, orjson.JSONEncodeError):
@@ -101,7 +101,7 @@ class ColumnCache:
                 temporary.unlink()
 
     def clear(self) -> int:
-        """Delete everything and return how many bytes that freed."""
+        """Delete everything and return the number of bytes freed."""
         freed = 0
         for path, status in self._files():
             with suppress(OSError):
@@ -110,16 +110,16 @@ class ColumnCache:
         return freed
 
     def size(self) -> int:
-        """Return how many bytes are kept."""
+        """Return the size of the cache in bytes."""
         return sum(status.st_size for _, status in self._files())
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """The cache folder."""
         return self._folder
 
     def distrusted(self) -> str | None:
-        """Return why nothing is kept in the folder, as the end of a sentence about it; None where it is, or can be."""
+        """Return why the folder is not used, as the end of a sentence about it; None if it is used."""
         try:
             link, folder = os.lstat(self._folder), os.stat(self._folder)
         except FileNotFoundError:
@@ -127,7 +127,7 @@ class ColumnCache:
         except OSError as error:
             return f"cannot be used: {error.strerror}"
         if not stat.S_ISDIR(folder.st_mode):
-            return "is no folder"
+            return "is not a folder"
         return _why_not_ours(link) or _why_not_ours(folder)
 
     def _path(self, log: Path) -> Path:
@@ -145,7 +145,7 @@ class ColumnCache:
         return found
 
     def _make_room(self, newest: Path) -> None:
-        self._remove_half_done()
+        self._remove_stale_temporaries()
         files = sorted(self._files(), key=lambda item: item[1].st_mtime)
         held = sum(status.st_size for _, status in files)
         for path, status in files:
@@ -156,24 +156,24 @@ class ColumnCache:
                     path.unlink()
                     held -= status.st_size
 
-    def _remove_half_done(self) -> None:
-        """Remove what a process left behind that ended while it saved."""
+    def _remove_stale_temporaries(self) -> None:
+        """Remove temporary files of processes that ended while saving."""
         with suppress(OSError):
             for entry in os.scandir(self._folder):
                 if entry.name.endswith(".tmp") and entry.is_file(follow_symlinks=False):
                     with suppress(OSError):
-                        if time.time() - entry.stat(follow_symlinks=False).st_mtime > _HALF_DONE_S:
+                        if time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_TEMPORARY_S:
                             os.unlink(entry.path)
 
 
 def _mapped(path: Path) -> pa.Buffer:
-    """Return the bytes of `path` without reading them yet; a file that others could change, or shorten, is refused."""
+    """Memory-map `path`; a file that others could change or truncate is refused."""
     descriptor = open_regular(path)
     try:
-        # What was opened is asked, not the name: that may lead elsewhere a moment later.
-        trouble = _why_not_ours(os.fstat(descriptor))
-        if trouble is not None:
-            raise PermissionError(f"{path.name} {trouble}")
+        # Check the open file, not the path: that may point elsewhere a moment later.
+        problem = _why_not_ours(os.fstat(descriptor))
+        if problem is not None:
+            raise PermissionError(f"{path.name} {problem}")
         return pa.py_buffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     finally:
         os.close(descriptor)
@@ -184,7 +184,7 @@ def _why_not_ours(status: os.stat_result) -> str | None:
         return None
     if status.st_uid != os.geteuid():
         return f"belongs to another user (uid {status.st_uid})"
-    # The mode of a link means nothing.
+    # The mode of a symbolic link is meaningless.
     if not stat.S_ISLNK(status.st_mode) and status.st_mode & 0o022:
         return f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
     return None
@@ -199,7 +199,7 @@ def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:
         arrays[f"values{number}"] = metric.values.values
     about = {
         "version": _VERSION,
-        # A folder's name may be no text that JSON could carry.
+        # A path may contain bytes that JSON cannot represent.
         "log": os.fsencode(log).hex(),
         "cursor": asdict(cursor),
         "tail_crc": _tail_crc(log, cursor.offset),
@@ -217,7 +217,7 @@ def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:
         "lost_reasons": columns.lost_reasons,
         "metrics_left_out": sorted(columns.metrics_left_out),
     }
-    # Columns of different lengths do not make a table: each is one list in a table of one row.
+    # Columns differ in length, so each is one list in a table with one row.
     lists = [
         pa.LargeListArray.from_arrays(pa.array([0, len(array)], type=pa.int64()), pa.array(array))
         for array in arrays.values()
@@ -234,15 +234,15 @@ def _columns(batch: pa.RecordBatch, about: dict[str, Any]) -> RunColumns:
 
     columns = RunColumns()
     for name in (*_ROWS, *_EVENTS):
-        setattr(columns, name, Growing(array(name)))
+        setattr(columns, name, GrowableArray(array(name)))
     rows = columns.rows
     _require_lengths(columns, about)
     for number, (name, event, low, high, non_finite) in enumerate(about["metrics"]):
         at, values = array(f"rows{number}"), array(f"values{number}")
         if len(at) != len(values) or (len(at) and not 0 <= int(at.min()) <= int(at.max()) < rows):
             raise ValueError(f"the column {name!r} does not fit its rows")
-        metric = Metric(event, at[:0], values[:0])
-        metric.rows, metric.values = Growing(at), Growing(values)
+        metric = MetricColumn(event, at[:0], values[:0])
+        metric.rows, metric.values = GrowableArray(at), GrowableArray(values)
         metric.low = np.inf if low is None else low
         metric.high = -np.inf if high is None else high
         metric.non_finite = non_finite
@@ -295,7 +295,7 @@ def _still_begins_with(log: Path, cursor: Cursor, tail_crc: int) -> bool:
 
 
 def _tail_crc(log: Path, offset: int) -> int:
-    """Return a checksum of the last bytes before `offset`, which differ where the file was written anew."""
+    """Return a checksum of the last bytes before `offset`, which changes if the file was rewritten."""
     descriptor = open_regular(log)
     try:
         start = max(0, offset - _TAIL_BYTES)
@@ -304,8 +304,8 @@ def _tail_crc(log: Path, offset: int) -> int:
         os.close(descriptor)
 
 
-def _reach_the_disk(path: Path) -> None:
-    """Wait for the data: after a power cut a name may point to blocks of zeros, which are well-formed columns."""
+def _sync(path: Path) -> None:
+    """Flush to disk: after a power cut a file may consist of zeros, which are valid columns."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.fsync(descriptor)

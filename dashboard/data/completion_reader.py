@@ -1,4 +1,4 @@
-"""Finds the completions in one record file, the newest first, and those that are appended meanwhile."""
+"""Finds the completions in one record file, newest first, including those appended meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dashboard.data.backward import end_of_lines, lines_before
 from dashboard.data.completions import (
     ANSWERS,
     Completion,
@@ -25,7 +24,8 @@ from dashboard.data.completions import (
     step_of,
     text_in,
 )
-from dashboard.data.growing import Growing
+from dashboard.data.growable_array import GrowableArray
+from dashboard.data.reverse_lines import end_of_lines, lines_before
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
@@ -34,19 +34,19 @@ from toolkit.runfolder.safefile import open_regular
 
 _NEEDLE: Final = b'"completion'
 _APPENDED_BYTES: Final = 1024 * 1024
-_MOST_SEARCHES: Final = 8
-_MOST_DROPS: Final = 100_000
+_MAX_SEARCHES: Final = 8
+_MAX_DROPS: Final = 100_000
 _ROWS_AT_ONCE: Final = 50
-"""Records that are searched between two looks at the clock."""
+"""Records searched between two checks of the clock."""
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
 
 class CompletionReader:
-    """Reads one record file from its end. Safe to use from several threads.
+    """Reads one record file backwards. Thread-safe.
 
-    Of each completion only a few numbers are kept; its texts are read again when they are shown or searched.
+    Only a few numbers of each completion are kept; its texts are read again when shown or searched.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,27 +56,27 @@ class CompletionReader:
 
     def _forget(self) -> None:
         self._cursor: Cursor | None = None
-        """Where what is appended will begin."""
+        """Where appended records will start."""
         self._unread = 0
-        """How many bytes at the beginning of the file have not been read yet."""
+        """Bytes at the start of the file that have not been read yet."""
         self._appended = _Rows()
         self._earlier = _Rows()
-        """From the newest to the oldest, as they are read."""
+        """Newest first, as they are read."""
         self._drops: dict[tuple[Any, Any, Any], int] = {}
         self._searches: dict[str, _Search] = {}
         self._all: tuple[int, _Columns] = (-1, _Columns())
 
     @property
     def nbytes(self) -> int:
-        """Memory that is held."""
+        """Memory used."""
         return self._appended.nbytes + self._earlier.nbytes
 
-    # ------------------------------------------------------------ answering
+    # ------------------------------------------------------------ queries
 
     def find(
         self, query: CompletionQuery, *, first: int = 0, count: int = 50, wait_s: float = 0.3
     ) -> FoundCompletions:
-        """Return what `query` finds so far, having read on for at most about `wait_s`."""
+        """Return what `query` finds so far, after reading for at most about `wait_s`."""
         until = time.perf_counter() + wait_s
         with self._lock:
             try:
@@ -86,14 +86,14 @@ class CompletionReader:
                 finally:
                     os.close(descriptor)
             except (OSError, ValueError):
-                # Whoever reads the file for the header says what is wrong with it.
+                # The page header shows why the file cannot be read.
                 self._forget()
                 return FoundCompletions()
 
     def _find(
         self, descriptor: int, query: CompletionQuery, wanted: slice, until: float, wait_s: float
     ) -> FoundCompletions:
-        # Half of the time for each: what is searched for is wanted in what has been read by now.
+        # Half of the time for reading, half for searching what has been read.
         part = self._read_on(descriptor, until - wait_s / 2 if query.text.strip() else until)
         columns = self._columns()
         chosen, searched = self._choose(descriptor, columns, query, until)
@@ -103,13 +103,13 @@ class CompletionReader:
             rows=tuple(row for row in rows if row is not None),
             matching=len(chosen),
             known=len(columns.place),
-            part_read=part,
-            part_searched=searched,
+            fraction_read=part,
+            fraction_searched=searched,
             dropped=sum(self._drops.values()),
         )
 
     def at(self, place: int) -> Completion | None:
-        """Return the completion whose record begins there; None where there is none."""
+        """Return the completion whose record starts there; None if there is none."""
         if not 0 <= place < 2**62:
             return None
         try:
@@ -117,7 +117,7 @@ class CompletionReader:
         except (OSError, ValueError):
             return None
         try:
-            # From the byte before it, which ends a line: elsewhere in the file somebody's text may look like a record.
+            # Check that the byte before it ends a line: elsewhere, text inside a record may look like a record.
             data = pread(descriptor, MAX_LINE_BYTES + 2, max(0, place - 1))
         finally:
             os.close(descriptor)
@@ -129,7 +129,7 @@ class CompletionReader:
         return _completion_in(line, place) if newline else None
 
     def siblings(self, completion: Completion, *, limit: int = 200) -> Sequence[Sibling]:
-        """Return the others of the same prompt, newest first."""
+        """Return the other completions of the same prompt, newest first."""
         if not completion.prompt:
             return ()
         with self._lock:
@@ -147,7 +147,7 @@ class CompletionReader:
     def _choose(
         self, descriptor: int, columns: _Columns, query: CompletionQuery, until: float
     ) -> tuple[Places, float]:
-        """Return the rows that `query` finds, in its order, and how much of them has been searched."""
+        """Return the rows that `query` finds, in its order, and the fraction that has been searched."""
         wanted = np.ones(len(columns.place), dtype=bool)
         if query.steps is not None:
             low, high = query.steps
@@ -156,25 +156,25 @@ class CompletionReader:
         text = query.text.strip().casefold()
         if text:
             search = self._search_for(text)
-            searched = search.go_on(descriptor, columns, until)
+            searched = search.advance(descriptor, columns, until)
             wanted &= np.isin(columns.place, search.found())
         rows = np.flatnonzero(wanted)
         if query.sort != "Newest":
             reward = columns.reward[rows]
-            # What is no number comes last, whichever end somebody looks for.
+            # NaN comes last in either order.
             rows = rows[np.argsort(-reward if query.sort == "Highest reward" else reward, kind="stable")]
         return rows, searched
 
     def _search_for(self, text: str) -> _Search:
         search = self._searches.pop(text, None) or _Search(text)
-        # The one that was asked for last stands last.
+        # Most recently used last.
         self._searches[text] = search
-        if len(self._searches) > _MOST_SEARCHES:
+        if len(self._searches) > _MAX_SEARCHES:
             del self._searches[next(iter(self._searches))]
         return search
 
     def _columns(self) -> _Columns:
-        """Return all rows, the newest first."""
+        """Return all rows, newest first."""
         count = len(self._appended) + len(self._earlier)
         if self._all[0] != count:
             self._all = (count, _Columns.of(self._appended, self._earlier))
@@ -183,7 +183,7 @@ class CompletionReader:
     # ------------------------------------------------------------ reading
 
     def _read_on(self, descriptor: int, until: float) -> float:
-        """Read what was appended, then towards the beginning until the time is over; return the part that is read."""
+        """Read new records, then backwards until the time is up; return the fraction that has been read."""
         if self._cursor is None:
             self._begin(descriptor)
         if not self._read_appended(until):
@@ -201,15 +201,15 @@ class CompletionReader:
         return 1.0 - self._unread / size if size else 1.0
 
     def _begin(self, descriptor: int) -> None:
-        """Begin at the end of the file as it is now."""
+        """Start at the current end of the file."""
         end = end_of_lines(descriptor, os.fstat(descriptor).st_size)
-        # The first block says which file this is, so that another one of the same name is noticed.
+        # The first block identifies the file, so that a replacement is noticed.
         first = read_block(self.path, Cursor(), max_bytes=1)
         self._cursor = replace(first.cursor, offset=end, long_line_at=None)
         self._unread = end
 
     def _read_appended(self, until: float) -> bool:
-        """Read what was written since; False where another file has taken this one's place."""
+        """Read new records; False if the file was replaced."""
         while self._cursor is not None:
             try:
                 block = read_block(self.path, self._cursor, max_bytes=_APPENDED_BYTES)
@@ -227,15 +227,15 @@ class CompletionReader:
         return True
 
     def _count_drops(self, rows: Iterable[_Row], *, is_newer: bool) -> None:
-        """Keep the newest word on how many completions of a stretch were not written."""
+        """Keep the newest count of completions that were not recorded, by session, split and first step."""
         for row in rows:
             about = row.record
-            stretch = (str(about.get("session")), str(about.get("split")), str(about.get("from_step")))
+            key = (str(about.get("session")), str(about.get("split")), str(about.get("from_step")))
             dropped = about.get("dropped")
-            if not isinstance(dropped, int) or len(self._drops) >= _MOST_DROPS:
+            if not isinstance(dropped, int) or len(self._drops) >= _MAX_DROPS:
                 continue
-            if is_newer or stretch not in self._drops:
-                self._drops[stretch] = max(0, dropped)
+            if is_newer or key not in self._drops:
+                self._drops[key] = max(0, dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +247,15 @@ class _Row:
 
 
 class _Rows:
-    """Some completions, in the order in which they were added: where each stands, and what it is sorted by."""
+    """Completions in the order in which they were added: offset, length and sort keys."""
 
     def __init__(self) -> None:
-        self.place: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
-        self.length: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
-        self.step: Growing[np.float64] = Growing(np.empty(0))
-        self.reward: Growing[np.float64] = Growing(np.empty(0))
-        self.has_reward: Growing[np.bool_] = Growing(np.empty(0, dtype=bool))
-        self.prompt: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
+        self.place: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
+        self.length: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
+        self.step: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self.reward: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self.has_reward: GrowableArray[np.bool_] = GrowableArray(np.empty(0, dtype=bool))
+        self.prompt: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.place)
@@ -282,7 +282,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """All completions read so far, the newest first."""
+    """All completions read so far, newest first."""
 
     place: Places = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     length: Places = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -300,19 +300,19 @@ class _Columns:
 
 
 class _Search:
-    """Where a text stands, as far as has been looked: from the newest completion on towards the first."""
+    """Finds a text, from the newest completion towards the oldest."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._places: list[int] = []
         self._low = self._high = -1
-        """Everything between these places has been looked at."""
+        """Everything between these offsets has been searched."""
 
     def found(self) -> Places:
         return np.array(self._places, dtype=np.int64)
 
-    def go_on(self, descriptor: int, columns: _Columns, until: float) -> float:
-        """Look further until the time is over; return how much of what is known has been looked at."""
+    def advance(self, descriptor: int, columns: _Columns, until: float) -> float:
+        """Search until the time is up; return the fraction that has been searched."""
         place = columns.place
         if not len(place):
             return 1.0
@@ -320,8 +320,8 @@ class _Search:
             self._low = self._high = int(place[0]) + 1
         newer = np.flatnonzero(place >= self._high)[::-1]
         for row in newer:
-            # The oldest of them first, so that what lies between stays without a gap.
-            self._look_at(descriptor, int(place[row]), int(columns.length[row]))
+            # Oldest first, so that the searched range has no gaps.
+            self._search_at(descriptor, int(place[row]), int(columns.length[row]))
             self._high = int(place[row]) + 1
             if time.perf_counter() >= until:
                 break
@@ -329,12 +329,12 @@ class _Search:
         for number, row in enumerate(older):
             if number % _ROWS_AT_ONCE == 0 and number and time.perf_counter() >= until:
                 break
-            self._look_at(descriptor, int(place[row]), int(columns.length[row]))
+            self._search_at(descriptor, int(place[row]), int(columns.length[row]))
             self._low = int(place[row])
-        looked_at = np.count_nonzero((place >= self._low) & (place < self._high))
-        return looked_at / len(place)
+        searched = np.count_nonzero((place >= self._low) & (place < self._high))
+        return searched / len(place)
 
-    def _look_at(self, descriptor: int, place: int, length: int) -> None:
+    def _search_at(self, descriptor: int, place: int, length: int) -> None:
         found = parse_line(place, pread(descriptor, length, place))
         if isinstance(found, BadLine):
             return
@@ -343,7 +343,7 @@ class _Search:
 
 
 def _completions_in(data: bytes, start: int) -> Iterator[_Row]:
-    """Yield the completions, and the counts of those dropped, in whole lines that begin at `start` in the file."""
+    """Yield completions and drop counts from whole lines that start at `start` in the file."""
     at = data.find(_NEEDLE)
     while at >= 0:
         begin = data.rfind(b"\n", 0, at) + 1

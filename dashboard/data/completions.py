@@ -1,4 +1,4 @@
-"""What a model answered, as a page shows it: texts, the number it is judged by, and how others of them are found."""
+"""Completions as pages show them, queries for them, and the protocol that finds them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from toolkit.runfolder.records import CUT, ENVELOPE, NAN_INF_DETECTED, NON_FINIT
 SortBy = Literal["Newest", "Highest reward", "Lowest reward"]
 
 ANSWERS: Final = ("completion", "chosen", "rejected")
-"""The fields that hold what a model said, or should have said."""
+"""Fields with answers of a model, or preferred and rejected ones."""
 
 _REWARDS: Final = ("reward", "reward_diff", "score", "margin", "log_odds_ratio", "advantage")
-"""What a completion is judged by, the first of them that it has."""
-_ADDED_UP: Final = "rewards added up"
+"""The reward of a completion is the first of these fields that it has."""
+_SUM: Final = "sum of rewards"
 _OF_THE_RECORD: Final = frozenset({*ENVELOPE, NAN_INF_DETECTED, NON_FINITE, CUT})
 _SHOWN_ELSEWHERE: Final = frozenset({"global_step", "prompt", "kind", "split", *ANSWERS})
-_MOST_FIELDS: Final = 60
-_MOST_STEPS: Final = 2**53
+_MAX_FIELDS: Final = 60
+_MAX_STEP: Final = 2**53
 _STEPS: Final = re.compile(r"\s*(\d{1,15})?\s*(?:(-|–|to|\.\.)\s*(\d{1,15})?)?\s*")  # noqa: RUF001 - people type it
 
 
@@ -31,13 +31,13 @@ class Completion:
     """One completion."""
 
     place: int
-    """Where in the file its record begins: what it is known by."""
+    """Byte offset of its record in the file, which identifies it."""
     step: int | None
     time: float | None
     kind: str
-    """What it is of: grpo, dpo, kto, …, or by its form: pair, labelled, completion."""
+    """grpo, dpo, kto, …, or by its form: pair, labelled, completion."""
     split: str = ""
-    """`train` or `eval`, where it was collected from a trainer."""
+    """`train` or `eval`, if it was collected from a trainer."""
     prompt: str = ""
     answers: Mapping[str, str] = field(default_factory=dict)
     """`completion`, or `chosen` and `rejected`."""
@@ -46,16 +46,16 @@ class Completion:
     numbers: Mapping[str, float] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
     cut: tuple[str, ...] = ()
-    """Texts that were too long for a record."""
+    """Fields that were truncated."""
 
     @property
     def is_pair(self) -> bool:
-        """Whether it is a preference: one answer that was chosen over another."""
+        """Whether it is a preference pair: one answer chosen over another."""
         return "completion" not in self.answers and len(self.answers) > 1
 
     @property
     def answer(self) -> str:
-        """The answer that stands for it in a list."""
+        """The answer shown in a list."""
         return next(iter(self.answers.values()), "")
 
 
@@ -64,32 +64,32 @@ class CompletionQuery:
     """Which completions, in which order."""
 
     text: str = ""
-    """In the prompt or an answer, small letters as good as capital ones."""
+    """In the prompt or an answer, ignoring case."""
     steps: tuple[int, int] | None = None
-    """From the first to the last of these."""
+    """First and last step."""
     sort: SortBy = "Newest"
 
     def finds(self, one: Completion) -> bool:
-        """Return whether `one` is among those that are asked for."""
+        """Return whether `one` matches."""
         if self.steps is not None and (one.step is None or not self.steps[0] <= one.step <= self.steps[1]):
             return False
         text = self.text.strip().casefold()
-        return any(text in said.casefold() for said in (one.prompt, *one.answers.values()))
+        return any(text in found.casefold() for found in (one.prompt, *one.answers.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCompletions:
-    """A part of what a query finds, as far as the records have been read."""
+    """A page of what a query finds in the records read so far."""
 
     rows: tuple[Completion, ...] = ()
     matching: int = 0
     known: int = 0
     """Completions read so far."""
-    part_read: float = 1.0
-    part_searched: float = 1.0
-    """How much of what was read has been searched for the text."""
+    fraction_read: float = 1.0
+    fraction_searched: float = 1.0
+    """How much of what was read has been searched."""
     dropped: int = 0
-    """Completions that the run counted and did not write."""
+    """Completions that the run counted but did not record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,25 +102,25 @@ class Sibling:
 
 
 class Completions(Protocol):
-    """The completions of one run. Safe to use from several threads."""
+    """The completions of one run. Thread-safe."""
 
     def find(
         self, query: CompletionQuery, *, first: int = 0, count: int = 50, wait_s: float = 0.3
     ) -> FoundCompletions:
-        """Return what `query` finds, from the `first` on; read on for at most about `wait_s`, newest records first."""
+        """Return what `query` finds, starting at `first`; read for at most about `wait_s`, newest records first."""
         ...
 
     def at(self, place: int) -> Completion | None:
-        """Return the completion whose record begins there; None where there is none."""
+        """Return the completion whose record starts there; None if there is none."""
         ...
 
     def siblings(self, completion: Completion, *, limit: int = 200) -> Sequence[Sibling]:
-        """Return the others of the same prompt that have been read, newest first."""
+        """Return the other completions of the same prompt read so far, newest first."""
         ...
 
 
 def completion_of(record: Record, place: int) -> Completion:
-    """Return a record as a page shows it, whatever is in it."""
+    """Return a record as a page shows it, whatever it contains."""
     record = with_non_finite(record)
     answers = {name: text_in(record[name]) for name in ANSWERS if record.get(name) is not None}
     if not answers and record.get("text") is not None:
@@ -130,7 +130,7 @@ def completion_of(record: Record, place: int) -> Completion:
     for name, value in record.items():
         if name in _OF_THE_RECORD or name in _SHOWN_ELSEWHERE:
             continue
-        if len(numbers) + len(others) >= _MOST_FIELDS:
+        if len(numbers) + len(others) >= _MAX_FIELDS:
             break
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             numbers[name] = _number(value)
@@ -156,9 +156,9 @@ def completion_of(record: Record, place: int) -> Completion:
 
 
 def reward_of(record: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Return the name and value of the number that a completion is judged by; its value is None where it has none.
+    """Return the name and value of a completion's reward; the value is None if it has none.
 
-    Of several rewards without one that stands for all of them, it is their sum.
+    With only several `rewards/…` fields, it is their sum.
     """
     for name in _REWARDS:
         value = record.get(name)
@@ -169,35 +169,35 @@ def reward_of(record: Mapping[str, Any]) -> tuple[str, float | None]:
         for name, value in record.items()
         if name.startswith("rewards/") and isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
-    return (_ADDED_UP, sum(several)) if several else ("", None)
+    return (_SUM, sum(several)) if several else ("", None)
 
 
 def step_of(record: Mapping[str, Any]) -> int | None:
-    """Return the step of a record, where it has one."""
+    """Return the step of a record, if it has one."""
     step = record.get("global_step")
-    if isinstance(step, bool) or not isinstance(step, (int, float)) or not abs(_number(step)) < _MOST_STEPS:
+    if isinstance(step, bool) or not isinstance(step, (int, float)) or not abs(_number(step)) < _MAX_STEP:
         return None
     return int(step)
 
 
 def text_in(value: Any) -> str:
-    """Return a field as a text."""
+    """Return a field as text."""
     if isinstance(value, str):
         return value
     return "" if value is None else str(value)[:2_000]
 
 
 def parse_steps(text: str) -> tuple[int, int] | None:
-    """Return the steps that somebody asks for: `300`, `100-200`, `100-` or `-200`; None for all of them.
+    """Parse `300`, `100-200`, `100-` or `-200`; None for an empty text.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: anything else.
     """
     if not text.strip():
         return None
     found = _STEPS.fullmatch(text.replace(",", ""))
     if found is None or (found[1] is None and found[3] is None):
-        raise ValueError(f"{text.strip()[:40]!r} is no step; it must be such as 300, 100-200, 100- or -200")
+        raise ValueError(f"{text.strip()[:40]!r} is not a step or range; write 300, 100-200, 100- or -200")
     if found[2] is None:
         return int(found[1]), int(found[1])
     low = int(found[1]) if found[1] else 0

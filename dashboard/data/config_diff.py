@@ -1,4 +1,4 @@
-"""Configurations side by side: flat keys, and which of them differ."""
+"""Flattens configurations and compares them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_DEPTH = 12
 MAX_KEYS = 5_000
 
 CUT: Final = "…"
-"""Stands for what is nested too deeply to be shown, and is the last key of a mapping with too many."""
+"""Replaces values nested too deeply, and is the last key of a mapping with too many."""
 
 
 class Missing(enum.Enum):
@@ -27,7 +27,7 @@ class Missing(enum.Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""The value of a key that a configuration does not have, which is not the same as null."""
+"""The value of a key that a configuration does not have; not the same as null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class DiffRow:
 def flatten(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Return `mapping` on one level, with keys such as `a.b` and `a[0]`, in its own order.
 
-    A key that holds a dot or a bracket itself stands in quotes, so that no two become one. An empty list or mapping
-    is a value. At most `MAX_KEYS` keys and `MAX_DEPTH` levels are looked at.
+    A key that contains a dot or a bracket is quoted, so that keys stay unique. An empty list or mapping is a value.
+    At most `MAX_KEYS` keys and `MAX_DEPTH` levels are included.
     """
     flat: dict[str, Any] = {}
     for key, value in _leaves(mapping, "", 1):
@@ -70,15 +70,15 @@ def diff(configs: Sequence[Mapping[str, Any]], *, only_differing: bool = False) 
 
 
 def to_yaml(mapping: Mapping[str, Any]) -> str:
-    """Return `mapping`, nested or flat, as YAML that `yaml.safe_load` takes; an object of no YAML type is its text."""
+    """Return `mapping` as YAML that `yaml.safe_load` accepts; other objects become text."""
     return yaml.dump(_plain(mapping, 1), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 class _Dumper(yaml.SafeDumper):
-    """A safe dumper whose texts come back as they were."""
+    """A safe dumper whose strings survive a round trip."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
-        # Outside of double quotes PyYAML writes these line ends of Unicode as they are, and reads them as a space.
+        # Without double quotes PyYAML writes these Unicode line breaks unescaped and reads them as a space.
         style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -96,7 +96,7 @@ def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
         yield path, value
         return
     if not value:
-        # The empty mapping at the top has no key to stand under.
+        # The empty mapping at the top has no key.
         if path:
             yield path, value
     elif depth > MAX_DEPTH:
@@ -131,7 +131,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    # PyYAML would write one list that stands in two places as an anchor, and refuses what it has no word for.
+    # PyYAML would write a list that occurs twice as an anchor, and rejects unknown types.
     if isinstance(value, (Mapping, list, tuple)) and depth > MAX_DEPTH + 1:
         return CUT
     if isinstance(value, Mapping):

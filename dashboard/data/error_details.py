@@ -1,6 +1,6 @@
-"""What an error or a hang says besides its message, as blocks of text: stacks, output, spans, memory.
+"""The details of an error or a hang as blocks of text: stacks, output, spans, memory.
 
-A record may hold anything at all: what is not as expected is passed over, and everything has a length.
+A record may contain anything: unexpected values are skipped, and everything is limited in length.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from typing import Any, Final
 
 from toolkit.runfolder.records import Record
 
-_MOST_LINES: Final = 400
-_LONGEST_LINE: Final = 600
-_MOST_BLOCKS: Final = 30
+_MAX_LINES: Final = 400
+_MAX_LINE: Final = 600
+_MAX_BLOCKS: Final = 30
 _MAX_DEPTH: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """One block of it."""
+    """One block of text."""
 
     title: str
     text: str
 
 
 def details_of(record: Record) -> tuple[Detail, ...]:
-    """Return what the record tells of stacks and what was around them, the most telling first."""
+    """Return stacks and context of the record, the most useful first."""
     found: list[Detail] = []
     for title, lines in _blocks(record):
-        if lines and len(found) < _MOST_BLOCKS:
-            more = [f"… {len(lines) - _MOST_LINES} more lines"] if len(lines) > _MOST_LINES else []
-            text = "\n".join(line[:_LONGEST_LINE] for line in [*lines[:_MOST_LINES], *more])
+        if lines and len(found) < _MAX_BLOCKS:
+            more = [f"… {len(lines) - _MAX_LINES} more lines"] if len(lines) > _MAX_LINES else []
+            text = "\n".join(line[:_MAX_LINE] for line in [*lines[:_MAX_LINES], *more])
             found.append(Detail(title=title, text=text))
     return tuple(found)
 
 
 def _blocks(record: Record) -> Iterator[tuple[str, list[str]]]:
-    yield "Stack, the innermost call last", _with_frames(record) or _texts(record.get("stack"))
+    yield "Stack, innermost call last", _with_frames(record) or _texts(record.get("stack"))
     yield "Notes", _texts(record.get("notes"))
     for stack in _mappings(record.get("stacks")):
         threads = _texts(stack.get("threads"))
@@ -46,11 +46,11 @@ def _blocks(record: Record) -> Iterator[tuple[str, list[str]]]:
         yield f"Stack of {names or 'a thread'}", _texts(stack.get("stack"))
     left_out = record.get("threads_left_out")
     if isinstance(left_out, int):
-        yield "More threads", [f"{left_out} that the record has no room for"]
-    yield "What led to it", _chain(record)
-    yield "In the group", _group(record, 0)
+        yield "More threads", [f"{left_out} more threads did not fit into the record"]
+    yield "Cause", _chain(record)
+    yield "Exception group", _group(record, 0)
     yield "Last output", _texts(record.get("output"))
-    yield "Around it", _around(record)
+    yield "Context", _context(record)
     yield "Memory", _values(record.get("memory"))
     yield "GPU", _values(record.get("gpu"))
 
@@ -88,7 +88,7 @@ def _group(record: Mapping[str, Any], depth: int) -> list[str]:
     return lines
 
 
-def _around(record: Record) -> list[str]:
+def _context(record: Record) -> list[str]:
     lines = []
     spans = record.get("spans")
     if isinstance(spans, list) and all(isinstance(span, str) for span in spans) and spans:
@@ -102,7 +102,7 @@ def _around(record: Record) -> list[str]:
             lines.append(f"{name.replace('_', ' ')}: {record[name]}")
     silent = _texts(record.get("not_answering"))
     if silent:
-        lines.append(f"does not answer: {', '.join(silent)}")
+        lines.append(f"not responding: {', '.join(silent)}")
     return lines
 
 

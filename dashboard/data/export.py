@@ -13,22 +13,22 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
+from dashboard.data.formatting import clean
 from dashboard.data.run_store import Floats
-from dashboard.data.words import clean
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.columns import is_formula
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.records import Record
 
 Present = Mapping[str, npt.NDArray[np.bool_]]
-"""For some columns, which of their rows have a value; a column that is not named has one in each."""
+"""For some columns, which rows have a value; other columns have one in every row."""
 
 
 def to_csv(columns: Mapping[str, Floats], present: Present | None = None) -> bytes:
     """Return `columns` as a CSV table that pandas reads back; the digits are enough for the same float64.
 
-    A row without a value has an empty cell; a value that is not finite reads `nan`, `inf` or `-inf`. A header that a
-    spreadsheet would take for a formula begins with an apostrophe.
+    A row without a value has an empty cell; non-finite values are `nan`, `inf` or `-inf`. A header that a
+    spreadsheet would treat as a formula gets a leading apostrophe.
 
     Raises:
         ValueError: the columns differ in length.
@@ -40,7 +40,7 @@ def to_csv(columns: Mapping[str, Floats], present: Present | None = None) -> byt
     pa_csv.write_csv(table, body, pa_csv.WriteOptions(include_header=False, quoting_style="needed"))
     data = body.getvalue()
     if table.num_columns == 1:
-        # A lone empty cell makes an empty line, which readers pass over; in quotes it is a row.
+        # A single empty cell makes an empty line, which readers skip; in quotes it is a row.
         data = b"".join((line or b'""') + b"\n" for line in data.split(b"\n")[:-1])
     return head.getvalue().encode() + data
 
@@ -57,12 +57,12 @@ def to_parquet(columns: Mapping[str, Floats], present: Present | None = None) ->
 
 
 def records_to_jsonl(records: Iterable[Record]) -> bytes:
-    """Return `records` as lines of strict JSON, in the run folder's own format: NaN is null, and named."""
+    """Return `records` as lines of strict JSON, in the run folder's own format."""
     return b"".join(encode(record) for record in records)
 
 
 def download_name(run_name: str, kind: str, extension: str) -> str:
-    """Return a file name such as greyjacket-steps.csv; whatever the texts, it is one plain name."""
+    """Return a safe file name such as greyjacket-steps.csv."""
     ending = re.sub(r"[^A-Za-z0-9]", "", extension)[:16] or "txt"
     return f"{safe_run_name(run_name)}-{safe_run_name(kind)}.{ending}"
 
@@ -78,6 +78,6 @@ def _table(columns: Mapping[str, Floats], present: Present | None) -> pa.Table:
     arrays = []
     for name, column in columns.items():
         mask = None if present is None or name not in present else ~np.asarray(present[name], dtype=np.bool_)
-        # from_pandas would make every NaN a null.
+        # from_pandas would turn every NaN into null.
         arrays.append(pa.array(np.asarray(column, dtype=np.float64), mask=mask, from_pandas=False))
     return pa.table(arrays, names=[clean(name) for name in columns])

@@ -1,4 +1,4 @@
-"""Lines of a log as columns of numbers; many at once where they are alike, one by one where they are not."""
+"""Parses lines of a log into columns: many at once if they are alike, one by one otherwise."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from toolkit.runfolder.records import (
 )
 
 CARRIES_METRICS: Final = frozenset({STEP, SYSTEM, EVAL, EPOCH})
-"""Records whose numbers are curves; all others are events."""
+"""Records whose numbers are metrics; all others are events."""
 
 MAX_METRICS: Final = 5_000
-"""Names beyond this many are counted and left out: a log that invents a name a record would fill the memory."""
+"""Further names are counted and left out: a log with a new name in every record would fill the memory."""
 
 _NOT_METRICS = frozenset({*ENVELOPE, "global_step", "epoch", NAN_INF_DETECTED, "loss_jump"})
 _FEW_LINES = 400
@@ -40,7 +40,7 @@ _STEP_LINE = b'{"event":"step",'
 
 @dataclass(slots=True)
 class Parsed:
-    """What a block of lines held. Rows are the records that carry metrics, in file order."""
+    """The contents of a block of lines. Rows are the records with metrics, in file order."""
 
     time: Floats
     elapsed: Floats
@@ -49,21 +49,21 @@ class Parsed:
     session: npt.NDArray[np.int32]
     is_step: npt.NDArray[np.bool_]
     metrics: dict[str, tuple[npt.NDArray[np.int32], Floats]]
-    """Of each metric, the rows that have it (counted from this block's first) and the values there."""
+    """For each metric, the rows that have it (counted from this block's first) and their values."""
     kinds: dict[str, str]
-    """The kind of record that a metric was first seen on."""
+    """The kind of record in which a metric was first seen."""
     events: list[tuple[str, int, int]] = field(default_factory=list)
-    """Kind, position and length of each record that carries no metrics."""
+    """Kind, offset and length of each record without metrics."""
     bad: list[BadLine] = field(default_factory=list)
     lost: list[Record] = field(default_factory=list)
     records: int = 0
 
 
 class LineParser:
-    """Parses blocks of one log and remembers which fields its step records have."""
+    """Parses blocks of one log, and learns which fields its step records have."""
 
     def __init__(self) -> None:
-        # None marks a field that has been seen with several types, or nested: such lines are read one by one.
+        # None marks a field with several types, or nested: such lines are read one by one.
         self._fields: dict[str, str | None] = {}
         self._schema: pa.Schema | None = None
 
@@ -81,7 +81,7 @@ class LineParser:
             else []
         )
         table = self._parse_alike(lines, alike)
-        # A few lines are read one by one whatever they are; what is in them need not be learnt.
+        # A few lines are always read one by one, so nothing needs to be learnt from them.
         found = _Rows(self._learn if len(lines) >= _FEW_LINES else None)
         if table is None:
             alike = []
@@ -111,7 +111,7 @@ class LineParser:
             table = pj.read_json(
                 pa.BufferReader(data),
                 read_options=pj.ReadOptions(block_size=4 << 20),
-                # A field nobody has seen yet makes this fail, and the lines are then read one by one: it is never lost.
+                # An unknown field makes this fail; the lines are then read one by one, so it is never lost.
                 parse_options=pj.ParseOptions(
                     explicit_schema=self._schema, unexpected_field_behavior="error"
                 ),
@@ -122,7 +122,7 @@ class LineParser:
         return table if table.num_rows == len(alike) and _is_strict(table) else None
 
     def _learn(self, record: Record) -> None:
-        # Beyond that many there is no schema to learn, and a log that invents names would fill the memory with them.
+        # With more fields there is no schema, and new names would fill the memory.
         if record.get("event") != STEP or len(self._fields) > MAX_METRICS:
             return
         for name, value in record.items():
@@ -160,7 +160,7 @@ class _Rows:
             return
         event = record.get("event")
         if not isinstance(event, str):
-            self.bad.append(BadLine(start, length, "it has no `event`"))
+            self.bad.append(BadLine(start, length, "it has no `event` field"))
             return
         self._records += 1
         if self._learn is not None:
@@ -184,7 +184,7 @@ class _Rows:
             )
         )
         if event == EPOCH:
-            # An epoch's record is also an event: people look for it in the list.
+            # An epoch record is also listed as an event.
             self._events.append((event, start, length))
         prefix = "epoch/" if event == EPOCH else ""
         for name, value in record.items():
@@ -200,7 +200,7 @@ class _Rows:
         frame = np.array(self._frame, dtype=np.float64).reshape(len(self._frame), 6)
         own_lines = np.asarray(self._lines, dtype=np.int64)
         rows = len(own_lines) + len(alike)
-        # Where the rows of both kinds lie among each other: in the order of their lines.
+        # Interleave the rows of both kinds in the order of their lines.
         order = np.argsort(np.concatenate((own_lines, alike)), kind="stable")
         place = np.empty(rows, dtype=np.int32)
         place[order] = np.arange(rows, dtype=np.int32)
@@ -240,7 +240,7 @@ class _Rows:
             )
         if table is not None:
             _add_alike(parsed, table, alike_place)
-            # In the order in which they first appear, whichever way their lines were read.
+            # In the order of first appearance, whichever way their lines were read.
             parsed.metrics = dict(sorted(parsed.metrics.items(), key=lambda item: int(item[1][0][0])))
         return parsed
 
@@ -267,7 +267,7 @@ def _add_alike(parsed: Parsed, table: pa.Table, place: npt.NDArray[np.int32]) ->
 
 
 def _is_strict(table: pa.Table) -> bool:
-    """Say whether every number is one: pyarrow also takes the bare words NaN and Infinity, which JSON has not."""
+    """Return whether all numbers are finite: pyarrow also accepts bare NaN and Infinity, which JSON does not have."""
     return all(
         pc.all(pc.is_finite(column)).as_py() is not False
         for column in table.columns
@@ -313,6 +313,6 @@ def _others(count: int, taken: list[int]) -> list[int]:
 
 
 def parse_event(data: bytes) -> Record | None:
-    """Return the record that a single line holds, numbers that JSON cannot carry put back; None if it is none."""
+    """Return the record in a single line, with NaN and infinity restored; None if it is invalid."""
     found = parse_line(0, data.rstrip(b"\n"))
     return None if isinstance(found, BadLine) else with_non_finite(found)

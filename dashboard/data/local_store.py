@@ -1,4 +1,4 @@
-"""Run folders on this machine's disks, behind the RunStore protocol."""
+"""The RunStore for run folders on local disks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ import numpy.typing as npt
 from dashboard.data import trash
 from dashboard.data.column_cache import ColumnCache
 from dashboard.data.completion_reader import CompletionReader
-from dashboard.data.run_exam import RunExam
+from dashboard.data.run_analysis import RunFindings, RunLedger
 from dashboard.data.run_files import read_inside
-from dashboard.data.run_ledger import RunLedger
-from dashboard.data.run_listing import Found, RootListing, card_of, now, read_start, trend_of
+from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start, trend_of
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_store import (
     Floats,
@@ -31,7 +30,7 @@ from dashboard.data.run_store import (
     RunList,
     RunMeta,
     Series,
-    SessionSpan,
+    SessionStart,
     TimeSpent,
     Trashed,
     UnknownRun,
@@ -48,21 +47,21 @@ from toolkit.runfolder.records import START, Record
 from toolkit.timing.chrome_trace import trace_of_run
 
 _SCAN_EVERY_S: Final = 0.5
-_MOST_LOOKED_FOR: Final = 100
-"""Runs that are not there, and are looked for between two scans; each of them costs a look at every name."""
+_MAX_NOT_FOUND: Final = 100
+"""Unknown runs that are searched for between two scans; each search checks every name."""
 _TREND_BUDGET_S: Final = 0.2
 _IN_USE_S: Final = 60.0
-"""What somebody looked at within this time is not let go, whatever it takes."""
+"""Runs used within this time are never evicted."""
 _MEMORY_BUDGET: Final = 400_000_000
-"""Columns of runs that nobody looked at lately are let go beyond this; the cache brings them back."""
-_MOST_READERS: Final = 20
-"""Runs whose completions are kept in mind; each takes 40 bytes a completion."""
-_MOST_EXAMS: Final = 200
-"""Runs whose examination and time ledger are kept; each takes some 100 kB, and seconds to make anew for a long run."""
+"""Above this, columns of runs not used lately are evicted; the cache restores them quickly."""
+_MAX_READERS: Final = 20
+"""Runs whose completions are kept in memory, at 40 bytes per completion."""
+_MAX_ANALYSES: Final = 200
+"""Runs whose findings and time ledger are kept: about 100 kB each, and seconds to recompute for a long run."""
 
 
 class LocalStore:
-    """One object a process: it keeps the cursors, so that several pages read each byte once."""
+    """One per process: pages share it, so that each byte is read once."""
 
     def __init__(
         self,
@@ -70,30 +69,30 @@ class LocalStore:
         *,
         cache_dir: Path | None,
         read_only: bool = False,
-        why_only_look: Callable[[], str | None] = lambda: None,
+        read_only_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Show what lies in `roots`; `why_only_look` says why whoever asks now may change nothing, or None."""
+        """Show the runs in `roots`; `read_only_reason` returns why the current visitor is read-only, or None."""
         self.roots = tuple(Path(os.path.abspath(root)) for root in roots)
         self.read_only = read_only
-        self._why_only_look = why_only_look
+        self._read_only_reason = read_only_reason
         self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
         self._lock = threading.RLock()
         self._listings = [RootListing(root, number) for number, root in enumerate(self.roots)]
-        self._runs: dict[str, Found] = {}
+        self._runs: dict[str, FoundRun] = {}
         self._problems: tuple[str, ...] = ()
         self._not_found: set[str] = set()
         self._scanned_at = -1.0
         self._scan_ms = 0.0
         self._logs: dict[tuple[str, int], RunLog] = {}
-        self._exams: dict[str, RunExam] = {}
+        self._findings: dict[str, RunFindings] = {}
         self._ledgers: dict[str, RunLedger] = {}
         self._completions: dict[str, CompletionReader] = {}
         self._trends: dict[str, tuple[int, list[float]]] = {}
 
-    # ------------------------------------------------------------ which runs there are
+    # ------------------------------------------------------------ listing
 
     def list_runs(self) -> RunList:
-        """Return every run, newest sign of life first."""
+        """Return every run, the last updated first."""
         with self._lock:
             self._scan()
             moment = now()
@@ -103,36 +102,36 @@ class LocalStore:
                 cards=tuple(cards),
                 roots=self.roots,
                 problems=self._problems,
-                roots_cut=tuple(listing.root for listing in self._listings if listing.is_cut),
+                truncated_roots=tuple(listing.root for listing in self._listings if listing.is_truncated),
                 read_ms=self._scan_ms,
             )
 
     def _scan(self, *, again: bool = False) -> None:
         began = time.perf_counter()
-        # A slow file system is not asked all the time: at most a tenth of it goes into listing.
+        # On a slow file system at most a tenth of the time goes into listing.
         pause_s = max(_SCAN_EVERY_S, self._scan_ms / 100)
         if not again and time.monotonic() - self._scanned_at < pause_s:
             return
-        runs: dict[str, Found] = {}
+        runs: dict[str, FoundRun] = {}
         problems: list[str] = []
         for listing in self._listings:
-            found, trouble = listing.scan()
-            problems.extend(trouble)
+            found, skipped = listing.scan()
+            problems.extend(skipped)
             for run in found:
                 if runs.setdefault(run.key, run) is not run:
-                    problems.append(f"two folders go by the name {run.key}, and only one of them is shown")
+                    problems.append(f"two folders have the name {run.key}; only one of them is shown")
         self._runs, self._problems = runs, tuple(problems)
         self._not_found.clear()
         self._scanned_at = time.monotonic()
         self._scan_ms = (time.perf_counter() - began) * 1000
 
-    def _find(self, key: str) -> Found:
+    def _find(self, key: str) -> FoundRun:
         with self._lock:
             self._scan()
             found = self._runs.get(key)
             if found is None and time.monotonic() - self._scanned_at > self._scan_ms / 1000:
-                # It may have begun since the last look. Tabs that ask for what is gone get no more than half of the
-                # time for it: with ten thousand runs each look takes a while, and everybody else waits for it.
+                # It may have started since the last scan. Searches for missing runs get at most half of the time:
+                # with ten thousand runs a scan takes a while, and every other tab waits for it.
                 self._scan(again=True)
                 found = self._runs.get(key)
             if found is None:
@@ -141,12 +140,12 @@ class LocalStore:
                 raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
             return found
 
-    def _find_unlisted(self, key: str) -> Found | None:
-        """Return a run that is there and not listed, because there are too many; None where it is not there."""
-        if key in self._not_found or len(self._not_found) >= _MOST_LOOKED_FOR:
+    def _find_unlisted(self, key: str) -> FoundRun | None:
+        """Return a run that is not listed because there are too many; None if it does not exist."""
+        if key in self._not_found or len(self._not_found) >= _MAX_NOT_FOUND:
             return None
         for listing in self._listings:
-            found = listing.find(key) if listing.is_cut else None
+            found = listing.find(key) if listing.is_truncated else None
             if found is not None:
                 self._runs[key] = found
                 return found
@@ -154,13 +153,13 @@ class LocalStore:
         return None
 
     def card(self, key: str) -> RunCard:
-        """Return one run as a list shows it, as far as its records have been read."""
+        """Return one run's card, based on the records read so far."""
         found = self._find(key)
         log = self._logs.get((key, 0))
         return card_of(found, now(), newest=log.newest() if log is not None else None)
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
-        """Return losses sampled along each run's log; those that there was no time for come with a later call."""
+        """Return losses sampled along each run's log; runs that take too long follow in a later call."""
         began = time.perf_counter()
         found: dict[str, Sequence[float]] = {}
         for key in keys:
@@ -171,7 +170,7 @@ class LocalStore:
             known = self._trends.get(key)
             try:
                 size = os.lstat(log).st_size
-                # A twentieth more changes the picture by less than a pixel or two.
+                # 5 % more data changes the picture by a pixel or two.
                 if known is None or not known[0] <= size <= known[0] * 1.05 + 4096:
                     if time.perf_counter() - began > _TREND_BUDGET_S:
                         if known is not None:
@@ -187,7 +186,7 @@ class LocalStore:
     # ------------------------------------------------------------ one run
 
     def meta(self, key: str) -> RunMeta:
-        """Return everything about a run but its curves."""
+        """Return everything about a run except its curves."""
         found = self._find(key)
         newest = self._log(key).events((START,), 1)
         environment = self._log(key).events(("environment",), 1)
@@ -197,7 +196,7 @@ class LocalStore:
             labels=found.labels,
             start=newest[0] if newest else read_start(found.folder / METRICS_JSONL),
             environment=environment[0] if environment else {},
-            writable=self._why_not_write() is None and os.access(found.folder, os.W_OK),
+            writable=self._write_refusal() is None and os.access(found.folder, os.W_OK),
         )
 
     def _log(self, key: str, rank: int = 0) -> RunLog:
@@ -208,11 +207,11 @@ class LocalStore:
             if log is None or log.path != path:
                 log = RunLog(path, self.cache)
                 self._logs[key, rank] = log
-                self._let_go(log)
+                self._evict(log)
             log.used_at = time.monotonic()
             return log
 
-    def _let_go(self, kept: RunLog) -> None:
+    def _evict(self, kept: RunLog) -> None:
         by_age = sorted(self._logs.items(), key=lambda item: item[1].used_at)
         held = sum(log.nbytes for _, log in by_age)
         for name, log in by_age:
@@ -223,11 +222,11 @@ class LocalStore:
                 del self._logs[name]
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
-        """Read what was appended, for at most about `wait_s`."""
+        """Read new records, for at most about `wait_s`."""
         return self._log(key, rank).refresh(wait_s)
 
     def wait_until_saved(self, timeout_s: float) -> None:
-        """Wait for columns that are being saved now, each for at most `timeout_s`."""
+        """Wait for columns that are being saved, each for at most `timeout_s`."""
         with self._lock:
             logs = list(self._logs.values())
         for log in logs:
@@ -248,19 +247,19 @@ class LocalStore:
         smoothing: float = 0.0,
         rank: int = 0,
     ) -> Series:
-        """Return one metric as a curve that hides no extreme."""
+        """Return one metric as a curve that hides no extremes."""
         return self._log(key, rank).series(metric, axis, window, max(1, buckets), smoothing)
 
-    def sessions(self, key: str) -> Sequence[SessionSpan]:
-        """Return where each session begins."""
+    def sessions(self, key: str) -> Sequence[SessionStart]:
+        """Return where each session starts."""
         return self._log(key).sessions()
 
-    def jobs(self, key: str) -> Sequence[Session]:
-        """Return the sessions that the run's manifest tells of."""
+    def manifest_sessions(self, key: str) -> Sequence[Session]:
+        """Return the sessions in the run's manifest."""
         manifest = self._find(key).manifest
         if manifest is None:
             return ()
-        # A run that was given none has its id for a session_tag, which nobody would know it by.
+        # The default session_tag is the run's id, which is of no use to a reader.
         return [
             replace(session, session_tag=None) if session.session_tag == manifest.run_id else session
             for session in manifest.sessions
@@ -270,9 +269,9 @@ class LocalStore:
         """Return the last values of a metric."""
         return self._log(key).recent(metric, count)
 
-    def beside(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
+    def values_around(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
         """Return a metric's values just before and just after a wall time."""
-        return self._log(key).beside(metric, moment, count)
+        return self._log(key).values_around(metric, moment, count)
 
     def means(self, key: str, metric: str, buckets: int) -> Floats:
         """Return the mean of each of about `buckets` parts of a metric."""
@@ -287,7 +286,7 @@ class LocalStore:
         return self._log(key).present(metrics)
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
-        """Return the newest records that carry no metrics, newest first."""
+        """Return the newest records without metrics, newest first."""
         return self._log(key).events(kinds, limit)
 
     def spans(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> SpanTable:
@@ -297,7 +296,7 @@ class LocalStore:
     def span_records(
         self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
     ) -> Sequence[Record | None]:
-        """Return the whole records of spans, by where they stand."""
+        """Return the full records of spans, by offset and length."""
         return self._log(key, rank).records_at(places)
 
     def completions(self, key: str) -> CompletionReader:
@@ -308,7 +307,7 @@ class LocalStore:
             if reader is None or reader.path != path:
                 reader = CompletionReader(path)
             self._completions[key] = reader
-            if len(self._completions) > _MOST_READERS:
+            if len(self._completions) > _MAX_READERS:
                 del self._completions[next(iter(self._completions))]
             return reader
 
@@ -321,29 +320,29 @@ class LocalStore:
             raise Refused(f"the records could not be read: {error.strerror or error}") from error
 
     def examine(self, key: str, *, wait_s: float = 0.3) -> float:
-        """Have the detectors look at what was appended, for at most about `wait_s`."""
-        return self._exam(key).look(wait_s)
+        """Run the detectors on new records, for at most about `wait_s`."""
+        return self._findings_of(key).advance(wait_s)
 
     def findings(self, key: str) -> Sequence[Finding]:
         """Return what the detectors found so far."""
-        return self._exam(key).findings
+        return self._findings_of(key).findings
 
-    def _exam(self, key: str) -> RunExam:
+    def _findings_of(self, key: str) -> RunFindings:
         found = self._find(key)
         path = _record_file(found.folder, 0)
         policy = policy_of_run(found.manifest.diagnostics if found.manifest is not None else {})
         with self._lock:
-            exam = self._exams.pop(key, None)
-            if exam is None or exam.path != path or exam.policy != policy:
-                exam = RunExam(path, policy)
-            # The one that was asked for last stands last.
-            self._exams[key] = exam
-            if len(self._exams) > _MOST_EXAMS:
-                del self._exams[next(iter(self._exams))]
-            return exam
+            findings = self._findings.pop(key, None)
+            if findings is None or findings.path != path or findings.policy != policy:
+                findings = RunFindings(path, policy)
+            # Most recently used last.
+            self._findings[key] = findings
+            if len(self._findings) > _MAX_ANALYSES:
+                del self._findings[next(iter(self._findings))]
+            return findings
 
     def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
-        """Add up where the time went, for at most about `wait_s`."""
+        """Update the time ledger, for at most about `wait_s`."""
         found = self._find(key)
         path = _record_file(found.folder, 0)
         heartbeat = found.manifest.heartbeat if found.manifest is not None else None
@@ -352,11 +351,11 @@ class LocalStore:
             if ledger is None or ledger.path != path:
                 ledger = RunLedger(path)
             self._ledgers[key] = ledger
-            if len(self._ledgers) > _MOST_EXAMS:
+            if len(self._ledgers) > _MAX_ANALYSES:
                 del self._ledgers[next(iter(self._ledgers))]
-        return ledger.look(
+        return ledger.advance(
             wait_s,
-            self.jobs(key),
+            self.manifest_sessions(key),
             now=now() if self.card(key).live else None,
             last_sign=heartbeat.time if heartbeat is not None else None,
         )
@@ -366,7 +365,7 @@ class LocalStore:
         return self._log(key).counts()
 
     def ranks(self, key: str) -> Sequence[int]:
-        """Return the ranks that wrote records of their own."""
+        """Return the ranks with their own records."""
         found = [0]
         folder = self._find(key).folder / RANKS
         if folder.is_symlink():
@@ -394,14 +393,14 @@ class LocalStore:
         """Return where the run's records are."""
         return self._find(key).folder / METRICS_JSONL
 
-    # ------------------------------------------------------------ what people ask and say
+    # ------------------------------------------------------------ requests and labels
 
     def ask(self, key: str, request: Mapping[str, Any]) -> str:
         """Write a request for the run and return its id."""
-        self._require_writing()
+        self._require_write_access()
         found, card = self._find(key), self.card(key)
         if not card.live:
-            raise Refused(f"the run is {card.status.name}: nobody is there to answer")
+            raise Refused(f"the run is {card.status.name} and cannot answer requests")
         try:
             written = write_request(
                 found.folder,
@@ -417,7 +416,7 @@ class LocalStore:
         return written.id
 
     def pending_request(self, key: str) -> Mapping[str, Any] | None:
-        """Return what lies in the run's control file now."""
+        """Return the request in the run's control file."""
         try:
             request = read_request(self._find(key).folder)
         except (ControlRefused, OSError):
@@ -434,22 +433,22 @@ class LocalStore:
         }
 
     def label(self, key: str, labels: Labels) -> None:
-        """Keep what people say about a run."""
-        self._require_writing()
+        """Save name, tags and notes of a run."""
+        self._require_write_access()
         folder = self._find(key).folder
         try:
-            # What cannot be read may be somebody's notes with a comma too many: it is not written over.
+            # An invalid file may be someone's notes with a typo: it is not overwritten.
             read_labels(folder)
             write_labels(folder, labels)
         except LabelsError as error:
             raise Refused(str(error)) from error
         except OSError as error:
             raise Refused(f"labels.json could not be written: {error.strerror}") from error
-        self._look_again()
+        self._rescan()
 
     def delete(self, key: str) -> str:
-        """Move a run to the trash and return the token that brings it back."""
-        self._require_writing()
+        """Move a run to the trash and return the token that restores it."""
+        self._require_write_access()
         found, card = self._find(key), self.card(key)
         if card.live:
             raise Refused(f"the run is {card.status.name}: stop it first")
@@ -457,14 +456,14 @@ class LocalStore:
         token = trash.move_to_trash(self.roots[number], found.folder.name)
         with self._lock:
             self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
-            self._exams.pop(key, None)
+            self._findings.pop(key, None)
             self._ledgers.pop(key, None)
             self._completions.pop(key, None)
-        self._look_again()
+        self._rescan()
         return f"{number}~{token}"
 
     def trash(self) -> Sequence[Trashed]:
-        """Return what lies in the trash, newest first."""
+        """Return the deleted runs, newest first."""
         found = [
             Trashed(
                 token=f"{number}~{item.token}",
@@ -478,40 +477,40 @@ class LocalStore:
         return sorted(found, key=lambda item: item.deleted, reverse=True)
 
     def restore(self, token: str) -> str:
-        """Bring a run back and return its key."""
-        self._require_writing()
+        """Restore a run and return its key."""
+        self._require_write_access()
         number, _, inner = token.partition("~")
         if not number.isdecimal() or int(number) >= len(self.roots):
             raise Refused("there is no such run in the trash")
         name = trash.restore(self.roots[int(number)], inner)
-        self._look_again()
+        self._rescan()
         return self._listings[int(number)].key_of(name)
 
     def empty_trash(self) -> int:
-        """Delete what lies in the trash for good."""
-        self._require_writing()
+        """Permanently delete the runs in the trash."""
+        self._require_write_access()
         return sum(trash.empty_trash(root) for root in self.roots)
 
     def empty_cache(self) -> int:
-        """Delete what was computed and can be again; return how many bytes that were."""
-        self._require_writing()
+        """Clear the cache and return the number of bytes freed."""
+        self._require_write_access()
         return self.cache.clear() if self.cache is not None else 0
 
-    def _require_writing(self) -> None:
-        """Let nobody past who may only look: everything that changes a file asks here first."""
-        reason = self._why_not_write()
+    def _require_write_access(self) -> None:
+        """Raise Refused for read-only visitors: everything that changes a file calls this first."""
+        reason = self._write_refusal()
         if reason is not None:
             raise Refused(reason)
 
-    def _why_not_write(self) -> str | None:
-        return "the dashboard was started with --read-only" if self.read_only else self._why_only_look()
+    def _write_refusal(self) -> str | None:
+        return "the dashboard was started with --read-only" if self.read_only else self._read_only_reason()
 
-    def _look_again(self) -> None:
+    def _rescan(self) -> None:
         with self._lock:
             self._scan(again=True)
 
 
 def _record_file(folder: Path, rank: int) -> Path:
     if rank and (folder / RANKS).is_symlink():
-        raise Refused(f"{RANKS} is a link and is not followed")
+        raise Refused(f"{RANKS} is a symbolic link and is not followed")
     return rank_file(folder, rank)

@@ -1,4 +1,4 @@
-"""What can be asked of a live run against a finding, and whether it helped."""
+"""Remedies for a finding that a live run offers, and whether they helped."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ RECORDS_BESIDE: Final = 20
 
 _ACTIONS: Final = {SAVE: "Save now", STOP: "Stop", SAVE_AND_STOP: "Save and stop"}
 _FACTORS: Final = ("lr_scale", "lr_multiplier")
-"""Knobs that stand at 1 until somebody turns them."""
+"""Knobs with a default of 1."""
 
 _MORE_IS_BETTER: Final = frozenset(
     {"samples_per_sec", "tokens_per_sec", "iters_per_sec", "gpu_util", "gpu_util_pct"}
 )
 _LOSSES: Final = ("train_loss", "loss", "train/loss")
-_SEEN_IN_THE_LOSS: Final = frozenset({"lr_problem", "loss_scale"})
-"""Kinds whose own metric is what the change sets, or moves by itself: whether it helped shows in the loss."""
+_JUDGED_BY_LOSS: Final = frozenset({"lr_problem", "loss_scale"})
+"""Kinds whose own metric is set by the change or changes anyway: the loss shows whether it helped."""
 
-_CLEARLY: Final = 0.05
-_MOST_CHANGES: Final = 3
+_SIGNIFICANT: Final = 0.05
+_MAX_CHANGES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One thing to ask of the run, as a button."""
+    """A request to the run, as a button."""
 
     label: str
     request: Mapping[str, Any]
     stops: bool = False
-    """Whether the run ends with it."""
+    """Whether it ends the run."""
     saves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """A change that the run carried out after a finding, and what a metric did around it."""
+    """A change that the run applied after a finding, and its effect on a metric."""
 
     what: str
     step: int | None
     metric: str
     before: float | None
-    """Median of the records before it; None where there are none."""
+    """Median of the records before it; None if there are none."""
     after: float | None
     records_after: int
     verdict: str = ""
@@ -61,9 +61,9 @@ class Effect:
 
 
 def remedy_for(alert: Alert, control: Mapping[str, Any], lr_now: float | None = None) -> Offer | None:
-    """Return the first of the alert's remedies that the run has declared and that would change something.
+    """Return the first remedy of the alert that the run has declared and that would change something.
 
-    A knob of the learning rate is halved within its bounds; `lr_now` is its value where the knob does not say.
+    A learning-rate knob is halved within its bounds; `lr_now` is used if the knob has no value.
     """
     for declared in declared_remedies(alert.remedies, control):
         name = declared.name
@@ -96,11 +96,14 @@ def _halved(name: str, about: Mapping[str, Any], lr_now: float | None) -> Offer 
     if not new < now:
         return None
     word = "Halve" if new == half else "Lower"
-    return Offer(label=f"{word} {name}: {as_set(now)} → {as_set(new)}", request={"knobs": {name: new}})
+    return Offer(
+        label=f"{word} {name}: {knob_value_text(now)} → {knob_value_text(new)}",
+        request={"knobs": {name: new}},
+    )
 
 
 def effects_on(store: RunStore, key: str, alert: Alert) -> list[Effect]:
-    """Return what knobs were turned since the alert was noticed and what came of it, newest first."""
+    """Return the knob changes since the alert was noticed and their effects, newest first."""
     if alert.noticed_step is None:
         return []
     metric = _judged_by(store, key, alert)
@@ -109,13 +112,13 @@ def effects_on(store: RunStore, key: str, alert: Alert) -> list[Effect]:
     turned = [
         record
         for record in store.events(key, (CONTROL_CHANGE,), limit=50)
-        if is_turned_after(record, alert.noticed_step)
+        if is_knob_change_after(record, alert.noticed_step)
     ]
-    return [_effect(store, key, metric, record) for record in turned[:_MOST_CHANGES]]
+    return [_effect(store, key, metric, record) for record in turned[:_MAX_CHANGES]]
 
 
 def own_answer(store: RunStore, key: str, alert: Alert) -> Record | None:
-    """Return the run's answer to what the finding itself asked for, where `on_finding` let it."""
+    """Return the run's answer to the request that `on_finding` made for this alert."""
     wanted = as_id(f":{alert.id}")
     for record in store.events(key, (CONTROL_CHANGE,), limit=50):
         if record.get("source") == FINDING and str(record.get("id")).endswith(wanted):
@@ -123,8 +126,8 @@ def own_answer(store: RunStore, key: str, alert: Alert) -> Record | None:
     return None
 
 
-def is_turned_after(record: Record, step: int) -> bool:
-    """Say whether a record tells of a knob that was turned at `step` or later."""
+def is_knob_change_after(record: Record, step: int) -> bool:
+    """Return whether a record is a knob change at `step` or later."""
     at = record.get("global_step")
     return (
         record.get("status") in ("applied", "clamped")
@@ -137,14 +140,14 @@ def is_turned_after(record: Record, step: int) -> bool:
 
 def _judged_by(store: RunStore, key: str, alert: Alert) -> str | None:
     names = {info.name for info in store.metrics(key)}
-    candidates = _LOSSES if alert.kind in _SEEN_IN_THE_LOSS else (alert.metric, *_LOSSES)
+    candidates = _LOSSES if alert.kind in _JUDGED_BY_LOSS else (alert.metric, *_LOSSES)
     return next((name for name in candidates if name in names), None)
 
 
 def _effect(store: RunStore, key: str, metric: str, record: Record) -> Effect:
-    before, after = store.beside(key, metric, float(record["time"]), RECORDS_BESIDE)
+    before, after = store.values_around(key, metric, float(record["time"]), RECORDS_BESIDE)
     effect = Effect(
-        what=turned(record),
+        what=knob_changes_text(record),
         step=record.get("global_step"),
         metric=metric,
         before=_median(before),
@@ -161,7 +164,7 @@ def _verdict(metric: str, before: float, after: float) -> str:
         return "worse" if math.isfinite(before) else "same"
     if not math.isfinite(before):
         return "better"
-    if abs(after - before) <= _CLEARLY * max(abs(before), 1e-300):
+    if abs(after - before) <= _SIGNIFICANT * max(abs(before), 1e-300):
         return "same"
     return "better" if (after > before) == (metric in _MORE_IS_BETTER) else "worse"
 
@@ -170,21 +173,21 @@ def _median(values: Floats) -> float | None:
     if not len(values):
         return None
     finite = values[np.isfinite(values)]
-    # Where most of them are no number, that is what the records say.
+    # If most of them are NaN or infinite, so is the result.
     return float(np.median(finite)) if 2 * len(finite) > len(values) else math.nan
 
 
-def turned(record: Record) -> str:
-    """Return which knobs a run's answer says were turned, from what to what; empty where it was none."""
+def knob_changes_text(record: Record) -> str:
+    """Return the knob changes in a run's answer as text; empty if there are none."""
     parts = []
     for name, change in _knobs_in(record).items():
-        old = f"{as_set(change['old'])} → " if change.get("old") is not None else "→ "
-        parts.append(f"{name} " + old + as_set(change["new"]) if "new" in change else name)
+        old = f"{knob_value_text(change['old'])} → " if change.get("old") is not None else "→ "
+        parts.append(f"{name} " + old + knob_value_text(change["new"]) if "new" in change else name)
     return ", ".join(parts)
 
 
 def _knobs_in(record: Record) -> dict[str, dict[str, Any]]:
-    """Return the knobs of an answer; a record holds `knobs/lr_scale/old` for what was nested before it was written."""
+    """Return the knobs of an answer; a record has flat keys such as `knobs/lr_scale/old`."""
     found: dict[str, dict[str, Any]] = {}
     for field, value in record.items():
         kind, _, rest = field.partition("/")
@@ -197,8 +200,8 @@ def _knobs_in(record: Record) -> dict[str, dict[str, Any]]:
     return found
 
 
-def as_set(value: Any) -> str:
-    """Return a knob's value as people write it: 1.0, 0.5, 2e-05."""
+def knob_value_text(value: Any) -> str:
+    """Return a knob's value as text: 1.0, 0.5, 2e-05."""
     if isinstance(value, float) and math.isfinite(value):
         text = f"{value:.6g}"
         return text if any(mark in text for mark in ".e") else f"{text}.0"

@@ -1,4 +1,4 @@
-"""The records of one run as columns: what was read so far, which parts of it count, and where its events lie."""
+"""The records of one file as columns: metrics, sessions, and the offsets of events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dashboard.data.growing import Growing
+from dashboard.data.growable_array import GrowableArray
 from dashboard.data.line_parser import MAX_METRICS, Parsed
 from dashboard.data.run_store import Floats
 from toolkit.runfolder.reader import MAX_BAD_LINES_KEPT, BadLine
@@ -19,27 +19,27 @@ MAX_EVENTS_PLACED = 2_000_000
 
 @dataclass(slots=True)
 class Segment:
-    """Neighbouring rows of one session."""
+    """Consecutive rows of one session."""
 
     session: int
     start: int
     end: int
     first_step: float | None = None
-    """Where its first step record stands: what earlier sessions wrote from there on no longer counts."""
+    """The step of its first step record; rows of earlier sessions from that step on are superseded."""
     step_offset_known: bool = False
     counts_until: int = -1
-    """The row before which its rows count; -1 while that has not been worked out."""
+    """Rows from this one on are superseded; -1 if not computed yet."""
 
 
-class Metric:
-    """One metric: the rows that have it, and its values there."""
+class MetricColumn:
+    """One metric: the rows that have it, and its values."""
 
     __slots__ = ("event", "high", "low", "non_finite", "rows", "values")
 
     def __init__(self, event: str, rows: npt.NDArray[np.int32], values: Floats) -> None:
         self.event = event
-        self.rows: Growing[np.int32] = Growing(rows)
-        self.values: Growing[np.float64] = Growing(values)
+        self.rows: GrowableArray[np.int32] = GrowableArray(rows)
+        self.values: GrowableArray[np.float64] = GrowableArray(values)
         self.low = np.inf
         self.high = -np.inf
         self.non_finite = 0
@@ -61,19 +61,19 @@ class Metric:
 
 
 class RunColumns:
-    """Everything read of one record file."""
+    """Everything read from one record file."""
 
     def __init__(self) -> None:
-        self.time: Growing[np.float64] = Growing(np.empty(0))
-        self.elapsed: Growing[np.float64] = Growing(np.empty(0))
-        self.step: Growing[np.float64] = Growing(np.empty(0))
-        self.epoch: Growing[np.float64] = Growing(np.empty(0))
-        self.metrics: dict[str, Metric] = {}
+        self.time: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self.elapsed: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self.step: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self.epoch: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self.metrics: dict[str, MetricColumn] = {}
         self.segments: list[Segment] = []
         self.event_names: list[str] = []
-        self.event_kind: Growing[np.int32] = Growing(np.empty(0, dtype=np.int32))
-        self.event_start: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
-        self.event_length: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
+        self.event_kind: GrowableArray[np.int32] = GrowableArray(np.empty(0, dtype=np.int32))
+        self.event_start: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
+        self.event_length: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
         self.counts: Counter[str] = Counter()
         self.records = 0
         self.bad_count = 0
@@ -82,15 +82,15 @@ class RunColumns:
         self.lost_reasons: list[str] = []
         self.metrics_left_out: set[str] = set()
         self.line_version = 0
-        """Changes whenever rows that counted no longer do."""
+        """Changes when rows become superseded."""
 
     @property
     def rows(self) -> int:
-        """How many records carry metrics."""
+        """The number of records with metrics."""
         return len(self.time)
 
     def add(self, parsed: Parsed) -> None:
-        """Append what a block of the file held."""
+        """Append the contents of a block."""
         base = self.rows
         count = len(parsed.time)
         if count:
@@ -100,7 +100,7 @@ class RunColumns:
             if metric is not None:
                 metric.append(rows + np.int32(base), values)
             elif len(self.metrics) < MAX_METRICS:
-                self.metrics[name] = Metric(parsed.kinds[name], rows + np.int32(base), values)
+                self.metrics[name] = MetricColumn(parsed.kinds[name], rows + np.int32(base), values)
             elif len(self.metrics_left_out) < MAX_METRICS:
                 self.metrics_left_out.add(name)
         self._add_events(parsed)
@@ -136,7 +136,7 @@ class RunColumns:
                 else step[start + own[0]]
             )
             if len(own) and not segment.step_offset_known:
-                # System samples taken before the session's first step belong to where it begins.
+                # System records before the session's first step get that step.
                 segment.step_offset_known = True
                 before = step[start + own[0]]
                 if segment.start < base:
@@ -171,7 +171,7 @@ class RunColumns:
             self.line_version += 1
 
     def counting(self) -> list[tuple[Segment, int]]:
-        """Return each segment with the row before which its rows count; the rest of it was begun again later."""
+        """Return each segment and the row from which on it is superseded by a later session."""
         steps = self.step.values
         cutoff = np.inf
         for segment in reversed(self.segments):

@@ -1,4 +1,4 @@
-"""Files that records point to, opened only where they really lie inside the run's folder."""
+"""Reads files that records point to, only if they are inside the run's folder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _DIRECTORY = DIRECTORY | SAFELY
 
 
 def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
-    """Return the regular file `relative` of `folder`, following no link on the way.
+    """Return the contents of `relative` in `folder`, following no symbolic links.
 
     Raises:
-        Refused: it leads out of the folder, is a link or no regular file, is too large, or is not there.
+        Refused: it is outside the folder, a link, not a regular file, too large, or missing.
     """
     parts = PurePosixPath(relative).parts
     if (
@@ -27,18 +27,18 @@ def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
     ):
         raise Refused(f"{relative[:100]!r} is not a path inside the run's folder")
     try:
-        descriptor = _open_by_steps(folder, parts)
+        descriptor = _open_without_links(folder, parts)
     except UnsafeFile as error:
         raise Refused(str(error)) from error
     except UnicodeEncodeError as error:
-        raise Refused(f"{relative[:100]!a} cannot be the name of a file") from error
+        raise Refused(f"{relative[:100]!a} is not a valid file name") from error
     except OSError as error:
-        reason = "a link, or not a folder, is on the way" if error.errno in _NOT_FOLLOWED else error.strerror
+        reason = "its path contains a link or a file" if error.errno in _NOT_FOLLOWED else error.strerror
         raise Refused(f"{relative[:100]!r}: {reason}") from error
     try:
         size = os.fstat(descriptor).st_size
         if size > max_bytes:
-            raise Refused(f"{relative[:100]!r} is {size:,} bytes, more than the {max_bytes:,} that are shown")
+            raise Refused(f"{relative[:100]!r} is {size:,} bytes, more than the limit of {max_bytes:,}")
         data = b""
         while len(data) < size and (part := os.read(descriptor, size - len(data))):
             data += part
@@ -51,11 +51,11 @@ _NOT_FOLLOWED = {20, 40}
 """ENOTDIR and ELOOP."""
 
 
-def _open_by_steps(folder: Path, parts: tuple[str, ...]) -> int:
+def _open_without_links(folder: Path, parts: tuple[str, ...]) -> int:
     if not has_dir_fd():
         path = folder.joinpath(*parts)
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise UnsafeFile(f"{parts[-1]} lies outside the run's folder")
+            raise UnsafeFile(f"{parts[-1]} is outside the run's folder")
         return open_regular(path)
     at = os.open(folder, os.O_RDONLY | _DIRECTORY)
     try:

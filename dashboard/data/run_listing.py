@@ -1,4 +1,4 @@
-"""The runs of a log directory, from their manifests and labels alone."""
+"""Lists the runs of a log directory from their manifests and labels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dashboard.data.formatting import clean
 from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
-from dashboard.data.words import clean
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
@@ -28,24 +28,24 @@ from toolkit.runfolder.step_count import FIRST_STEP
 _MAX_SESSIONS = 1_000_000
 _MAX_RUNS = 20_000
 _MAX_NAMED = 100
-"""Runs that were opened by their address, although the list leaves them out."""
+"""Runs that are not listed but were opened by URL."""
 _SETTLED_NS = 10_000_000_000
-"""A folder that is still being filled may get its first file within the same tick of its clock."""
+"""A new folder may get its first file within the same tick of its modification time."""
 _MAX_LINKS_NAMED = 20
 _SAMPLE_BYTES = 8 * 1024
 _END_BYTES = 64 * 1024
 _LATEST_TIME = 4e9
-"""Seconds since 1970, in about a century: what is beyond it is no time."""
+"""Seconds since 1970, in about a century: anything later is not a time."""
 _STEP_LINES = (b'{"event":"step"', b'{"event": "step"')
-"""How a step record begins: ours, and one that Python's own writer of JSON wrote."""
+"""How a step record starts: ours, and one written by Python's json module."""
 _LOSSES = ("train_loss_mean", "train_loss", "loss")
 
 Signature = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A run folder and what its small files say."""
+class FoundRun:
+    """A run folder, its manifest and its labels."""
 
     key: str
     folder: Path
@@ -54,14 +54,14 @@ class Found:
     labels: Labels
     problem: str | None
     log_time: float | None
-    """When the record file was last written, where there is no manifest to tell."""
+    """When the record file was last written, if there is no manifest."""
     log_ends: LogEnds | None = None
-    """What the first and the last records say, where there is no manifest to tell."""
+    """The first and last records, if there is no manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """What both ends of a record file say, where no manifest is beside it: mostly another program's."""
+    """What the first and last records of a file without a manifest say; mostly written by other programs."""
 
     first_time: float | None = None
     last_time: float | None = None
@@ -74,36 +74,36 @@ class LogEnds:
 
 
 class RootListing:
-    """The run folders of one log directory; a folder is read again only when one of its small files changed."""
+    """The run folders of one log directory; a folder is read again only if its manifest or labels changed."""
 
     def __init__(self, root: Path, number: int) -> None:
         self.root = root
         self._number = number
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FoundRun] = {}
         self._named: dict[str, None] = {}
         self._without_run: dict[str, int] = {}
-        self.is_cut = False
-        """Whether there are more runs than are listed."""
+        self.is_truncated = False
+        """Whether there are more runs than listed."""
 
-    def scan(self) -> tuple[list[Found], list[str]]:
-        """Return the run folders there are now, and in words what was passed over.
+    def scan(self) -> tuple[list[FoundRun], list[str]]:
+        """Return the current run folders, and descriptions of skipped entries.
 
-        Of very many only the newest are returned, and those that `find` was asked for.
+        With very many runs, only the newest and those requested by `find` are returned.
         """
         problems: list[str] = []
-        found: dict[str, Found] = {}
-        self.is_cut = False
+        found: dict[str, FoundRun] = {}
+        self.is_truncated = False
         try:
             names = self._folders(problems)
             changed = self._changed(names) if len(names) > _MAX_RUNS else {}
             for name in self._newest_first(changed) if changed else names:
-                run = self._look_at(name)
+                run = self._read_folder(name)
                 if run is None:
                     self._remember_without_run(name, changed)
                 elif len(found) < _MAX_RUNS + len(self._named):
                     found[name] = run
                 else:
-                    self.is_cut = True
+                    self.is_truncated = True
                     break
         except FileNotFoundError:
             problems.append(f"{clean(str(self.root))} does not exist yet")
@@ -112,15 +112,15 @@ class RootListing:
         self._found = found
         return list(found.values()), problems
 
-    def find(self, key: str) -> Found | None:
-        """Return the run with this key, listed or not; from now on the list has it."""
-        # By what the folder itself says: nothing that a stranger put into an address is joined to a path.
+    def find(self, key: str) -> FoundRun | None:
+        """Return the run with this key, listed or not; from now on it is listed."""
+        # Compared with the folder's entries: untrusted text from a URL is never joined to a path.
         try:
             with os.scandir(self.root) as entries:
                 name = next((entry.name for entry in entries if self._is_called(entry, key)), None)
         except OSError:
             return None
-        run = self._look_at(name) if name is not None else None
+        run = self._read_folder(name) if name is not None else None
         if name is None or run is None:
             return None
         self._named.pop(name, None)
@@ -143,15 +143,15 @@ class RootListing:
                 if entry.is_symlink():
                     links += 1
                     if links <= _MAX_LINKS_NAMED:
-                        problems.append(f"{clean(entry.name)} is a link and is not followed")
+                        problems.append(f"{clean(entry.name)} is a symbolic link and is not followed")
                 elif entry.is_dir(follow_symlinks=False):
                     names.append(entry.name)
         if links > _MAX_LINKS_NAMED:
-            problems.append(f"{links - _MAX_LINKS_NAMED:,} more links are not followed")
+            problems.append(f"{links - _MAX_LINKS_NAMED:,} more symbolic links are not followed")
         return names
 
     def _changed(self, names: Iterable[str]) -> dict[str, int]:
-        """Return when each folder was last changed: a run replaces files in its own for as long as it lives."""
+        """Return the modification time of each folder: a live run replaces files in its folder."""
         changed: dict[str, int] = {}
         for name in names:
             with suppress(OSError):
@@ -159,7 +159,7 @@ class RootListing:
         return changed
 
     def _newest_first(self, changed: Mapping[str, int]) -> list[str]:
-        """Return the folders that were opened by name, then the others; without those that held no run before."""
+        """Return folders opened by name, then the others, without those known to contain no run."""
         still = {name: at for name, at in self._without_run.items() if changed.get(name) == at}
         self._without_run = still
         named = [name for name in self._named if name in changed]
@@ -170,9 +170,9 @@ class RootListing:
         if name in changed and time.time_ns() - changed[name] > _SETTLED_NS:
             self._without_run[name] = changed[name]
 
-    def _look_at(self, name: str) -> Found | None:
+    def _read_folder(self, name: str) -> FoundRun | None:
         known = self._found.get(name)
-        # As text: paths as objects would take longer than asking for the files does.
+        # Strings: Path objects would take longer than the stat calls.
         place = os.path.join(self.root, name)
         try:
             manifest_at = _stat(f"{place}/{MANIFEST}")
@@ -196,7 +196,7 @@ class RootListing:
             labels = read_labels(folder)
         except (LabelsError, OSError) as error:
             problem = problem or clean(str(error))
-        return Found(
+        return FoundRun(
             self.key_of(name),
             folder,
             signature,
@@ -207,18 +207,18 @@ class RootListing:
             _read_ends(folder / METRICS_JSONL) if log_at else None,
         )
 
-    def _unreadable(self, name: str, folder: Path, problem: str) -> Found:
-        return Found(self.key_of(name), folder, (), None, Labels(), problem, None)
+    def _unreadable(self, name: str, folder: Path, problem: str) -> FoundRun:
+        return FoundRun(self.key_of(name), folder, (), None, Labels(), problem, None)
 
     def key_of(self, name: str) -> str:
         """Return the key of the run whose folder is called `name`."""
         return clean(name if self._number == 0 else f"{self._number + 1}~{name}")
 
 
-def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
-    """Return the run as a list shows it at wall time `now`.
+def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
+    """Return the run's card at wall time `now`.
 
-    `newest` is time and step of the last record, where somebody has read that far: the manifest may lag by seconds.
+    `newest` is time and step of the last record, if it has been read: the manifest may lag by seconds.
     """
     manifest, labels = found.manifest, found.labels
     if manifest is None:
@@ -256,12 +256,12 @@ def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None
         max_steps=_whole(summary.get("max_steps")),
         from_zero=summary.get(FIRST_STEP) == 0,
         epoch=_number(summary.get("epoch")),
-        # JSON has no NaN: a loss that is there and is nothing was one.
+        # JSON has no NaN: a loss of null was NaN.
         loss=math.nan if summary.get("train_loss", 0) is None else _number(summary.get("train_loss")),
         lr=_number(summary.get("lr")),
         samples_per_sec=_number(summary.get("samples_per_sec")),
         host=clean(latest.host) if latest else "",
-        # A manifest holds the newest ones only; a stranger's may say any number.
+        # A manifest has only the newest sessions; a foreign one may contain any number.
         sessions=max(len(manifest.sessions), min(latest.session, _MAX_SESSIONS) if latest else 0),
         summary=summary,
         problem=found.problem,
@@ -269,11 +269,11 @@ def card_of(found: Found, now: float, *, newest: tuple[float, int | None] | None
 
 
 _without_end: dict[Path, Signature] = {}
-"""Record files that were looked at and hold no end: those of killed runs are not read at every look."""
+"""Record files known to have no end record: those of killed runs are not read at every scan."""
 
 
-def _ended(found: Found, manifest: Manifest) -> Manifest:
-    """Return the manifest with the end that the records tell of, where run.json was not written any more."""
+def _ended(found: FoundRun, manifest: Manifest) -> Manifest:
+    """Return the manifest with the end from the records, if run.json was not updated any more."""
     log = found.folder / METRICS_JSONL
     try:
         signature = _signature(_stat(str(log)))
@@ -289,7 +289,7 @@ def _ended(found: Found, manifest: Manifest) -> Manifest:
     return ended
 
 
-def _card_without_manifest(found: Found) -> RunCard:
+def _card_without_manifest(found: FoundRun) -> RunCard:
     labels, ends = found.labels, found.log_ends or LogEnds()
     started, ended = ends.first_time, ends.last_time
     return RunCard(
@@ -312,15 +312,15 @@ def _card_without_manifest(found: Found) -> RunCard:
     )
 
 
-def _status_without_manifest(found: Found) -> Status:
+def _status_without_manifest(found: FoundRun) -> Status:
     if found.problem is not None:
         return Status(name=UNREADABLE, why=found.problem, sure=True)
-    return Status(name=LOST, why="there is no run.json, so nobody can say how it ended", sure=False)
+    return Status(name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False)
 
 
 def _duration(manifest: Manifest, last_sign: float) -> float:
     whole = 0.0
-    # Of a session that was killed nobody knows the end, but it was over when the next began.
+    # The end of a killed session is unknown, but it was before the next one started.
     limits = [*(session.started for session in manifest.sessions[1:]), last_sign]
     for session, limit in zip(manifest.sessions, limits, strict=False):
         ended = session.ended if session.ended is not None else limit
@@ -329,9 +329,9 @@ def _duration(manifest: Manifest, last_sign: float) -> float:
 
 
 def trend_of(log: Path, points: int) -> list[float]:
-    """Return losses at about `points` places spread over `log`, reading a few kilobytes at each.
+    """Return losses at about `points` positions spread over `log`, reading a few kilobytes at each.
 
-    It is a look at the shape, for a list of runs. A chart reads everything.
+    A rough shape for the list of runs. Charts read everything.
     """
     descriptor = open_regular(log)
     try:
@@ -370,7 +370,7 @@ def _loss_on(line: bytes) -> float | None:
 
 
 def read_start(log: Path) -> dict[str, Any]:
-    """Return the start record at the head of `log`, or an empty one."""
+    """Return the start record at the beginning of `log`, or an empty dict."""
     try:
         descriptor = open_regular(log)
     except OSError:
@@ -383,7 +383,7 @@ def read_start(log: Path) -> dict[str, Any]:
 
 
 def _read_ends(log: Path) -> LogEnds | None:
-    """Return what both ends of `log` say, a few kilobytes of each; None where it cannot be read."""
+    """Return the first and last records of `log`, reading a few kilobytes; None if it cannot be read."""
     try:
         descriptor = open_regular(log)
     except OSError:
@@ -403,12 +403,12 @@ def _read_ends(log: Path) -> LogEnds | None:
         record = parse_line(0, line) if line else None
         if record is None or isinstance(record, BadLine):
             continue
-        last_time = _moment_in(record) if last_time is None else last_time
+        last_time = _time_in(record) if last_time is None else last_time
         if record.get("event") == STEP:
             last = with_non_finite(record)
             break
     return LogEnds(
-        first_time=_moment_in(first),
+        first_time=_time_in(first),
         last_time=last_time,
         max_steps=_whole(first.get("max_steps")),
         step=_whole(last.get("global_step")),
@@ -424,7 +424,7 @@ def _first_record(descriptor: int) -> Record:
     return {} if isinstance(found, BadLine) else found
 
 
-def _moment_in(record: Record) -> float | None:
+def _time_in(record: Record) -> float | None:
     moment = _number(record.get("time"))
     return moment if moment is not None and 0 < moment < _LATEST_TIME else None
 
@@ -449,5 +449,5 @@ def _whole(value: object) -> int | None:
 
 
 def now() -> float:
-    """Return the wall time that ages are counted from."""
+    """Return the current wall time; tests replace it."""
     return time.time()

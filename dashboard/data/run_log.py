@@ -1,4 +1,4 @@
-"""One record file, read as it grows: a reader, its columns, and the curves made of them."""
+"""One record file, read as it grows, and queries on its columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dashboard.data.column_cache import ColumnCache
 from dashboard.data.line_parser import LineParser, parse_event
 from dashboard.data.run_columns import RunColumns
-from dashboard.data.run_store import Floats, Health, MetricInfo, Series, SessionSpan, XAxis
+from dashboard.data.run_store import Floats, Health, MetricInfo, Series, SessionStart, XAxis
 from dashboard.data.series import SeriesBuilder
 from dashboard.data.span_reader import SpanReader
 from dashboard.data.spans import SpanTable
@@ -25,11 +25,11 @@ from toolkit.runfolder.records import Record
 from toolkit.runfolder.safefile import open_regular
 
 _BLOCK_BYTES: Final = 16 * 1024 * 1024
-_WORTH_KEEPING_BYTES: Final = 8 * 1024 * 1024
+_MIN_CACHED_BYTES: Final = 8 * 1024 * 1024
 
 
 class RunLog:
-    """Reads what is appended to one file, each byte once, and answers from memory. Safe to use from several threads."""
+    """Reads one growing file, each byte once, and answers queries from memory. Thread-safe."""
 
     def __init__(self, path: Path, cache: ColumnCache | None) -> None:
         self.path = path
@@ -55,23 +55,23 @@ class RunLog:
     # ------------------------------------------------------------ reading
 
     def refresh(self, wait_s: float) -> Health:
-        """Read what was appended. What takes longer than `wait_s` goes on in a thread of its own."""
+        """Read new records. What takes longer than `wait_s` continues in a background thread."""
         self.used_at = time.monotonic()
         began = time.perf_counter()
-        # A little is read at once; a file that was replaced turns out to be much only when its start has been read.
+        # A little is read here; a replaced file turns out to be large only after its start has been read.
         while (reader := self._background_reader()) is None and self._read_block():
             if time.perf_counter() - began > wait_s:
                 break
         if reader is not None:
             reader.join(wait_s)
         self._read_ms = (time.perf_counter() - began) * 1000
-        self._keep()
+        self._save_columns()
         return self.health()
 
     def _background_reader(self) -> threading.Thread | None:
-        """Return the thread that reads, begun now if need be; None where what was appended is not worth one."""
+        """Return the reading thread, started if necessary; None if there is too little to read."""
         with self._lock:
-            # Two that open the same file at once would take each other's columns away.
+            # Two readers of the same file would overwrite each other's columns.
             if self._reader is not None and self._reader.is_alive():
                 return self._reader
             if self._opened and self._is_little():
@@ -99,7 +99,7 @@ class RunLog:
         finally:
             if not done:
                 with self._lock:
-                    self._problem = "reading the log failed; what was read before is shown"
+                    self._problem = "reading the log failed; showing what was read before"
 
     def _open_cached(self) -> None:
         cached = self._cache.load(self.path) if self._cache is not None else None
@@ -116,7 +116,7 @@ class RunLog:
         self._parser = LineParser()
 
     def _read_block(self) -> bool:
-        """Read one block and say whether there is more to read now."""
+        """Read one block and return whether there is more."""
         with self._reading:
             try:
                 block = read_block(self.path, self._cursor, max_bytes=_BLOCK_BYTES)
@@ -138,14 +138,14 @@ class RunLog:
                 self._cursor = block.cursor
                 self._pending = block.pending_bytes
                 self._problem = None
-            # What is left may be the half of a line that is being written: then the next look moves nothing.
+            # The rest may be an incomplete line: then the next read makes no progress.
             return moved and block.pending_bytes > 0
 
-    def _keep(self) -> None:
-        """Have the columns saved for the next opening, once there is enough that is new; nobody waits for the disk."""
+    def _save_columns(self) -> None:
+        """Save the columns in a background thread once there is enough new data."""
         with self._lock:
             grown = self._cursor.offset - self._saved_offset
-            if self._cache is None or grown < max(_WORTH_KEEPING_BYTES, self._saved_offset // 4):
+            if self._cache is None or grown < max(_MIN_CACHED_BYTES, self._saved_offset // 4):
                 return
             if self._is_busy(self._reader) or self._is_busy(self._saver):
                 return
@@ -159,13 +159,13 @@ class RunLog:
         return thread is not None and thread.is_alive()
 
     def wait_until_saved(self, timeout_s: float) -> None:
-        """Wait for what is being saved now."""
+        """Wait for a save in progress."""
         saver = self._saver
         if saver is not None:
             saver.join(timeout_s)
 
     def health(self) -> Health:
-        """Return how reading went so far."""
+        """Return the state of reading."""
         with self._lock:
             columns = self._columns
             reading = self._reader is not None and self._reader.is_alive()
@@ -176,7 +176,7 @@ class RunLog:
             return Health(
                 records=columns.records,
                 bytes_read=self._cursor.offset,
-                # Until the first block has been parsed nobody knows how much there is, but something there is.
+                # Unknown before the first block is parsed, but not zero.
                 bytes_pending=max(1, self._pending) if reading else 0,
                 bad_count=columns.bad_count,
                 bad_lines=tuple(columns.bad_lines),
@@ -190,13 +190,13 @@ class RunLog:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the columns hold."""
+        """Memory used by the columns."""
         with self._lock:
             columns = self._columns
             held = sum(metric.rows.nbytes + metric.values.nbytes for metric in columns.metrics.values())
             return held + 4 * columns.time.nbytes + self._spans.nbytes
 
-    # ------------------------------------------------------------ answering
+    # ------------------------------------------------------------ queries
 
     def metrics(self) -> list[MetricInfo]:
         """Return the metrics read so far."""
@@ -226,7 +226,7 @@ class RunLog:
             return self._builder.build(name, axis, window, buckets, smoothing)
 
     def newest(self) -> tuple[float, int | None] | None:
-        """Return time and step of the last record that carries metrics, or None before the first."""
+        """Return time and step of the last record with metrics, or None before the first."""
         with self._lock:
             if not self._columns.rows:
                 return None
@@ -235,12 +235,12 @@ class RunLog:
                 return None
             return moment, int(step) if np.isfinite(step) and self._columns.counts["step"] else None
 
-    def sessions(self) -> list[SessionSpan]:
-        """Return where each session that has logged a step begins."""
+    def sessions(self) -> list[SessionStart]:
+        """Return where each session that has logged a step starts."""
         with self._lock:
             times = self._columns.time.values
             return [
-                SessionSpan(
+                SessionStart(
                     session=segment.session,
                     first_step=segment.first_step,
                     first_time=float(times[segment.start]),
@@ -257,7 +257,7 @@ class RunLog:
                 return np.empty(0)
             return metric.values.values[-count:].copy()
 
-    def beside(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
+    def values_around(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
         """Return a metric's values just before and just after a wall time, at most `count` of each."""
         with self._lock:
             metric = self._columns.metrics.get(name)
@@ -265,13 +265,13 @@ class RunLog:
                 return np.empty(0), np.empty(0)
             times = self._columns.time.values[metric.rows.values]
             values = metric.values.values
-            # By the order in which they were written: a clock that was set back does not make what came later earlier.
+            # In file order: a clock that was set back does not reorder records.
             later = np.flatnonzero(times > moment)
             split = int(later[0]) if len(later) else len(values)
             return values[max(0, split - count) : split].copy(), values[split : split + count].copy()
 
     def means(self, name: str, buckets: int) -> Floats:
-        """Return the mean of each of about `buckets` parts of a metric, values that are no number left out."""
+        """Return the mean of each of about `buckets` parts of a metric, without NaN and infinity."""
         with self._lock:
             metric = self._columns.metrics.get(name)
             if metric is None:
@@ -285,7 +285,7 @@ class RunLog:
             return np.asarray(np.add.reduceat(values, edges[:-1]) / np.diff(edges))
 
     def table(self, names: Sequence[str] | None) -> dict[str, Floats]:
-        """Return metrics as columns of one length, NaN where a row has none, with the rows' step, time and session."""
+        """Return metrics as columns of one length, NaN for missing values, with step, time and session."""
         with self._lock:
             columns = self._columns
             rows = columns.rows
@@ -306,7 +306,7 @@ class RunLog:
             return table
 
     def present(self, names: Sequence[str]) -> dict[str, npt.NDArray[np.bool_]]:
-        """Return, for each metric, which rows have it: a NaN that was logged is not a cell that is empty."""
+        """Return, for each metric, which rows have it: a logged NaN is not an empty cell."""
         with self._lock:
             found = {}
             for name in names:
@@ -323,7 +323,7 @@ class RunLog:
             return dict(self._columns.counts)
 
     def events(self, kinds: Iterable[str] | None, limit: int) -> list[Record]:
-        """Return the newest records that carry no metrics, newest first."""
+        """Return the newest records without metrics, newest first."""
         with self._lock:
             columns = self._columns
             all_kinds = columns.event_kind.values
@@ -339,7 +339,7 @@ class RunLog:
         return [record for record in found if record is not None]
 
     def records_at(self, places: Sequence[tuple[int, int]]) -> list[Record | None]:
-        """Return the records that stand at these positions, each with its length; None for what is no record."""
+        """Return the records at these offsets and lengths; None for invalid ones."""
         try:
             descriptor = open_regular(self.path)
         except OSError:
@@ -350,7 +350,7 @@ class RunLog:
             os.close(descriptor)
 
     def spans(self, wait_s: float) -> SpanTable:
-        """Return the spans read so far, taking in those that were appended for at most about `wait_s`."""
+        """Return the spans read so far, after reading new ones for at most about `wait_s`."""
         with self._lock:
             columns = self._columns
             heard: dict[int, float] = {}

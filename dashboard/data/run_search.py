@@ -1,4 +1,4 @@
-"""What the search box understands: words, tag:x, -word, "a phrase", loss<0.2."""
+"""The search language of the Runs page: words, tag:x, -word, "a phrase", loss<0.2."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration",
 
 FIELDS = ("tag", "status", "project", "host")
 STATUSES = (RUNNING, STARTING, STALLED, FAILED, LOST, STOPPED, FINISHED, UNREADABLE)
-"""Every status there is, the one that wants attention first."""
+"""All statuses, those that need attention first."""
 
 MAX_QUERY_LENGTH = 2_000
 
 
 class QueryError(ValueError):
-    """A search that cannot be understood; the message says which part and what is allowed."""
+    """Invalid search; the message says which part and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A text that occurs in the run's name, key, tags, project or host."""
+    """A text in the run's name, key, tags, project or host."""
 
     text: str
     negated: bool = False
@@ -35,7 +35,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A text in one place: the whole of a tag, a status or the project, or a part of the host's name."""
+    """A field: a whole tag, status or project, or part of the host name."""
 
     field: str
     text: str
@@ -44,7 +44,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A number of the run against a bound; a run without that number does not match."""
+    """A comparison of a number; a run without that number does not match."""
 
     number: str
     sign: str
@@ -63,12 +63,10 @@ class Query:
 
 
 def parse(text: str) -> Query:
-    """Return the search that `text` stands for; an empty one matches every run.
-
-    Upper and lower case are the same. What stands in quotes is taken as it is.
+    """Parse a search; an empty one matches every run. Case is ignored, quoted text is taken literally.
 
     Raises:
-        QueryError: a part of it means nothing.
+        QueryError: part of it is invalid.
     """
     if len(text) > MAX_QUERY_LENGTH:
         raise QueryError(f"the search is {len(text)} characters long, at most {MAX_QUERY_LENGTH} are allowed")
@@ -82,24 +80,24 @@ def parse(text: str) -> Query:
 
 
 def matches(query: Query, card: RunCard) -> bool:
-    """Say whether every term of `query` holds for `card`."""
+    """Return whether every term of `query` holds for `card`."""
     return all(_holds(term, card) is not term.negated for term in query.terms)
 
 
 def sort_cards(cards: Iterable[RunCard], by: SortBy) -> list[RunCard]:
-    """Return `cards` in the order a person looks for: newest, lowest loss, furthest, longest, neediest first.
+    """Return `cards` sorted: newest, lowest loss, furthest, longest or most urgent first.
 
-    A run without the value comes last, one whose value is not finite just before; equals keep their order.
+    Runs without the value come last, after non-finite values; the sort is stable.
 
     Raises:
-        ValueError: `by` is no order.
+        ValueError: `by` is unknown.
     """
     if by not in get_args(SortBy):
         raise ValueError(f"cannot sort by {by!r}; known: {', '.join(get_args(SortBy))}")
     return sorted(cards, key=_ORDERS[by])
 
 
-# Alternatives stand in the order in which they are tried; between them they take any text but whitespace.
+# Alternatives are tried in this order; together they match any text except whitespace.
 _PART = re.compile(
     r"""
     (?P<negated>-?)
@@ -115,8 +113,8 @@ _PART = re.compile(
 )
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_SPAN = re.compile(r"(?:(?:\d+\.?\d*|\.\d+)[smhd])+", re.ASCII | re.IGNORECASE)
-_SPAN_PART = re.compile(r"([\d.]+)([smhd])", re.ASCII | re.IGNORECASE)
+_DURATION = re.compile(r"(?:(?:\d+\.?\d*|\.\d+)[smhd])+", re.ASCII | re.IGNORECASE)
+_DURATION_PART = re.compile(r"([\d.]+)([smhd])", re.ASCII | re.IGNORECASE)
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
@@ -151,7 +149,7 @@ def _term(found: re.Match[str]) -> Term | None:
     if found["open"] is not None:
         raise QueryError(f"the quote before {_shown(found['open'][1:])} is not closed")
     if found[0] == "-":
-        raise QueryError("a - stands alone; write -word for runs without that word")
+        raise QueryError("a single - means nothing; write -word to exclude runs with that word")
     return Word(text=found["word"].casefold(), negated=negated)
 
 
@@ -159,16 +157,12 @@ def _field(field: str, value: str, negated: bool) -> Field:
     name = field.casefold()
     if name not in FIELDS:
         known = ", ".join(f"{known}:" for known in FIELDS)
-        raise QueryError(
-            f"there is no {_shown(field)} to search in; known: {known}. Put quotes around a text that has a colon"
-        )
+        raise QueryError(f"unknown field {_shown(field)}; known: {known}. Quote a text that contains a colon")
     if not value:
-        raise QueryError(
-            f"behind {name}: stands nothing; write it without a space, such as {name}:{_LIKE[name]}"
-        )
+        raise QueryError(f"`{name}:` needs a value, e.g. {name}:{_LIKE[name]}")
     value = value.casefold()
     if name == "status" and value not in STATUSES:
-        raise QueryError(f"status is {_shown(value)}, not one of {', '.join(STATUSES)}")
+        raise QueryError(f"unknown status {_shown(value)}; known: {', '.join(STATUSES)}")
     return Field(field=name, text=value, negated=negated)
 
 
@@ -177,7 +171,7 @@ _LIKE = {"tag": "baseline", "status": RUNNING, "project": "faces", "host": "node
 
 def _comparison(number: str, sign: str, bound: str, negated: bool) -> Comparison:
     if not number:
-        raise QueryError(f"before {sign} stands no name of a number; write it such as loss{sign}0.2")
+        raise QueryError(f"`{sign}` needs a name before it, e.g. loss{sign}0.2")
     name = number.casefold() if number.casefold() in _NUMBERS else number
     return Comparison(number=name, sign=sign, bound=_bound(name, sign, bound), negated=negated)
 
@@ -186,23 +180,23 @@ def _bound(name: str, sign: str, text: str) -> float:
     value = math.nan
     if _NUMBER.fullmatch(text):
         value = float(text)
-        # Nobody is more than wholly done: a number above 1 can only mean per cent.
+        # Progress is at most 1, so a number above 1 is a percentage.
         if name == "progress" and value > 1:
             value /= 100
     elif name == "progress" and text.endswith("%") and _NUMBER.fullmatch(text[:-1]):
         value = float(text[:-1]) / 100
-    elif name == "duration" and _SPAN.fullmatch(text):
-        value = sum(float(n) * _SECONDS[unit.lower()] for n, unit in _SPAN_PART.findall(text))
+    elif name == "duration" and _DURATION.fullmatch(text):
+        value = sum(float(n) * _SECONDS[unit.lower()] for n, unit in _DURATION_PART.findall(text))
     if not math.isfinite(value):
         allowed = _ALLOWED.get(name, "a number such as 0.2 or 1e-4")
         name = _cut(name)
-        raise QueryError(f"behind {name}{sign} stands {_shown(text) if text else 'nothing'}, not {allowed}")
+        raise QueryError(f"`{name}{sign}` needs {allowed}, got {_shown(text) if text else 'nothing'}")
     return value
 
 
 _ALLOWED = {
-    "duration": "a length of time such as 90s, 15m, 1h30m or 2d",
-    "progress": "a part such as 50% or 0.5",
+    "duration": "a duration such as 90s, 15m, 1h30m or 2d",
+    "progress": "a percentage such as 50% or 0.5",
 }
 
 
@@ -251,7 +245,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     """Return a key that puts run-2 before run-10."""
     key = []
     for i, piece in enumerate(re.split("([0-9]+)", text.casefold())):
-        # Of two numbers the longer is the larger; int() refuses those of thousands of digits.
+        # Compared by length first; int() refuses thousands of digits.
         digits = piece.lstrip("0") if i % 2 else piece
         key.append((len(digits) if i % 2 else 0, digits))
     return key

@@ -1,4 +1,4 @@
-"""The RunStore protocol: the only thing pages know about where runs live."""
+"""The RunStore protocol, through which pages access runs, and its data types."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from toolkit.timing.ledger import Ledger
 
 Floats = npt.NDArray[np.float64]
 XAxis = Literal["step", "time", "elapsed", "epoch"]
-"""What a chart runs along: the step, the wall clock, seconds since the run began, or the epoch."""
+"""The x axis of a chart: step, wall time, seconds since the start, or epoch."""
 
 STARTING = "starting"
 UNREADABLE = "unreadable"
 
 
 class UnknownRun(LookupError):  # noqa: N818 - the name says what happened
-    """No run has this key; `near` holds the keys that look most like it."""
+    """No run has this key; `near` has the most similar keys."""
 
     def __init__(self, key: str, near: Sequence[str]) -> None:
         super().__init__(f"there is no run {key!r}")
@@ -39,27 +39,27 @@ class UnknownRun(LookupError):  # noqa: N818 - the name says what happened
 
 
 class Refused(ValueError):  # noqa: N818 - the name says what happened
-    """Something the store will not do, with a reason a person can read."""
+    """The store refuses a request; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCard:
-    """One run as a list shows it: from its manifest and labels, or without a manifest from both ends of its log."""
+    """One run in a list: from its manifest and labels, or without a manifest from its first and last records."""
 
     key: str
-    """What stands in the URL: the folder's name, with the number of its log directory in front from the second on."""
+    """Its key in the URL: the folder's name, prefixed with the number of its log directory from the second on."""
     folder: Path
     name: str
-    """What its owner calls it: the label where there is one, else the manifest's display name, else the folder."""
+    """The name in its labels, else the manifest's display name, else the folder."""
     status: Status
     tags: tuple[str, ...] = ()
     archived: bool = False
     project: str | None = None
     created: float | None = None
     last_sign: float | None = None
-    """Wall time of the last sign of life."""
+    """Wall time of the last heartbeat or record."""
     duration_s: float | None = None
-    """From the first session's start to the last sign of life, gaps between sessions left out."""
+    """Total time of all sessions, without the gaps between them."""
     step: int | None = None
     max_steps: int | None = None
     from_zero: bool = False
@@ -76,39 +76,39 @@ class RunCard:
 
     @property
     def progress(self) -> float | None:
-        """The part of its steps that is done, 0 to 1, where the number of steps is known."""
+        """The fraction of steps done, if the total is known."""
         if not self.max_steps or self.steps_done is None:
             return None
         return min(1.0, max(0.0, self.steps_done / self.max_steps))
 
     @property
     def steps_done(self) -> int | None:
-        """How many steps are done; None before the first."""
+        """The number of steps done; None before the first."""
         return None if self.step is None else steps_done(self.step, from_zero=self.from_zero)
 
     @property
     def open_findings(self) -> tuple[int, int]:
-        """How many critical findings and how many warnings went on when the run last gave a sign."""
+        """The number of open critical findings and warnings at the last heartbeat."""
         counts = [self.summary.get(f"findings_{severity}", 0) for severity in ("critical", "warning")]
         critical, warning = (value if type(value) is int else 0 for value in counts)
         return critical, warning
 
     @property
     def live(self) -> bool:
-        """Whether there may be somebody to answer a request."""
+        """Whether the run may be able to answer requests."""
         return self.status.name in ("running", "stalled", STARTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunList:
-    """Every run there is, newest sign of life first."""
+    """All runs, the last updated first."""
 
     cards: tuple[RunCard, ...]
     roots: tuple[Path, ...]
     problems: tuple[str, ...] = ()
-    """Folders that could not be listed or were refused, in words."""
-    roots_cut: tuple[Path, ...] = ()
-    """Those of `roots` of whose runs only the newest are here; any other can still be asked for by its key."""
+    """Descriptions of folders that could not be listed or were skipped."""
+    truncated_roots: tuple[Path, ...] = ()
+    """Roots with more runs than listed; the others can still be opened by key."""
     read_ms: float = 0.0
 
     def find(self, key: str) -> RunCard | None:
@@ -118,7 +118,7 @@ class RunList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How reading went: how much there is, what could not be read, what was lost."""
+    """The state of reading a log: how much was read, bad lines, lost records."""
 
     records: int = 0
     bytes_read: int = 0
@@ -126,9 +126,9 @@ class Health:
     bad_count: int = 0
     bad_lines: tuple[BadLine, ...] = ()
     replaced_at: float | None = None
-    """When the log was found truncated or replaced, and read again from its start."""
+    """When the log was found to be truncated or replaced, and read again from its start."""
     lost_records: int = 0
-    """What the run itself said that it lost."""
+    """Records that the run reported as lost."""
     lost_reasons: tuple[str, ...] = ()
     read_ms: float = 0.0
     from_cache: bool = False
@@ -136,25 +136,25 @@ class Health:
 
     @property
     def complete(self) -> bool:
-        """Whether all that was on disk has been read."""
+        """Whether everything on disk has been read."""
         return self.bytes_pending == 0
 
     @property
-    def part_read(self) -> float:
-        """How much of the file is read, 0 to 1."""
+    def fraction_read(self) -> float:
+        """The fraction of the file that has been read."""
         whole = self.bytes_read + self.bytes_pending
         return self.bytes_read / whole if whole else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeta:
-    """Everything about one run that is not a curve."""
+    """Everything about one run except its curves."""
 
     card: RunCard
     manifest: Manifest | None
     labels: Labels
     start: Record
-    """The newest start record, without which there is no configuration to show."""
+    """The newest start record, with the configuration."""
     environment: Mapping[str, Any]
     writable: bool
     """Whether labels and requests can be written into the folder."""
@@ -166,7 +166,7 @@ class MetricInfo:
 
     name: str
     event: str
-    """The kind of record that carries it: step, system, eval or epoch."""
+    """The kind of record it is in: step, system, eval or epoch."""
     count: int
     last: float
     last_step: float | None
@@ -176,8 +176,8 @@ class MetricInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NonFinite:
-    """Neighbouring points whose value is no number: a run of NaN or of an infinity."""
+class NonFiniteRun:
+    """Consecutive points that are all NaN, or all the same infinity."""
 
     kind: Literal["NaN", "Infinity", "-Infinity"]
     first_x: float
@@ -186,8 +186,8 @@ class NonFinite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A part of a curve, ready to be drawn."""
+class CurveSegment:
+    """The part of a curve from one session."""
 
     x: Floats
     y: Floats
@@ -196,33 +196,33 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One metric over one window, thinned so that no extreme is hidden."""
+    """One metric over one window, downsampled without hiding extremes."""
 
     metric: str
     axis: XAxis
-    pieces: tuple[Piece, ...]
-    """The curve as it counts today, a piece a session."""
-    abandoned: tuple[Piece, ...] = ()
-    """What earlier sessions wrote behind the step that a later one began again from."""
-    smooth: tuple[Piece, ...] = ()
-    non_finite: tuple[NonFinite, ...] = ()
+    segments: tuple[CurveSegment, ...]
+    """The current curve, one segment per session."""
+    superseded: tuple[CurveSegment, ...] = ()
+    """Points of earlier sessions after the step from which a later one resumed."""
+    smooth: tuple[CurveSegment, ...] = ()
+    non_finite: tuple[NonFiniteRun, ...] = ()
     drawn: int = 0
     total: int = 0
-    """Points inside the window; `drawn` of them are in the pieces."""
+    """Points inside the window; `drawn` of them are in the segments."""
     low: float | None = None
     high: float | None = None
     percentiles: tuple[float, float] | None = None
-    """The 1st and 99th percentile of what is drawn: what "clip outliers" shows."""
+    """The 1st and 99th percentile, for "Clip outliers"."""
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing at all to draw."""
+        """Whether there is nothing to draw."""
         return self.total == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSpan:
-    """Where one session of a run begins."""
+class SessionStart:
+    """Where one session of a run starts."""
 
     session: int
     first_step: float
@@ -231,7 +231,7 @@ class SessionSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trashed:
-    """A deleted run that can still be brought back."""
+    """A deleted run that can be restored."""
 
     token: str
     name: str
@@ -241,22 +241,22 @@ class Trashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
-    """Where a run's time went, as far as its records have been added up."""
+    """Where a run's time went, in the records processed so far."""
 
     ledger: Ledger
-    part: float
-    """How much of the records that is, 0 to 1."""
+    fraction: float
+    """The fraction of records processed."""
 
 
 class RunStore(Protocol):
-    """Where runs live. Every method is safe to call from several threads."""
+    """Access to runs. Thread-safe."""
 
     def list_runs(self) -> RunList:
-        """Return every run, from manifests and labels alone."""
+        """Return all runs, from manifests and labels only."""
         ...
 
     def card(self, key: str) -> RunCard:
-        """Return one run as a list shows it.
+        """Return one run's card.
 
         Raises:
             UnknownRun: there is no such run.
@@ -264,11 +264,11 @@ class RunStore(Protocol):
         ...
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
-        """Return a few losses along each run's log, sampled; runs that would take too long now are left out."""
+        """Return a few losses sampled along each run's log; runs that would take too long are left out."""
         ...
 
     def meta(self, key: str) -> RunMeta:
-        """Return everything about a run but its curves.
+        """Return everything about a run except its curves.
 
         Raises:
             UnknownRun: there is no such run.
@@ -276,7 +276,7 @@ class RunStore(Protocol):
         ...
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
-        """Read what was appended, for at most about `wait_s`; the rest goes on in the background."""
+        """Read new records, for at most about `wait_s`; the rest continues in the background."""
         ...
 
     def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
@@ -294,33 +294,30 @@ class RunStore(Protocol):
         smoothing: float = 0.0,
         rank: int = 0,
     ) -> Series:
-        """Return one metric, thinned to first, lowest, highest and last of each bucket and every non-finite point.
+        """Return one metric, downsampled to first, minimum, maximum and last of each bucket and all non-finite points.
 
-        `smoothing` is the weight of the past in a debiased exponential average over every point, 0 for none.
+        `smoothing` is the weight of a debiased exponential moving average over all points, 0 for none.
         """
         ...
 
-    def sessions(self, key: str) -> Sequence[SessionSpan]:
-        """Return where each session that has logged a step begins, first one first."""
+    def sessions(self, key: str) -> Sequence[SessionStart]:
+        """Return where each session that has logged a step starts, oldest first."""
         ...
 
-    def jobs(self, key: str) -> Sequence[Session]:
-        """Return the sessions that the run's manifest tells of, first one first, from the manifest alone.
-
-        Their `session_tag` is the one that somebody gave them.
-        """
+    def manifest_sessions(self, key: str) -> Sequence[Session]:
+        """Return the sessions in the run's manifest, oldest first; `session_tag` is None unless it was set."""
         ...
 
     def recent(self, key: str, metric: str, count: int) -> Floats:
         """Return the last values of a metric, at most `count` of them."""
         ...
 
-    def beside(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
-        """Return a metric's values just before and just after a wall time, at most `count` of each, oldest first."""
+    def values_around(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
+        """Return a metric's values before and after a wall time, at most `count` of each, oldest first."""
         ...
 
     def means(self, key: str, metric: str, buckets: int) -> Floats:
-        """Return the mean of each of about `buckets` equal parts of a metric's finite values: a picture for a card."""
+        """Return the means of about `buckets` equal parts of a metric's finite values, for a sparkline."""
         ...
 
     def table(self, key: str, metrics: Sequence[str] | None = None) -> Mapping[str, Floats]:
@@ -328,7 +325,7 @@ class RunStore(Protocol):
         ...
 
     def present(self, key: str, metrics: Sequence[str]) -> Mapping[str, npt.NDArray[np.bool_]]:
-        """Return which rows of `table` have each metric: a NaN that was logged is no empty cell."""
+        """Return which rows of `table` have each metric: a logged NaN is not an empty cell."""
         ...
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
@@ -336,21 +333,21 @@ class RunStore(Protocol):
         ...
 
     def spans(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> SpanTable:
-        """Return the spans read so far, taking in those that were appended for at most about `wait_s`."""
+        """Return the spans read so far, after reading new ones for at most about `wait_s`."""
         ...
 
     def span_records(
         self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
     ) -> Sequence[Record | None]:
-        """Return the whole records of spans, by the offset and length that the columns have for them."""
+        """Return the full records of spans, by offset and length."""
         ...
 
     def completions(self, key: str) -> Completions:
-        """Return the run's completions, which are read from the end of its records on as they are asked for."""
+        """Return the run's completions, which are read on demand, newest first."""
         ...
 
     def trace(self, key: str) -> Iterator[bytes]:
-        """Return the run's spans, of all sessions and ranks, as a Chrome trace in pieces.
+        """Yield the run's spans, of all sessions and ranks, as a Chrome trace.
 
         Raises:
             Refused: the records cannot be read.
@@ -358,36 +355,36 @@ class RunStore(Protocol):
         ...
 
     def examine(self, key: str, *, wait_s: float = 0.3) -> float:
-        """Have the detectors look at what was appended, for at most about `wait_s`.
+        """Run the detectors on new records, for at most about `wait_s`.
 
-        Returns the part of the records that they have seen, 0 to 1; what is left waits for the next call.
+        Returns the fraction of records examined; the next call continues.
         """
         ...
 
     def findings(self, key: str) -> Sequence[Finding]:
-        """Return what the detectors found in the records examined so far, in the order in which it was noticed.
+        """Return what the detectors found in the records examined so far, in the order noticed.
 
-        What the run itself was told while it ran is in its `finding` records, under the same ids.
+        Findings of the run itself are in its `finding` records, under the same ids.
         """
         ...
 
     def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
-        """Add up where the time went that was told of since, for at most about `wait_s`; what is left waits."""
+        """Update the time ledger with new records, for at most about `wait_s`; the next call continues."""
         ...
 
     def count_events(self, key: str) -> Mapping[str, int]:
-        """Return how many records of each kind have been read."""
+        """Return the number of records read of each kind."""
         ...
 
     def ranks(self, key: str) -> Sequence[int]:
-        """Return the ranks that wrote records of their own, 0 among them."""
+        """Return the ranks with their own records, including 0."""
         ...
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
-        """Return a file that a record points to, which lies inside the run's folder.
+        """Return a file inside the run's folder that a record points to.
 
         Raises:
-            Refused: it leads out of the folder, through a link, or is no regular file, or too large.
+            Refused: it is outside the folder, a link, not a regular file, or too large.
         """
         ...
 
@@ -396,19 +393,19 @@ class RunStore(Protocol):
         ...
 
     def ask(self, key: str, request: Mapping[str, Any]) -> str:
-        """Write a request for the run and return its id; the answer comes as a control_change record.
+        """Send a request to the run and return its id; the answer is a control_change record.
 
         Raises:
-            Refused: the run cannot be asked, or the request is not one.
+            Refused: the run cannot be controlled, or the request is invalid.
         """
         ...
 
     def pending_request(self, key: str) -> Mapping[str, Any] | None:
-        """Return what lies in the run's control file now, answered or not."""
+        """Return the request in the run's control file, answered or not."""
         ...
 
     def label(self, key: str, labels: Labels) -> None:
-        """Keep a run's name, tags, notes and whether it is archived.
+        """Save a run's name, tags, notes and whether it is archived.
 
         Raises:
             Refused: they cannot be written.
@@ -416,7 +413,7 @@ class RunStore(Protocol):
         ...
 
     def delete(self, key: str) -> str:
-        """Move a run to the trash and return the token that brings it back.
+        """Move a run to the trash and return the token that restores it.
 
         Raises:
             Refused: the run is live, or cannot be moved.
@@ -424,17 +421,17 @@ class RunStore(Protocol):
         ...
 
     def trash(self) -> Sequence[Trashed]:
-        """Return what lies in the trash, newest first."""
+        """Return the deleted runs, newest first."""
         ...
 
     def restore(self, token: str) -> str:
-        """Bring a run back and return its key.
+        """Restore a run and return its key.
 
         Raises:
-            Refused: it is gone, or its place is taken.
+            Refused: it is gone, or cannot be moved.
         """
         ...
 
     def empty_trash(self) -> int:
-        """Delete what lies in the trash for good and return how many runs that were."""
+        """Permanently delete the runs in the trash and return how many there were."""
         ...

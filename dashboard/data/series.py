@@ -1,4 +1,4 @@
-"""One metric of a run as a curve to draw: window, thinning, smoothing, and what no longer counts."""
+"""Builds the curve of one metric: window, downsampling, smoothing, and superseded points."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
-from dashboard.data.growing import Growing
-from dashboard.data.run_columns import Metric, RunColumns, Segment
-from dashboard.data.run_store import Floats, NonFinite, Piece, Series, XAxis
-from dashboard.data.smoothing import Carry, smooth
+from dashboard.data.growable_array import GrowableArray
+from dashboard.data.run_columns import MetricColumn, RunColumns, Segment
+from dashboard.data.run_store import CurveSegment, Floats, NonFiniteRun, Series, XAxis
 from dashboard.data.thinning import Indices, bucket_size, runs_of, select
 
 _MAX_SELECTIONS: Final = 256
@@ -21,8 +21,8 @@ _MAX_RUNS: Final = 1_000
 
 
 @dataclass(slots=True)
-class _Span:
-    """A stretch of one metric's points, by position among them."""
+class _Slice:
+    """A range of one metric's points, by index."""
 
     segment: Segment
     start: int
@@ -31,7 +31,7 @@ class _Span:
 
 @dataclass(slots=True)
 class _Selection:
-    """Which points of a stretch are drawn; whole buckets are final, so a refresh looks only at what came since."""
+    """Which points of a slice are drawn; full buckets are final, so a refresh only handles new points."""
 
     settled: int
     chosen: Indices
@@ -40,12 +40,12 @@ class _Selection:
 @dataclass(slots=True)
 class _Smoothed:
     line_version: int
-    values: Growing[np.float64]
+    values: GrowableArray[np.float64]
     carry: Carry
 
 
 class SeriesBuilder:
-    """Makes curves from one run's columns, and remembers what a refresh need not work out again."""
+    """Builds curves from one run's columns, and caches what a refresh need not recompute."""
 
     def __init__(self, columns: RunColumns) -> None:
         self._columns = columns
@@ -56,60 +56,60 @@ class SeriesBuilder:
     def build(
         self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: float
     ) -> Series:
-        """Return the curve of the metric `name`; an empty one where there is no such metric."""
+        """Return the curve of the metric `name`; an empty one if it does not exist."""
         metric = self._columns.metrics.get(name)
         if metric is None:
-            return Series(metric=name, axis=axis, pieces=())
-        line, redone = self._spans(metric)
+            return Series(metric=name, axis=axis, segments=())
+        line, superseded = self._slices(metric)
         averages = self._averages(name, metric, line, smoothing) if smoothing > 0 else None
         shown = line
         if window is not None:
             shown = list(self._inside(metric, line, axis, window))
-            redone = list(self._inside(metric, redone, axis, window))
-        total = sum(span.stop - span.start for span in shown)
+            superseded = list(self._inside(metric, superseded, axis, window))
+        total = sum(part.stop - part.start for part in shown)
         size = bucket_size(total, buckets)
         values = metric.values.values
-        pieces, drawn = [], 0
-        for span in shown:
-            chosen = self._select(name, "", values, span, size, keep=window is None)
+        segments, drawn = [], 0
+        for part in shown:
+            chosen = self._select(name, "", values, part, size, keep=window is None)
             drawn += len(chosen)
-            pieces.append(self._piece(metric, axis, span, chosen, values))
-        pale_total = sum(span.stop - span.start for span in redone)
-        pale_size = bucket_size(pale_total, max(1, buckets // 3))
-        pale = [
-            self._piece(
+            segments.append(self._curve_segment(metric, axis, part, chosen, values))
+        superseded_total = sum(part.stop - part.start for part in superseded)
+        superseded_size = bucket_size(superseded_total, max(1, buckets // 3))
+        superseded_segments = [
+            self._curve_segment(
                 metric,
                 axis,
-                span,
-                select(values[span.start : span.stop], span.start, pale_size) + span.start,
+                part,
+                select(values[part.start : part.stop], part.start, superseded_size) + part.start,
                 values,
             )
-            for span in redone
+            for part in superseded
         ]
         smoothed = []
         if averages is not None:
             positions = self._positions(line)
-            for span in shown:
-                offset = positions[id(span.segment)]
+            for part in shown:
+                offset = positions[id(part.segment)]
                 chosen = self._select_smooth(
                     name,
                     smoothing,
                     averages,
-                    span,
+                    part,
                     offset,
                     bucket_size(total, max(1, buckets // 2)),
                     keep=window is None,
                 )
-                smoothed.append(self._piece(metric, axis, span, chosen, averages, shift=offset))
-        finite = [piece.y[np.isfinite(piece.y)] for piece in pieces]
+                smoothed.append(self._curve_segment(metric, axis, part, chosen, averages, shift=offset))
+        finite = [segment.y[np.isfinite(segment.y)] for segment in segments]
         numbers = np.concatenate(finite) if finite else np.empty(0)
         return Series(
             metric=name,
             axis=axis,
-            pieces=tuple(piece for piece in pieces if len(piece.x)),
-            abandoned=tuple(piece for piece in pale if len(piece.x)),
-            smooth=tuple(piece for piece in smoothed if len(piece.x)),
-            non_finite=self._non_finite(metric, axis, [*shown, *redone], window),
+            segments=tuple(segment for segment in segments if len(segment.x)),
+            superseded=tuple(segment for segment in superseded_segments if len(segment.x)),
+            smooth=tuple(segment for segment in smoothed if len(segment.x)),
+            non_finite=self._non_finite(metric, axis, [*shown, *superseded], window),
             drawn=drawn,
             total=total,
             low=float(numbers.min()) if len(numbers) else None,
@@ -119,37 +119,39 @@ class SeriesBuilder:
 
     # ------------------------------------------------------------ which points
 
-    def _spans(self, metric: Metric) -> tuple[list[_Span], list[_Span]]:
+    def _slices(self, metric: MetricColumn) -> tuple[list[_Slice], list[_Slice]]:
         rows = metric.rows.values
-        line, redone = [], []
+        line, superseded = [], []
         for segment, counts_until in self._columns.counting():
             start, until, end = np.searchsorted(rows, (segment.start, counts_until, segment.end)).tolist()
             if until > start:
-                line.append(_Span(segment, start, until))
+                line.append(_Slice(segment, start, until))
             if end > until:
-                redone.append(_Span(segment, until, end))
-        return line, redone
+                superseded.append(_Slice(segment, until, end))
+        return line, superseded
 
     def _inside(
-        self, metric: Metric, spans: list[_Span], axis: XAxis, window: tuple[float, float]
-    ) -> Iterator[_Span]:
+        self, metric: MetricColumn, parts: list[_Slice], axis: XAxis, window: tuple[float, float]
+    ) -> Iterator[_Slice]:
         low, high = min(window), max(window)
-        for span in spans:
-            x = self._x(metric, axis, span, np.arange(span.start, span.stop))
+        for part in parts:
+            x = self._x(metric, axis, part, np.arange(part.start, part.stop))
             inside = np.flatnonzero((x >= low) & (x <= high))
             if len(inside):
-                # One more on either side, so that the line runs on to the edge.
+                # One more point on either side, so that the line reaches the edge.
                 first, last = max(0, int(inside[0]) - 1), min(len(x) - 1, int(inside[-1]) + 1)
-                yield _Span(span.segment, span.start + first, span.start + last + 1)
+                yield _Slice(part.segment, part.start + first, part.start + last + 1)
 
-    def _select(self, name: str, what: str, values: Floats, span: _Span, size: int, *, keep: bool) -> Indices:
+    def _select(
+        self, name: str, what: str, values: Floats, part: _Slice, size: int, *, keep: bool
+    ) -> Indices:
         if not keep or size <= 4:
-            return select(values[span.start : span.stop], span.start, size) + span.start
-        key = (name, what, span.start, size)
+            return select(values[part.start : part.stop], part.start, size) + part.start
+        key = (name, what, part.start, size)
         known = self._selections.get(key)
-        if known is None or known.settled > span.stop:
-            known = _Selection(span.start, np.empty(0, dtype=np.int64))
-        settled = max(known.settled, span.stop - span.stop % size)
+        if known is None or known.settled > part.stop:
+            known = _Selection(part.start, np.empty(0, dtype=np.int64))
+        settled = max(known.settled, part.stop - part.stop % size)
         if settled > known.settled:
             new = select(values[known.settled : settled], known.settled, size) + known.settled
             known = _Selection(settled, np.concatenate((known.chosen, new)))
@@ -157,39 +159,39 @@ class SeriesBuilder:
         self._selections.move_to_end(key)
         while len(self._selections) > _MAX_SELECTIONS:
             self._selections.popitem(last=False)
-        rest = select(values[settled : span.stop], settled, size) + settled
+        rest = select(values[settled : part.stop], settled, size) + settled
         return np.concatenate((known.chosen, rest))
 
     def _select_smooth(
-        self, name: str, past: float, averages: Floats, span: _Span, offset: int, size: int, *, keep: bool
+        self, name: str, past: float, averages: Floats, part: _Slice, offset: int, size: int, *, keep: bool
     ) -> Indices:
-        shifted = _Span(span.segment, span.start - offset, span.stop - offset)
+        shifted = _Slice(part.segment, part.start - offset, part.stop - offset)
         what = f"~{past}~{self._columns.line_version}"
         return self._select(name, what, averages, shifted, size, keep=keep) + offset
 
     # ------------------------------------------------------------ smoothing
 
     @staticmethod
-    def _positions(line: list[_Span]) -> dict[int, int]:
-        """Return, by segment, what to take from a point's position to get its position among those that count."""
+    def _positions(line: list[_Slice]) -> dict[int, int]:
+        """Return, by segment, the difference between a point's index and its index among the points that count."""
         positions, before = {}, 0
-        for span in line:
-            positions[id(span.segment)] = span.start - before
-            before += span.stop - span.start
+        for part in line:
+            positions[id(part.segment)] = part.start - before
+            before += part.stop - part.start
         return positions
 
-    def _averages(self, name: str, metric: Metric, line: list[_Span], past: float) -> Floats:
+    def _averages(self, name: str, metric: MetricColumn, line: list[_Slice], past: float) -> Floats:
         key = (name, past)
         known = self._smoothed.get(key)
-        total = sum(span.stop - span.start for span in line)
+        total = sum(part.stop - part.start for part in line)
         if known is None or known.line_version != self._columns.line_version or len(known.values) > total:
-            known = _Smoothed(self._columns.line_version, Growing(np.empty(0)), Carry())
+            known = _Smoothed(self._columns.line_version, GrowableArray(np.empty(0)), Carry())
         done, values, before = len(known.values), metric.values.values, 0
-        for span in line:
-            length = span.stop - span.start
-            begin = span.start + max(0, min(length, done - before))
-            if begin < span.stop:
-                averages, known.carry = smooth(values[begin : span.stop], past, known.carry)
+        for part in line:
+            length = part.stop - part.start
+            begin = part.start + max(0, min(length, done - before))
+            if begin < part.stop:
+                averages, known.carry = smooth(values[begin : part.stop], past, known.carry)
                 known.values.append(averages)
             before += length
         self._smoothed[key] = known
@@ -200,25 +202,32 @@ class SeriesBuilder:
 
     # ------------------------------------------------------------ where they are drawn
 
-    def _piece(
-        self, metric: Metric, axis: XAxis, span: _Span, chosen: Indices, values: Floats, *, shift: int = 0
-    ) -> Piece:
-        return Piece(
-            x=self._x(metric, axis, span, chosen), y=values[chosen - shift], session=span.segment.session
+    def _curve_segment(
+        self,
+        metric: MetricColumn,
+        axis: XAxis,
+        part: _Slice,
+        chosen: Indices,
+        values: Floats,
+        *,
+        shift: int = 0,
+    ) -> CurveSegment:
+        return CurveSegment(
+            x=self._x(metric, axis, part, chosen), y=values[chosen - shift], session=part.segment.session
         )
 
-    def _x(self, metric: Metric, axis: XAxis, span: _Span, chosen: Indices) -> Floats:
+    def _x(self, metric: MetricColumn, axis: XAxis, part: _Slice, chosen: Indices) -> Floats:
         rows = metric.rows.values[chosen]
         if axis == "step":
             return self._columns.step.values[rows]
         if axis == "time":
             return self._columns.time.values[rows]
         if axis == "elapsed":
-            return self._columns.elapsed.values[rows] + self._elapsed_before(span.segment)
+            return self._columns.elapsed.values[rows] + self._elapsed_before(part.segment)
         return self._epochs(rows.astype(np.int64))
 
     def _elapsed_before(self, segment: Segment) -> float:
-        """Return how long earlier sessions ran: time between sessions is nobody's training time."""
+        """Return how long earlier sessions ran, without the time between sessions."""
         before = 0.0
         elapsed = self._columns.elapsed.values
         for earlier, counts_until in self._columns.counting():
@@ -238,10 +247,10 @@ class SeriesBuilder:
         return np.asarray(chosen + (rows - edges[block]) / np.maximum(lengths[block], 1))
 
     def _whole_epochs(self) -> tuple[Indices, Indices]:
-        """Return where each epoch's rows begin and how many they are; nothing where epochs come in fractions.
+        """Return where each epoch's rows start and how many there are; nothing if epochs are fractional.
 
-        Whole epochs would put all their steps on one spot: they are spread by their share of the epoch's rows. That is
-        settled for the run as a whole, so that a point lies on one spot whichever others are drawn with it.
+        With integer epochs all steps of an epoch would have the same x: they are spread evenly over the epoch. This is
+        computed for the whole run, so that a point's x does not depend on the window.
         """
         epochs = self._columns.epoch.values
         if self._epoch_blocks is None or self._epoch_blocks[0] != len(epochs):
@@ -256,16 +265,16 @@ class SeriesBuilder:
             self._epoch_blocks = (len(epochs), edges, lengths)
         return self._epoch_blocks[1], self._epoch_blocks[2]
 
-    # ------------------------------------------------------------ what is no number
+    # ------------------------------------------------------------ NaN and infinity
 
     def _non_finite(
-        self, metric: Metric, axis: XAxis, shown: list[_Span], window: tuple[float, float] | None
-    ) -> tuple[NonFinite, ...]:
+        self, metric: MetricColumn, axis: XAxis, shown: list[_Slice], window: tuple[float, float] | None
+    ) -> tuple[NonFiniteRun, ...]:
         if not metric.non_finite:
             return ()
-        found: list[NonFinite] = []
-        for span in shown:
-            values = metric.values.values[span.start : span.stop]
+        found: list[NonFiniteRun] = []
+        for part in shown:
+            values = metric.values.values[part.start : part.stop]
             kinds = (
                 ("NaN", np.isnan(values)),
                 ("Infinity", np.isposinf(values)),
@@ -273,29 +282,29 @@ class SeriesBuilder:
             )
             for kind, mask in kinds:
                 runs = runs_of(mask)
-                edges = np.asarray(runs, dtype=np.int64).reshape(len(runs), 2) + span.start
-                firsts = self._x(metric, axis, span, edges[:, 0])
-                lasts = self._x(metric, axis, span, edges[:, 1])
+                edges = np.asarray(runs, dtype=np.int64).reshape(len(runs), 2) + part.start
+                firsts = self._x(metric, axis, part, edges[:, 0])
+                lasts = self._x(metric, axis, part, edges[:, 1])
                 for (first, last), first_x, last_x in zip(runs, firsts.tolist(), lasts.tolist(), strict=True):
                     count = last - first + 1
                     if window is not None:
-                        # What is drawn and counted is what can be seen: a stretch may begin before the window.
-                        x = self._x(metric, axis, span, np.arange(first, last + 1) + span.start)
+                        # Only what is visible is drawn and counted: a run may start before the window.
+                        x = self._x(metric, axis, part, np.arange(first, last + 1) + part.start)
                         inside = x[(x >= min(window)) & (x <= max(window))]
                         if not len(inside):
                             continue
                         first_x, last_x, count = float(inside[0]), float(inside[-1]), len(inside)
                     found.append(
-                        NonFinite(kind=kind, first_x=first_x, last_x=last_x, count=count)  # type: ignore[arg-type]  # one of the three above
+                        NonFiniteRun(kind=kind, first_x=first_x, last_x=last_x, count=count)  # type: ignore[arg-type]  # one of the three above
                     )
         return _merged(sorted(found, key=lambda run: run.first_x))
 
 
-def _merged(runs: list[NonFinite]) -> tuple[NonFinite, ...]:
-    """Join neighbours of a kind where there are more than can be told apart; none is left out, and counts add up."""
+def _merged(runs: list[NonFiniteRun]) -> tuple[NonFiniteRun, ...]:
+    """Join neighbours of a kind if there are too many to tell apart; counts add up."""
     while len(runs) > _MAX_RUNS:
-        joined: list[NonFinite] = []
-        open_run: dict[str, tuple[NonFinite, int]] = {}
+        joined: list[NonFiniteRun] = []
+        open_run: dict[str, tuple[NonFiniteRun, int]] = {}
         for run in runs:
             kept = open_run.pop(run.kind, None)
             if kept is None:
@@ -303,7 +312,7 @@ def _merged(runs: list[NonFinite]) -> tuple[NonFinite, ...]:
                 joined.append(run)
                 continue
             before, at = kept
-            joined[at] = NonFinite(
+            joined[at] = NonFiniteRun(
                 kind=run.kind,
                 first_x=before.first_x,
                 last_x=max(before.last_x, run.last_x),
@@ -311,3 +320,35 @@ def _merged(runs: list[NonFinite]) -> tuple[NonFinite, ...]:
             )
         runs = joined
     return tuple(runs)
+
+
+# ---------------------------------------------------------------- smoothing
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """The state of the average: the weighted sum of the values, and the sum of the weights."""
+
+    total: float = 0.0
+    weight: float = 0.0
+
+
+def smooth(values: Floats, past: float, carry: Carry) -> tuple[Floats, Carry]:
+    """Return the debiased exponential moving average of `values`, and the state for the next call.
+
+    The weights are divided out, so the first points are not pulled towards zero. NaN and infinity are skipped.
+    Batches give the same result as one call.
+    """
+    if not len(values):
+        return values.copy(), carry
+    finite = np.isfinite(values)
+    clean = values if finite.all() else np.where(finite, values, np.nan)
+    means = pd.Series(clean).ewm(alpha=1.0 - past, adjust=True, ignore_na=True).mean().to_numpy()
+    seen = np.cumsum(finite)
+    faded = np.power(past, seen)
+    weights = (1.0 - faded) / (1.0 - past)
+    totals = np.where(seen > 0, np.nan_to_num(means), 0.0) * weights + faded * carry.total
+    all_weights = weights + faded * carry.weight
+    with np.errstate(invalid="ignore"):
+        averages = totals / all_weights
+    return averages, Carry(float(totals[-1]), float(all_weights[-1]))

@@ -1,4 +1,4 @@
-"""Reads the spans of one record file into columns as it grows, each record parsed once."""
+"""Reads the spans of one growing record file into columns, each record once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dashboard.data.growing import Growing
+from dashboard.data.growable_array import GrowableArray
 from dashboard.data.line_parser import parse_event
 from dashboard.data.run_columns import RunColumns
 from dashboard.data.spans import (
@@ -38,7 +38,7 @@ _NO_ID: Final = 0
 
 
 class SpanReader:
-    """Reads the spans of one record file as it grows. Safe to use from several threads."""
+    """Reads the spans of one growing record file. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,17 +48,17 @@ class SpanReader:
     def _forget(self) -> None:
         self._seen = 0
         self._numbers: dict[tuple[str, str], int] = {}
-        self._start: Growing[np.float64] = Growing(np.empty(0))
-        self._duration: Growing[np.float64] = Growing(np.empty(0))
-        self._step: Growing[np.float64] = Growing(np.empty(0))
-        self._name: Growing[np.int32] = Growing(np.empty(0, dtype=np.int32))
-        self._session: Growing[np.int32] = Growing(np.empty(0, dtype=np.int32))
-        self._flags: Growing[np.uint8] = Growing(np.empty(0, dtype=np.uint8))
-        self._kept: Growing[np.uint8] = Growing(np.empty(0, dtype=np.uint8))
-        self._offset: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
-        self._length: Growing[np.int64] = Growing(np.empty(0, dtype=np.int64))
-        self._id: Growing[np.uint64] = Growing(np.empty(0, dtype=np.uint64))
-        self._parent: Growing[np.uint64] = Growing(np.empty(0, dtype=np.uint64))
+        self._start: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self._duration: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self._step: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self._name: GrowableArray[np.int32] = GrowableArray(np.empty(0, dtype=np.int32))
+        self._session: GrowableArray[np.int32] = GrowableArray(np.empty(0, dtype=np.int32))
+        self._flags: GrowableArray[np.uint8] = GrowableArray(np.empty(0, dtype=np.uint8))
+        self._kept: GrowableArray[np.uint8] = GrowableArray(np.empty(0, dtype=np.uint8))
+        self._offset: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
+        self._length: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
+        self._id: GrowableArray[np.uint64] = GrowableArray(np.empty(0, dtype=np.uint64))
+        self._parent: GrowableArray[np.uint64] = GrowableArray(np.empty(0, dtype=np.uint64))
         self._open: dict[tuple[int, int], int] = {}
         self._heard: dict[int, float] = {}
         self._summaries: dict[int, dict[str, SpanSummary]] = {}
@@ -66,10 +66,10 @@ class SpanReader:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the columns hold."""
-        return sum(column.nbytes for column in self._growing())
+        """Memory used by the columns."""
+        return sum(column.nbytes for column in self._arrays())
 
-    def _growing(self) -> list[Growing[Any]]:
+    def _arrays(self) -> list[GrowableArray[Any]]:
         return [
             self._start,
             self._duration,
@@ -85,13 +85,13 @@ class SpanReader:
         ]
 
     def read(self, path: Path, columns: RunColumns, heard: Mapping[int, float], wait_s: float) -> SpanTable:
-        """Take in the spans that `columns` knows the places of, for at most about `wait_s`, and return all so far.
+        """Read new spans at the offsets in `columns`, for at most about `wait_s`, and return all so far.
 
-        `heard` says when each session was last heard of, as far as other records tell.
+        `heard` is the time of each session's last record of another kind.
         """
         with self._lock:
             if columns is not self._columns:
-                # Another file under the same name, or the same one from the cache: the places are other places.
+                # The file was replaced, or loaded from the cache: offsets changed.
                 self._forget()
                 self._columns = columns
             until = time.perf_counter() + wait_s
@@ -110,7 +110,7 @@ class SpanReader:
             return self._table(heard, self._seen / placed if placed else 1.0)
 
     def _take(self, path: Path, columns: RunColumns, places: Rows, until: float, placed: int) -> int:
-        """Read the records at `places` and return how many places have been looked at."""
+        """Read the records at `places` and return how many places have been processed."""
         starts = columns.event_start.values[places]
         lengths = columns.event_length.values[places]
         try:
@@ -161,10 +161,10 @@ class SpanReader:
             elif begun >= base:
                 rows[begun - base] = row
             else:
-                for column, value in zip(self._growing(), row, strict=True):
+                for column, value in zip(self._arrays(), row, strict=True):
                     column.overwrite(begun, begun + 1, value)
         if rows:
-            for column, values in zip(self._growing(), zip(*rows, strict=True), strict=True):
+            for column, values in zip(self._arrays(), zip(*rows, strict=True), strict=True):
                 column.append(np.array(values, dtype=column.values.dtype))
 
     def _row(self, span: Span, start: int, length: int) -> tuple[Any, ...]:
@@ -196,10 +196,10 @@ class SpanReader:
             about = SpanName(OTHER_NAMES, HOST_CLOCK)
         return self._numbers.setdefault(about, len(self._numbers))
 
-    def _table(self, heard: Mapping[int, float], part_read: float) -> SpanTable:
+    def _table(self, heard: Mapping[int, float], fraction_read: float) -> SpanTable:
         size = (len(self._numbers), len(self._start))
         known = self._tree[0]
-        # The order of the rows changes with a new name; a twentieth more spans of the same ones teaches little.
+        # The order changes with a new name; 5 % more spans of known names rarely change it.
         if size[0] != known[0] or size[1] > known[1] * 1.05:
             self._tree = (size, *self._order_names())
         sessions = {*heard, *self._heard}
@@ -220,11 +220,11 @@ class SpanReader:
                 session: max(heard.get(session, 0.0), self._heard.get(session, 0.0)) for session in sessions
             },
             summaries=dict(self._summaries),
-            part_read=part_read,
+            fraction_read=fraction_read,
         )
 
     def _order_names(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the names in the order of their tree, and how deep each lies: what most of its spans are part of."""
+        """Return the names in tree order, and their depths; a name's parent is that of most of its spans."""
         count, rows = len(self._numbers), len(self._start)
         some = np.arange(rows)
         if rows > 2 * _ROWS_FOR_TREE:
@@ -254,7 +254,7 @@ def _walk(parent_of: dict[int, int], first: list[float]) -> tuple[tuple[int, ...
         while at in parent_of and steps <= count:
             at, steps = parent_of[at], steps + 1
         if steps > count:
-            # Each is part of the other: one of them has to come first.
+            # A cycle: break it here.
             del parent_of[number]
         if number in parent_of:
             children.setdefault(parent_of[number], []).append(number)

@@ -1,4 +1,4 @@
-"""Spans as columns: which of them to look at, and how long they took together."""
+"""Spans as columns: selecting time windows, and totals by name."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ Rows = npt.NDArray[np.intp]
 Window = tuple[float, float]
 
 FAILED: Final = 1
-"""An exception went through it."""
+"""It ended with an exception."""
 UNFINISHED: Final = 2
 """It was open when the run ended."""
 HAS_MORE: Final = 4
-"""Its record says more than the columns: attributes, an error, a thread."""
+"""Its record has attributes, an error or a thread."""
 
 REASONS: Final = ("", "start", "end", "incident", "asked")
-"""Why a span that is normally summed up was kept one by one; a column has their numbers."""
+"""Why a short span was recorded individually; a column has the indices."""
 
 
 class SpanName(NamedTuple):
-    """What spans of one kind are called, and which clock timed them."""
+    """The name of spans, and the clock that timed them."""
 
     name: str
     clock: str
 
     @property
     def label(self) -> str:
-        """What stands beside its bars."""
+        """The label of its bars."""
         return self.name if self.clock == HOST_CLOCK else f"{self.name} ({self.clock})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanTable:
-    """The spans read so far, as columns of one length, in the order in which they were written."""
+    """The spans read so far, as columns of one length, in file order."""
 
     names: tuple[SpanName, ...] = ()
     order: tuple[int, ...] = ()
-    """The numbers of `names`, each behind what it is a part of."""
+    """Indices into `names`, each after its parent."""
     depth: tuple[int, ...] = ()
-    """How deep each of `names` is nested."""
+    """The nesting depth of each of `names`."""
     name: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     start: Floats = field(default_factory=lambda: np.empty(0))
     """Wall time in seconds."""
     duration: Floats = field(default_factory=lambda: np.empty(0))
-    """Seconds; NaN for a span whose end is not written."""
+    """Seconds; NaN for a span without an end."""
     step: Floats = field(default_factory=lambda: np.empty(0))
-    """NaN where it is not known."""
+    """NaN if unknown."""
     session: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     flags: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
     kept: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
     offset: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Where its record stands in the file, and how long that is."""
+    """Offset of its record in the file."""
     length: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     heard: Mapping[int, float] = field(default_factory=dict)
-    """When each session was last heard of: as far as a span is drawn that has no end."""
+    """The time of each session's last record: spans without an end are drawn up to it."""
     summaries: Mapping[int, Mapping[str, SpanSummary]] = field(default_factory=dict)
-    """By session, what it last said of all its spans."""
-    part_read: float = 1.0
+    """The last span summary of each session."""
+    fraction_read: float = 1.0
 
     def __len__(self) -> int:
         return len(self.start)
 
     def ends(self) -> Floats:
-        """Return when each span ended, or how far an open one has come."""
+        """Return the end of each span, or the latest known time of an open one."""
         ends = self.start + self.duration
         unended = np.flatnonzero(np.isnan(ends))
         if len(unended):
@@ -83,20 +83,20 @@ class SpanTable:
         return ends
 
     def why_kept(self, row: int) -> str:
-        """Return why a span that is normally summed up stands here: start, end, incident, asked or nothing."""
+        """Return why a short span was recorded individually: start, end, incident, asked or empty."""
         return REASONS[int(self.kept[row])]
 
     def whole(self) -> Window | None:
-        """Return from when to when there are spans."""
+        """Return the time range of all spans."""
         return (float(self.start.min()), float(self.ends().max())) if len(self) else None
 
 
-# ---------------------------------------------------------------- which part to look at
+# ---------------------------------------------------------------- time windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Neighbouring steps whose short spans were kept one by one."""
+class DetailedSteps:
+    """Consecutive steps whose short spans were recorded individually."""
 
     session: int
     first: int
@@ -105,13 +105,13 @@ class Stretch:
     window: Window
 
 
-def stretches(table: SpanTable) -> list[Stretch]:
-    """Return the stretches of steps that can be looked at closely, in the order in which they were run."""
+def detailed_steps(table: SpanTable) -> list[DetailedSteps]:
+    """Return the ranges of steps recorded in detail, in order."""
     steps = _kept_steps(table)
     breaks = (np.diff(steps.step) > 1) | (np.diff(steps.session) != 0)
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(steps.step)]
     return [
-        Stretch(
+        DetailedSteps(
             session=int(steps.session[first]),
             first=int(steps.step[first]),
             last=int(steps.step[behind - 1]),
@@ -124,7 +124,7 @@ def stretches(table: SpanTable) -> list[Stretch]:
 
 
 def last_steps(table: SpanTable, count: int) -> Window | None:
-    """Return from when to when the last `count` steps were that were kept one by one; else the last kept spans."""
+    """Return the time range of the last `count` steps recorded in detail, else of the last spans."""
     steps = _kept_steps(table)
     if not len(steps.step):
         return _last_spans(table)
@@ -132,8 +132,8 @@ def last_steps(table: SpanTable, count: int) -> Window | None:
     return float(steps.start[newest].min()), float(steps.end[newest].max())
 
 
-def beside(table: SpanTable, window: Window, count: int, *, later: bool) -> Window | None:
-    """Return the window of the `count` kept steps before or behind those in `window`; None where there are none."""
+def adjacent_steps(table: SpanTable, window: Window, count: int, *, later: bool) -> Window | None:
+    """Return the time range of `count` detailed steps before or after `window`; None if there are none."""
     steps = _kept_steps(table)
     middles = (steps.start + steps.end) / 2
     found = np.flatnonzero(middles > window[1] if later else middles < window[0])
@@ -147,26 +147,26 @@ def beside(table: SpanTable, window: Window, count: int, *, later: bool) -> Wind
 
 
 def steps_in(table: SpanTable, window: Window) -> tuple[int, int] | None:
-    """Return the first and the last kept step whose middle lies in `window`."""
+    """Return the first and last detailed step whose middle is in `window`."""
     steps = _kept_steps(table)
     middles = (steps.start + steps.end) / 2
     found = steps.step[(middles >= window[0]) & (middles <= window[1])]
     return (int(found.min()), int(found.max())) if len(found) else None
 
 
-def within(table: SpanTable, window: Window, most: int) -> tuple[Rows, int]:
-    """Return the rows of the spans that reach into `window`, the `most` longest of them, and how many there are."""
+def within(table: SpanTable, window: Window, limit: int) -> tuple[Rows, int]:
+    """Return the `limit` longest spans that overlap `window`, and how many overlap it."""
     rows = np.flatnonzero((table.start <= window[1]) & (table.ends() >= window[0]))
     total = len(rows)
-    if total > most:
+    if total > limit:
         length = table.ends()[rows] - table.start[rows]
-        rows = np.sort(rows[np.argpartition(length, total - most)[total - most :]])
+        rows = np.sort(rows[np.argpartition(length, total - limit)[total - limit :]])
     return rows, total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Steps:
-    """Steps that can be seen from inside, by session and number."""
+    """Steps recorded in detail, by session and number."""
 
     session: npt.NDArray[np.int32]
     step: Floats
@@ -176,7 +176,7 @@ class _Steps:
 
 
 def _kept_steps(table: SpanTable) -> _Steps:
-    """Return the steps whose short spans were kept, or else all that some span belongs to."""
+    """Return the steps with individually recorded short spans, or else all steps with spans."""
     short = np.array([about.name in FOLDED for about in table.names], dtype=bool)
     known = np.isfinite(table.step)
     if known.any():
@@ -206,30 +206,30 @@ def _last_spans(table: SpanTable, count: int = 50) -> Window | None:
         return None
     ends = table.ends()
     rows = np.argsort(ends, kind="stable")[-count:]
-    # What goes on all the time would make the window the whole run.
+    # Long-running spans would make the window the whole run.
     length = ends[rows] - table.start[rows]
     rows = rows[length <= np.median(length) * 20]
     return float(table.start[rows].min()), float(ends[rows].max())
 
 
-# ---------------------------------------------------------------- how long things took
+# ---------------------------------------------------------------- totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanTotals:
-    """The spans of each name together, over all sessions."""
+    """Totals of the spans of each name, over all sessions."""
 
     by_name: Mapping[str, SpanSummary]
     sessions_summed: int
-    """Sessions whose own summary was taken, which counts spans that were not kept one by one."""
+    """Sessions with a summary, which includes spans not recorded individually."""
     sessions_counted: int
-    """Sessions without one, of which the kept spans were counted."""
+    """Sessions without one, whose recorded spans were counted."""
 
 
 def totals(table: SpanTable) -> SpanTotals:
-    """Return count, total and usual length of the spans of each name.
+    """Return count, total, p50, p95 and maximum of the spans of each name.
 
-    The median and the 95th percentile of several sessions are the means of theirs, weighted by how many spans each had.
+    p50 and p95 over several sessions are averages weighted by span count.
     """
     parts: dict[str, list[SpanSummary]] = {}
     unsummed = sorted(set(np.unique(table.session).tolist()) - set(table.summaries))

@@ -1,4 +1,4 @@
-"""Which of two groups of jobs takes longer for a step, by how much, and how sure that is."""
+"""Compares the step times of two groups of jobs, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from dashboard.data.formatting import clean, duration
 from dashboard.data.run_store import Floats
-from dashboard.data.words import clean, duration
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import Record
 from toolkit.timing.names import IN_DATA_WAIT, IN_TRAINING, LEDGER_PREFIX
@@ -22,30 +22,30 @@ _TRAINED: Final = LEDGER_PREFIX + IN_TRAINING
 _WAITED: Final = LEDGER_PREFIX + IN_DATA_WAIT
 
 METRICS: Final = (SECONDS, SAMPLES, _TRAINED, _WAITED)
-"""What has to be read of a run."""
+"""The metrics this needs."""
 
 _WARM_UP: Final = 0.05
 _WARM_UP_RECORDS: Final = 10
-"""The first records of a job pay for compilation, caches and a cold clock, and say nothing of the code."""
+"""The first records of a job include compilation and cold caches, and say nothing about the code."""
 
-_FEWEST: Final = 20
-"""Records behind the warm-up from which on a job is judged: fewer make no blocks to draw from."""
+_MIN_RECORDS: Final = 20
+"""Records after the warm-up that a job needs to be compared: fewer make no blocks to resample."""
 
 _BLOCKS: Final = 20
-"""Step times drift, so neighbours are no separate evidence: whole blocks are drawn, each a twentieth of the job."""
+"""Step times drift, so neighbours are not independent: whole blocks are resampled, each 5 % of the job."""
 
 _DRAWS: Final = 300
 _BINS: Final = 256
-_MOST_ALIKE: Final = 0.9
+_MAX_CORRELATION: Final = 0.9
 
 _ROUNDING: Final = 1e-9
 _SAME_BATCH: Final = 0.01
-"""Samples a step that differ by more are another batch size: then a step is no measure, and a sample is."""
+"""If samples per step differ by more, batch sizes differ, and times are compared per sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One session of a run: how long its steps took."""
+class JobSpeed:
+    """The step times of one session of a run."""
 
     run: str
     run_name: str
@@ -57,71 +57,71 @@ class Job:
     device: str
     steps: int
     records: int
-    """Records that the figures are from, those of the warm-up left out."""
+    """Records used, without the warm-up."""
     median: float
-    """Seconds a step."""
+    """Seconds per step."""
     p10: float
     p90: float
     samples_per_sec: float | None
     samples_per_step: float | None
     data_wait: float | None
-    """The part of the step time that went into waiting for data, 0 to 1."""
+    """The fraction of the step time spent waiting for data."""
     noise: float | None
-    """Standard error of the logarithm of the median; None where there are too few records to tell."""
+    """Standard error of the logarithm of the median; None with too few records."""
 
     @property
     def label(self) -> str:
-        """The job in a few words."""
+        """A short label."""
         return f"{self.run_name} · session {self.session}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Jobs whose speed should be the same."""
+class JobGroup:
+    """Jobs that should be equally fast."""
 
     id: str
     name: str
     tagged: bool
-    """Whether a `perf_tag` makes the group; otherwise it is the sessions of one run that has none."""
-    jobs: tuple[Job, ...]
+    """Whether the group has a `perf_tag`; otherwise it is the sessions of one run."""
+    jobs: tuple[JobSpeed, ...]
 
     @property
-    def judged(self) -> tuple[Job, ...]:
-        """The jobs that are long enough."""
+    def judged(self) -> tuple[JobSpeed, ...]:
+        """The jobs that are long enough to compare."""
         return tuple(job for job in self.jobs if job.noise is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How the time a step takes in one group compares with that in another."""
+    """The comparison of one group's step time with another's."""
 
     name: str
     baseline: str
     ratio: float
-    """Time of the one over that of the baseline: above 1 it is slower."""
+    """Time relative to the baseline: above 1 is slower."""
     low: float
     high: float
-    """Between these the ratio lies with 95 % confidence."""
+    """The 95 % confidence interval of the ratio."""
     jobs: int
     baseline_jobs: int
     per: Literal["step", "sample"]
 
     @property
     def outcome(self) -> Literal["slower", "faster", "same"]:
-        """What can be told; "same" where the interval has room for no difference at all."""
+        """The result; "same" if the interval includes no difference."""
         if self.low > 1.0 + _ROUNDING:
             return "slower"
         return "faster" if self.high < 1.0 - _ROUNDING else "same"
 
     @property
     def spread_known(self) -> bool:
-        """Whether at least one group has two jobs, so that it is known how far equal jobs are apart."""
+        """Whether at least one group has two jobs, so that the variation between equal jobs is known."""
         return self.jobs + self.baseline_jobs > 2
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
-        jobs = f"{self.jobs} {'job' if self.jobs == 1 else 'jobs'} against {self.baseline_jobs}"
+        """The verdict as a sentence."""
+        jobs = f"{self.jobs} {'job' if self.jobs == 1 else 'jobs'} vs {self.baseline_jobs}"
         width = 100 * (self.high - self.low)
         digits = 0 if width >= 2 else 1 if width >= 0.2 else 2
         ends = [100 * (edge - 1.0) for edge in (self.low, self.high)]
@@ -130,7 +130,7 @@ class Verdict:
                 f"{abs(end):.{digits}f} % {'slower' if end >= 0 else 'faster'}" for end in ends
             )
             return (
-                f"No difference that can be told from the noise: {self.name} is between {between} "
+                f"No significant difference: {self.name} is between {between} "
                 f"than {self.baseline} (95 % interval, {jobs})."
             )
         near, far = sorted(abs(end) for end in ends)
@@ -146,16 +146,16 @@ def jobs_of(
     sessions: Sequence[Session],
     starts: Iterable[Record],
     table: Mapping[str, Floats],
-) -> list[Job]:
-    """Return the jobs of one run that have logged step times, first one first.
+) -> list[JobSpeed]:
+    """Return the jobs of one run that have logged step times, oldest first.
 
-    `starts` are records that tell of the machine; `table` has the columns `METRICS`, `global_step` and `session`.
+    `starts` are records that describe the machine; `table` has the columns `METRICS`, `global_step` and `session`.
     """
     if SECONDS not in table or "session" not in table:
         return []
-    told: dict[int, list[Record]] = {}
+    by_session: dict[int, list[Record]] = {}
     for record in starts:
-        told.setdefault(_whole(record.get("session"), 1), []).append(record)
+        by_session.setdefault(_whole(record.get("session"), 1), []).append(record)
     of_manifest = {session.session: session for session in sessions}
     usable = np.isfinite(table[SECONDS]) & (table[SECONDS] > 0)
     found = []
@@ -164,18 +164,18 @@ def jobs_of(
         columns = {name: column[rows] for name, column in table.items()}
         steps = table["global_step"][table["session"] == number]
         found.append(
-            _job(run, run_name, number, of_manifest.get(number), told.get(number, ()), steps, columns)
+            _job(run, run_name, number, of_manifest.get(number), by_session.get(number, ()), steps, columns)
         )
     return found
 
 
-def groups_of(jobs: Iterable[Job]) -> list[Group]:
-    """Return the jobs by `perf_tag`, the tag whose first job is oldest first; a run without one is its own group."""
-    members: dict[str, list[Job]] = {}
+def groups_of(jobs: Iterable[JobSpeed]) -> list[JobGroup]:
+    """Return the jobs by `perf_tag`, oldest group first; a run without a tag is its own group."""
+    members: dict[str, list[JobSpeed]] = {}
     for job in jobs:
         members.setdefault(f"tag {job.perf_tag}" if job.perf_tag else f"run {job.run}", []).append(job)
     groups = [
-        Group(
+        JobGroup(
             id=name,
             name=group[0].perf_tag or group[0].run_name,
             tagged=group[0].perf_tag is not None,
@@ -186,11 +186,11 @@ def groups_of(jobs: Iterable[Job]) -> list[Group]:
     return sorted(groups, key=lambda group: group.jobs[0].started)
 
 
-def compare(group: Group, baseline: Group) -> Verdict | None:
-    """Return how `group` compares with `baseline`; None where one of them has no job that is long enough.
+def compare(group: JobGroup, baseline: JobGroup) -> Verdict | None:
+    """Compare `group` with `baseline`; None if one of them has no job that is long enough.
 
-    Each job counts once, by the logarithm of its median. How far that may be off is found twice, and the wider of
-    both holds: from within the jobs, and from how far jobs of one group are apart, over both groups together.
+    Each job counts once, by the logarithm of its median. The error is estimated from within the jobs and from the
+    variation between jobs of a group, and the larger estimate is used.
     """
     judged = (group.judged, baseline.judged)
     if not judged[0] or not judged[1]:
@@ -205,8 +205,8 @@ def compare(group: Group, baseline: Group) -> Verdict | None:
     half = _student_t(_BLOCKS - 1) * math.sqrt(
         sum(sum((job.noise or 0.0) ** 2 for job in jobs) / len(jobs) ** 2 for jobs in judged)
     )
-    # By Student's t: to draw jobs at random, as is done with blocks, promises too much where there are only a few. Of
-    # two against two, such an interval held the truth in 66 of 100 trials, this one in 95.
+    # Student's t: resampling jobs, as is done with blocks, is overconfident with only a few jobs. With two against
+    # two, that interval contained the truth in 66 of 100 trials, this one in 95.
     freedom = sum(len(level) - 1 for level in levels)
     if freedom:
         apart = sum(float(((level - level.mean()) ** 2).sum()) for level in levels) / freedom
@@ -224,18 +224,18 @@ def compare(group: Group, baseline: Group) -> Verdict | None:
 
 
 def step_time(seconds: float) -> str:
-    """Return the time of a step with three digits: two jobs may differ by little."""
+    """Return a step time with three digits: two jobs may differ by little."""
     return f"{seconds:#.3g} s" if 0.9995 <= seconds < 99.95 else duration(seconds)
 
 
 def noise_of_median(values: Floats) -> float:
-    """Return the standard error of the logarithm of the median of positive `values`, which may depend on neighbours.
+    """Return the standard error of the log of the median of positive `values`, which may be autocorrelated.
 
-    Whole blocks are drawn again and again. Where even blocks resemble the ones before, the error is widened for it.
+    Uses a block bootstrap. If even blocks are correlated, the error is widened.
     """
     blocks = min(_BLOCKS, len(values) // 2)
     block = np.arange(len(values)) * blocks // len(values)
-    # Medians of what was drawn, from counts: of a million records, values themselves would take seconds to sort.
+    # Medians of the samples from histograms: sorting a million values each time would take seconds.
     edges = np.quantile(values, np.linspace(0.0, 1.0, _BINS + 1))
     bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, _BINS - 1)
     counts = np.bincount(block * _BINS + bins, minlength=blocks * _BINS).reshape(blocks, _BINS)
@@ -248,7 +248,7 @@ def noise_of_median(values: Floats) -> float:
     medians = edges[place] + inside * (edges[place + 1] - edges[place])
     error = float(np.log(medians).std(ddof=1)) * math.sqrt(blocks / (blocks - 1))
     parts = np.split(values, np.searchsorted(block, np.arange(1, blocks)))
-    alike = _likeness(np.array([np.median(part) for part in parts]))
+    alike = _autocorrelation(np.array([np.median(part) for part in parts]))
     return error * math.sqrt((1.0 + alike) / (1.0 - alike))
 
 
@@ -260,28 +260,28 @@ def _job(
     run_name: str,
     number: int,
     session: Session | None,
-    told: Sequence[Record],
+    records: Sequence[Record],
     steps: Floats,
     columns: Mapping[str, Floats],
-) -> Job:
+) -> JobSpeed:
     everything = columns[SECONDS]
     warm_up = max(_WARM_UP_RECORDS, math.ceil(_WARM_UP * len(everything)))
-    # A job that ends within its warm-up is shown by what there is, and not judged.
+    # A job that ends within its warm-up is shown as it is, and not compared.
     first = warm_up if warm_up < len(everything) else 0
     seconds = everything[first:]
     p10, median, p90 = np.percentile(seconds, (10, 50, 90)).tolist()
     samples = _of(columns, SAMPLES, first)
     waited, trained = (float(np.nansum(_of(columns, name, first))) for name in (_WAITED, _TRAINED))
     batch = samples * seconds if len(samples) else samples
-    return Job(
+    return JobSpeed(
         run=run,
         run_name=run_name,
         session=number,
-        perf_tag=clean((session.perf_tag if session else None) or _text(told, "perf_tag")).strip() or None,
+        perf_tag=clean((session.perf_tag if session else None) or _text(records, "perf_tag")).strip() or None,
         session_tag=clean((session.session_tag if session else None) or "").strip() or None,
-        started=session.started if session else min((_time(record) for record in told), default=0.0),
+        started=session.started if session else min((_time(record) for record in records), default=0.0),
         host=clean(session.host) if session else "",
-        device=_device(told),
+        device=_device(records),
         steps=int(np.nanmax(steps) - np.nanmin(steps)) + 1 if np.isfinite(steps).any() else 0,
         records=len(seconds),
         median=median,
@@ -290,7 +290,7 @@ def _job(
         samples_per_sec=_median(samples),
         samples_per_step=_median(batch),
         data_wait=waited / (waited + trained) if trained > 0 else None,
-        noise=noise_of_median(seconds) if first and len(seconds) >= _FEWEST else None,
+        noise=noise_of_median(seconds) if first and len(seconds) >= _MIN_RECORDS else None,
     )
 
 
@@ -303,25 +303,25 @@ def _median(values: Floats) -> float | None:
     return float(np.median(known)) if len(known) else None
 
 
-def _level(job: Job, per: Literal["step", "sample"]) -> float:
+def _level(job: JobSpeed, per: Literal["step", "sample"]) -> float:
     share = job.samples_per_step if per == "sample" else None
     return math.log(job.median / (share or 1.0))
 
 
-def _text(told: Sequence[Record], name: str) -> str:
-    """Return what the records say under `name`, as the manifest would have it."""
-    value = next((record[name] for record in told if record.get(name)), "")
+def _text(records: Sequence[Record], name: str) -> str:
+    """Return the value of `name` in the records, as in the manifest."""
+    value = next((record[name] for record in records if record.get(name)), "")
     return ",".join(str(one) for one in value) if isinstance(value, list) else str(value)
 
 
-def _device(told: Sequence[Record]) -> str:
-    for record in told:
+def _device(records: Sequence[Record]) -> str:
+    for record in records:
         boards = record.get("accelerators")
         names = [_name(board) for board in boards] if isinstance(boards, list) else []
         counts = {name: names.count(name) for name in names if name}
         if counts:
             return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())
-    return next((name for record in told if (name := _name(record.get("cpu"), "model"))), "")
+    return next((name for record in records if (name := _name(record.get("cpu"), "model"))), "")
 
 
 def _name(described: Any, key: str = "name") -> str:
@@ -343,26 +343,26 @@ def _whole(value: Any, otherwise: int) -> int:
 
 @cache
 def _drawn(blocks: int) -> Floats:
-    """Return how often each block comes up in each draw; the same ones always, so that a page says the same twice."""
+    """Return how often each block occurs in each sample; seeded, so that a page is reproducible."""
     return (
         np.random.default_rng(0).multinomial(blocks, np.full(blocks, 1.0 / blocks), _DRAWS).astype(np.float64)
     )
 
 
-def _likeness(levels: Floats) -> float:
-    """Return how much each block resembles the one before, 0 to 1: the autocorrelation, less what so few hide of it."""
+def _autocorrelation(levels: Floats) -> float:
+    """Return the autocorrelation of the blocks, 0 to 1, corrected for their small number."""
     apart = levels - levels.mean()
     total = float((apart**2).sum())
     if total == 0.0:
         return 0.0
     seen = float((apart[1:] * apart[:-1]).sum()) / total
-    return min(_MOST_ALIKE, max(0.0, seen + (1.0 + 3.0 * max(0.0, seen)) / len(levels)))
+    return min(_MAX_CORRELATION, max(0.0, seen + (1.0 + 3.0 * max(0.0, seen)) / len(levels)))
 
 
-_OF_FEW: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
+_T_TABLE: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
 
 
 def _student_t(freedom: int) -> float:
     """Return Student's t for a two-sided 95 % interval."""
-    # Beyond the table its expansion in 1 / freedom is right to three digits.
-    return _OF_FEW.get(freedom) or 1.960 + 2.372 / freedom + 2.822 / freedom**2
+    # Beyond the table, an expansion in 1 / freedom is accurate to three digits.
+    return _T_TABLE.get(freedom) or 1.960 + 2.372 / freedom + 2.822 / freedom**2

@@ -1,4 +1,4 @@
-"""Thinning a curve to what a screen can show, without hiding an extreme or a value that is no number."""
+"""Downsamples a curve for the screen without hiding extremes, NaN or infinity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def bucket_size(points: int, buckets: int) -> int:
-    """Return how many neighbouring points share a bucket: a power of two, so that old buckets rarely change."""
+    """Return the bucket size: a power of two, so that old buckets rarely change."""
     size = 1
     while points > size * buckets:
         size *= 2
@@ -19,12 +19,11 @@ def bucket_size(points: int, buckets: int) -> int:
 
 
 def select(values: Floats, start: int, size: int) -> Indices:
-    """Return which of `values` to draw, in order: first, lowest, highest and last of each bucket.
+    """Return which of `values` to draw, in order: first, minimum, maximum and last of each bucket.
 
-    `values` begin at position `start` of a longer curve, and buckets begin at multiples of `size` of that curve, so
-    that appending points never moves an older bucket. Positions returned count from the beginning of `values`. Values
-    that are no number are never the lowest or highest; `runs_of` tells of them. A bucket of at most four points, such
-    as the one that has just begun, is kept whole.
+    `values` start at index `start` of a longer curve, and buckets start at multiples of `size` of that curve, so that
+    appending points never moves an older bucket. Returned indices count from the start of `values`. NaN and infinity
+    are never minimum or maximum; `runs_of` finds them. A bucket of at most four points is kept whole.
     """
     count = len(values)
     if size <= 4:
@@ -65,7 +64,7 @@ def _extremes(values: Floats, offset: int) -> Indices:
 
 
 def runs_of(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return where `mask` is true, as pairs of first and last position of each unbroken stretch."""
+    """Return the runs in which `mask` is true, as pairs of first and last index."""
     positions = np.flatnonzero(mask)
     if not len(positions):
         return []

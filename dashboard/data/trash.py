@@ -1,4 +1,4 @@
-"""Deleted runs: moved aside inside their log directory, brought back whole, or removed when somebody says so."""
+"""The trash of a log directory: moves runs into it, restores them, or deletes them permanently."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from toolkit.runfolder.repair import discard_journals
 from toolkit.runfolder.safefile import replace_file
 
 MAX_ENTRIES_MEASURED = 2_000
-"""Files and folders of one run that are looked at for its size; what lies beyond them is not counted."""
+"""Files and folders of one run that count for its size; more are not counted."""
 
 
 def move_to_trash(root: Path, folder_name: str, *, now: float | None = None) -> str:
-    """Move the run folder `folder_name` of the log directory `root` aside and return the token that brings it back.
+    """Move the run folder `folder_name` of the log directory `root` to the trash and return the token that restores it.
 
-    The move is one rename: the run is in its place or in the trash, never in part. Nothing is ever deleted.
+    The move is one rename: the run is in its place or in the trash, never in part. Nothing is deleted.
 
     Raises:
         Refused: there is no such folder, it is a link, or it cannot be moved.
@@ -43,7 +43,7 @@ def move_to_trash(root: Path, folder_name: str, *, now: float | None = None) -> 
             raise
     except OSError as error:
         raise Refused(f"{folder_name} cannot be moved to the trash: {error.strerror}") from error
-    # For whoever finds the folder with a file manager; nothing here reads it.
+    # For people with a file manager; nothing here reads it.
     note = {
         "name": folder_name,
         "deleted": int(token.split("-", maxsplit=1)[0]) / 1000,
@@ -73,21 +73,21 @@ def list_trash(root: Path) -> list[Trashed]:
 
 
 def restore(root: Path, token: str) -> str:
-    """Bring the deleted run `token` back to the log directory `root` and return its folder's name.
+    """Restore the deleted run `token` to the log directory `root` and return its folder's name.
 
-    That is the name it had, or, where a new run has taken it since, the next free one: name-2, name-3, …
+    That is its old name, or if that is taken, the next free one: name-2, name-3, …
 
     Raises:
-        Refused: it is not in the trash any more, or cannot be moved.
+        Refused: it is no longer in the trash, or cannot be moved.
     """
     place = next((root / TRASH / known for known in _places(root, _TOKEN) if known == token), None)
     name = None if place is None else _run_in(place)
     if place is None or name is None:
-        raise Refused("this run is not in the trash any more; it was brought back or deleted for good")
+        raise Refused("this run is no longer in the trash; it was restored or permanently deleted")
     try:
         folder = _rename_to_free_name(place / name, root, name)
     except OSError as error:
-        raise Refused(f"{name} cannot be brought back: {error.strerror or error}") from error
+        raise Refused(f"{name} cannot be restored: {error.strerror or error}") from error
     with suppress(OSError):
         (place / _NOTE).unlink(missing_ok=True)
         os.rmdir(place)
@@ -95,15 +95,15 @@ def restore(root: Path, token: str) -> str:
 
 
 def empty_trash(root: Path) -> int:
-    """Delete what lies in the trash of the log directory `root` for good and return how many runs that were.
+    """Permanently delete the runs in the trash of `root` and return how many there were.
 
-    Goes through no link, and leaves alone what was not put there by `move_to_trash`.
+    Follows no links, and deletes only what `move_to_trash` put there.
 
     Raises:
         Refused: some could not be deleted; the others are gone.
     """
     for token in _places(root, _TOKEN):
-        # First out of reach of `restore`, which would otherwise bring back a run that is half gone.
+        # Renamed first, so that `restore` cannot restore a partly deleted run.
         with suppress(OSError):
             os.rename(root / TRASH / token, root / TRASH / (_GOING + token))
     gone, problems = 0, []
@@ -111,7 +111,7 @@ def empty_trash(root: Path) -> int:
         name = _run_in(root / TRASH / place)
         has_run = name is not None
         if name is not None:
-            # What it left in shared memory when it was killed would be kept for it, and spoken of, for ever.
+            # A killed run's journal in shared memory would otherwise stay forever.
             discard_journals(root / TRASH / place / name)
         try:
             shutil.rmtree(root / TRASH / place)
@@ -135,7 +135,7 @@ _BEING_DELETED = re.compile(r"going-[0-9]{1,15}-[0-9a-f]{8}", re.ASCII)
 
 
 def _require_run_folder(root: Path, name: str) -> None:
-    # A name is compared with what is there and never joined before: no text leads out of the log directory.
+    # Compared with the entries and never joined to a path, so that no text can leave the log directory.
     try:
         with os.scandir(root) as entries:
             entry = next((entry for entry in entries if entry.name == name), None)
@@ -153,7 +153,7 @@ def _make_trash(root: Path) -> None:
     with suppress(FileExistsError):
         os.mkdir(root / TRASH, PRIVATE.folder)
     if not _is_own_folder(root / TRASH):
-        raise Refused(f"{root / TRASH} is not a folder of its own; move it out of the way to delete runs")
+        raise Refused(f"{root / TRASH} is not a regular folder; move it away to delete runs")
 
 
 def _places(root: Path, pattern: re.Pattern[str]) -> list[str]:
@@ -186,11 +186,11 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _rename_to_free_name(source: Path, root: Path, name: str) -> Path:
-    # A rename goes over an empty folder without a word, and a run that is just starting has one. So the name is
-    # claimed first, as a run would: what the rename then replaces is ours.
+    # A rename silently replaces an empty folder, and a run that is starting has one. So the name is claimed first,
+    # as a run would: what the rename then replaces is ours.
     folder = claim_folder(root, name, PRIVATE)
     try:
-        if os.name == "nt":  # there a rename goes over nothing
+        if os.name == "nt":  # where a rename replaces nothing
             os.rmdir(folder)
         os.rename(source, folder)
     except BaseException:
@@ -210,7 +210,7 @@ def _measure(folder: Path) -> int:
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    """Yield the bytes of each file below `folder`, and 0 for whatever else is there; links are not followed."""
+    """Yield the size of each file below `folder`, and 0 for anything else; links are not followed."""
     waiting = [os.fspath(folder)]
     while waiting:
         try:

@@ -1,4 +1,4 @@
-"""Which words two texts have in common, in their order, and which only one of them has."""
+"""Compares two texts word by word."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-_MOST_CHANGES: Final = 800
-_MOST_LOOKS: Final = 1_500_000
-"""Together about a second, however the texts are made; those that differ by more have little in common."""
+_MAX_CHANGES: Final = 800
+_MAX_COMPARISONS: Final = 1_500_000
+"""Limits the time to about a second for any texts; texts that differ by more have little in common."""
 
-# Scripts that put no blanks between words are compared a character at a time.
+# Scripts without spaces between words are compared by character.
 _NO_BLANKS: Final = "\u2e80-\u31ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d"
 _WORDS: Final = re.compile(rf"\s+|[{_NO_BLANKS}]|[^\W{_NO_BLANKS}]+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a text; `only_here` says that the other text does not have it."""
+class DiffPart:
+    """A part of a text; `only_here` if the other text does not have it."""
 
     text: str
     only_here: bool
@@ -27,12 +27,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class WordDiff:
-    """Two texts, each in parts that together are the whole of it."""
+    """Two texts, each split into parts."""
 
-    before: tuple[Part, ...]
-    after: tuple[Part, ...]
+    before: tuple[DiffPart, ...]
+    after: tuple[DiffPart, ...]
     too_different: bool = False
-    """Whether they differ by more than is worth marking; then nothing is marked."""
+    """Whether they differ too much; then nothing is marked."""
 
     @property
     def is_same(self) -> bool:
@@ -42,13 +42,16 @@ class WordDiff:
 
 @lru_cache(maxsize=64)
 def word_diff(before: str, after: str) -> WordDiff:
-    """Compare two texts word by word. Takes about a second at most, whatever they are."""
+    """Compare two texts word by word, in at most about a second.
+
+    Not difflib: its time has no such bound, and without its heuristic for frequent words it is quadratic.
+    """
     old, new = _WORDS.findall(before), _WORDS.findall(after)
-    start = _common(old, new)
-    end = _common(old[start:][::-1], new[start:][::-1])
+    start = _common_prefix(old, new)
+    end = _common_prefix(old[start:][::-1], new[start:][::-1])
     pairs = _common_places(old[start : len(old) - end], new[start : len(new) - end])
     if pairs is None:
-        return WordDiff((Part(before, False),), (Part(after, False),), too_different=True)
+        return WordDiff((DiffPart(before, False),), (DiffPart(after, False),), too_different=True)
     kept_old = [True] * start + [False] * (len(old) - start - end) + [True] * end
     kept_new = [True] * start + [False] * (len(new) - start - end) + [True] * end
     for in_old, in_new in pairs:
@@ -56,8 +59,8 @@ def word_diff(before: str, after: str) -> WordDiff:
     return WordDiff(_parts(old, kept_old), _parts(new, kept_new))
 
 
-def _common(old: Sequence[str], new: Sequence[str]) -> int:
-    """Return how many words two texts begin with in common."""
+def _common_prefix(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return the length of the common prefix."""
     count = 0
     for one, other in zip(old, new, strict=False):
         if one != other:
@@ -67,16 +70,15 @@ def _common(old: Sequence[str], new: Sequence[str]) -> int:
 
 
 def _common_places(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]] | None:
-    """Return the places of a longest run of words that both have in their order; None where that takes too long.
+    """Return the indices of a longest common subsequence; None if that takes too long.
 
-    Goes along all ways of changing one text into the other at once, those with the fewest changes first (E. Myers,
-    "An O(ND) Difference Algorithm and Its Variations", 1986).
+    E. Myers, "An O(ND) Difference Algorithm and Its Variations", 1986.
     """
     furthest = {1: 0}
-    """On each diagonal, how far into `old` the best way has come."""
+    """The furthest index in `old` on each diagonal."""
     history: list[dict[int, int]] = []
-    looks = 0
-    for changes in range(min(len(old) + len(new), _MOST_CHANGES) + 1):
+    comparisons = 0
+    for changes in range(min(len(old) + len(new), _MAX_CHANGES) + 1):
         history.append(dict(furthest))
         for diagonal in range(-changes, changes + 1, 2):
             is_insertion = diagonal == -changes or (
@@ -86,16 +88,16 @@ def _common_places(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, in
             came = at
             while at < len(old) and at - diagonal < len(new) and old[at] == new[at - diagonal]:
                 at += 1
-            looks += at - came + 1
+            comparisons += at - came + 1
             furthest[diagonal] = at
             if at >= len(old) and at - diagonal >= len(new):
-                return _way_back(history, len(old), len(new))
-        if looks > _MOST_LOOKS:
+                return _backtrack(history, len(old), len(new))
+        if comparisons > _MAX_COMPARISONS:
             return None
     return None
 
 
-def _way_back(history: Sequence[dict[int, int]], old: int, new: int) -> list[tuple[int, int]]:
+def _backtrack(history: Sequence[dict[int, int]], old: int, new: int) -> list[tuple[int, int]]:
     pairs = []
     for changes in range(len(history) - 1, -1, -1):
         furthest, diagonal = history[changes], old - new
@@ -112,8 +114,8 @@ def _way_back(history: Sequence[dict[int, int]], old: int, new: int) -> list[tup
     return pairs
 
 
-def _parts(words: Sequence[str], kept: Sequence[bool]) -> tuple[Part, ...]:
-    """Join words of one kind; a blank between two words that only this text has belongs to them."""
+def _parts(words: Sequence[str], kept: Sequence[bool]) -> tuple[DiffPart, ...]:
+    """Join consecutive words; a space between two words that only this text has belongs to them."""
     parts: list[tuple[list[str], bool]] = []
     for place, word in enumerate(words):
         only_here = not kept[place]
@@ -123,4 +125,4 @@ def _parts(words: Sequence[str], kept: Sequence[bool]) -> tuple[Part, ...]:
             parts[-1][0].append(word)
         else:
             parts.append(([word], only_here))
-    return tuple(Part("".join(joined), only_here) for joined, only_here in parts)
+    return tuple(DiffPart("".join(joined), only_here) for joined, only_here in parts)

@@ -1,4 +1,4 @@
-"""Alerts page: what was found wrong, from which step on, how that is known, what to try, and whether it helped."""
+"""Alerts page: what is wrong, since when, the evidence, what to try, and whether it helped."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Final
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
-from dashboard.components.alert_card import SEVERITIES, alert_card, keep
+from dashboard.components import page_states
+from dashboard.components.alert_card import SEVERITIES, alert_card, save_labels
 from dashboard.components.frame import RunPage, live, open_run, read
-from dashboard.data.alerts import RECORDS_LOST, Alert, alerts_of, is_put_away
-from dashboard.data.words import count, md
+from dashboard.data.alerts import RECORDS_LOST, Alert, alerts_of, is_dismissed
+from dashboard.data.formatting import count, md
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import OPEN, RESOLVED
 from toolkit.runfolder.labels import Labels
 
 _KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
-_OF_OTHER_RANKS: Final = frozenset({"straggler"})
-"""Found where the other ranks write records, too: by the run itself, and by `telemetry doctor`."""
-_MOST_SHOWN: Final = 30
-# Charts that are drawn without being asked for; each further card has its own under one click.
-_MOST_UNFOLDED: Final = 6
+_NEEDS_OTHER_RANKS: Final = frozenset({"straggler"})
+"""Found only if the other ranks write records, too: by the run itself, and by `telemetry doctor`."""
+_MAX_SHOWN: Final = 30
+# Cards that are expanded at first; the charts of the others are one click away.
+_MAX_EXPANDED: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What the switches above the cards say; nothing chosen is everything."""
+    """The values of the filters; an empty one lets everything through."""
 
     severities: Sequence[str]
     states: Sequence[str]
     kinds: Sequence[str]
 
-    def let_through(self, alert: Alert) -> bool:
-        """Say whether `alert` is wanted."""
+    def matches(self, alert: Alert) -> bool:
+        """Return whether `alert` passes the filters."""
         return (
             (not self.severities or alert.severity in self.severities)
             and (not self.states or alert.state in self.states)
@@ -46,7 +46,7 @@ class Filters:
 
 def main() -> None:
     """Draw the page."""
-    page = open_run(with_worst=False)
+    page = open_run(show_worst=False)
     if page is None:
         return
     filters = _filters()
@@ -92,31 +92,31 @@ def _alerts(page: RunPage, filters: Filters) -> None:
     read(page)
     found = alerts_of(page.store, page.key)
     labels = page.store.meta(page.key).labels
-    _say_how_far(page)
-    wanted = [alert for alert in found if filters.let_through(alert)]
-    in_sight = [alert for alert in wanted if not is_put_away(alert, labels)]
-    put_away = [alert for alert in wanted if is_put_away(alert, labels)]
+    _examine_progress(page)
+    matching = [alert for alert in found if filters.matches(alert)]
+    visible = [alert for alert in matching if not is_dismissed(alert, labels)]
+    dismissed = [alert for alert in matching if is_dismissed(alert, labels)]
     if not found:
         _nothing(page)
-    elif not wanted:
-        st.info("Nothing of this severity, state and kind.", icon=":material/filter_alt:")
-    elif not in_sight:
-        st.info("Everything here has been seen or muted.", icon=":material/done_all:")
-    _counts(in_sight)
-    _cards(page, in_sight, labels)
-    if put_away and st.toggle(
-        f"Show {count(len(put_away))} that {'was' if len(put_away) == 1 else 'were'} seen or muted",
+    elif not matching:
+        st.info("No alerts match these filters.", icon=":material/filter_alt:")
+    elif not visible:
+        st.info("All alerts have been seen or muted.", icon=":material/done_all:")
+    _counts(visible)
+    _cards(page, visible, labels)
+    if dismissed and st.toggle(
+        f"Show {count(len(dismissed))} seen or muted {'alert' if len(dismissed) == 1 else 'alerts'}",
         key="put_away",
         bind="query-params",
     ):
-        _cards(page, put_away, labels, unfold=False)
+        _cards(page, dismissed, labels, expand=False)
     _muted(page, labels)
 
 
-def _say_how_far(page: RunPage) -> None:
-    part = page.store.examine(page.key, wait_s=0.0)
-    if part < 1.0:
-        st.progress(part, text=f"Examined {part:.0%} of the records so far")
+def _examine_progress(page: RunPage) -> None:
+    examined = page.store.examine(page.key, wait_s=0.0)
+    if examined < 1.0:
+        st.progress(examined, text=f"Examined {examined:.0%} of the records so far")
 
 
 def _counts(shown: Sequence[Alert]) -> None:
@@ -128,14 +128,14 @@ def _counts(shown: Sequence[Alert]) -> None:
                 st.badge(f"{counts[name]} {word.lower()}{plural}", icon=icon, color=tone)
 
 
-def _cards(page: RunPage, alerts: Sequence[Alert], labels: Labels, *, unfold: bool = True) -> None:
-    unfolded = 0
-    for alert in alerts[:_MOST_SHOWN]:
-        is_unfolded = unfold and alert.is_open and unfolded < _MOST_UNFOLDED
-        unfolded += is_unfolded
-        alert_card(page, alert, labels, unfolded=is_unfolded)
-    if len(alerts) > _MOST_SHOWN:
-        st.caption(f"The {_MOST_SHOWN} worst of {count(len(alerts))}.")
+def _cards(page: RunPage, alerts: Sequence[Alert], labels: Labels, *, expand: bool = True) -> None:
+    expanded = 0
+    for alert in alerts[:_MAX_SHOWN]:
+        is_expanded = expand and alert.is_open and expanded < _MAX_EXPANDED
+        expanded += is_expanded
+        alert_card(page, alert, labels, expanded=is_expanded)
+    if len(alerts) > _MAX_SHOWN:
+        st.caption(f"Showing the {_MAX_SHOWN} most severe of {count(len(alerts))} alerts.")
 
 
 def _muted(page: RunPage, labels: Labels) -> None:
@@ -143,7 +143,7 @@ def _muted(page: RunPage, labels: Labels) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption("Muted for this run:", width="content")
-        if session.only_looks():
+        if session.is_viewer():
             st.caption(
                 ", ".join(md(_title(kind), 40) for kind in dict.fromkeys(labels.muted)), width="content"
             )
@@ -155,20 +155,20 @@ def _muted(page: RunPage, labels: Labels) -> None:
                 type="tertiary",
                 key=f"_unmute {page.key} {kind}",
             ):
-                keep(page, replace(labels, muted=tuple(name for name in labels.muted if name != kind)))
+                save_labels(page, replace(labels, muted=tuple(name for name in labels.muted if name != kind)))
 
 
 def _nothing(page: RunPage) -> None:
     metrics = page.store.metrics(page.key)
     if not metrics:
-        faces.no_records(page.card.status.why)
+        page_states.no_records(page.card.status.why)
         return
     with st.container(border=True):
         st.markdown("**No alerts.**")
-        st.markdown(f"Watched in {count(len(metrics))} metrics and the events of the run:")
-        left_out = _OF_OTHER_RANKS if len(page.store.ranks(page.key)) < 2 else frozenset()
-        watched = [about.title for kind, about in CATALOGUE.items() if kind not in left_out]
-        st.caption(" · ".join((*watched, "Errors", "Records lost")))
+        st.markdown(f"Checked {count(len(metrics))} metrics and the events of the run for:")
+        left_out = _NEEDS_OTHER_RANKS if len(page.store.ranks(page.key)) < 2 else frozenset()
+        checked = [about.title for kind, about in CATALOGUE.items() if kind not in left_out]
+        st.caption(" · ".join((*checked, "Errors", "Records lost")))
 
 
 def _title(kind: str) -> str:

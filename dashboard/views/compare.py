@@ -1,4 +1,4 @@
-"""Compare page: two to eight runs over each other, against a baseline, and what was different about them."""
+"""Compare page: two to eight runs in one chart, against a baseline, and their differences."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curves import Curve, Look, chart_label, curve_figure
-from dashboard.charts.group import group_figure
+from dashboard.charts.curves import ChartStyle, Curve, chart_label, curve_figure
+from dashboard.charts.mean_and_spread import GroupCurve, group_figure, mean_and_spread
 from dashboard.charts.palette import colors_of_runs
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
-from dashboard.components.curve_panel import follow_zoom, not_drawn_as_points
+from dashboard.components.curve_panel import follow_zoom, hidden_values_text
 from dashboard.components.frame import GLYPHS
 from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
-from dashboard.data.group import Group, mean_and_spread
+from dashboard.data.formatting import clean, count, md, short_number
 from dashboard.data.run_store import RunCard, RunStore, Series, UnknownRun, XAxis
-from dashboard.data.words import clean, count, md, short_number
 from toolkit.runfolder.records import is_spread
 
-_MOST: Final = 8
-_MOST_IN_GROUP: Final = 50
-_ALONG: Final[dict[str, XAxis]] = {"Step": "step", "Relative time": "elapsed", "Wall time": "time"}
+_MAX_RUNS: Final = 8
+_MAX_IN_GROUP: Final = 50
+_AXES: Final[dict[str, XAxis]] = {"Step": "step", "Relative time": "elapsed", "Wall time": "time"}
 _LIKELY: Final = ("train_loss", "val_loss", "lr", "grad_norm", "samples_per_sec")
 
 
@@ -39,25 +38,28 @@ def main() -> None:
     st.markdown("### Compare")
     runs = store.list_runs()
     if not runs.cards:
-        faces.no_runs(runs.roots)
+        page_states.no_runs(runs.roots)
         return
     cards = {card.key: card for card in runs.cards}
-    if runs.roots_cut:
+    if runs.truncated_roots:
         cards.update(_named_and_not_listed(store, cards))
     keys = _pick_runs(cards)
     tag = _pick_tag(runs.cards)
     if len(keys) < 2 and not tag:
-        st.info("Pick two to eight runs, or a tag whose runs make a group.", icon=":material/compare_arrows:")
-        # One run can have been made faster from one session to the next.
-        if keys and len({job.perf_tag for job in store.jobs(keys[0])}) > 1:
+        st.info(
+            "Pick two to eight runs, or a tag to compare its runs as a group.",
+            icon=":material/compare_arrows:",
+        )
+        # One run can have become faster from one session to the next.
+        if keys and len({job.perf_tag for job in store.manifest_sessions(keys[0])}) > 1:
             _read(store, keys)
             _speed(store, keys, cards)
         return
     in_part = _read(store, keys)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        along = st.segmented_control(
-            "Along",
-            tuple(_ALONG),
+        chosen_axis = st.segmented_control(
+            "X axis",
+            tuple(_AXES),
             default="Step",
             required=True,
             key="x",
@@ -69,47 +71,47 @@ def main() -> None:
         with st.container(width=230):
             smoothing = session.smoothing_picker()
         log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
-    axis = _ALONG[str(along or "Step")]
+    axis = _AXES[str(chosen_axis or "Step")]
     live = any(cards[key].live for key in keys)
     seconds = session.refresh_seconds() if live else None
     if in_part:
         seconds = 1.0
     if keys:
         st.fragment(
-            lambda: faces.guarded(
+            lambda: page_states.guarded(
                 "The charts", lambda: _charts(store, keys, cards, metric, axis, smoothing, log_y)
             ),
             run_every=seconds,
         )()
     if tag:
-        faces.guarded("The group", lambda: _group(store, tag, runs.cards, metric, smoothing, log_y))
+        page_states.guarded("The group", lambda: _group(store, tag, runs.cards, metric, smoothing, log_y))
     if len(keys) >= 2:
         base = _pick_baseline(keys, cards)
         left, right = st.columns(2, gap="large")
         with left:
-            faces.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
+            page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
         with right:
-            faces.guarded("The configurations", lambda: _configs(store, keys, cards))
+            page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
         _speed(store, keys, cards)
 
 
 def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
-    # On its own, so that another baseline draws nothing else anew; without a timer, for people choose in it.
-    st.fragment(lambda: faces.guarded("The speed", lambda: speed_panel(store, keys, cards)))()
+    # A fragment, so that another baseline redraws nothing else; no timer, because it has inputs.
+    st.fragment(lambda: page_states.guarded("The speed", lambda: speed_panel(store, keys, cards)))()
 
 
 def _read(store: RunStore, keys: Sequence[str]) -> bool:
-    """Read the runs, say how far that is, and return whether there is more to read."""
+    """Read the runs, show the progress, and return whether there is more to read."""
     healths = [store.refresh(key, wait_s=1.0) for key in keys]
-    # Not `any`: each has to be remembered.
+    # A list, not `any`: each has to be stored.
     changed = [
-        session.set_read_in_part(key, not health.complete) for key, health in zip(keys, healths, strict=True)
+        session.set_partly_read(key, not health.complete) for key, health in zip(keys, healths, strict=True)
     ]
     unfinished = [health for health in healths if not health.complete]
     if unfinished:
-        faces.reading(min(unfinished, key=lambda health: health.part_read))
+        page_states.reading(min(unfinished, key=lambda health: health.fraction_read))
     elif any(changed):
-        # What was drawn from the first part of a log is drawn anew.
+        # Redraw what was drawn from a partly read log.
         st.rerun()
     return bool(unfinished)
 
@@ -129,13 +131,13 @@ def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
         format_func=lambda key: (
             f"{cards[key].name} · {GLYPHS.get(cards[key].status.name, '')}" if key in cards else key
         ),
-        max_selections=_MOST,
+        max_selections=_MAX_RUNS,
         placeholder="Two to eight runs",
         persist_state="session",
     )
     st.session_state["_compared_url"] = keys
     if keys and keys != named:
-        # One word to read and paste; a name with a comma in it needs one parameter a run.
+        # One readable parameter; a name with a comma needs one parameter per run.
         st.query_params["runs"] = keys if any("," in key for key in keys) else ",".join(keys)
     elif not keys and "runs" in st.query_params:
         del st.query_params["runs"]
@@ -145,7 +147,7 @@ def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
 def _named_and_not_listed(store: RunStore, cards: Mapping[str, RunCard]) -> dict[str, RunCard]:
     words = [part for word in st.query_params.get_all("runs") for part in (word, *word.split(","))]
     found = {}
-    for key in [word for word in dict.fromkeys(words) if word not in cards][: 2 * _MOST]:
+    for key in [word for word in dict.fromkeys(words) if word not in cards][: 2 * _MAX_RUNS]:
         with suppress(UnknownRun):
             found[key] = store.card(key)
     return found
@@ -154,7 +156,7 @@ def _named_and_not_listed(store: RunStore, cards: Mapping[str, RunCard]) -> dict
 def _named_in_url(cards: Mapping[str, RunCard]) -> list[str]:
     words = st.query_params.get_all("runs")
     keys = [key for word in words for key in ([word] if word in cards else word.split(",")) if key in cards]
-    return list(dict.fromkeys(keys))[:_MOST]
+    return list(dict.fromkeys(keys))[:_MAX_RUNS]
 
 
 def _pick_tag(cards: Sequence[RunCard]) -> str | None:
@@ -162,7 +164,7 @@ def _pick_tag(cards: Sequence[RunCard]) -> str | None:
     if not tags:
         return None
     chosen = st.selectbox(
-        "Group: mean and spread over the runs with one tag",
+        "Group: mean and spread of all runs with a tag",
         tags,
         index=None,
         placeholder="No group",
@@ -173,9 +175,9 @@ def _pick_tag(cards: Sequence[RunCard]) -> str | None:
 
 
 def _pick_metrics(store: RunStore, keys: Sequence[str], tag: str | None, cards: Sequence[RunCard]) -> str:
-    looked_at = list(keys) or [card.key for card in cards if tag in card.tags][:_MOST]
+    selected = list(keys) or [card.key for card in cards if tag in card.tags][:_MAX_RUNS]
     names: dict[str, int] = {}
-    for key in looked_at:
+    for key in selected:
         store.refresh(key, wait_s=0.5)
         for info in store.metrics(key):
             names[info.name] = names.get(info.name, 0) + 1
@@ -195,7 +197,7 @@ def _pick_metrics(store: RunStore, keys: Sequence[str], tag: str | None, cards: 
         "Metric",
         ordered,
         key="metric",
-        format_func=lambda name: f"{name} ({names[name]} of {len(looked_at)})",
+        format_func=lambda name: f"{name} ({names[name]} of {len(selected)} runs)",
     )
     return str(chosen or ordered[0])
 
@@ -242,13 +244,13 @@ def _charts(
     if not curves:
         st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
         return
-    st.markdown(f"**{md(metric)}**" + not_drawn_as_points(curves, log_y=log_y))
-    look = Look(
+    st.markdown(f"**{md(metric)}**" + hidden_values_text(curves, log_y=log_y))
+    style = ChartStyle(
         axis=axis, window=window, log_y=log_y, legend=True, revision=f"{metric} {axis} {','.join(keys)}"
     )
     name = "chart compare"
     draw_chart(
-        curve_figure(curves, look),
+        curve_figure(curves, style),
         key=name,
         label=chart_label(metric, curves[0].series),
         height=420,
@@ -260,28 +262,28 @@ def _charts(
     hidden = (
         ""
         if len(keys) <= 3 or not smoothing
-        else " · only the averages are drawn; smoothing off shows every extreme"
+        else " · only smoothed curves are drawn; turn smoothing off to see every value"
     )
-    st.caption(f"drawn {count(drawn)} of {count(total)} points{hidden}")
+    st.caption(f"{count(drawn)} of {count(total)} points drawn{hidden}")
 
 
 def _group(
     store: RunStore, tag: str, cards: Sequence[RunCard], metric: str, smoothing: float, log_y: bool
 ) -> None:
     tagged = [card for card in cards if tag in card.tags]
-    members = tagged[:_MOST_IN_GROUP]
+    members = tagged[:_MAX_IN_GROUP]
     _read(store, [card.key for card in members])
     series: list[Series] = []
     for card in members:
-        # The average of each run, not its extremes: those would make the mean jump between them.
+        # Smoothed values: the extremes of each bucket would make the mean jump.
         found = store.series(card.key, metric, buckets=400, smoothing=smoothing or 0.5)
         if not found.empty:
-            series.append(replace(found, pieces=found.smooth))
+            series.append(replace(found, segments=found.smooth))
     st.markdown(f"**{md(metric)}** over {count(len(series))} runs tagged **{md(tag)}**")
     if not series:
-        st.caption("None of them has logged it.")
+        st.caption("None of these runs has logged it.")
         return
-    group: Group = mean_and_spread(series)
+    group: GroupCurve = mean_and_spread(series)
     draw_chart(
         group_figure(group, log_y=log_y),
         key=f"chart group {tag}",
@@ -290,11 +292,13 @@ def _group(
         group="group",
     )
     left_out = (
-        f" {count(len(tagged) - len(members))} more runs are left out." if len(tagged) > len(members) else ""
+        f" {count(len(tagged) - len(members))} more runs are not included."
+        if len(tagged) > len(members)
+        else ""
     )
     st.caption(
-        "Of the smoothed curves: line, their mean; dark band, one standard deviation; pale band, lowest to highest. "
-        f"Each run counts from its first to its last step; values that are no number are left out.{left_out}"
+        "Smoothed curves: the line is the mean, the dark band one standard deviation, the light band min to max. "
+        f"Each run counts from its first to its last step; NaN and infinity are left out.{left_out}"
     )
 
 
@@ -304,10 +308,10 @@ def _group(
 def _summary(
     store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], metric: str, base: str
 ) -> None:
-    st.markdown(f"**{md(metric)}, against {md(cards[base].name)}**")
+    st.markdown(f"**{md(metric)} compared with {md(cards[base].name)}**")
     figures = {key: _figures(store, key, metric) for key in keys}
     rows = []
-    for name in ("last", "mean of the last tenth", "lowest", "highest", "median", "not finite"):
+    for name in ("last", "mean of last 10 %", "min", "max", "median", "NaN or infinite"):
         row: dict[str, str] = {"": name}
         for key in keys:
             value, against = figures[key].get(name), figures[base].get(name)
@@ -318,7 +322,7 @@ def _summary(
                 and against
                 and np.isfinite(value)
                 and np.isfinite(against)
-                and name != "not finite"
+                and name != "NaN or infinite"
             ):
                 text += f"  ({(value - against) / abs(against):+.1%})"
             row[_column(cards, keys, key)] = text
@@ -329,31 +333,31 @@ def _summary(
 
 
 def _figures(store: RunStore, key: str, metric: str) -> dict[str, float]:
-    # Every point that counts: what a later session did again is left out.
-    pieces = store.series(key, metric, buckets=2**40).pieces
-    values = np.concatenate([piece.y for piece in pieces]) if pieces else np.empty(0)
+    # All points that count: those superseded by a later session are left out.
+    segments = store.series(key, metric, buckets=2**40).segments
+    values = np.concatenate([segment.y for segment in segments]) if segments else np.empty(0)
     finite = values[np.isfinite(values)]
     if not len(finite):
-        return {"not finite": float(len(values))} if len(values) else {}
+        return {"NaN or infinite": float(len(values))} if len(values) else {}
     return {
         "last": float(values[-1]),
-        "mean of the last tenth": float(finite[-max(1, len(finite) // 10) :].mean()),
-        "lowest": float(finite.min()),
-        "highest": float(finite.max()),
+        "mean of last 10 %": float(finite[-max(1, len(finite) // 10) :].mean()),
+        "min": float(finite.min()),
+        "max": float(finite.max()),
         "median": float(np.median(finite)),
-        "not finite": float(len(values) - len(finite)),
+        "NaN or infinite": float(len(values) - len(finite)),
     }
 
 
 def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
-    st.markdown("**Configuration** :gray[only what differs]")
+    st.markdown("**Configuration** :gray[differences only]")
     configs = [_config(store, key) for key in keys]
     rows = diff(configs, only_differing=True)
     if not rows:
         st.caption(
-            "The same in every respect that was logged."
+            "No differences in the logged configuration."
             if any(configs)
-            else "None of them logged a configuration."
+            else "None of these runs logged a configuration."
         )
         return
     frame = pd.DataFrame(
@@ -386,7 +390,7 @@ def _config(store: RunStore, key: str) -> Mapping[str, Any]:
 def _column(cards: Mapping[str, RunCard], keys: Sequence[str], key: str) -> str:
     name = cards[key].name
     alone = sum(cards[other].name == name for other in keys) == 1
-    # The tables have columns of their own under these two names.
+    # The tables already have columns with these names.
     return name if alone and name not in ("", "key") else f"{name} ({key})"
 
 

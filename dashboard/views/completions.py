@@ -1,4 +1,4 @@
-"""Completions page: what the model answered, how that was judged, and what became of the same prompt later."""
+"""Completions page: what the model answered, its rewards, and the same prompt at other steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import streamlit as st
 
 from dashboard.components.completion_list import (
     completion_list,
-    kind_words,
+    kind_label,
     picked_in,
-    reward_words,
-    step_words,
+    reward_label,
+    step_label,
 )
 from dashboard.components.frame import RunPage, live, open_run
 from dashboard.components.side_by_side import Side, side_by_side
@@ -25,8 +25,8 @@ from dashboard.data.completions import (
     SortBy,
     parse_steps,
 )
+from dashboard.data.formatting import clean, clock, count, md, short_number
 from dashboard.data.word_diff import WordDiff, word_diff
-from dashboard.data.words import clean, clock, count, md, short_number
 
 _PER_PAGE: Final = 50
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
@@ -35,7 +35,7 @@ _SEEN: Final = "_completion_picked_at"
 _IN_PART: Final = "_completions_in_part"
 _WAIT_S: Final = 0.3
 _LONG: Final = 3_000
-_MOST_SIBLINGS: Final = 200
+_MAX_SIBLINGS: Final = 200
 _IN_CODE: Final = """\
 log.log_completion(step, prompt="What colour is the sky?", completion=answer, reward=score)
 log.log_completion(step, prompt=question, chosen=good, rejected=bad, reward_diff=margin)
@@ -49,7 +49,7 @@ def main() -> None:
         return
     query = _ask()
     in_part = bool(st.session_state.get(f"{_IN_PART} {page.key}"))
-    # A run that has ended has no timer; one whose completions are still being read comes back for the rest.
+    # A finished run needs a timer only while its completions are being read.
     live(page, "The completions", lambda: _completions(page, query, in_part), idle_s=1.0 if in_part else None)
 
 
@@ -59,7 +59,7 @@ def _ask() -> CompletionQuery:
             "Search",
             key="find",
             bind="query-params",
-            placeholder="prompts, answers",
+            placeholder="search prompts and answers",
             icon=":material/search:",
             label_visibility="collapsed",
         )
@@ -84,19 +84,19 @@ def _ask() -> CompletionQuery:
 
 def _completions(page: RunPage, query: CompletionQuery, in_part: bool) -> None:
     completions = page.store.completions(page.key)
-    # Another question begins on its first page.
+    # Another query starts on its first page.
     pages_key = f"_completions_page {page.key} {query}"
     first = (int(st.session_state.get(pages_key, 1)) - 1) * _PER_PAGE
     found = completions.find(query, first=first, count=_PER_PAGE, wait_s=_WAIT_S)
     if first >= found.matching > 0:
-        # The records were replaced by fewer.
+        # The file was replaced by one with fewer records.
         st.session_state[pages_key] = 1
         found = completions.find(query, count=_PER_PAGE, wait_s=0.0)
-    is_in_part = found.part_read < 1.0 or found.part_searched < 1.0
+    is_in_part = found.fraction_read < 1.0 or found.fraction_searched < 1.0
     if is_in_part != in_part:
         st.session_state[f"{_IN_PART} {page.key}"] = is_in_part
         if not page.card.live:
-            # The timer was made for what there was to read then.
+            # The timer depends on it.
             st.rerun()
     if not found.known and not is_in_part:
         _none_yet()
@@ -112,30 +112,30 @@ def _completions(page: RunPage, query: CompletionQuery, in_part: bool) -> None:
 def _none_yet() -> None:
     with st.container(border=True):
         st.markdown("**No completions yet.**")
-        st.caption("What the model answers appears here with one line in the training loop:")
+        st.caption("Log completions with one line in the training loop:")
         st.code(_IN_CODE, language="python", wrap_lines=True)
         st.caption(
-            "With the TelemetryCallback, TRL's GRPO, RLOO, DPO, KTO, ORPO and CPO trainers need no line:"
-            " theirs are collected every 100 steps, or as often as `completions: {interval: 100}` says."
+            "With TelemetryCallback, completions of TRL's GRPO, RLOO, DPO, KTO, ORPO and CPO trainers are collected"
+            " automatically: every 100 steps, or as set with `completions: {interval: 100}`."
         )
 
 
-# ---------------------------------------------------------------- which ones there are
+# ---------------------------------------------------------------- list
 
 
 def _list(
     page: RunPage, completions: Completions, query: CompletionQuery, found: FoundCompletions, pages_key: str
 ) -> Completion | None:
-    """Show the list, and return the completion that is chosen in it."""
+    """Show the list, and return the selected completion."""
     key = f"completions {page.key}"
     chosen = _chosen(key, completions)
     if chosen is None or not query.finds(chosen):
-        # Beside the answer to a question stands nothing else; once it is taken back, the choice is there again.
+        # Show a completion that matches the query; when the query is cleared, the selection is back.
         chosen = found.rows[0] if found.rows else None
     if found.rows:
         completion_list(found.rows, chosen.place if chosen is not None else None, key=key)
-    elif found.part_searched == 1.0 and found.part_read == 1.0:
-        st.info("No completion matches.", icon=":material/search_off:")
+    elif found.fraction_searched == 1.0 and found.fraction_read == 1.0:
+        st.info("No completions match.", icon=":material/search_off:")
     pages = -(-found.matching // _PER_PAGE)
     if pages > 1:
         st.pagination(pages, max_visible_pages=5, key=pages_key)
@@ -144,7 +144,7 @@ def _list(
 
 
 def _chosen(key: str, completions: Completions) -> Completion | None:
-    """Return the completion that was clicked, else the one that the address names."""
+    """Return the completion that was clicked, else the one in the URL."""
     picked = picked_in(key)
     if picked is not None and picked[1] != st.session_state.get(_SEEN):
         st.session_state[_SEEN] = picked[1]
@@ -159,21 +159,21 @@ def _summary(query: CompletionQuery, found: FoundCompletions) -> str:
     words = [f"{count(found.known)} completions"]
     if query.text.strip() or query.steps is not None:
         words = [f"{count(found.matching)} of {count(found.known)} completions"]
-    if found.part_read < 1.0:
-        words.append(f"the newest {found.part_read:.0%} of the records read")
-    if found.part_searched < 1.0:
-        words.append(f"{found.part_searched:.0%} of them searched")
+    if found.fraction_read < 1.0:
+        words.append(f"newest {found.fraction_read:.0%} of the records read")
+    if found.fraction_searched < 1.0:
+        words.append(f"{found.fraction_searched:.0%} of them searched")
     if found.dropped:
-        words.append(f"{count(found.dropped)} more were counted and not written")
+        words.append(f"{count(found.dropped)} more were not recorded")
     return " · ".join(words)
 
 
-# ---------------------------------------------------------------- one of them
+# ---------------------------------------------------------------- one completion
 
 
 def _one(page: RunPage, completions: Completions, one: Completion) -> None:
     st.markdown(
-        f"**{step_words(one.step)}** · {md(kind_words(one))}" + (f" · {clock(one.time)}" if one.time else "")
+        f"**{step_label(one.step)}** · {md(kind_label(one))}" + (f" · {clock(one.time)}" if one.time else "")
     )
     about = [f"{name} {short_number(value)}" for name, value in one.numbers.items()]
     about += [_other(name, value) for name, value in one.others.items()]
@@ -181,7 +181,7 @@ def _one(page: RunPage, completions: Completions, one: Completion) -> None:
         st.caption(md(" · ".join(about), 600))
     if one.cut:
         st.caption(
-            f":material/content_cut: {md(', '.join(one.cut))} did not fit into a record and is shortened."
+            f":material/content_cut: {md(', '.join(one.cut))} was too long for a record and is truncated."
         )
     if one.prompt:
         st.caption("Prompt")
@@ -212,7 +212,7 @@ def _pair(page: RunPage, one: Completion) -> None:
     diff = word_diff(*(one.answers[name] for name in names[:2]))
     rewards = [one.numbers.get(f"rewards/{name}") for name in names]
     abouts = [f"reward {short_number(reward)}" if reward is not None else "" for reward in rewards]
-    # The one that was chosen is what is wanted, whichever stands first.
+    # The chosen answer is the wanted one, in either order.
     marks = ["ins" if name == "chosen" else "del" for name in names]
     side_by_side(
         [
@@ -225,20 +225,22 @@ def _pair(page: RunPage, one: Completion) -> None:
 
 
 def _same_prompt(page: RunPage, completions: Completions, one: Completion) -> None:
-    """Show the same prompt's answer at another step beside this one."""
+    """Show the same prompt's answer at another step next to this one."""
     if one.is_pair:
         return
-    others = completions.siblings(one, limit=_MOST_SIBLINGS)
+    others = completions.siblings(one, limit=_MAX_SIBLINGS)
     if not others:
         return
-    more = "once more" if len(others) == 1 else f"{count(len(others))} more times"
-    st.caption(f"The same prompt came {more}" + (", or oftener." if len(others) >= _MOST_SIBLINGS else "."))
+    at_least = "at least " if len(others) >= _MAX_SIBLINGS else ""
+    st.caption(
+        f"The same prompt occurs {at_least}{count(len(others))} more {'time' if len(others) == 1 else 'times'}."
+    )
     by_place = {sibling.place: sibling for sibling in others}
     chosen = st.selectbox(
         "Compare with",
         list(by_place),
         index=_another_step(one, others),
-        format_func=lambda place: _words(by_place[place]) if place in by_place else "",
+        format_func=lambda place: _sibling_label(by_place[place]) if place in by_place else "",
         key=f"_beside {page.key} {one.place}",
         width=320,
     )
@@ -246,27 +248,27 @@ def _same_prompt(page: RunPage, completions: Completions, one: Completion) -> No
     if other is None:
         return
     if other.prompt != one.prompt:
-        st.caption("Its prompt only looks the same.")
+        st.caption("The prompts are not the same.")
         return
     older, newer = sorted((one, other), key=lambda found: (found.step or 0, found.place))
     diff = word_diff(older.answer, newer.answer)
     side_by_side(
         [
-            Side(title=step_words(older.step), about=_judged(older), parts=diff.before, mark="del"),
-            Side(title=step_words(newer.step), about=_judged(newer), parts=diff.after, mark="ins"),
+            Side(title=step_label(older.step), about=_reward(older), parts=diff.before, mark="del"),
+            Side(title=step_label(newer.step), about=_reward(newer), parts=diff.after, mark="ins"),
         ],
         key=f"beside {page.key}",
     )
     st.caption(_about_diff(diff))
 
 
-def _judged(one: Completion) -> str:
-    """Return the number that a completion is judged by, always with its name: there is no list around it."""
-    return f"reward {reward_words(one)}" if one.reward_name == "reward" else reward_words(one)
+def _reward(one: Completion) -> str:
+    """Return the reward of a completion, always with its name."""
+    return f"reward {reward_label(one)}" if one.reward_name == "reward" else reward_label(one)
 
 
 def _another_step(one: Completion, others: Sequence[Sibling]) -> int:
-    """Return the number of the newest one of an earlier step, else of another step, else the first."""
+    """Return the index of the newest one of an earlier step, else of another step, else the first."""
     steps = [sibling.step for sibling in others]
     for number, step in enumerate(steps):
         if step is not None and one.step is not None and step < one.step:
@@ -274,15 +276,19 @@ def _another_step(one: Completion, others: Sequence[Sibling]) -> int:
     return next((number for number, step in enumerate(steps) if step != one.step), 0)
 
 
-def _words(sibling: Sibling) -> str:
+def _sibling_label(sibling: Sibling) -> str:
     reward = f"  ·  {short_number(sibling.reward)}" if sibling.reward is not None else ""
-    return f"{step_words(sibling.step)}{reward}"
+    return f"{step_label(sibling.step)}{reward}"
 
 
 def _about_diff(diff: WordDiff) -> str:
     if diff.too_different:
-        return "The two have too little in common for single words to be marked."
-    return "The two are the same." if diff.is_same else "Marked is what only one of the two has."
+        return "The texts differ too much to highlight single words."
+    return (
+        "The texts are identical."
+        if diff.is_same
+        else "Words that only one of the texts has are highlighted."
+    )
 
 
 main()

@@ -1,4 +1,4 @@
-"""Config & notes page: what the run was started with, on what machine, and what people wrote about it."""
+"""Config & notes page: notes, configuration, environment, differences and sessions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.frame import RunPage, open_run, read
 from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
+from dashboard.data.formatting import clean, clock, count, duration, md, size
 from dashboard.data.run_store import Refused, RunMeta
-from dashboard.data.words import clean, clock, count, duration, md, size
 from toolkit.runfolder.labels import LabelsError
 
 _ENVELOPE: Final = ("event", "time", "elapsed", "seq", "session", "rank")
@@ -45,23 +45,23 @@ def main() -> None:
         ["Notes", "Configuration", "Environment", "Difference", "Sessions"]
     )
     with notes:
-        faces.guarded("The notes", lambda: _notes(page, meta))
+        page_states.guarded("The notes", lambda: _notes(page, meta))
     with config:
-        faces.guarded("The configuration", lambda: _configuration(meta))
+        page_states.guarded("The configuration", lambda: _configuration(meta))
     with machine:
-        faces.guarded("The environment", lambda: _environment(meta))
+        page_states.guarded("The environment", lambda: _environment(meta))
     with versus:
-        faces.guarded("The difference", lambda: _difference(page, meta))
+        page_states.guarded("The difference", lambda: _difference(page, meta))
     with sessions:
-        faces.guarded("The sessions", lambda: _sessions(page, meta))
+        page_states.guarded("The sessions", lambda: _sessions(page, meta))
 
 
 def _notes(page: RunPage, meta: RunMeta) -> None:
-    if session.only_looks():
-        st.caption(f"Notes and tags cannot be changed here: {session.why_only_look() or ''}")
+    if session.is_viewer():
+        st.caption(f"Notes and tags cannot be changed: {session.read_only_reason() or ''}")
     elif not meta.writable:
         st.caption(
-            "Notes and tags cannot be changed here: the folder is not writable, or the dashboard is read-only."
+            "Notes and tags cannot be changed: the folder is not writable, or the dashboard is read-only."
         )
     known = sorted({tag for card in page.store.list_runs().cards for tag in card.tags})
     with st.form(f"_notes {page.key}"):
@@ -75,23 +75,23 @@ def _notes(page: RunPage, meta: RunMeta) -> None:
             height=220,
             max_chars=100_000,
             disabled=not meta.writable,
-            placeholder="What was tried, and what came of it.",
+            placeholder="What you tried, and how it went.",
         )
-        if st.form_submit_button("Keep", type="primary", disabled=not meta.writable):
+        if st.form_submit_button("Save changes", type="primary", disabled=not meta.writable):
             try:
                 labels = replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags), notes=text)
                 page.store.label(page.key, labels)
             except (Refused, LabelsError) as error:
                 st.error(md(str(error)))
             else:
-                st.toast("Kept in labels.json.")
-    st.caption("Plain text, kept in labels.json beside the records. The run itself is not touched.")
+                st.toast("Saved.")
+    st.caption("Plain text, saved in labels.json next to the records.")
 
 
 def _configuration(meta: RunMeta) -> None:
     if not meta.start:
         st.info(
-            "The run has logged no start record, so there is no configuration to show.",
+            "No configuration: the run has not logged a start record.",
             icon=":material/info:",
         )
         return
@@ -99,7 +99,7 @@ def _configuration(meta: RunMeta) -> None:
     search = st.text_input(
         "Search",
         key="_config_search",
-        placeholder="a part of a key or a value",
+        placeholder="search keys and values",
         icon=":material/search:",
         label_visibility="collapsed",
     )
@@ -111,7 +111,7 @@ def _configuration(meta: RunMeta) -> None:
         if needle in key.lower() or needle in str(value).lower()
     ]
     st.dataframe(
-        pd.DataFrame(rows or [{"key": "", "value": "nothing matches"}]),
+        pd.DataFrame(rows or [{"key": "", "value": "no match"}]),
         hide_index=True,
         height=min(60 + 35 * len(rows), 520),
         alt="Configuration",
@@ -135,7 +135,7 @@ def _environment(meta: RunMeta) -> None:
         if key in _MACHINE
     }
     if not found:
-        st.info("The run has logged nothing about its machine.", icon=":material/info:")
+        st.info("The run has not logged its environment.", icon=":material/info:")
         return
     rows = [{"": clean(key), "value": clean(str(value))} for key, value in flatten(found).items()]
     st.dataframe(pd.DataFrame(rows), hide_index=True, height=min(60 + 35 * len(rows), 520), alt="Environment")
@@ -148,13 +148,13 @@ def _difference(page: RunPage, meta: RunMeta) -> None:
         return
     names = {card.key: card.name for card in others}
     other = st.selectbox(
-        "Against", list(names), format_func=lambda key: names.get(key, str(key)), key="_diff_against"
+        "Compare with", list(names), format_func=lambda key: names.get(key, str(key)), key="_diff_against"
     )
-    every = st.toggle("Show what is the same too", key="_diff_all")
+    every = st.toggle("Show identical values too", key="_diff_all")
     theirs = page.store.meta(other).start
     rows = diff([_config(meta.start), _config(theirs)], only_differing=not every)
     if not rows:
-        st.success("The two were started with the same configuration.", icon=":material/check_circle:")
+        st.success("Both runs have the same configuration.", icon=":material/check_circle:")
         return
     frame = pd.DataFrame(
         [
@@ -162,7 +162,7 @@ def _difference(page: RunPage, meta: RunMeta) -> None:
                 "": "≠" if row.differs else "",
                 "key": clean(row.key),
                 "this run": _cell(row.values[0]),
-                # Its key beside the name, which may be that of another column.
+                # With its key, because the name may equal another column's.
                 f"{names[other]} ({other})": _cell(row.values[1]),
             }
             for row in rows[:1_000]
@@ -181,12 +181,12 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
     if meta.manifest is not None:
         rows = [
             {
-                # As text: no column of numbers holds every whole number that JSON can write.
+                # As text: no numeric column holds every integer that JSON can contain.
                 "session": str(session.session),
                 "status": clean(session.status),
-                "why": clean(session.reason or ""),
+                "reason": clean(session.reason or ""),
                 "started": clock(session.started),
-                "took": duration(session.ended - session.started) if session.ended is not None else "",
+                "duration": duration(session.ended - session.started) if session.ended is not None else "",
                 "host": clean(session.host),
                 "pid": str(session.pid),
             }
@@ -198,14 +198,14 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
     st.code(clean(str(meta.card.folder)), language=None)
     st.caption(
         f"{count(health.records)} records, {size(health.bytes_read)}"
-        + (", opened from the cache" if health.from_cache else "")
+        + (", loaded from the cache" if health.from_cache else "")
         + f" · {count(health.bad_count)} lines could not be read"
     )
     if health.bad_lines:
         st.dataframe(
             pd.DataFrame(
                 [
-                    {"byte": line.offset, "length": line.length, "why": clean(line.reason)}
+                    {"byte": line.offset, "length": line.length, "reason": clean(line.reason)}
                     for line in health.bad_lines
                 ]
             ),

@@ -1,4 +1,4 @@
-"""Overview page: is this run alive and healthy, how far along is it, is the loss going down, is the hardware busy."""
+"""Overview page: is this run healthy, how far along is it, is the loss going down, is the hardware busy."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final, Literal
 import numpy as np
 import streamlit as st
 
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.cards import Card, draw_cards
 from dashboard.components.control_box import describe, subject
-from dashboard.components.curve_panel import Options, Tally, chart_switches, curve_panel, marks_of
+from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.ledger_bar import ledger_bar
-from dashboard.data.ledger_words import is_worth_showing
+from dashboard.data.formatting import ago, learning_rate, md, short_number, size
+from dashboard.data.ledger_labels import has_content
 from dashboard.data.run_store import MetricInfo
-from dashboard.data.words import ago, learning_rate, md, short_number, size
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.runfolder.records import (
     CONTROL_CHANGE,
@@ -40,12 +40,12 @@ _KNOWN = frozenset({"train_loss", "lr", "grad_norm", "sec_per_step", "samples_pe
 _NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX)
 _MAX_CUSTOM = 6
 
-_NO_NEWS = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, "environment"})
-"""Records that come all the time; the Timeline shows them."""
+_FREQUENT = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, "environment"})
+"""Frequent records, which only the Timeline shows."""
 
-_FIRST_LOOK_S = 0.05
-_LOOK_S = 0.4
-_SECONDS_WHILE_ADDING_UP = 1.0
+_FIRST_WAIT_S = 0.05
+_WAIT_S = 0.4
+_REFRESH_WHILE_PARTIAL_S = 1.0
 
 
 def main() -> None:
@@ -62,15 +62,15 @@ def main() -> None:
 # ---------------------------------------------------------------- cards
 
 
-# A metric, and the card that tells of it.
-Numbered = tuple[str, Card]
+# A metric and its card.
+MetricCard = tuple[str, Card]
 
 
 def _cards(page: RunPage) -> None:
     read(page)
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     if not metrics:
-        faces.no_records(page.card.status.why)
+        page_states.no_records(page.card.status.why)
         return
     found = [_loss(page, metrics), _validation(metrics)]
     for name, label, words in (
@@ -94,7 +94,7 @@ def _spark(page: RunPage, metric: str) -> list[float]:
     return [float(f"{value:.5g}") for value in means[np.isfinite(means)]]
 
 
-def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> Numbered | None:
+def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
     info = metrics.get("train_loss")
     if info is None:
         return None
@@ -109,13 +109,13 @@ def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> Numbered | None:
         label="Train loss",
         value=short_number(now),
         delta=f"{arrow} {short_number(abs(now - before))}",
-        about=f"in {len(recent)} records",
+        about=f"over {len(recent)} records",
         tone="good" if now < before else "critical",
-        help=f"The mean of the last {part} records. The last one alone was {short_number(info.last)}.",
+        help=f"Mean of the last {part} records. The last value was {short_number(info.last)}.",
     )
 
 
-def _validation(metrics: dict[str, MetricInfo]) -> Numbered | None:
+def _validation(metrics: dict[str, MetricInfo]) -> MetricCard | None:
     name = next((name for name in _VAL if name in metrics), None)
     if name is None:
         return None
@@ -124,7 +124,7 @@ def _validation(metrics: dict[str, MetricInfo]) -> Numbered | None:
     return name, Card(label="Validation loss", value=short_number(info.last), about=best)
 
 
-def _speed(page: RunPage, metrics: dict[str, MetricInfo]) -> Numbered | None:
+def _speed(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
     name = next((name for name in _SPEEDS if name in metrics), None)
     if name is None:
         return None
@@ -138,23 +138,23 @@ def _speed(page: RunPage, metrics: dict[str, MetricInfo]) -> Numbered | None:
     if abs(now / usual - 1) < 0.05:
         return name, replace(card, about="steady")
     tone: Literal["good", "critical"] = "good" if now > usual else "critical"
-    return name, replace(card, delta=f"{now / usual - 1:+.0%}", about="vs usual", tone=tone)
+    return name, replace(card, delta=f"{now / usual - 1:+.0%}", about="vs median", tone=tone)
 
 
-def _hardware(metrics: dict[str, MetricInfo]) -> Numbered | None:
+def _hardware(metrics: dict[str, MetricInfo]) -> MetricCard | None:
     for name in ("gpu_util", "gpu/0/util"):
         if name in metrics:
             memory = metrics.get("gpu_mem_reserved") or metrics.get("gpu_mem_allocated")
-            about = f"{memory.last:.3g} GB held" if memory is not None else None
-            return name, Card(label="GPU busy", value=_percent(metrics[name].last), about=about)
+            about = f"{memory.last:.3g} GB in use" if memory is not None else None
+            return name, Card(label="GPU utilization", value=_percent(metrics[name].last), about=about)
     if "gpu_mem_reserved" in metrics:
-        held = f"{metrics['gpu_mem_reserved'].last:.3g} GB"
-        return "gpu_mem_reserved", Card(label="GPU memory", value=held)
+        used = f"{metrics['gpu_mem_reserved'].last:.3g} GB"
+        return "gpu_mem_reserved", Card(label="GPU memory", value=used)
     if "process_cpu_percent" in metrics:
         memory = metrics.get("cpu_mem_rss_mb")
-        about = f"{size(memory.last * 1e6)} held" if memory is not None else None
+        about = f"{size(memory.last * 1e6)} in use" if memory is not None else None
         value = _percent(metrics["process_cpu_percent"].last)
-        return "process_cpu_percent", Card(label="CPU of the process", value=value, about=about)
+        return "process_cpu_percent", Card(label="Process CPU", value=value, about=about)
     return None
 
 
@@ -170,19 +170,21 @@ def _is_custom(name: str, info: MetricInfo) -> bool:
 
 
 def _time(page: RunPage) -> None:
-    """Show the time ledger, as far as it has been added up; a page that comes too early comes back for the rest."""
-    in_part = page.store.time_spent(page.key, wait_s=_FIRST_LOOK_S).part < 1.0
+    """Show the time ledger of the records processed so far; refresh until it is complete."""
+    in_part = page.store.time_spent(page.key, wait_s=_FIRST_WAIT_S).fraction < 1.0
 
     def draw() -> None:
-        spent = page.store.time_spent(page.key, wait_s=_LOOK_S)
-        if in_part and spent.part >= 1.0:
-            # The timer was for adding up: a run that is over needs none.
+        spent = page.store.time_spent(page.key, wait_s=_WAIT_S)
+        if in_part and spent.fraction >= 1.0:
+            # Complete: a finished run needs no timer.
             st.rerun()
-        if is_worth_showing(spent.ledger):
+        if has_content(spent.ledger):
             ledger_bar(spent, key=page.key)
 
     if in_part:
-        st.fragment(lambda: faces.guarded("The time ledger", draw), run_every=_SECONDS_WHILE_ADDING_UP)()
+        st.fragment(
+            lambda: page_states.guarded("The time ledger", draw), run_every=_REFRESH_WHILE_PARTIAL_S
+        )()
     else:
         live(page, "The time ledger", draw)
 
@@ -200,10 +202,10 @@ class Panel:
     digits: str = ".4~g"
     from_zero: bool = False
     log_too: bool = False
-    """Whether the switch for a logarithmic axis means this chart as well."""
+    """Whether the log-axis switch applies to this chart."""
 
 
-# Of each group the first that the run has logged is drawn.
+# Of each group, the first panel with logged metrics is drawn.
 _BESIDE: Final = (
     (Panel(title="Learning rate", metrics=(("lr", "learning rate"),), digits=".3~e"),),
     (Panel(title="Gradient norm", metrics=(("grad_norm", "gradient norm"),), log_too=True),),
@@ -212,7 +214,7 @@ _BELOW: Final = (
     (
         Panel(title="Speed", metrics=(("samples_per_sec", "samples/s"),), unit="samples / s", from_zero=True),
         Panel(title="Speed", metrics=(("tokens_per_sec", "tokens/s"),), unit="tokens / s", from_zero=True),
-        Panel(title="Step time", metrics=(("sec_per_step", "seconds a step"),), unit="s", from_zero=True),
+        Panel(title="Step time", metrics=(("sec_per_step", "seconds per step"),), unit="s", from_zero=True),
     ),
     (
         Panel(
@@ -223,7 +225,7 @@ _BELOW: Final = (
         ),
         Panel(title="GPU memory", metrics=(("gpu/0/mem_used_gb", "GPU 0"),), unit="GB", from_zero=True),
         Panel(
-            title="Memory of the process",
+            title="Process memory",
             metrics=(("cpu_mem_rss_mb", "resident"),),
             unit="MB",
             from_zero=True,
@@ -232,7 +234,7 @@ _BELOW: Final = (
 )
 
 
-def _charts(page: RunPage, options: Options) -> None:
+def _charts(page: RunPage, options: ChartOptions) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     if not metrics:
         return
@@ -246,7 +248,7 @@ def _charts(page: RunPage, options: Options) -> None:
     main_chart = _loss_curves(metrics)
     title = "Loss"
     if not main_chart and own:
-        # A run that logs only names of its own: its first metric takes the place of the loss.
+        # Only custom metrics: the first one takes the place of the loss.
         main_chart, title = [(own[0], own[0])], own[0]
         own = own[1:]
     left, right = (
@@ -254,7 +256,7 @@ def _charts(page: RunPage, options: Options) -> None:
     )
     with left:
         if main_chart:
-            faces.guarded("The loss", lambda: _main_chart(page, title, main_chart, options, tally))
+            page_states.guarded("The loss", lambda: _main_chart(page, title, main_chart, options, tally))
     with right:
         for number, panel in enumerate(beside):
             _small(page, panel, options, tally, height=185, color=1 + number)
@@ -263,7 +265,7 @@ def _charts(page: RunPage, options: Options) -> None:
         with cell:
             _small(page, panel, options, tally, height=190, color=3 + number)
     with row[-1]:
-        faces.guarded("The events", lambda: _events(page))
+        page_states.guarded("The events", lambda: _events(page))
     for start in range(0, min(_MAX_CUSTOM, len(own)), 3):
         for cell, name in zip(
             st.columns(3, gap="medium"), own[start : min(_MAX_CUSTOM, start + 3)], strict=False
@@ -289,7 +291,7 @@ def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
 
 
 def _main_chart(
-    page: RunPage, title: str, curves: Sequence[tuple[str, str]], options: Options, tally: Tally
+    page: RunPage, title: str, curves: Sequence[tuple[str, str]], options: ChartOptions, tally: Tally
 ) -> None:
     curve_panel(page, title, curves, options, tally, height=430, buckets=600, smooth=True)
 
@@ -298,7 +300,9 @@ def _first_logged(group: Sequence[Panel], metrics: dict[str, MetricInfo]) -> Pan
     return next((panel for panel in group if any(name in metrics for name, _ in panel.metrics)), None)
 
 
-def _small(page: RunPage, panel: Panel, options: Options, tally: Tally, *, height: int, color: int) -> None:
+def _small(
+    page: RunPage, panel: Panel, options: ChartOptions, tally: Tally, *, height: int, color: int
+) -> None:
     def draw() -> None:
         curve_panel(
             page,
@@ -313,24 +317,24 @@ def _small(page: RunPage, panel: Panel, options: Options, tally: Tally, *, heigh
             first_color=color,
         )
 
-    faces.guarded(panel.title, draw)
+    page_states.guarded(panel.title, draw)
 
 
 def _events(page: RunPage) -> None:
     st.markdown("**Latest events**")
-    kinds = [kind for kind in page.store.count_events(page.key) if kind not in _NO_NEWS]
+    kinds = [kind for kind in page.store.count_events(page.key) if kind not in _FREQUENT]
     records = page.store.events(page.key, kinds, limit=60)
     different: dict[str, Record] = {}
     for number, record in enumerate(records):
         different.setdefault(_event_id(record) or str(number), record)
     shown = [_line(record) for record in list(different.values())[:7]]
     if not shown:
-        st.caption("Checkpoints, samples, epochs and answers to requests appear here.")
+        st.caption("Checkpoints, samples, epochs and control requests appear here.")
     st.markdown("  \n".join(shown))
 
 
 def _event_id(record: Record) -> str:
-    """Return what several records have in common that are one event to a reader; of each the newest is shown."""
+    """Return an id shared by records that are one event to a reader; only the newest of them is shown."""
     if record.get("event") == "sample":
         return f"sample {record.get('global_step')}"
     if record.get("event") in (FINDING, "error") and record.get("id"):
@@ -354,7 +358,7 @@ def _line(record: Record) -> str:
     if event == "sample":
         return f":material/image: samples{where}{when}"
     if event == "start":
-        return f":material/play_circle: session {md(str(record.get('session', 1)))} began{when}"
+        return f":material/play_circle: session {md(str(record.get('session', 1)))} started{when}"
     if event == "end":
         status, reason = str(record.get("status", "ended")), str(record.get("reason") or "")
         why = f": {md(reason, 80)}" if reason not in ("", status) else ""
@@ -363,12 +367,12 @@ def _line(record: Record) -> str:
         kind, over = str(record.get("kind", "finding")), record.get("state") == "resolved"
         title = CATALOGUE[kind].title if kind in CATALOGUE else kind
         icon = ":green[:material/check_circle:]" if over else ":orange[:material/warning:]"
-        return f"{icon} {md(title, 60)}{' is over' if over else ''}{where}{when}"
+        return f"{icon} {md(title, 60)}{' resolved' if over else ''}{where}{when}"
     if event == "lost":
         lost, reason = md(str(record.get("records"))), md(str(record.get("reason")), 80)
         return f":orange[:material/warning: {lost} records lost: {reason}]{when}"
     if event == "error":
-        # The message begins with the type.
+        # The message starts with the type.
         message = md(str(record.get("message") or record.get("type") or "error"), 140)
         times, icon = record.get("count"), ":material/error:"
         often = f" ({times:,} times)" if isinstance(times, int) and times > 1 else ""

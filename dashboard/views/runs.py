@@ -1,4 +1,4 @@
-"""Runs page: every run there is, how it is doing, and where to go from here."""
+"""Runs page: all runs with status and progress, to open, compare, tag and archive."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.frame import BADGES, GLYPHS
+from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number
 from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
 from dashboard.data.run_store import Refused, RunCard, RunList, RunStore
-from dashboard.data.words import ago, clean, clock, count, duration, md, short_number
 from toolkit.runfolder.labels import LabelsError
 
 _PER_PAGE: Final = 100
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
-_MOST_COMPARED: Final = 8
+_MAX_COMPARED: Final = 8
 _OPENED, _SHOWN, _VERSION = "_runs_opened", "_runs_shown", "_runs_table_version"
 
 
@@ -30,16 +30,16 @@ def main() -> None:
     store = session.store()
     st.set_page_config(page_title="Training runs")
     st.markdown("### Runs")
-    _say_deleted()
+    _show_deleted()
     runs = store.list_runs()
     if not runs.cards:
-        # It fills itself: somebody may be pasting the lines right now.
+        # Refreshes itself until the first run appears.
         st.fragment(_wait_for_runs, run_every=session.refresh_seconds())()
         return
     text, statuses, archived, order = _filters(runs)
     seconds = session.refresh_seconds()
     st.fragment(
-        lambda: faces.guarded("The list", lambda: _list(store, text, statuses, archived, order)),
+        lambda: page_states.guarded("The list", lambda: _list(store, text, statuses, archived, order)),
         run_every=seconds,
     )()
 
@@ -48,7 +48,7 @@ def _wait_for_runs() -> None:
     runs = session.store().list_runs()
     if runs.cards:
         st.rerun()
-    faces.no_runs(runs.roots)
+    page_states.no_runs(runs.roots)
     _problems(runs)
 
 
@@ -66,7 +66,13 @@ def _filters(runs: RunList) -> tuple[str, Sequence[str], bool, SortBy]:
             label_visibility="collapsed",
         )
         order = st.selectbox(
-            "Sort", _SORTS, key="sort", bind="query-params", label_visibility="collapsed", width=150
+            "Sort",
+            _SORTS,
+            key="sort",
+            bind="query-params",
+            format_func=lambda order: "last update" if order == "last sign" else order,
+            label_visibility="collapsed",
+            width=150,
         )
         archived = st.toggle("Archived", key="archived", bind="query-params")
         session.refresh_picker()
@@ -101,7 +107,7 @@ def _list(store: RunStore, text: str, statuses: Sequence[str], archived: bool, o
     shown = sort_cards(shown, order)
     visible = _visible(shown)
     if not shown:
-        st.info("No run matches.", icon=":material/search_off:")
+        st.info("No runs match.", icon=":material/search_off:")
     else:
         picked = _table(store, visible)
         _actions(store, picked)
@@ -111,10 +117,10 @@ def _list(store: RunStore, text: str, statuses: Sequence[str], archived: bool, o
         + (f" · {count(hidden)} archived hidden" if hidden else "")
         + f" · watching {', '.join(md(str(root), 80) for root in runs.roots)} · listed in {runs.read_ms:.0f} ms"
     )
-    for root in runs.roots_cut:
+    for root in runs.truncated_roots:
         st.caption(
-            f"{md(str(root), 80)} holds more runs than are listed here. These are the newest; "
-            "any other opens by its address: `/overview?run=NAME`."
+            f"{md(str(root), 80)} has more runs than are listed here. These are the newest; "
+            "open any other run at `/overview?run=NAME`."
         )
     _problems(runs)
 
@@ -123,7 +129,7 @@ def _visible(shown: Sequence[RunCard]) -> Sequence[RunCard]:
     pages = -(-len(shown) // _PER_PAGE)
     if pages <= 1:
         return shown
-    number = int(st.number_input(f"Page, of {pages}", 1, pages, 1, key="page", width=140))
+    number = int(st.number_input(f"Page (of {pages})", 1, pages, 1, key="page", width=140))
     return shown[(number - 1) * _PER_PAGE : number * _PER_PAGE]
 
 
@@ -148,14 +154,14 @@ def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
             "Open": st.column_config.ButtonColumn("", type="tertiary", width="small", key=_OPENED),
             "Status": st.column_config.TextColumn(width=110),
             "Alerts": st.column_config.TextColumn(
-                width="small", help="Findings of the run that went on when it last gave a sign of life."
+                width="small", help="Findings that were open at the last update."
             ),
             "Progress": st.column_config.ProgressColumn(
                 min_value=0.0, max_value=1.0, format="percent", width="small"
             ),
             "Loss": st.column_config.TextColumn(width="small"),
             "Loss trend": st.column_config.LineChartColumn(
-                help="Losses sampled at some forty places of the log; the charts of a run read all of it.",
+                help="Loss sampled at about 40 points of the log. The charts of a run use all of it.",
                 width="medium",
             ),
             "Tags": st.column_config.ListColumn(width="small"),
@@ -178,18 +184,18 @@ def _open_clicked(cards: Sequence[RunCard], before: Sequence[str]) -> None:
 
 
 def _with_selection_kept(cards: Sequence[RunCard], before: Sequence[str]) -> list[RunCard]:
-    """Return the rows to show. A selection counts rows: it must not slip to another run when some move or vanish."""
+    """Return the rows to show. A selection is by row number: it must not move to another run when rows change."""
     state = st.session_state.get(_table_key())
     rows = list(state["selection"]["rows"]) if state else []
     picked = [before[row] for row in rows if row < len(before)]
     by_key = {card.key: card for card in cards}
-    # While something is picked, rows stay where they are.
+    # While something is selected, rows keep their order.
     kept = [by_key.pop(key) for key in before if key in by_key] if picked else []
     ordered = [*kept, *by_key.values()]
     keys = [card.key for card in ordered]
     moved = [keys.index(key) for key in picked if key in keys]
     if moved != rows:
-        # A new table: the browser would go on showing the old one's rows as picked.
+        # A new table: the browser would keep the old selection.
         st.session_state[_VERSION] = st.session_state.get(_VERSION, 0) + 1
         if moved:
             st.session_state[_table_key()] = {"selection": {"rows": moved, "columns": [], "cells": []}}
@@ -209,7 +215,7 @@ def _row(card: RunCard, trends: Mapping[str, Sequence[float]]) -> dict[str, Any]
         "Step": count(card.step) if card.step is not None else "",
         "Loss": short_number(card.loss) if card.loss is not None else "",
         "Loss trend": list(trends.get(card.key, ())) or None,
-        "Last sign": ago(now - card.last_sign) if card.last_sign is not None else "",
+        "Last update": ago(now - card.last_sign) if card.last_sign is not None else "",
         "Duration": duration(card.duration_s) if card.duration_s is not None else "",
         "Tags": list(card.tags),
         "Started": clock(card.created, now=now) if card.created is not None else "",
@@ -220,11 +226,11 @@ def _row(card: RunCard, trends: Mapping[str, Sequence[float]]) -> dict[str, Any]
 
 def _alerts(card: RunCard) -> str:
     critical, warnings = card.open_findings
-    # Text glyphs: the grid draws no icons, and colour alone says nothing to many.
+    # Text glyphs: the grid draws no icons, and colour alone is not accessible.
     return "  ".join(f"{glyph} {number}" for glyph, number in (("✕", critical), ("▲", warnings)) if number)
 
 
-# ---------------------------------------------------------------- what to do with those picked
+# ---------------------------------------------------------------- actions on selected runs
 
 
 def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
@@ -237,7 +243,7 @@ def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
             and one
         ):
             _open(one)
-        enough = 2 <= len(picked) <= _MOST_COMPARED
+        enough = 2 <= len(picked) <= _MAX_COMPARED
         if st.button(
             f"Compare {len(picked)}" if enough else "Compare",
             icon=":material/compare_arrows:",
@@ -245,16 +251,16 @@ def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
             key="_compare",
         ):
             st.switch_page("views/compare.py", query_params={"runs": ",".join(card.key for card in picked)})
-        if session.only_looks():
+        if session.is_viewer():
             if not picked:
-                st.caption("Pick rows on the left to compare them.")
+                st.caption("Select rows to compare them.")
             return
         if st.button("Tag…", icon=":material/sell:", disabled=not picked, key="_tag"):
             _tag(store, picked)
         if st.button("Archive", icon=":material/archive:", disabled=not picked, key="_archive"):
             _archive(store, picked)
         if not picked:
-            st.caption("Pick rows on the left to compare, tag or archive them.")
+            st.caption("Select rows to compare, tag or archive them.")
 
 
 def _open(card: RunCard) -> None:
@@ -286,20 +292,22 @@ def _archive(store: RunStore, picked: Sequence[RunCard]) -> None:
         except Refused as error:
             st.error(md(str(error)))
             return
-    st.toast(f"Archived {count(len(picked))} runs. The Archived switch shows them.")
+    st.toast(
+        f"Archived {count(len(picked))} {'run' if len(picked) == 1 else 'runs'}. Turn on “Archived” to see them."
+    )
     st.rerun()
 
 
 def _problems(runs: RunList) -> None:
     if runs.problems:
-        with st.expander(f"{count(len(runs.problems))} entries were passed over"):
+        with st.expander(f"{count(len(runs.problems))} entries were skipped"):
             st.text("\n".join(clean(problem) for problem in runs.problems[:100]))
 
 
-def _say_deleted() -> None:
+def _show_deleted() -> None:
     name = session.take_deleted()
     if name:
-        st.toast(f"{md(name, 60)} is in the trash. Settings brings it back.")
+        st.toast(f"{md(name, 60)} was moved to the trash. You can restore it in Settings.")
 
 
 main()

@@ -1,29 +1,29 @@
-"""Samples page: what the model makes of each prompt, step after step."""
+"""Samples page: what the model generates for each prompt over the steps."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 import streamlit as st
 
-from dashboard.components import faces
-from dashboard.components.cells import cells
+from dashboard.components import page_states
 from dashboard.components.frame import RunPage, live, open_run, read
+from dashboard.data.formatting import clean, count, md
 from dashboard.data.run_store import Refused
-from dashboard.data.words import clean, count, md
 from toolkit.runfolder.records import SAMPLE, Record
 
 _IMAGES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 _AUDIO: Final = (".wav", ".mp3", ".ogg", ".flac")
 _VIDEO: Final = (".mp4", ".webm")
 _MAX_FILE: Final = 20_000_000
-_MOST_RECORDS: Final = 4_000
+_MAX_RECORDS: Final = 4_000
 _SMALL: Final = 256
-_MOST_PIXELS: Final = 40_000_000
-_TALLEST: Final = 20
-"""Times its width: a strip of one pixel would be drawn as wide as its cell, and thousands of screens high."""
+_MAX_PIXELS: Final = 40_000_000
+_MAX_ASPECT: Final = 20
+"""Height by width: a strip one pixel wide would be scaled to thousands of screens."""
 _SIGNATURES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8")
 
 
@@ -37,7 +37,7 @@ def main() -> None:
             "Prompt",
             key="prompt",
             bind="query-params",
-            placeholder="search in prompts",
+            placeholder="search prompts",
             icon=":material/search:",
             label_visibility="collapsed",
         )
@@ -57,14 +57,14 @@ def _samples(page: RunPage, search: str, columns: int) -> None:
     read(page)
     records = [
         record
-        for record in page.store.events(page.key, (SAMPLE,), limit=_MOST_RECORDS)
+        for record in page.store.events(page.key, (SAMPLE,), limit=_MAX_RECORDS)
         if isinstance(record.get("path"), str)
     ]
     if not records:
         with st.container(border=True):
             st.markdown("**No samples yet.**")
             st.caption(
-                "`log.log_sample(step, path, prompt=…)` puts one here; the example trainer makes four every 100 steps."
+                "Log one with `log.log_sample(step, path, prompt=…)`. The example trainer logs four every 100 steps."
             )
         return
     by_prompt: dict[str, list[Record]] = {}
@@ -72,23 +72,31 @@ def _samples(page: RunPage, search: str, columns: int) -> None:
         by_prompt.setdefault(str(record.get("prompt", "")), []).append(record)
     matching = {prompt: found for prompt, found in by_prompt.items() if search in prompt.lower()}
     if not matching:
-        st.info("No prompt contains this.", icon=":material/search_off:")
+        st.info("No prompts match.", icon=":material/search_off:")
     for prompt, found in list(matching.items())[:30]:
         _prompt(page, prompt, found, columns)
     if len(matching) > 30:
-        st.caption(f"30 of {count(len(matching))} prompts; search for the others.")
+        st.caption(f"Showing 30 of {count(len(matching))} prompts; use the search to find others.")
 
 
 def _prompt(page: RunPage, prompt: str, found: Sequence[Record], columns: int) -> None:
-    st.markdown(f"**{md(prompt, 300) or 'without a prompt'}** :gray[{count(len(found))} samples]")
-    for cell, record in zip(cells(columns, min_width=100), _spread(found, columns), strict=False):
-        # One container a sample: what is drawn for it stays together in its cell.
+    st.markdown(f"**{md(prompt, 300) or '(no prompt)'}** :gray[{count(len(found))} samples]")
+    for cell, record in zip(_cells(columns), _spread(found, columns), strict=False):
+        # One container per sample keeps its elements together in one cell.
         with cell, st.container():
-            faces.guarded("This sample", lambda record=record: _sample(page, record))  # type: ignore[misc]  # bound now
+            page_states.guarded("This sample", lambda record=record: _sample(page, record))  # type: ignore[misc]  # bound now
+
+
+def _cells(number: int) -> Sequence[AbstractContextManager[object]]:
+    """Return `number` cells: one row on a wide screen, as many rows as needed on a phone."""
+    if hasattr(st, "grid"):
+        # The grid itself puts each element into its next cell.
+        return [st.grid(number, min_column_width=100, row_height="content")] * number
+    return st.columns(number)
 
 
 def _spread(found: Sequence[Record], places: int) -> list[Record]:
-    """Return the first, the last, and what lies evenly between."""
+    """Return the first, the last, and evenly spaced ones in between."""
     if len(found) <= places:
         return list(found)
     return [found[round(place * (len(found) - 1) / (places - 1))] for place in range(places)]
@@ -123,15 +131,15 @@ def _image(data: bytes, caption: str, prompt: str) -> None:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            # The header alone says how large it would become in memory.
-            if image.width * image.height > _MOST_PIXELS or image.height > _TALLEST * image.width:
+            # Checked from the header, before the image is decoded.
+            if image.width * image.height > _MAX_PIXELS or image.height > _MAX_ASPECT * image.width:
                 st.caption(
-                    f"{caption}: {image.width:,} x {image.height:,} pixels are too many, or too tall, to show"
+                    f"{caption}: {image.width:,} x {image.height:,} pixels, too large or too tall to show"
                 )
                 return
             shown: bytes | Image.Image = data
             if image.width < _SMALL:
-                # Enlarged without blur: a small image is looked at pixel by pixel. A large one goes as it is.
+                # Small images are enlarged without blur; large ones are sent unchanged.
                 factor = max(1, _SMALL // image.width)
                 size = (image.width * factor, image.height * factor)
                 shown = image.convert("RGB").resize(size, Image.Resampling.NEAREST)

@@ -1,4 +1,4 @@
-"""Settings page: what the dashboard was started with, its cache, and the trash."""
+"""Settings page: log directories, refresh, cache, trash and account."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.components import faces
-from dashboard.components.doorway import account
+from dashboard.components import page_states
+from dashboard.components.login_page import account
+from dashboard.data.formatting import clean, clock, count, md, size
 from dashboard.data.run_store import Refused
-from dashboard.data.words import clean, clock, count, md, size
 
 
 def main() -> None:
     """Draw the page."""
     st.set_page_config(page_title="Settings")
     st.markdown("### Settings")
-    faces.guarded("The settings", _started_with)
-    faces.guarded("The cache", _cache)
-    faces.guarded("The trash", _trash)
-    faces.guarded("The account", account)
-    faces.guarded("About", _about)
+    page_states.guarded("The settings", _started_with)
+    page_states.guarded("The cache", _cache)
+    page_states.guarded("The trash", _trash)
+    page_states.guarded("The account", account)
+    page_states.guarded("About", _about)
 
 
 def _started_with() -> None:
@@ -30,18 +30,18 @@ def _started_with() -> None:
     st.markdown("**Log directories**")
     for path in settings.log_dirs:
         st.code(clean(str(path)), language=None)
-    st.caption("Chosen at the start: `python run_dashboard.py --log-dir DIR`, as often as needed.")
-    reason = session.why_only_look()
+    st.caption("Set at startup with `--log-dir DIR`, which can be repeated.")
+    reason = session.read_only_reason()
     if settings.read_only:
         st.info(
-            "Started with `--read-only`: nothing can be asked of runs, labelled or deleted.",
+            "Started with `--read-only`: runs cannot be controlled, labelled or deleted.",
             icon=":material/lock:",
         )
     elif reason is not None:
-        st.info(f"{reason} Nothing can be asked of runs, labelled or deleted.", icon=":material/lock:")
+        st.info(f"{reason} Runs cannot be controlled, labelled or deleted.", icon=":material/lock:")
     st.markdown("**Refresh**")
     session.refresh_picker()
-    st.caption("How often pages read what live runs have written since. Light or dark follows the browser.")
+    st.caption("How often pages read new records of live runs. Light or dark mode follows the browser.")
 
 
 def _cache() -> None:
@@ -50,24 +50,24 @@ def _cache() -> None:
     st.markdown("**Cache**")
     if cache is None:
         st.caption(
-            "None: this user has no home folder, and `XDG_CACHE_HOME` names no other. "
+            "No cache: this user has no home folder and `XDG_CACHE_HOME` is not set. "
             "Large logs are read again after each start."
         )
         return
-    trouble = cache.distrusted()
-    if trouble is not None:
+    problem = cache.distrusted()
+    if problem is not None:
         st.warning(
-            f"{md(str(cache.folder), 200)} {trouble}, so nothing is kept there and nothing in it is believed. "
+            f"The cache folder {md(str(cache.folder), 200)} {problem}, so it is not used. "
             "Large logs are read again after each start."
         )
         return
     st.caption(
-        f"Columns of large logs, {size(cache.size())}, in {md(str(cache.folder), 200)}. "
-        "It may be deleted at any time: the logs themselves are elsewhere, and are read again."
+        f"Columns of large logs: {size(cache.size())} in {md(str(cache.folder), 200)}. "
+        "You can delete it at any time; the logs are then read again."
     )
-    if session.only_looks():
+    if session.is_viewer():
         return
-    if st.button("Empty the cache", icon=":material/cleaning_services:"):
+    if st.button("Clear the cache", icon=":material/cleaning_services:"):
         try:
             st.toast(f"Freed {size(store.empty_cache())}.")
         except Refused as error:
@@ -79,7 +79,7 @@ def _trash() -> None:
     st.markdown("**Trash**")
     trashed = store.trash()
     if not trashed:
-        st.caption("Empty. Deleted runs stay here until the trash is emptied.")
+        st.caption("The trash is empty. Deleted runs stay here until you empty it.")
         return
     st.dataframe(
         pd.DataFrame(
@@ -91,7 +91,7 @@ def _trash() -> None:
         hide_index=True,
         alt="Deleted runs",
     )
-    if session.only_looks():
+    if session.is_viewer():
         return
     names = {item.token: f"{clean(item.name)}, deleted {clock(item.deleted)}" for item in trashed}
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -101,13 +101,13 @@ def _trash() -> None:
             format_func=lambda token: names.get(token, ""),
             label_visibility="collapsed",
         )
-        if st.button("Bring back", icon=":material/undo:", type="primary"):
+        if st.button("Restore", icon=":material/undo:", type="primary"):
             try:
                 key = store.restore(str(token))
             except Refused as error:
                 st.error(md(str(error)))
             else:
-                st.toast(f"{md(key)} is back.")
+                st.toast(f"{md(key)} was restored.")
                 st.rerun()
         if st.button("Empty the trash…", icon=":material/delete_forever:"):
             _empty(len(trashed))
@@ -115,8 +115,10 @@ def _trash() -> None:
 
 @st.dialog("Empty the trash?")
 def _empty(number: int) -> None:
-    st.markdown(f"{count(number)} runs are deleted for good. This cannot be undone.")
-    if st.button("Delete for good", type="primary"):
+    st.markdown(
+        f"{count(number)} {'run' if number == 1 else 'runs'} will be deleted permanently. This cannot be undone."
+    )
+    if st.button("Delete permanently", type="primary"):
         try:
             session.store().empty_trash()
         except Refused as error:
@@ -130,9 +132,9 @@ def _about() -> None:
     packages = ("ai-toolkit-telemetry", "streamlit", "plotly", "pandas", "pyarrow")
     st.caption(" · ".join(f"{name} {_version(name)}" for name in packages))
     st.caption(
-        "Nothing leaves this machine: no account, no usage statistics, no fonts or scripts from elsewhere."
-        if session.settings().admission.by != "login"
-        else "Nothing leaves this machine but what logging in takes: no usage statistics, no scripts from elsewhere."
+        "No data leaves this machine: no account, no usage statistics, no external fonts or scripts."
+        if session.settings().access.by != "login"
+        else "Apart from the login, no data leaves this machine: no usage statistics, no external fonts or scripts."
     )
 
 

@@ -1,4 +1,4 @@
-"""System page: is the hardware busy, and does it have room left."""
+"""System page: is the hardware busy, and is there memory left."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.heat import heat_figure
-from dashboard.components import faces
+from dashboard.charts.rank_heatmap import rank_heatmap_figure
+from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
-from dashboard.components.curve_panel import Options, Tally, curve_panel, marks_of
+from dashboard.components.curve_panel import ChartOptions, Tally, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
+from dashboard.data.formatting import count, md, short_number
 from dashboard.data.run_store import MetricInfo, Series, XAxis
-from dashboard.data.words import count, md, short_number
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
 _GPU = re.compile(r"gpu/([0-9]{1,4})/(.+)", re.DOTALL)
 _HOST: Final = (
     ("CPU", "%", (("cpu_percent", "machine"), ("process_cpu_percent", "process"))),
     ("Memory", "MB", (("ram_used_mb", "machine"), ("cpu_mem_rss_mb", "process"), ("swap_used_mb", "swap"))),
-    ("Disk", "MB / s", (("disk_read_mb_s", "read"), ("disk_write_mb_s", "written"))),
+    ("Disk", "MB / s", (("disk_read_mb_s", "read"), ("disk_write_mb_s", "write"))),
     ("Network", "MB / s", (("net_received_mb_s", "received"), ("net_sent_mb_s", "sent"))),
     ("Free disk", "GB", (("disk_free_gb", "free"),)),
-    ("Threads of the process", "", (("process_threads", "threads"),)),
+    ("Process threads", "", (("process_threads", "threads"),)),
 )
 _GPU_CHARTS: Final = (
-    ("GPU busy", "%", ("util",)),
+    ("GPU utilization", "%", ("util",)),
     ("GPU memory", "GB", ("mem_used_gb",)),
     ("Temperature", "°C", ("temp_c",)),
     ("Power", "W", ("power_w",)),
@@ -63,10 +63,10 @@ def main() -> None:
             label_visibility="collapsed",
         )
         steps = st.toggle(
-            "Along steps", key="steps", bind="query-params", on_change=session.set_window, args=(None,)
+            "By step", key="steps", bind="query-params", on_change=session.set_window, args=(None,)
         )
     live(page, "The system", lambda: _system(page, str(span or "All"), "step" if steps else "time"))
-    faces.guarded("The ranks", lambda: _ranks(page))
+    page_states.guarded("The ranks", lambda: _ranks(page))
 
 
 def _system(page: RunPage, span: str, axis: XAxis) -> None:
@@ -74,14 +74,14 @@ def _system(page: RunPage, span: str, axis: XAxis) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     system = {name: info for name, info in metrics.items() if _is_system(name)}
     if not system:
-        faces.no_records("The run has logged no sample of its machine yet; one comes every 5 seconds.")
+        page_states.no_records("No system metrics yet. They are logged every 5 seconds.")
         return
     gpus = _gpus(system, page)
     for gpu in gpus:
         _gpu_row(gpu)
     if not gpus:
         st.caption(_why_no_gpu(metrics))
-    options = Options(axis=axis, marks=marks_of(page, axis), fixed_window=_window(page, axis, span))
+    options = ChartOptions(axis=axis, marks=marks_of(page, axis), fixed_window=_window(page, axis, span))
     tally = Tally()
     panels = _panels(system, gpus)
     for start in range(0, len(panels), 2):
@@ -152,7 +152,7 @@ def _gpu_row(gpu: _Gpu) -> None:
         name.markdown(f"**GPU {gpu.number}** {md(gpu.name, 40)}")
         busy = gpu.get("util")
         if busy is not None:
-            util.progress(_part(busy, 100), text=f"busy {_whole(busy)} %")
+            util.progress(_part(busy, 100), text=f"utilization {_whole(busy)} %")
         used, total = gpu.get("mem_used_gb"), gpu.get("mem_total_gb")
         if used is not None:
             words = f"memory {used:.3g}" + (f" / {total:.3g} GB" if total else " GB")
@@ -185,7 +185,7 @@ def _gpu_row(gpu: _Gpu) -> None:
 
 
 def _whole(value: float) -> str:
-    # A reading that no machine has would fill the page with its digits.
+    # An impossible reading would fill the page with digits.
     return f"{value:.0f}" if abs(value) < 1e6 else short_number(value)
 
 
@@ -208,12 +208,12 @@ def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[_Pan
                 for name, word in (("gpu_mem_reserved", "reserved"), ("gpu_mem_allocated", "allocated"))
                 if name in system
             ]
-        if title == "GPU busy" and not metrics and "gpu_util" in system:
+        if title == "GPU utilization" and not metrics and "gpu_util" in system:
             metrics = [("gpu_util", "GPU")]
         if metrics:
             limits: list[tuple[float, str]] = []
             if title == "GPU memory" and gpus and (total := gpus[0].get("mem_total_gb")):
-                limits.append((total, "all there is"))
+                limits.append((total, "total"))
             if title == "Power" and gpus and (cap := gpus[0].get("power_limit_w")):
                 limits.append((cap, "power limit"))
             panels.append(_Panel(title, unit, metrics[:16], tuple(limits)))
@@ -226,8 +226,8 @@ def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[_Pan
 
 def _why_no_gpu(metrics: Mapping[str, MetricInfo]) -> str:
     if any(name.startswith("gpu") for name in metrics):
-        return "GPU memory as torch counts it; the driver gave no further figures."
-    return "No GPU figures: the run is on the CPU, or NVIDIA's driver library is not visible to it."
+        return "GPU memory as reported by torch; the driver reported nothing else."
+    return "No GPU metrics: the run uses the CPU, or NVIDIA's driver library was not found."
 
 
 def _window(page: RunPage, axis: XAxis, span: str) -> tuple[float, float] | None:
@@ -259,9 +259,9 @@ def _ranks(page: RunPage) -> None:
     found = {name: _by_rank(page, ranks[:_MAX_RANKS_READ], name) for name in _PARTS_OF_A_STEP}
     there = [name for name, rows in found.items() if rows]
     if not there:
-        st.caption("The ranks log no step times.")
+        st.caption("The ranks have not logged step times.")
         return
-    # Those that wait for each other have equal step times: the part in which they differ most says more.
+    # Ranks that wait for each other have equal step times: show the part in which they differ most.
     part = max(there, key=lambda name: _spread(found[name]) if name != _WAITING else 0.0)
     if len(there) > 1:
         chosen = st.segmented_control(
@@ -274,7 +274,7 @@ def _ranks(page: RunPage) -> None:
             label_visibility="collapsed",
         )
         part = chosen or part
-    figure, slowest = heat_figure(found[part])
+    figure, slowest = rank_heatmap_figure(found[part])
     draw_chart(
         figure,
         key=f"chart ranks {page.key}",
@@ -285,8 +285,8 @@ def _ranks(page: RunPage) -> None:
     st.caption("Slowest: " + ", ".join(f"rank {rank} ({seconds:.3g} s)" for rank, seconds in slowest))
     if part != _STEP_TIME:
         st.caption(
-            "Seconds between two records. Ranks that exchange gradients wait for each other in the backward pass: "
-            "the one that waits least there holds up the others."
+            "Seconds per record. Ranks that exchange gradients wait for each other in the backward pass: "
+            "the rank with the shortest backward pass holds up the others."
         )
 
 
@@ -296,13 +296,13 @@ def _by_rank(page: RunPage, ranks: Sequence[int], metric: str) -> list[tuple[int
 
 
 def _spread(rows: Sequence[tuple[int, Series]]) -> float:
-    """Return how far the ranks are apart, by their medians, in seconds."""
-    usual = [
-        float(np.nanmedian(np.concatenate([piece.y for piece in series.pieces])))
+    """Return the range of the ranks' medians, in seconds."""
+    medians = [
+        float(np.nanmedian(np.concatenate([segment.y for segment in series.segments])))
         for _, series in rows
-        if any(np.isfinite(piece.y).any() for piece in series.pieces)
+        if any(np.isfinite(segment.y).any() for segment in series.segments)
     ]
-    return max(usual) - min(usual) if usual else 0.0
+    return max(medians) - min(medians) if medians else 0.0
 
 
 main()

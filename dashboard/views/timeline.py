@@ -1,4 +1,4 @@
-"""Timeline page: what happened when, and how long it took."""
+"""Timeline page: spans and events over time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import streamlit as st
 
 from dashboard.charts.packing import Window
 from dashboard.charts.spans import Bar, bars_figure
-from dashboard.components import faces
+from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.control_box import describe, subject
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.components.span_choice import SpanChoice, choose_spans, follow_window, spans_of, window_of
 from dashboard.components.span_panel import draw_spans
 from dashboard.data.export import download_name
+from dashboard.data.formatting import clean, clock, count, duration
 from dashboard.data.spans import SpanTable, totals
-from dashboard.data.words import clean, clock, count, duration
 from toolkit.runfolder.records import (
     CHECKPOINT,
     COMPLETION,
@@ -40,12 +40,12 @@ from toolkit.runfolder.records import (
 )
 from toolkit.timing.names import DEVICE_TIME_PREFIX
 
-_MOST_EVENTS: Final = 1_000
+_MAX_EVENTS: Final = 1_000
 
 _NOT_EVENTS: Final = frozenset(
     {"step", "with metrics", SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION},
 )
-"""What is counted or drawn elsewhere, and would fill the list of events."""
+"""Shown elsewhere; they would fill the list of events."""
 
 _ROWS: Final = {
     START: "sessions",
@@ -56,9 +56,9 @@ _ROWS: Final = {
     CONTROL_CHANGE: "requests",
     FINDING: "findings",
     ERROR: "errors",
-    LOST: "losses",
+    LOST: "lost records",
 }
-_THREE_LINES: Final = """\
+_EXAMPLE: Final = """\
 with log.span("forward"):
     loss = model(batch)
 log.log_step(step, train_loss=loss)
@@ -71,24 +71,24 @@ def main() -> None:
     if page is None:
         return
     choice = SpanChoice()
-    faces.guarded("The choice of spans", lambda: choose_spans(page, choice))
-    # A run that has ended has no timer; one whose spans are still being read comes back for the rest.
+    page_states.guarded("The choice of spans", lambda: choose_spans(page, choice))
+    # A finished run needs a timer only while its spans are being read.
     live(page, "The timeline", lambda: _timeline(page, choice), idle_s=1.0 if choice.in_part else None)
 
 
 def _timeline(page: RunPage, choice: SpanChoice) -> None:
     read(page)
     table = spans_of(page, choice.rank, wait_s=1.0)
-    if table.part_read < 1.0:
-        st.progress(table.part_read, text=f"Reading the spans: {table.part_read:.0%}")
+    if table.fraction_read < 1.0:
+        st.progress(table.fraction_read, text=f"Reading spans: {table.fraction_read:.0%}")
     elif choice.in_part:
-        # The switches above and the timer were made for a part of them.
+        # The switches and the timer were made for partly read spans.
         st.rerun()
     kinds = [kind for kind in page.store.count_events(page.key) if kind not in _NOT_EVENTS]
-    events = page.store.events(page.key, kinds, limit=_MOST_EVENTS) if kinds else []
+    events = page.store.events(page.key, kinds, limit=_MAX_EVENTS) if kinds else []
     bars = [*_session_bars(page), *(bar for record in events if (bar := _event_bar(record)) is not None)]
     if not bars and not len(table) and not table.summaries:
-        faces.no_records(
+        page_states.no_records(
             "Sessions, checkpoints, samples, epochs, requests and spans appear here as they are logged."
         )
         return
@@ -97,22 +97,22 @@ def _timeline(page: RunPage, choice: SpanChoice) -> None:
         draw_spans(page, choice, table, window)
     if len(table) or table.summaries:
         _table(page, table)
-    _happened(page, bars, window)
+    _events_chart(page, bars, window)
     if not len(table) and not table.summaries:
         _no_spans()
     _events(page, events)
 
 
-# ---------------------------------------------------------------- how long they took together
+# ---------------------------------------------------------------- totals
 
 
 def _table(page: RunPage, table: SpanTable) -> None:
-    all_together = totals(table)
+    summed = totals(table)
     wall = page.card.duration_s
     if not wall:
         whole = table.whole()
         wall = whole[1] - whole[0] if whole is not None else 0.0
-    found = sorted(all_together.by_name.items(), key=lambda item: item[1].total, reverse=True)
+    found = sorted(summed.by_name.items(), key=lambda item: item[1].total, reverse=True)
     frame = pd.DataFrame(
         {
             "count": [one.count for _, one in found],
@@ -120,35 +120,35 @@ def _table(page: RunPage, table: SpanTable) -> None:
             "p50 ms": [one.p50 * 1000 for _, one in found],
             "p95 ms": [one.p95 * 1000 for _, one in found],
             "max ms": [one.longest * 1000 for _, one in found],
-            "share": [min(1.0, one.total / wall) if wall else 0.0 for _, one in found],
+            "% of run": [min(1.0, one.total / wall) if wall else 0.0 for _, one in found],
         },
         index=pd.Index([clean(name) for name, _ in found], name="span"),
     )
     on_device = _on_device(page)
     if on_device:
-        frame["on the GPU s"] = [on_device.get(name) for name, _ in found]
+        frame["GPU s"] = [on_device.get(name) for name, _ in found]
     number = st.column_config.NumberColumn
     st.dataframe(
         frame,
         column_config={
             "count": number(format="localized"),
-            "total s": number(format="%.2f", help="Seconds inside such spans, those within them included."),
-            "p50 ms": number(format="%.2f", help="Half of them took less."),
-            "p95 ms": number(format="%.2f", help="Nineteen of twenty took less."),
+            "total s": number(format="%.2f", help="Total time in these spans, including nested spans."),
+            "p50 ms": number(format="%.2f", help="Median duration."),
+            "p95 ms": number(format="%.2f", help="95 % of the spans took less."),
             "max ms": number(format="%.2f"),
-            "on the GPU s": number(format="%.2f", help="By the device's own clock, where steps carry it."),
-            "share": st.column_config.ProgressColumn(
+            "GPU s": number(format="%.2f", help="Time on the GPU's own clock, where it was measured."),
+            "% of run": st.column_config.ProgressColumn(
                 min_value=0,
                 max_value=1,
                 format="percent",
-                help="Of the time that the run has taken; spans lie within spans, so the shares add up to more.",
+                help="Percentage of the run's time. Nested spans count again, so the sum can exceed 100 %.",
             ),
         },
-        column_order=["count", "total s", "p50 ms", "p95 ms", "max ms", "on the GPU s", "share"],
+        column_order=["count", "total s", "p50 ms", "p95 ms", "max ms", "GPU s", "% of run"],
         alt="Spans by name",
     )
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-        st.caption(_covered(all_together.sessions_summed, all_together.sessions_counted))
+        st.caption(_covered(summed.sessions_summed, summed.sessions_counted))
         st.download_button(
             "Chrome trace (opens in Perfetto)",
             lambda: b"".join(page.store.trace(page.key)),
@@ -162,14 +162,12 @@ def _table(page: RunPage, table: SpanTable) -> None:
 def _covered(summed: int, counted: int) -> str:
     sessions = "session" if summed == 1 else f"{summed} sessions"
     if not counted:
-        words = f"Every span of the {sessions}, also those that were not kept one by one"
-        return words + ("; p50 and p95 are means over the sessions." if summed > 1 else ".")
+        words = f"All spans of the {sessions}, including those not recorded individually"
+        return words + ("; p50 and p95 are averaged over the sessions." if summed > 1 else ".")
     if not summed:
-        return "Spans that were kept one by one: the run has written no sums."
+        return "Only individually recorded spans: the run has not written totals."
     left = "session" if counted == 1 else f"{counted} sessions"
-    return (
-        f"Every span of the {sessions} that wrote sums, and those kept one by one of the {left} that did not."
-    )
+    return f"All spans of the {sessions} with totals, and individually recorded spans of the {left} without."
 
 
 def _on_device(page: RunPage) -> dict[str, float]:
@@ -188,22 +186,17 @@ def _no_spans() -> None:
     with st.container(border=True):
         st.markdown("**This run has logged no spans.**")
         st.caption(
-            "A span is a part of the work that is timed: loading data, the forward pass, a checkpoint."
-            " Around any such part, these lines make one:"
+            "A span times a part of the work, such as data loading, the forward pass or a checkpoint. To add one:"
         )
-        st.code(_THREE_LINES, language="python")
-        st.caption(
-            "Its bars, its share of the run and its usual length appear here; the Overview says where the time went."
-        )
+        st.code(_EXAMPLE, language="python")
+        st.caption("Spans then appear here with their durations; the Overview shows where the time went.")
 
 
-# ---------------------------------------------------------------- what happened
+# ---------------------------------------------------------------- events
 
 
-def _happened(page: RunPage, bars: Sequence[Bar], window: Window | None) -> None:
-    st.markdown(
-        "**What happened**" + (" :gray[the shaded part is in view above]" if window is not None else "")
-    )
+def _events_chart(page: RunPage, bars: Sequence[Bar], window: Window | None) -> None:
+    st.markdown("**Events**" + (" :gray[the shaded range is shown above]" if window is not None else ""))
     key = f"chart events {page.key}"
     draw_chart(
         bars_figure(bars, f"events {page.key}", shaded=window),
@@ -240,11 +233,14 @@ def _event_bar(record: Record) -> Bar | None:
     step = record.get("global_step")
     where = f" at step {step:,}" if isinstance(step, int) else ""
     return Bar(
-        _ROWS.get(str(event), clean(str(event))[:40]), float(moment) - took, took, f"{_words(record)}{where}"
+        _ROWS.get(str(event), clean(str(event))[:40]),
+        float(moment) - took,
+        took,
+        f"{_event_text(record)}{where}",
     )
 
 
-def _words(record: Record) -> str:
+def _event_text(record: Record) -> str:
     event = record.get("event")
     if event == CHECKPOINT:
         return "best checkpoint" if record.get("is_best") else "checkpoint"
@@ -262,14 +258,14 @@ def _words(record: Record) -> str:
 def _events(page: RunPage, events: Sequence[Record]) -> None:
     counts = page.store.count_events(page.key)
     total = sum(number for name, number in counts.items() if name not in _NOT_EVENTS)
-    with st.expander(f"Every event ({count(len(events))} of {count(total)})"):
+    with st.expander(f"All events ({count(len(events))} of {count(total)})"):
         frame = pd.DataFrame(
             [
                 {
                     "time": clock(record["time"]) if isinstance(record.get("time"), (int, float)) else "",
                     "event": clean(str(record.get("event"))),
                     "step": record.get("global_step") if isinstance(record.get("global_step"), int) else None,
-                    "what": clean(_details(record)),
+                    "details": clean(_details(record)),
                 }
                 for record in events
             ]
@@ -281,7 +277,7 @@ def _events(page: RunPage, events: Sequence[Record]) -> None:
 
 def _details(record: Record) -> str:
     if record.get("event") == CONTROL_CHANGE:
-        return f"{_words(record)} {describe(record)}".replace("\\", "")
+        return f"{_event_text(record)} {describe(record)}".replace("\\", "")
     if record.get("event") == CHECKPOINT and isinstance(record.get("seconds"), (int, float)):
         return f"{record.get('checkpoint_path', '')} in {duration(record['seconds'])}"
     skipped = {"event", "time", "elapsed", "seq", "session", "global_step", "config"}

@@ -144,7 +144,7 @@ def questions(store: Any, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "refresh", lambda: store.refresh(key, wait_s=30.0)
     yield "meta", lambda: store.meta(key)
     yield "curves", curves
-    yield "sessions", lambda: [store.sessions(key), store.jobs(key), store.count_events(key)]
+    yield "sessions", lambda: [store.sessions(key), store.manifest_sessions(key), store.count_events(key)]
     yield "events", lambda: store.events(key)
     yield "spans", lambda: spans.totals(store.spans(key))
     yield "completions page", completions

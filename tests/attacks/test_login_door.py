@@ -109,7 +109,7 @@ def test_no_run_is_visible_before_login(login, logs):
 def test_operators_on_the_list_may_control_runs(login, provider, user):
     text, buttons = what_they_see(log_in(login, provider, user))
 
-    assert "of every bucket kept" in text
+    assert "of every bucket" in text
     assert {"Save", "Stop", "Apply"} <= set(buttons)
 
 
@@ -122,8 +122,8 @@ def test_a_reader_who_logged_in_sees_runs_and_changes_nothing(login, provider, l
         tab.open("overview", "run=alive")
         tab.open("overview", "run=alive", states=[pressed(widget) for widget in controls.values()])
 
-    assert "of every bucket kept" in text
-    assert "Your account may only look." in text
+    assert "of every bucket" in text
+    assert "Your account has read-only access." in text
     assert not {"Save", "Stop", "Apply"} & set(buttons)
     assert snapshot(logs) == before
 
@@ -132,11 +132,11 @@ def test_a_reader_who_logged_in_sees_runs_and_changes_nothing(login, provider, l
     ("user", "words"),
     [
         ({"sub": "3", "email": "eve@evil.example", "email_verified": True}, "is not on the list"),
-        ({"sub": "3", "email": "ann@lab.example", "email_verified": False}, "was verified"),
-        ({"sub": "3", "email": "ann@lab.example", "email_verified": "true"}, "was verified"),
+        ({"sub": "3", "email": "ann@lab.example", "email_verified": False}, "is verified"),
+        ({"sub": "3", "email": "ann@lab.example", "email_verified": "true"}, "is verified"),
         ({"sub": "3", "email": "ann@lab.example@evil.example", "email_verified": True}, "is not on the list"),
         ({"sub": "ann@lab.example"}, "is not on the list"),
-        ({"sub": "Robot-7", "rights": "steer", "is_logged_in": True}, "is not on the list"),
+        ({"sub": "Robot-7", "role": "operator", "is_logged_in": True}, "is not on the list"),
     ],
 )
 def test_users_not_on_the_list_get_a_message_and_see_no_run(login, provider, user, words):

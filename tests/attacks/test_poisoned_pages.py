@@ -14,7 +14,7 @@ import numpy as np
 import streamlit as st
 
 import dashboard
-from dashboard.components.faces import trace_of
+from dashboard.components.page_states import trace_of
 from dashboard.components.script import component_key
 from dashboard.settings import DashboardSettings
 from tests.attacks.hostile_runs import LONG, WIDE, Poison, half_characters, payloads, png, poisoned_run
@@ -176,7 +176,7 @@ def test_a_small_file_with_a_huge_image_takes_no_memory(logs):
     tab = open_page("samples", "r")
 
     assert is_well(tab)
-    assert "2 x 2,000,000 pixels are too many" in said(tab)
+    assert "2 x 2,000,000 pixels, too large" in said(tab)
     assert len(tab.image) == 1
 
 
@@ -191,7 +191,7 @@ def test_a_graphics_card_with_a_number_of_5000_digits_leaves_the_page_whole(logs
     tab = open_page("system", "r")
 
     assert is_well(tab)
-    assert "busy 1e308 %" in said(tab)
+    assert "utilization 1e308 %" in said(tab)
     assert max(len(text) for text in markdown_of(tab)) < 500
 
 
@@ -296,8 +296,8 @@ def test_a_region_that_fails_shows_our_panel_without_a_path_of_the_server(logs, 
     tab = open_page("overview", "r")
     everything = said(tab) + "".join(code.value for code in tab.code)
 
-    assert "could not be drawn; the rest of the page goes on" in everything
-    assert 'File "dashboard/components/faces.py"' in everything
+    assert "could not be drawn. The rest of the page still works" in everything
+    assert 'File "dashboard/components/page_states.py"' in everything
     assert "ValueError: cannot reshape" in everything
     assert "RuntimeError: broken in dashboard/__init__.py and ~/secret" in everything
     assert paths_in(everything.replace(str(logs), "")) == []

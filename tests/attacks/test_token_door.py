@@ -96,8 +96,8 @@ def forged(guarded):
     # The cookie of a server on another port, and the right one by another name.
     yield {"cookies": {"telemetry_dashboard_8501": cookie}}
     yield {"cookies": {f" {name}x": cookie}}
-    yield {"headers": {"X-Dashboard-Rights": "steer"}}
-    yield {"headers": {"X-Dashboard-Rights": "steer", "Authorization": f"Bearer {other}"}}
+    yield {"headers": {"X-Dashboard-Role": "operator"}}
+    yield {"headers": {"X-Dashboard-Role": "operator", "Authorization": f"Bearer {other}"}}
 
 
 def test_without_the_token_nothing_is_served_over_http_or_websocket(guarded, record_property):
@@ -105,7 +105,7 @@ def test_without_the_token_nothing_is_served_over_http_or_websocket(guarded, rec
     for path in PATHS:
         tried += 1
         status, headers, body = Visitor(guarded.port).get(path)
-        if status != 403 or "set-cookie" in headers or b"asks for a token" not in body:
+        if status != 403 or "set-cookie" in headers or b"requires a token" not in body:
             let_in.append((path, status))
     for attempt in forged(guarded):
         tried += 2
@@ -177,7 +177,7 @@ def test_a_link_without_a_referrer_is_followed(guarded):
     assert b'content="0;url=/overview?run=r"' in body
     assert "HttpOnly; SameSite=Strict" in headers["set-cookie"]
     assert without == 403
-    assert b'<a href="/overview?run=%22%3E%3Cb%3E">Open it again from here</a>' in refused
+    assert b'<a href="/overview?run=%22%3E%3Cb%3E">Open the page again</a>' in refused
     assert b"<a " not in told
 
 
@@ -189,7 +189,7 @@ def test_the_page_that_refuses_says_where_the_token_is_and_repeats_nothing_as_ma
 
     assert status == 403
     assert headers["content-type"] == "text/html; charset=utf-8"
-    assert b"It stands in the terminal where the dashboard was started" in body
+    assert b"Open the link printed in the terminal where" in body
     assert b"<script>" not in body
     assert b"<b>" not in body
     assert b'name="run" value="&quot;&gt;&lt;script&gt;' in body, "the way to the run is kept"
@@ -210,11 +210,21 @@ def test_foreign_hosts_and_origins_are_refused_even_with_the_token(guarded, owne
 
 
 EVERY_PAGE = ("", "compare", "overview", "metrics", "alerts", "timeline", "config", "settings")
-_MENU = ("Rename and tag…", "Archive", "Take out of the archive", "Delete…")
+_MENU = ("Rename and tag…", "Archive", "Unarchive", "Delete…")
 
 
 def test_a_reader_sees_every_page_and_no_control(reader, owner, logs):
-    controls = {"Apply", "Save", "Stop", "Set", "Archive", "Tag…", "Empty the cache", "Keep", "Bring back"}
+    controls = {
+        "Apply",
+        "Save",
+        "Stop",
+        "Set",
+        "Archive",
+        "Tag…",
+        "Clear the cache",
+        "Save changes",
+        "Restore",
+    }
     seen, shown = {}, {}
     with reader.tab() as theirs, owner.tab() as ours:
         for page in EVERY_PAGE:
@@ -224,7 +234,7 @@ def test_a_reader_sees_every_page_and_no_control(reader, owner, logs):
 
     assert controls & set(itertools.chain(*shown.values()))
     # A form that cannot be sent is left in sight, with its notes in it.
-    assert controls & set(itertools.chain(*seen.values())) <= {"Keep"}
+    assert controls & set(itertools.chain(*seen.values())) <= {"Save changes"}
 
 
 def test_whatever_a_reader_sends_changes_nothing(reader, owner, logs, record_property):
@@ -277,9 +287,9 @@ def test_a_reader_cannot_claim_rights_or_take_over_the_tab_of_another(guarded, r
         theirs.open("overview", "run=alive", states=[pressed(save)])
         afterwards = theirs.session
     for claim in (
-        {"X_Dashboard_Rights": "steer"},
-        {"x_dashboard_rights": "steer"},
-        {"X_DASHBOARD_RIGHTS": "steer"},
+        {"X_Dashboard_Role": "operator"},
+        {"x_dashboard_role": "operator"},
+        {"X_DASHBOARD_ROLE": "operator"},
     ):
         with reader._connect(None, claim) as connection:
             tab = Tab(connection).open("overview", "run=alive", states=[pressed(save)])

@@ -156,7 +156,7 @@ def test_search_steps_sort_and_pages_change_the_list(shown, page):
 
     page.get_by_role("textbox", name="Steps").fill("300")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("No completion matches.")).to_be_visible()
+    expect(page.get_by_text("No completions match.")).to_be_visible()
     wait_for_query(
         page,
         "q.get('find') === 'GREEN number 1' && q.get('step') === '300' && q.get('order') === 'Lowest reward'",

@@ -90,12 +90,12 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     assert wait_for_chart(page, "Loss", "figure.shapes.length === 1")["notes"] == ["log_every → 50"]
     wait_for_chart(page, "Gradient norm", "figure.shapes.length === 1")
     # That stands in run.json, which the run writes every five seconds.
-    expect(side.get_by_text("Logs every 50 steps now.")).to_be_visible()
+    expect(side.get_by_text("Logs every 50 steps.")).to_be_visible()
 
     # It saves and stops once that is confirmed, and then nothing more can be asked of it.
     side.get_by_role("button", name="Save and stop").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("saves first")
+    expect(dialog).to_contain_text("saves and then stops")
     assert training.child.process.poll() is None
     dialog.get_by_role("button", name="Save and stop").click()
     ended = training.child.end()
@@ -103,7 +103,7 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     assert (training.folder / "weights.bin").stat().st_size == 1000
     expect(status(page)).to_contain_text("Stopped")
     expect(page.locator('[data-testid="stMain"]').get_by_text("checkpoint at step").first).to_be_visible()
-    expect(side.get_by_text("The run is stopped: there is nobody to answer.")).to_be_visible()
+    expect(side.get_by_text("The run is stopped and cannot be controlled.")).to_be_visible()
     expect(side.get_by_role("button", name="Apply")).to_be_disabled()
     expect(dialog).to_have_count(0)
     assert page.evaluate("window.notReloaded")
@@ -131,7 +131,7 @@ def test_apply_sends_the_number_that_was_just_typed_however_soon_it_is_clicked(s
         side.get_by_role("spinbutton").fill(typed)
         page.keyboard.press("Tab")
         side.get_by_role("button", name="Apply").click()
-        refusal = f"log every {typed}: the run takes 5 to 2000. Nothing was sent."
+        refusal = f"log every {typed} is out of range: 5 to 2000. Nothing was sent."
         expect(side.get_by_text(refusal)).to_be_visible()
         expect(side.get_by_role("spinbutton")).to_have_value(typed)
         settle(page)

@@ -25,9 +25,9 @@ from tests.lengths import is_long
 PAGES = {
     "/overview": "Train loss",
     "/metrics": "train_loss",
-    "/system": "no sample of its machine",
+    "/system": "No system metrics yet",
     "/alerts": "No alerts.",
-    "/timeline": "What happened",
+    "/timeline": "Events",
     "/samples": "No samples yet.",
     "/config": "Notes",
 }

@@ -13,7 +13,7 @@ from tests.dashboard.timed_runs import write_timed_run
 from tests.lengths import is_long
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
-FIGURES = "Where the time went, in figures"
+FIGURES = "Time breakdown"
 
 _PARTS = """() => {
     const strip = document.querySelector(".telemetry-ledger-strip");
@@ -73,11 +73,11 @@ def test_on_a_phone_in_the_dark_the_bar_and_the_figures_behind_it_can_be_read(sh
     training = next(part for part in parts if part["title"].startswith("training"))
     assert training["share"] == pytest.approx(float(training["text"].rstrip(" %")) / 100, abs=0.03)
     assert training["color"] != training["background"]
-    expect(main_of(page).get_by_text("More loader workers")).to_be_visible()
+    expect(main_of(page).get_by_text("Try more loader workers")).to_be_visible()
 
     table = open_figures(page)
 
-    expect(table).to_contain_text("lost to a crash and done again")
+    expect(table).to_contain_text("rework after a crash")
     expect(table).to_contain_text("kWh")
     expect(main_of(page).get_by_text("Session 2", exact=True)).to_be_visible()
     assert table.evaluate("table => table.getBoundingClientRect().right") <= 390
@@ -135,6 +135,6 @@ def test_a_slower_tag_is_told_on_the_compare_page(shown, page):
     verdict.scroll_into_view_if_needed()
     expect(verdict).to_contain_text("slower than before (95 % interval")
 
-    drawn = figure(page, "Seconds a step")
+    drawn = figure(page, "Seconds per step")
     assert [len(trace["x"]) for trace in drawn["traces"]] == [2, 1]
     has_no_overhang(page)

@@ -63,7 +63,7 @@ def test_a_drag_looks_closer_a_click_tells_of_a_span_and_leads_to_its_step(shown
         assert {event["pid"] for event in slices(check_trace(file.read()))} == {1, 2}
 
     click_in_row(page, 2, of=7)
-    expect(page.get_by_text("kept at the end")).to_be_visible()
+    expect(page.get_by_text("recorded at the end")).to_be_visible()
     page.get_by_role("link", name="in Metrics").last.click()
     page.wait_for_url("**/metrics?*")
     wait_for_query(page, "q.has('run') && q.has('from') && q.has('to')")

@@ -34,7 +34,7 @@ def test_the_token_opens_the_page_and_is_seen_nowhere_afterwards(server, window)
 
     refused = page.goto(link)
     assert refused.status == 403
-    assert page.get_by_role("heading").inner_text() == "This dashboard asks for a token"
+    assert page.get_by_role("heading").inner_text() == "This dashboard requires a token"
     wide = page.evaluate("document.documentElement.scrollWidth")
     page.get_by_label("Token").fill("not the token")
     page.get_by_role("button", name="Open").click()

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from dashboard.connections import REQUEST_S, STALLED_S, ConnectionLimits, most_connections, taken_at_once
+from dashboard.connections import REQUEST_S, UNREAD_S, ConnectionLimits, accept_batch_size, max_connections
 from toolkit.core.clock import ManualClock
 
 
@@ -42,10 +42,10 @@ class WebSocket:
 class Door:
     """The connections of a server, with a clock that only the test moves."""
 
-    def __init__(self, most=3):
+    def __init__(self, limit=3):
         self.connections = set()
         self.clock = ManualClock()
-        self.limits = ConnectionLimits(self.connections, most=most, clock=self.clock.monotonic)
+        self.limits = ConnectionLimits(self.connections, limit=limit, clock=self.clock.monotonic)
 
     def open(self, connection):
         self.clock.advance(0.001)
@@ -54,9 +54,9 @@ class Door:
         return connection
 
     def pass_time(self, seconds):
-        self.limits.close_stalled()
+        self.limits.close_idle()
         self.clock.advance(seconds)
-        self.limits.close_stalled()
+        self.limits.close_idle()
 
 
 def closed(*connections):
@@ -64,7 +64,7 @@ def closed(*connections):
 
 
 def test_the_oldest_connection_without_a_request_gives_way_to_a_new_one():
-    door = Door(most=3)
+    door = Door(limit=3)
     busy = door.open(Http(Request()))
     oldest, newer, newest = (door.open(Http()) for _ in range(3))
 
@@ -72,7 +72,7 @@ def test_the_oldest_connection_without_a_request_gives_way_to_a_new_one():
 
 
 def test_a_connection_that_waits_for_its_next_request_gives_way_too():
-    door = Door(most=1)
+    door = Door(limit=1)
     answered = door.open(Http(Request(response_complete=True)))
     newest = door.open(Http())
 
@@ -80,7 +80,7 @@ def test_a_connection_that_waits_for_its_next_request_gives_way_too():
 
 
 def test_where_all_are_busy_the_new_one_is_turned_away():
-    door = Door(most=2)
+    door = Door(limit=2)
     busy = [door.open(WebSocket()), door.open(Http(Request()))]
     newest = door.open(Http())
 
@@ -88,7 +88,7 @@ def test_where_all_are_busy_the_new_one_is_turned_away():
 
 
 def test_those_that_are_closing_do_not_count():
-    door = Door(most=2)
+    door = Door(limit=2)
     first, second = door.open(Http()), door.open(Http())
     third = door.open(Http())
     fourth = door.open(Http())
@@ -131,11 +131,11 @@ def test_who_reads_nothing_of_what_was_sent_is_hung_up_on(connection):
     door = Door()
     door.open(connection)
     connection.transport.unread = 5_000_000
-    door.pass_time(STALLED_S - 0.1)
+    door.pass_time(UNREAD_S - 0.1)
     connection.transport.unread = 4_000_000
-    door.pass_time(STALLED_S - 0.1)
+    door.pass_time(UNREAD_S - 0.1)
     reads_slowly = connection.transport.closed
-    door.pass_time(STALLED_S)
+    door.pass_time(UNREAD_S)
 
     assert (reads_slowly, connection.transport.closed) == (False, True)
 
@@ -153,7 +153,7 @@ def test_a_closed_connection_is_not_kept_in_mind():
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "most"),
+    ("soft", "hard", "limit"),
     [
         (256, 256, 8),
         (256, -1, 128),
@@ -163,13 +163,13 @@ def test_a_closed_connection_is_not_kept_in_mind():
         (10**6, 10**6, 1000),
     ],
 )
-def test_connections_leave_descriptors_for_files(monkeypatch, soft, hard, most):
+def test_connections_leave_descriptors_for_files(monkeypatch, soft, hard, limit):
     resource = pytest.importorskip("resource")
     limits = [(soft, hard)]
     monkeypatch.setattr(resource, "RLIM_INFINITY", -1)
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda which, wanted: limits.append(wanted))
 
-    assert most_connections() == most
-    assert taken_at_once() == min(128, most // 4)
+    assert max_connections() == limit
+    assert accept_batch_size() == min(128, limit // 4)
     assert limits[-1][0] in (soft, 1024)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import connect
 
 from dashboard import launcher, listening, missing_packages
-from dashboard.access.tokens import Keys, new_token
+from dashboard.access.tokens import AccessTokens, new_token
 from dashboard.network_guard import PublicUrl
 from dashboard.server import streamlit_options
 from dashboard.settings import DashboardSettings
@@ -84,7 +85,7 @@ def test_it_says_one_line_and_ends_at_once_when_told_even_with_a_page_open(tmp_p
         assert code == 0
         assert started.err == ""
         assert started.out == (
-            f"Dashboard: http://localhost:{started.port}  (runs in {folder / 'cwd' / 'logs'})  Ctrl-C stops it.\n"
+            f"Dashboard: http://localhost:{started.port}  (runs in {folder / 'cwd' / 'logs'})  Press Ctrl-C to stop.\n"
         )
     assert min(took) < 3
 
@@ -120,7 +121,7 @@ def test_a_page_that_computes_does_not_hold_the_terminal(tmp_path):
         [
             sys.executable,
             "-c",
-            f"{code}\nfrom dashboard.launcher import leave_pages_behind as leave; leave(7)",
+            f"{code}\nfrom dashboard.launcher import wait_for_page_threads as leave; leave(7)",
         ],
         cwd=ROOT,
         timeout=PATIENCE_S,
@@ -208,7 +209,7 @@ def test_a_home_that_is_not_known_is_named(option):
     finished = run(option, "~no-such-user-5d1f/place")
 
     assert finished.returncode == 2
-    assert "'~no-such-user-5d1f/place' begins with a home folder that is not known here" in finished.stderr
+    assert "the home folder in '~no-such-user-5d1f/place' is unknown" in finished.stderr
 
 
 def test_nothing_in_the_folder_it_is_started_in_is_believed(tmp_path):
@@ -316,19 +317,19 @@ def test_settings_reach_the_pages_by_environment(tmp_path, monkeypatch):
         (["--port", "http"], ["--port", "'http'", "1 to 65535"]),
         (["--port", "65536"], ["--port", "'65536'", "1 to 65535"]),
         (["--port", "-1"], ["--port"]),
-        (["--log-dir", str(RUN_DASHBOARD)], ["--log-dir", str(RUN_DASHBOARD), "is a file", "a folder"]),
+        (["--log-dir", str(RUN_DASHBOARD)], ["--log-dir", str(RUN_DASHBOARD), "a folder", "got the file"]),
         (["--log-dir", ""], ["--log-dir", "''", "a folder"]),
         (["--host", "no such host"], ["--host", "'no such host'", "localhost"]),
         (["--host", ""], ["--host", "''", "localhost"]),
         (["--host", "192.0.2.1", "--port", "0"], ["--host", "'192.0.2.1'", "not an address of this machine"]),
         (["--prot", "1"], ["--prot"]),
         (["--token", "--no-token"], ["--token", "--no-token", "not allowed with"]),
-        (["--no-token", "--reader-token"], ["--no-token", "--reader-token", "contradict"]),
-        (["--login", "x.toml", "--token"], ["--login", "--token", "together"]),
+        (["--no-token", "--reader-token"], ["--no-token", "--reader-token", "cannot be combined"]),
+        (["--login", "x.toml", "--token"], ["--login", "--token", "cannot be combined"]),
         (["--login", "no-such-file.toml"], ["--login", "no-such-file.toml", "No such file"]),
         (["--token-file", "no-such-file"], ["--token-file", "no-such-file", "No such file"]),
         (["--token-file", str(RUN_DASHBOARD)], ["--token-file", "others", "chmod 600"]),
-        (["--read-only", "--reader-token"], ["--read-only", "readers"]),
+        (["--read-only", "--reader-token"], ["--read-only", "reader token"]),
         (["--public-url", "runs.example.org"], ["--public-url", "'runs.example.org'", "https://NAME"]),
         (["--public-url", "https://example.org/runs"], ["--public-url", "without a path"]),
         (["--public-url", "https://me:pw@example.org"], ["--public-url", "https://NAME"]),
@@ -352,7 +353,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_named():
 
     assert finished.returncode == 2
     assert finished.stderr == (
-        f"run_dashboard.py: port {port} on localhost is in use; --port chooses another one\n"
+        f"run_dashboard.py: port {port} on localhost is in use; choose another one with --port\n"
     )
 
 
@@ -393,7 +394,7 @@ def test_an_open_door_comes_with_a_warning_and_asks_for_a_token(tmp_path):
     )
     for part in (
         "WARNING",
-        "has the token",
+        "A token is required",
         "not encrypted",
         f"ssh -L {started.port}:localhost:{started.port}",
     ):
@@ -410,18 +411,18 @@ def test_a_door_without_a_token_is_opened_on_request_only_and_says_what_that_mea
         started.end()
 
     assert status == 200
-    for part in ("WARNING", "asks for no token", "anybody", "stop"):
+    for part in ("WARNING", "No token is required", "anyone", "stop"):
         assert part in started.err
 
 
 @pytest.mark.parametrize(
     ("host", "url", "access", "words"),
     [
-        ("localhost", "https://runs.example.org", Keys(steer="x"), None),
-        ("localhost", "https://runs.example.org", None, "asks for no token"),
-        ("localhost", "http://runs.example.org", Keys(steer="x"), "not encrypted"),
-        ("0.0.0.0", "https://runs.example.org", Keys(steer="x"), "not encrypted"),
-        ("0.0.0.0", None, Keys(steer="x"), "not encrypted"),
+        ("localhost", "https://runs.example.org", AccessTokens(operator="x"), None),
+        ("localhost", "https://runs.example.org", None, "No token is required"),
+        ("localhost", "http://runs.example.org", AccessTokens(operator="x"), "not encrypted"),
+        ("0.0.0.0", "https://runs.example.org", AccessTokens(operator="x"), "not encrypted"),
+        ("0.0.0.0", None, AccessTokens(operator="x"), "not encrypted"),
     ],
 )
 def test_a_dashboard_that_others_reach_is_warned_of_unless_https_and_a_question_stand_before_it(
@@ -431,7 +432,7 @@ def test_a_dashboard_that_others_reach_is_warned_of_unless_https_and_a_question_
     listener.socket.close()
 
     assert not listener.is_private
-    assert launcher._is_well_kept(listener, access) is (words is None)
+    assert launcher._is_protected(listener, access) is (words is None)
     if words:
         assert words in launcher._warning(listener, access)
 
@@ -453,18 +454,18 @@ def test_a_login_that_would_come_back_to_another_place_is_named(tmp_path):
 
 def test_what_a_login_needs_is_said_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(missing_packages, "_is_installed", lambda name: name != "authlib")
-    said = [missing_packages.what_login_misses()]
+    said = [missing_packages.missing_login_packages_message()]
     monkeypatch.setattr(missing_packages, "_is_installed", lambda _name: True)
     for version in ("1.3.2", "1.6.10", "1.6"):
         monkeypatch.setattr(missing_packages, "_installed_version", lambda _name, found=version: found)
-        said.append(missing_packages.what_login_misses())
+        said.append(missing_packages.missing_login_packages_message())
     assert "Authlib and httpx are not installed" in said[0]
-    assert "Authlib 1.6.10 is too old, 1.6.11 or newer is needed" in said[2]
+    assert "Authlib 1.6.10 is too old, 1.6.11 or newer is required" in said[2]
     for text in said:
         assert shlex.split(text.splitlines()[-1])[-1] == str(ROOT / "requirements" / "login.txt")
     for version in ("1.6.11", "1.7.0", "2.0"):
         monkeypatch.setattr(missing_packages, "_installed_version", lambda _name, found=version: found)
-        assert missing_packages.what_login_misses() is None
+        assert missing_packages.missing_login_packages_message() is None
 
 
 def test_what_is_too_old_to_start_with_is_what_pip_is_told():
@@ -480,17 +481,19 @@ def test_what_is_too_old_to_start_with_is_what_pip_is_told():
 
 
 def test_no_browser_is_sent_to_an_address_with_a_token():
-    keys = Keys(steer=new_token())
+    keys = AccessTokens(operator=new_token())
     listener = listening.listen("localhost", 0)
     listener.socket.close()
 
     def prepared(access):
-        return launcher.Prepared(server=None, listener=listener, settings=DashboardSettings(), access=access)
+        return launcher.PreparedDashboard(
+            server=None, listener=listener, settings=DashboardSettings(), access=access
+        )
 
-    assert prepared(None).opens_by_itself
-    assert not prepared(keys).opens_by_itself
-    assert keys.steer in launcher.whereabouts(prepared(keys), "")
-    assert keys.steer not in launcher.whereabouts(prepared(replace(keys, is_fixed=True)), "")
+    assert prepared(None).opens_without_token
+    assert not prepared(keys).opens_without_token
+    assert keys.operator in launcher.startup_message(prepared(keys), "")
+    assert keys.operator not in launcher.startup_message(prepared(replace(keys, is_fixed=True)), "")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
@@ -500,10 +503,23 @@ def test_a_closed_door_comes_without_one(host):
 
     assert listener.is_private
     assert listener.address == "127.0.0.1"
-    assert not listener.doors.any_address
+    assert not listener.allowed_hosts.any_address
 
 
 # ---------------------------------------------------------------- what is not installed
+
+
+def test_the_installed_command_is_telemetry_dashboard(capsys):
+    entry = re.search(
+        r'^telemetry-dashboard = "([\w.]+):(\w+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    )
+    command = getattr(importlib.import_module(entry[1]), entry[2])
+
+    with pytest.raises(SystemExit) as end:
+        command(["--help"])
+
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: telemetry-dashboard ")
 
 
 def test_a_missing_package_is_said_with_the_command_that_installs_it():
@@ -526,7 +542,7 @@ def test_a_streamlit_that_is_too_old_is_said(tmp_path):
     finished = run(environ={"PYTHONPATH": str(tmp_path)})
 
     assert finished.returncode == 1
-    assert "streamlit 1.60.2 is too old, 1.65 or newer is needed" in finished.stderr
+    assert "streamlit 1.60.2 is too old, 1.65 or newer is required" in finished.stderr
     assert f"-r {ROOT / 'dashboard_requirements.txt'}" in finished.stderr
 
 

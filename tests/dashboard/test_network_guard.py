@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard.assets import plotly_js_file, plotly_js_url
-from dashboard.network_guard import Doors, NetworkGuard, PublicUrl
+from dashboard.network_guard import AllowedHosts, NetworkGuard, PublicUrl
 from tests.dashboard.serving import ask, dashboard, get, handshake
 
 
@@ -50,7 +50,7 @@ def test_nothing_is_given_to_who_calls_us_by_another_name(server, host, path):
     status, _, body = get(server.port, path, host=host)
 
     assert status == 403
-    assert f"does not answer to the host {host!r}" in body.decode()
+    assert f"Unknown host {host!r}" in body.decode()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_page_of_another_site_gets_no_answer_it_could_use(server, method):
 
     assert status == 403
     assert "access-control-allow-origin" not in headers
-    assert "pages of 'http://evil.example'" in body.decode()
+    assert "Requests from 'http://evil.example'" in body.decode()
 
 
 def test_two_host_headers_are_one_too_many(server):
@@ -182,12 +182,12 @@ def test_only_this_machine_can_knock(server):
     ],
 )
 def test_a_server_that_listens_everywhere_answers_to_bare_addresses(host, admitted):
-    assert Doors(port=8501, any_address=True).admits(host) is admitted
+    assert AllowedHosts(port=8501, any_address=True).allows_host(host) is admitted
 
 
 def test_the_port_that_http_leaves_out_is_80():
-    assert Doors(port=80).admits("localhost")
-    assert not Doors(port=8501).admits("localhost")
+    assert AllowedHosts(port=80).allows_host("localhost")
+    assert not AllowedHosts(port=8501).allows_host("localhost")
 
 
 @pytest.mark.parametrize(
@@ -235,10 +235,10 @@ def test_the_address_of_a_proxy_is_a_scheme_a_name_and_a_port(text, shown):
     ],
 )
 def test_behind_a_proxy_its_name_is_ours_by_its_scheme_and_port_alone(host, origin, is_taken):
-    doors = Doors(port=8501, public=PublicUrl.parse("https://runs.example.org"))
+    allowed_hosts = AllowedHosts(port=8501, public=PublicUrl.parse("https://runs.example.org"))
 
-    assert (doors.admits(host) and doors.takes(origin, host)) is is_taken
-    assert doors.is_encrypted(host) is (doors.admits(host) and "localhost" not in host)
+    assert (allowed_hosts.allows_host(host) and allowed_hosts.allows_origin(origin, host)) is is_taken
+    assert allowed_hosts.is_encrypted(host) is (allowed_hosts.allows_host(host) and "localhost" not in host)
 
 
 def test_a_refused_socket_never_reaches_the_application():
@@ -254,7 +254,7 @@ def test_a_refused_socket_never_reaches_the_application():
         sent.append(message["type"])
 
     scope = {"type": "websocket", "headers": [(b"host", b"evil.example")]}
-    asyncio.run(NetworkGuard(never, Doors(port=8501))(scope, receive, send))
+    asyncio.run(NetworkGuard(never, AllowedHosts(port=8501))(scope, receive, send))
 
     assert sent == ["websocket.close"]
 

@@ -112,11 +112,11 @@ def test_an_empty_message_is_only_dropped():
 
 SERVER = """
 import pathlib, sys
-from dashboard.access.tokens import Keys
+from dashboard.access.tokens import AccessTokens
 from dashboard.listening import listen
 from dashboard.server import DashboardServer
 listener = listen("localhost", 0)
-keys = Keys(steer=sys.argv[2], look=sys.argv[3])
+keys = AccessTokens(operator=sys.argv[2], viewer=sys.argv[3])
 server = DashboardServer(listener, access=keys, script=pathlib.Path(sys.argv[1]), preload=False)
 server.serve_until_stopped(on_ready=lambda: print(f"Dashboard: {listener.url} ", flush=True))
 """

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.access.guests import GuestList
+from dashboard.access.allow_list import AllowList
 from dashboard.settings import (
-    ADMISSION_VARIABLE,
+    ACCESS_VARIABLE,
     CACHE_DIR_VARIABLE,
     LOG_DIRS_VARIABLE,
     READ_ONLY_VARIABLE,
-    Admission,
     DashboardSettings,
+    PageAccess,
     SettingsError,
     default_cache_dir,
 )
@@ -25,23 +25,25 @@ names = st.text(st.characters(exclude_characters="\0"), min_size=1)
 
 admissions = st.sampled_from(
     [
-        Admission(),
-        Admission(by="token"),
-        Admission(
-            by="login", guests=GuestList(steer=("a@b.example",), look=("@c.example",)), providers=("x",)
+        PageAccess(),
+        PageAccess(by="token"),
+        PageAccess(
+            by="login",
+            allow_list=AllowList(operators=("a@b.example",), viewers=("@c.example",)),
+            providers=("x",),
         ),
     ]
 )
 
 
 @hypothesis.settings(deadline=None)
-@given(folders=st.lists(names, min_size=1), read_only=st.booleans(), admission=admissions)
-def test_settings_survive_the_trip_through_the_environment(folders, read_only, admission):
+@given(folders=st.lists(names, min_size=1), read_only=st.booleans(), access=admissions)
+def test_settings_survive_the_trip_through_the_environment(folders, read_only, access):
     settings = DashboardSettings(
         log_dirs=tuple(Path("/", folder).absolute() for folder in folders),
         read_only=read_only,
         cache_dir=Path("/cache"),
-        admission=admission,
+        access=access,
     )
 
     assert DashboardSettings.from_environment(settings.to_environment()) == settings
@@ -110,10 +112,10 @@ def _no_home():
         (LOG_DIRS_VARIABLE, '["relative"]'),
         (READ_ONLY_VARIABLE, "perhaps"),
         (CACHE_DIR_VARIABLE, "relative"),
-        (ADMISSION_VARIABLE, "anyone"),
-        (ADMISSION_VARIABLE, "{}"),
-        (ADMISSION_VARIABLE, '{"by": "nobody", "guests": null, "providers": []}'),
-        (ADMISSION_VARIABLE, '{"by": "login", "guests": {"steer": [], "look": []}, "providers": []}'),
+        (ACCESS_VARIABLE, "anyone"),
+        (ACCESS_VARIABLE, "{}"),
+        (ACCESS_VARIABLE, '{"by": "nobody", "allow_list": null, "providers": []}'),
+        (ACCESS_VARIABLE, '{"by": "login", "allow_list": {"operators": [], "viewers": []}, "providers": []}'),
     ],
 )
 def test_a_value_that_cannot_be_is_named(name, value):
@@ -124,7 +126,7 @@ def test_a_value_that_cannot_be_is_named(name, value):
 
 
 def test_a_login_without_a_list_of_guests_cannot_be_made():
-    with pytest.raises(SettingsError, match="a list of who may come in"):
-        Admission(by="login")
-    with pytest.raises(SettingsError, match="a list of who may come in"):
-        Admission(by="token", guests=GuestList(steer=("a@b.example",)))
+    with pytest.raises(SettingsError, match="an allow list"):
+        PageAccess(by="login")
+    with pytest.raises(SettingsError, match="an allow list"):
+        PageAccess(by="token", allow_list=AllowList(operators=("a@b.example",)))

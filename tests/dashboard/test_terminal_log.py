@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from dashboard.terminal_log import MOST_OF_A_KIND, SPAN_S, short_and_plain
+from dashboard.terminal_log import MAX_PER_KIND, PERIOD_S, concise_logging
 from toolkit.core.clock import ManualClock
 
 
@@ -22,7 +22,7 @@ def printed(clock):
     handler = logging.StreamHandler(text)
     logger.addHandler(handler)
     logger.propagate = False
-    with short_and_plain(clock.monotonic):
+    with concise_logging(clock.monotonic):
         yield text
     logger.removeHandler(handler)
 
@@ -36,19 +36,17 @@ def test_a_message_without_end_is_printed_a_few_times(printed):
     complain(100_000)
 
     lines = printed.getvalue().splitlines()
-    assert len(lines) == MOST_OF_A_KIND
+    assert len(lines) == MAX_PER_KIND
     assert lines[0] == "it is out of reach"
     assert lines[-1] == "it is out of reach (no more of this kind for 10 minutes)"
 
 
 def test_later_it_is_printed_again_with_how_many_there_were(printed, clock):
     complain(1_000)
-    clock.advance(SPAN_S)
+    clock.advance(PERIOD_S)
     complain()
 
-    assert printed.getvalue().endswith(
-        f"reach ({1_000 - MOST_OF_A_KIND} more of this kind were not printed)\n"
-    )
+    assert printed.getvalue().endswith(f"reach ({1_000 - MAX_PER_KIND} more of this kind were not printed)\n")
 
 
 def test_other_errors_are_printed_beside_it(printed):
@@ -68,7 +66,7 @@ def test_what_a_stranger_sent_commands_no_terminal(printed):
 
 def test_afterwards_everything_is_as_before(printed, clock):
     before = logging.getLogRecordFactory()
-    with short_and_plain(clock.monotonic):
+    with concise_logging(clock.monotonic):
         pass
 
     assert logging.getLogRecordFactory() is before

@@ -33,10 +33,10 @@ from dashboard.data.completion_reader import CompletionReader
 from dashboard.data.completions import CompletionQuery
 from dashboard.data.config_diff import diff, flatten, to_yaml
 from dashboard.data.error_details import details_of
+from dashboard.data.formatting import clean
 from dashboard.data.run_listing import RootListing, card_of, read_start, trend_of
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
-from dashboard.data.words import clean
 from toolkit.cli import main as command_line
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml
 from toolkit.core.clock import SystemClock
@@ -555,11 +555,11 @@ def fuzz_dashboard_log(data: bytes) -> None:
         for axis in ("step", "time", "elapsed", "epoch"):
             window = windows[(len(data) + number) % 3]
             series = one_by_one.series(name, axis, window, 20, 0.5)  # type: ignore[arg-type]
-            for piece in series.pieces:
-                assert len(piece.x) == len(piece.y)
+            for segment in series.segments:
+                assert len(segment.x) == len(segment.y)
         one_by_one.means(name, 5)
         one_by_one.recent(name, 3)
-        one_by_one.beside(name, edges[0], 3)
+        one_by_one.values_around(name, edges[0], 3)
     one_by_one.newest()
     one_by_one.sessions()
     trend_of(path, 10)
@@ -614,7 +614,10 @@ def fuzz_findings(data: bytes) -> None:
 
 
 @_target(
-    "dashboard.data.completion_reader", "dashboard.data.completions", "dashboard.data.backward", tokens=_JSON
+    "dashboard.data.completion_reader",
+    "dashboard.data.completions",
+    "dashboard.data.reverse_lines",
+    tokens=_JSON,
 )
 def fuzz_completions(data: bytes) -> None:
     """Completions are found from the end of a file as from its start, as it grows as afterwards."""

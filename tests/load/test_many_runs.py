@@ -95,7 +95,7 @@ def test_tabs_of_a_run_that_is_gone_do_not_have_the_whole_directory_listed_each_
         return scan(listing)
 
     monkeypatch.setattr(run_listing.RootListing, "scan", slow_scan)
-    store._look_again()
+    store._rescan()
     began = time.monotonic()
     scans.clear()
     for _ in range(40):

@@ -12,8 +12,8 @@ pytest.importorskip("streamlit")
 import streamlit as st
 
 import dashboard
-from dashboard.access.guests import GuestList
-from dashboard.settings import Admission, DashboardSettings
+from dashboard.access.allow_list import AllowList
+from dashboard.settings import DashboardSettings, PageAccess
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import is_well, open_page, said
 
@@ -61,7 +61,7 @@ def test_every_change_of_a_file_asks_the_gate_first():
     assert set.union(*map(called_in, changing)) >= CHANGES, "something is changed in another way by now"
     assert {function.name for function in changing} == GATED
     for function in changing:
-        assert ast.unparse(function.body[1]) == "self._require_writing()", function.name
+        assert ast.unparse(function.body[1]) == "self._require_write_access()", function.name
 
 
 def test_no_page_changes_a_file_by_itself():
@@ -77,19 +77,19 @@ def test_no_page_changes_a_file_by_itself():
 
 
 @pytest.mark.parametrize(
-    "admission",
+    "access",
     [
-        Admission(by="token"),
-        Admission(by="login", guests=GuestList(steer=("test@example.com", "ann@lab.example"))),
+        PageAccess(by="token"),
+        PageAccess(by="login", allow_list=AllowList(operators=("test@example.com", "ann@lab.example"))),
     ],
     ids=["token", "login"],
 )
 @pytest.mark.parametrize("page", ["runs", "overview", "config_notes", "settings_page"])
-def test_a_page_that_nobody_let_in_shows_the_door_and_nothing_else(tmp_path, monkeypatch, admission, page):
+def test_a_page_that_nobody_let_in_shows_the_door_and_nothing_else(tmp_path, monkeypatch, access, page):
     logs = tmp_path / "logs"
     logs.mkdir()
     write_run(logs, "secret-run")
-    settings = DashboardSettings(log_dirs=(logs,), cache_dir=tmp_path / "cache", admission=admission)
+    settings = DashboardSettings(log_dirs=(logs,), cache_dir=tmp_path / "cache", access=access)
     for name, value in settings.to_environment().items():
         monkeypatch.setenv(name, value)
     st.cache_resource.clear()
@@ -100,4 +100,4 @@ def test_a_page_that_nobody_let_in_shows_the_door_and_nothing_else(tmp_path, mon
     assert is_well(tab)
     assert "secret-run" not in shown
     assert str(logs) not in shown
-    assert "Log in" in shown or "Nobody has let this page in" in shown
+    assert "Log in" in shown or "Access denied" in shown

@@ -7,25 +7,25 @@ import threading
 
 import pytest
 
-from dashboard.access.choice import (
+from dashboard.access.access_options import (
     READER_TOKEN_VARIABLE,
     TOKEN_VARIABLE,
     AccessError,
-    AccessWishes,
+    AccessOptions,
     decide,
     without_tokens,
 )
-from dashboard.access.rights import Rights
+from dashboard.access.roles import Role
 from dashboard.access.secret_file import SecretFileError, read_secret_file
-from dashboard.access.tokens import MINIMUM_LENGTH, Keys, TokenError, checked_token, new_token
+from dashboard.access.tokens import MINIMUM_LENGTH, AccessTokens, TokenError, checked_token, new_token
 
 GOOD = "Tr0ub4dor-and-three-more-words"
 OTHER = "another-one-for-who-only-reads"
 
 
-def asked(environ=None, *, is_private=False, read_only=False, **wishes):
+def asked(environ=None, *, is_private=False, read_only=False, **options):
     return decide(
-        AccessWishes(**wishes),
+        AccessOptions(**options),
         is_private=is_private,
         read_only=read_only,
         environ={} if environ is None else environ,
@@ -48,15 +48,15 @@ def secret(tmp_path):
 
 def test_on_this_machine_alone_no_token_is_asked_for_and_anywhere_else_one_is():
     assert asked(is_private=True) is None
-    assert isinstance(asked(is_private=False), Keys)
-    assert isinstance(asked(is_private=True, asks="always"), Keys)
-    assert isinstance(asked(is_private=True, reader_token=True), Keys)
-    assert isinstance(asked({TOKEN_VARIABLE: GOOD}, is_private=True), Keys)
-    assert asked(asks="never") is None
+    assert isinstance(asked(is_private=False), AccessTokens)
+    assert isinstance(asked(is_private=True, require="always"), AccessTokens)
+    assert isinstance(asked(is_private=True, reader_token=True), AccessTokens)
+    assert isinstance(asked({TOKEN_VARIABLE: GOOD}, is_private=True), AccessTokens)
+    assert asked(require="never") is None
 
 
 def test_each_start_has_a_token_of_its_own_that_nobody_guesses():
-    made = {asked().steer for _ in range(200)} | {asked(reader_token=True).look for _ in range(200)}
+    made = {asked().operator for _ in range(200)} | {asked(reader_token=True).viewer for _ in range(200)}
 
     assert len(made) == 400
     assert min(len(token) for token in made) >= 43
@@ -67,29 +67,29 @@ def test_a_given_token_is_taken_from_its_file_or_the_environment_and_then_hidden
     copy = without_tokens(environ)
     keys = asked(environ)
 
-    assert (keys.steer, keys.look, keys.is_fixed, keys.is_look_fixed) == (GOOD, OTHER, True, True)
+    assert (keys.operator, keys.viewer, keys.is_fixed, keys.is_viewer_fixed) == (GOOD, OTHER, True, True)
     assert environ == copy == {"HOME": "/home/x"}
-    assert asked(token_file=secret(f"  {GOOD}\n")).steer == GOOD
+    assert asked(token_file=secret(f"  {GOOD}\n")).operator == GOOD
     assert GOOD not in repr(keys)
     assert OTHER not in repr(keys)
 
 
 @pytest.mark.parametrize(
-    ("wishes", "environ", "parts"),
+    ("options", "environ", "parts"),
     [
-        ({"asks": "never", "reader_token": True}, {}, ["--no-token", "--reader-token"]),
-        ({"asks": "never"}, {TOKEN_VARIABLE: GOOD}, ["--no-token", TOKEN_VARIABLE]),
-        ({"login_file": "x", "asks": "always"}, {}, ["--login", "--token"]),
-        ({"login_file": "x", "asks": "never"}, {}, ["--login", "--no-token"]),
+        ({"require": "never", "reader_token": True}, {}, ["--no-token", "--reader-token"]),
+        ({"require": "never"}, {TOKEN_VARIABLE: GOOD}, ["--no-token", TOKEN_VARIABLE]),
+        ({"login_file": "x", "require": "always"}, {}, ["--login", "--token"]),
+        ({"login_file": "x", "require": "never"}, {}, ["--login", "--no-token"]),
         ({"login_file": "x"}, {READER_TOKEN_VARIABLE: GOOD}, ["--login", READER_TOKEN_VARIABLE]),
         ({"reader_token": True, "reader_token_file": "x"}, {}, ["--reader-token", "--reader-token-file"]),
         ({"token_file": "x"}, {TOKEN_VARIABLE: GOOD}, ["--token-file", TOKEN_VARIABLE]),
-        ({}, {TOKEN_VARIABLE: GOOD, READER_TOKEN_VARIABLE: GOOD}, ["readers", "another one"]),
+        ({}, {TOKEN_VARIABLE: GOOD, READER_TOKEN_VARIABLE: GOOD}, ["reader token", "must differ"]),
     ],
 )
-def test_wishes_that_contradict_each_other_are_named(wishes, environ, parts):
+def test_wishes_that_contradict_each_other_are_named(options, environ, parts):
     with pytest.raises(AccessError) as caught:
-        asked(dict(environ), **wishes)
+        asked(dict(environ), **options)
 
     for part in parts:
         assert part in str(caught.value)
@@ -124,22 +124,22 @@ def test_a_token_is_one_printable_word(token):
 
 
 def test_only_the_very_token_and_the_very_cookie_of_this_port_open():
-    keys = Keys(steer=new_token(), look=new_token())
-    cookie = keys.cookie(Rights.STEER, 8501)
-    restarted = Keys(steer=new_token(), look=new_token())
+    keys = AccessTokens(operator=new_token(), viewer=new_token())
+    cookie = keys.cookie(Role.OPERATOR, 8501)
+    restarted = AccessTokens(operator=new_token(), viewer=new_token())
 
-    assert keys.rights_of_token(keys.steer) is Rights.STEER
-    assert keys.rights_of_token(keys.look) is Rights.LOOK
-    assert keys.rights_of_cookie(cookie, 8501) is Rights.STEER
-    assert keys.rights_of_cookie(keys.cookie(Rights.LOOK, 8501), 8501) is Rights.LOOK
-    assert Keys(steer=keys.steer).rights_of_cookie(cookie, 8501) is Rights.STEER
-    for wrong in ("", keys.steer[:-1], keys.steer + " ", cookie, "\ud800", keys.steer.upper()):
-        assert keys.rights_of_token(wrong) is None
-    for wrong in ("", keys.steer, cookie[:-1], cookie.upper(), "é"):
-        assert keys.rights_of_cookie(wrong, 8501) is None
-    assert keys.rights_of_cookie(cookie, 8502) is None
-    assert restarted.rights_of_cookie(cookie, 8501) is None
-    assert Keys(steer=keys.look).rights_of_cookie(keys.cookie(Rights.LOOK, 8501), 8501) is None
+    assert keys.role_of_token(keys.operator) is Role.OPERATOR
+    assert keys.role_of_token(keys.viewer) is Role.VIEWER
+    assert keys.role_of_cookie(cookie, 8501) is Role.OPERATOR
+    assert keys.role_of_cookie(keys.cookie(Role.VIEWER, 8501), 8501) is Role.VIEWER
+    assert AccessTokens(operator=keys.operator).role_of_cookie(cookie, 8501) is Role.OPERATOR
+    for wrong in ("", keys.operator[:-1], keys.operator + " ", cookie, "\ud800", keys.operator.upper()):
+        assert keys.role_of_token(wrong) is None
+    for wrong in ("", keys.operator, cookie[:-1], cookie.upper(), "é"):
+        assert keys.role_of_cookie(wrong, 8501) is None
+    assert keys.role_of_cookie(cookie, 8502) is None
+    assert restarted.role_of_cookie(cookie, 8501) is None
+    assert AccessTokens(operator=keys.viewer).role_of_cookie(keys.cookie(Role.VIEWER, 8501), 8501) is None
 
 
 # ---------------------------------------------------------------- the files
@@ -169,7 +169,7 @@ def test_what_is_no_file_of_text_is_refused_in_words(tmp_path, secret):
     for path, words in (
         (tmp_path, "cannot be read|is no file"),
         (tmp_path / "missing", "cannot be read: No such file"),
-        (tmp_path / "bytes", "no text"),
+        (tmp_path / "bytes", "not UTF-8 text"),
         (secret("x" * 70_000), "larger than 64 KiB"),
     ):
         with pytest.raises(SecretFileError, match=words):

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.charts.curves import Curve, Look, Mark, chart_label, curve_figure
-from dashboard.charts.group import group_figure
-from dashboard.charts.heat import heat_figure
+from dashboard.charts.curves import ChartMark, ChartStyle, Curve, chart_label, curve_figure
+from dashboard.charts.mean_and_spread import group_figure, mean_and_spread
 from dashboard.charts.packing import packed, window_from_chart, x_values
 from dashboard.charts.palette import DARK, DASHES, LIGHT, colors_of_runs
+from dashboard.charts.rank_heatmap import rank_heatmap_figure
 from dashboard.charts.spans import Bar, bars_figure
-from dashboard.data.group import mean_and_spread
-from dashboard.data.run_store import NonFinite, Piece, Series
+from dashboard.data.run_store import CurveSegment, NonFiniteRun, Series
 from dashboard.data.series import SeriesBuilder
 from tests.dashboard.data.test_series import columns_of
 from tests.runfolder.plain_data import any_text, tries
@@ -36,7 +35,7 @@ def series_of(values, *, window=None, buckets=600, smoothing=0.0, axis="step", s
 
 
 def figure(values, look=None, **options):
-    return curve_figure([Curve(series=series_of(values, **options), label="loss")], look or Look())
+    return curve_figure([Curve(series=series_of(values, **options), label="loss")], look or ChartStyle())
 
 
 def trace(figure, name):
@@ -63,7 +62,7 @@ def is_inside(value, frame):
 
 
 @pytest.mark.parametrize(
-    "look", [Look(), Look(window=(2, 30)), Look(clip=True)], ids=["whole", "window", "clip"]
+    "look", [ChartStyle(), ChartStyle(window=(2, 30)), ChartStyle(clip=True)], ids=["whole", "window", "clip"]
 )
 @pytest.mark.parametrize("smoothing", [0.0, 0.9])
 @pytest.mark.parametrize("value", CONSTANTS)
@@ -84,7 +83,7 @@ def test_noise_in_the_last_digit_is_not_all_there_is_to_see():
     ("value", "frame"), [(5.0, [0.0, 5.5]), (0.0, [0.0, 1.0]), (1e-6, [0.0, 1.1e-6]), (-2.0, [-2.2, 0.0])]
 )
 def test_a_constant_that_is_drawn_from_zero_on_has_zero_at_one_edge(value, frame):
-    drawn = figure([value] * 40, Look(from_zero=True))
+    drawn = figure([value] * 40, ChartStyle(from_zero=True))
 
     assert drawn["layout"]["yaxis"]["range"] == pytest.approx(frame)
 
@@ -97,19 +96,19 @@ def test_a_curve_that_changes_is_left_to_the_chart():
 
 
 def test_a_limit_far_from_a_constant_stays_in_sight():
-    assert "range" not in figure([5.0] * 40, Look(limits=((80.0, "80 GB"),)))["layout"]["yaxis"]
+    assert "range" not in figure([5.0] * 40, ChartStyle(limits=((80.0, "80 GB"),)))["layout"]["yaxis"]
 
 
 def test_on_a_logarithmic_axis_the_chart_does_it_well():
-    assert "range" not in figure([1e-4] * 40, Look(log_y=True))["layout"]["yaxis"]
+    assert "range" not in figure([1e-4] * 40, ChartStyle(log_y=True))["layout"]["yaxis"]
 
 
 def test_two_constants_share_one_frame():
     curves = [Curve(series=series_of([value] * 40), label="lr") for value in (1e-4, 1e-4)]
     apart = [Curve(series=series_of([value] * 40), label="lr") for value in (1e-4, 2e-4)]
 
-    assert curve_figure(curves, Look())["layout"]["yaxis"]["range"] == pytest.approx([0.9e-4, 1.1e-4])
-    assert "range" not in curve_figure(apart, Look())["layout"]["yaxis"]
+    assert curve_figure(curves, ChartStyle())["layout"]["yaxis"]["range"] == pytest.approx([0.9e-4, 1.1e-4])
+    assert "range" not in curve_figure(apart, ChartStyle())["layout"]["yaxis"]
 
 
 def test_a_group_of_runs_with_one_learning_rate_has_an_axis_around_it():
@@ -192,7 +191,7 @@ def test_every_point_of_a_series_is_in_the_figure():
     values[1234] = 1e5
     series = series_of(values)
 
-    line = trace(curve_figure([Curve(series=series, label="loss")], Look()), "loss")
+    line = trace(curve_figure([Curve(series=series, label="loss")], ChartStyle()), "loss")
 
     x, y = unpacked(line["x"]), unpacked(line["y"])
     assert len(x) == len(y) == series.drawn
@@ -215,7 +214,7 @@ def test_nan_and_infinities_are_drawn_where_they_are():
 
 
 def test_a_curve_of_nothing_but_nan_is_still_a_figure():
-    for look in (Look(), Look(clip=True, log_y=True), Look(window=(0.0, 5.0), log_y=True)):
+    for look in (ChartStyle(), ChartStyle(clip=True, log_y=True), ChartStyle(window=(0.0, 5.0), log_y=True)):
         found = figure([math.nan] * 20, look, window=look.window)
 
         assert len(unpacked(trace(found, "NaN")["x"])) >= 1
@@ -230,9 +229,9 @@ def test_one_point_is_a_dot():
 
 
 def test_no_points_are_no_failure():
-    for look in (Look(), Look(clip=True, log_y=True, window=(0.0, 1.0))):
+    for look in (ChartStyle(), ChartStyle(clip=True, log_y=True, window=(0.0, 1.0))):
         assert is_json(figure([], look))
-    assert is_json(curve_figure([], Look()))
+    assert is_json(curve_figure([], ChartStyle()))
 
 
 def test_an_average_lies_over_the_pale_curve():
@@ -242,18 +241,20 @@ def test_an_average_lies_over_the_pale_curve():
     assert raw["line"]["color"].startswith("@series-0/0.")
     assert smooth["line"]["color"] == "@series-0"
     assert (raw["showlegend"], smooth["showlegend"]) == (False, True)
-    only = curve_figure([Curve(series=series_of([1.0, 2.0], smoothing=0.5), label="a", raw=False)], Look())
+    only = curve_figure(
+        [Curve(series=series_of([1.0, 2.0], smoothing=0.5), label="a", raw=False)], ChartStyle()
+    )
     assert [trace["name"] for trace in only["data"]] == ["a"]
 
 
 def test_what_was_begun_again_is_pale_and_dotted():
-    old = Piece(x=np.array([5.0, 6.0]), y=np.array([1.0, 2.0]), session=1)
-    new = Piece(x=np.array([0.0, 5.0]), y=np.array([3.0, 4.0]), session=2)
-    series = Series(metric="loss", axis="step", pieces=(new,), abandoned=(old,), total=2, drawn=2)
+    old = CurveSegment(x=np.array([5.0, 6.0]), y=np.array([1.0, 2.0]), session=1)
+    new = CurveSegment(x=np.array([0.0, 5.0]), y=np.array([3.0, 4.0]), session=2)
+    series = Series(metric="loss", axis="step", segments=(new,), superseded=(old,), total=2, drawn=2)
 
-    found = curve_figure([Curve(series=series, label="loss")], Look())
+    found = curve_figure([Curve(series=series, label="loss")], ChartStyle())
 
-    pale = trace(found, "loss (session 1, begun again)")
+    pale = trace(found, "loss (session 1, superseded)")
     assert pale["line"]["dash"] == "dot"
     assert pale["line"]["color"].startswith("@series-0/0.")
     assert pale["x"] == [5.0, 6.0]
@@ -261,10 +262,10 @@ def test_what_was_begun_again_is_pale_and_dotted():
 
 def test_a_band_is_filled_between_lowest_and_highest():
     low, high = series_of([1.0, 1.0]), series_of([3.0, 3.0])
-    found = curve_figure([Curve(series=series_of([2.0, 2.0]), label="a", band=(low, high))], Look())
+    found = curve_figure([Curve(series=series_of([2.0, 2.0]), label="a", band=(low, high))], ChartStyle())
 
-    assert trace(found, "highest between records")["fill"] == "tonexty"
-    assert trace(found, "lowest between records")["y"] == [1.0, 1.0]
+    assert trace(found, "max between records")["fill"] == "tonexty"
+    assert trace(found, "min between records")["y"] == [1.0, 1.0]
 
 
 # ---------------------------------------------------------------- windows
@@ -282,17 +283,17 @@ def test_inside_the_window_is_its_detail_and_around_it_the_whole_run(low, width,
     series = builder.build("loss", "step", window, 600, smoothing)
     around = builder.build("loss", "step", None, 50, smoothing)
 
-    found = curve_figure([Curve(series=series, around=around, label="loss")], Look(window=window))
+    found = curve_figure([Curve(series=series, around=around, label="loss")], ChartStyle(window=window))
 
-    for name, pieces in (
-        ("loss (as logged)" if smoothing else "loss", series.pieces),
+    for name, segments in (
+        ("loss (as logged)" if smoothing else "loss", series.segments),
         ("loss", series.smooth),
     ):
-        if not pieces:
+        if not segments:
             continue
         x = unpacked(trace(found, name)["x"])
         assert (np.diff(x) > 0).all()
-        assert set(pieces[0].x.tolist()) <= set(x.tolist())
+        assert set(segments[0].x.tolist()) <= set(x.tolist())
         assert x[0] == 0
         assert x[-1] == 9999
     assert found["layout"]["xaxis"]["range"] == list(window)
@@ -305,7 +306,7 @@ def test_a_window_between_two_points_shows_what_is_around():
     series = builder.build("loss", "step", (3.2, 3.8), 600, 0.0)
     around = builder.build("loss", "step", None, 600, 0.0)
 
-    found = curve_figure([Curve(series=series, around=around, label="loss")], Look(window=(3.2, 3.8)))
+    found = curve_figure([Curve(series=series, around=around, label="loss")], ChartStyle(window=(3.2, 3.8)))
 
     assert unpacked(trace(found, "loss")["x"]).tolist() == list(range(10))
 
@@ -316,10 +317,10 @@ def test_a_window_between_two_points_shows_what_is_around():
 def test_clipping_marks_what_lies_beyond_the_frame_with_its_true_value():
     values = np.random.default_rng(0).normal(size=2000)
     values[700], values[900] = 1e6, -1e6
-    found = figure(values, Look(clip=True))
+    found = figure(values, ChartStyle(clip=True))
 
     low, high = found["layout"]["yaxis"]["range"]
-    beyond = [trace for trace in found["data"] if trace["name"] == "beyond the frame"]
+    beyond = [trace for trace in found["data"] if trace["name"] == "outside the range"]
     by_symbol = {trace["marker"]["symbol"]: trace for trace in beyond}
     up, down = by_symbol["triangle-up"], by_symbol["triangle-down"]
     assert high < 10
@@ -347,7 +348,7 @@ numbers = st.one_of(
 def test_any_values_make_a_figure_whose_frame_stands_upright(values, log_y, clip, window):
     window = None if window is None else (float(min(window)), float(max(window)))
 
-    found = figure(values, Look(log_y=log_y, clip=clip, window=window), window=window)
+    found = figure(values, ChartStyle(log_y=log_y, clip=clip, window=window), window=window)
 
     assert is_json(found)
     frame = found["layout"]["yaxis"].get("range")
@@ -357,13 +358,13 @@ def test_any_values_make_a_figure_whose_frame_stands_upright(values, log_y, clip
 
 def test_a_logarithmic_frame_holds_all_that_is_positive():
     values = np.concatenate(([-5.0, 0.0], np.geomspace(1e-8, 1e3, 200)))
-    found = figure(values, Look(log_y=True, window=(0.0, 300.0)), window=(0.0, 300.0))
+    found = figure(values, ChartStyle(log_y=True, window=(0.0, 300.0)), window=(0.0, 300.0))
 
     bottom, top = found["layout"]["yaxis"]["range"]
     assert bottom <= -8
     assert top >= 3
     assert found["layout"]["yaxis"]["type"] == "log"
-    assert figure(values[2:], Look(log_y=True))["layout"]["yaxis"]["dtick"] == 1
+    assert figure(values[2:], ChartStyle(log_y=True))["layout"]["yaxis"]["dtick"] == 1
 
 
 # ---------------------------------------------------------------- other people's text
@@ -374,7 +375,9 @@ NASTY = '<img src=x onerror="alert(1)"><b>&\u202e'
 
 def test_names_and_marks_are_text_and_no_markup():
     series = series_of([1.0, math.nan, 1e9] + [1.0] * 60, smoothing=0.5)
-    look = Look(clip=True, unit=NASTY, marks=(Mark(x=1.0, text=NASTY),), limits=((5.0, NASTY),), legend=True)
+    look = ChartStyle(
+        clip=True, unit=NASTY, marks=(ChartMark(x=1.0, text=NASTY),), limits=((5.0, NASTY),), legend=True
+    )
 
     found = curve_figure([Curve(series=series, label=NASTY)], look)
 
@@ -389,7 +392,7 @@ def test_names_and_marks_are_text_and_no_markup():
 @tries
 @given(text=any_text)
 def test_any_text_makes_a_figure(text):
-    look = Look(marks=(Mark(x=0.0, text=text),), unit=text)
+    look = ChartStyle(marks=(ChartMark(x=0.0, text=text),), unit=text)
 
     found = curve_figure([Curve(series=series_of([1.0, 2.0]), label=text)], look)
 
@@ -398,10 +401,10 @@ def test_any_text_makes_a_figure(text):
 
 
 def test_many_marks_are_drawn_without_their_words_and_the_oldest_not_at_all():
-    marks = tuple(Mark(x=float(i), text=str(i)) for i in range(200))
+    marks = tuple(ChartMark(x=float(i), text=str(i)) for i in range(200))
 
-    few = figure([1.0], Look(marks=marks[:10]))["layout"]
-    many = figure([1.0], Look(marks=marks))["layout"]
+    few = figure([1.0], ChartStyle(marks=marks[:10]))["layout"]
+    many = figure([1.0], ChartStyle(marks=marks))["layout"]
 
     assert (len(few["shapes"]), len(few["annotations"])) == (10, 10)
     assert (len(many["shapes"]), len(many["annotations"])) == (60, 0)
@@ -411,7 +414,7 @@ def test_many_marks_are_drawn_without_their_words_and_the_oldest_not_at_all():
 def test_a_chart_says_in_words_what_it_shows():
     said = chart_label("loss", series_of([3.0, math.nan, 1.0, 2.0]))
 
-    assert said == "loss, 4 points, last 2, from 1 to 3, 1 not finite"
+    assert said == "loss, 4 points, last 2, from 1 to 3, 1 NaN or infinite"
     assert chart_label("loss", series_of([])) == "loss, 0 points"
 
 
@@ -459,12 +462,12 @@ def test_a_group_has_its_mean_and_spread():
 
 def test_the_slowest_rank_comes_first():
     rows = [(rank, series_of([0.1 * (rank + 1), math.nan, 0.1 * (rank + 1)])) for rank in range(8)]
-    found, slowest = heat_figure(rows)
+    found, slowest = rank_heatmap_figure(rows)
 
     assert [rank for rank, _ in slowest] == [7, 6, 5, 4, 3]
     assert slowest[0][1] == pytest.approx(0.8)
     assert is_json(found)
-    assert is_json(heat_figure([(0, series_of([1.0]))])[0])
+    assert is_json(rank_heatmap_figure([(0, series_of([1.0]))])[0])
 
 
 def test_bars_and_moments_are_drawn_on_rows_of_their_own():
@@ -477,22 +480,22 @@ def test_bars_and_moments_are_drawn_on_rows_of_their_own():
 
 
 def test_non_finite_points_of_several_curves_say_whose_they_are():
-    run = NonFinite(kind="NaN", first_x=1.0, last_x=1.0, count=1)
+    run = NonFiniteRun(kind="NaN", first_x=1.0, last_x=1.0, count=1)
     curves = [
-        Curve(series=Series(metric=name, axis="step", pieces=(), non_finite=(run,), total=1), label=name)
+        Curve(series=Series(metric=name, axis="step", segments=(), non_finite=(run,), total=1), label=name)
         for name in ("a", "b")
     ]
 
-    assert trace(curve_figure(curves, Look()), "NaN")["text"] == ["a: NaN", "b: NaN"]
+    assert trace(curve_figure(curves, ChartStyle()), "NaN")["text"] == ["a: NaN", "b: NaN"]
 
 
 def _plain(x, y, **more):
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    piece = Piece(x=x, y=y, session=1)
+    piece = CurveSegment(x=x, y=y, session=1)
     return Series(
         metric="m",
         axis="step",
-        pieces=(piece,),
+        segments=(piece,),
         drawn=len(x),
         total=len(x),
         low=float(y.min()),
@@ -507,7 +510,7 @@ def test_a_spike_between_two_records_is_inside_the_frame_of_a_zoom():
     low, high = _plain(x, np.ones(201)), _plain(x, np.where(x == 500, 50.0, 1.1))
     curve = Curve(series=_plain(x, np.linspace(1.0, 1.1, 201)), label="loss", band=(low, high))
 
-    figure = curve_figure([curve], Look(window=(400.0, 600.0)))
+    figure = curve_figure([curve], ChartStyle(window=(400.0, 600.0)))
 
     assert figure["layout"]["yaxis"]["range"][1] > 50
 
@@ -517,16 +520,16 @@ def test_a_spike_between_two_records_is_marked_when_outliers_are_clipped():
     low, high = _plain(x, np.ones(201)), _plain(x, np.where(x == 500, 50.0, 1.1))
     curve = Curve(series=_plain(x, np.linspace(1.0, 1.1, 201)), label="loss", band=(low, high))
 
-    figure = curve_figure([curve], Look(clip=True))
+    figure = curve_figure([curve], ChartStyle(clip=True))
 
-    beyond = [trace for trace in figure["data"] if trace["name"] == "beyond the frame"]
+    beyond = [trace for trace in figure["data"] if trace["name"] == "outside the range"]
     assert "50" in [text for trace in beyond for text in trace["customdata"]]
 
 
 def test_what_was_begun_again_is_not_cut_off_at_the_end():
-    again = Piece(x=np.arange(1000.0, 1991.0), y=np.ones(991), session=1)
-    series = _plain(np.arange(1101), np.ones(1101), abandoned=(again,))
+    again = CurveSegment(x=np.arange(1000.0, 1991.0), y=np.ones(991), session=1)
+    series = _plain(np.arange(1101), np.ones(1101), superseded=(again,))
 
-    figure = curve_figure([Curve(series=series, label="loss")], Look())
+    figure = curve_figure([Curve(series=series, label="loss")], ChartStyle())
 
     assert figure["layout"]["xaxis"]["autorangeoptions"]["clipmax"] == 1990

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dashboard.charts.curves import Band, Curve, Level, Look, Mark, curve_figure
+from dashboard.charts.curves import Band, ChartMark, ChartStyle, Curve, Level, curve_figure
 from dashboard.charts.evidence import around, metric_of, slope
 from dashboard.data.alerts import Alert
-from dashboard.data.run_store import MetricInfo, Piece, Series
+from dashboard.data.run_store import CurveSegment, MetricInfo, Series
 from toolkit.diagnostics.catalogue import CATALOGUE
 
 
@@ -25,7 +25,12 @@ def alert(kind="spike", **more):
 
 def series(x, y):
     return Series(
-        metric="m", axis="step", pieces=(Piece(x=x, y=y, session=1),), total=len(x), low=y.min(), high=y.max()
+        metric="m",
+        axis="step",
+        segments=(CurveSegment(x=x, y=y, session=1),),
+        total=len(x),
+        low=y.min(),
+        high=y.max(),
     )
 
 
@@ -53,7 +58,7 @@ def test_nothing_is_shown_behind_the_last_record():
 
 
 def test_a_late_notice_and_later_changes_are_in_sight():
-    changed = Mark(x=9_000.0, text="lr_scale 1.0 → 0.5", tone="info")
+    changed = ChartMark(x=9_000.0, text="lr_scale 1.0 → 0.5", tone="info")
 
     assert around(alert(noticed_step=8_000, end_step=None), info()).window[1] > 8_000
     evidence = around(alert(end_step=None), info(), [changed])
@@ -76,7 +81,7 @@ def test_a_run_of_one_record_has_a_window():
     [
         ("spike", {"level": 0.5, "peak": 9.0}, [(0.5, "level before 0.5")]),
         ("overfit", {"best": 0.25, "best_step": 400}, [(0.25, "best 0.25")]),
-        ("throughput_drop", {"usual": 8.0, "now": 2.0}, [(8.0, "usual 8"), (2.0, "now 2")]),
+        ("throughput_drop", {"usual": 8.0, "now": 2.0}, [(8.0, "typical 8"), (2.0, "now 2")]),
         ("nan", {}, []),
         ("spike", {"level": "high", "peak": None}, []),
         ("spike", {"level": float("nan")}, []),
@@ -101,7 +106,7 @@ def test_growth_is_a_line_along_the_curve_in_its_own_unit():
 
     assert (level.y, level.y_end) == (pytest.approx(7.0), pytest.approx(11.99))
     assert level.between == (5_000.0, 9_990.0)
-    assert level.text == "+1 in 1,000 steps"
+    assert level.text == "+1 per 1,000 steps"
     assert slope(alert("spike"), series(x, x)) is None
     assert slope(alert("memory_growth", step=9_990), series(x, x)) is None
 
@@ -118,7 +123,9 @@ def test_the_metric_is_found_under_the_name_that_the_run_gives_it():
 def test_every_kind_can_be_drawn(kind):
     x = np.arange(4_000.0, 6_000.0, 10.0)
     evidence = around(alert(kind, evidence={"level": 1.0, "best": 1.0, "usual": 1.0, "noise": 0.1}), info())
-    look = Look(window=evidence.window, marks=evidence.marks, bands=evidence.bands, levels=evidence.levels)
+    look = ChartStyle(
+        window=evidence.window, marks=evidence.marks, bands=evidence.bands, levels=evidence.levels
+    )
 
     layout = curve_figure([Curve(series=series(x, np.sin(x)), label="m")], look)["layout"]
 
@@ -134,7 +141,7 @@ def figure_of(look):
 
 
 def test_the_frame_makes_room_for_a_level_beyond_the_curve():
-    layout = figure_of(Look(window=(0.0, 99.0), levels=(Level(y=5.0, text="level 5"),)))
+    layout = figure_of(ChartStyle(window=(0.0, 99.0), levels=(Level(y=5.0, text="level 5"),)))
 
     assert layout["yaxis"]["range"][1] > 5.0
     assert [note["text"] for note in layout["annotations"]] == ["level 5"]
@@ -142,13 +149,13 @@ def test_the_frame_makes_room_for_a_level_beyond_the_curve():
 
 def test_words_of_neighbouring_marks_share_a_place_and_the_worse_colour():
     marks = (
-        Mark(x=50.0, text="Divergence", tone="warning"),
-        Mark(x=51.0, text="Not a number", tone="critical"),
-        Mark(x=52.0, text="Divergence", tone="warning"),
-        Mark(x=90.0, text="lr_scale → 0.5", tone="info"),
+        ChartMark(x=50.0, text="Divergence", tone="warning"),
+        ChartMark(x=51.0, text="Not a number", tone="critical"),
+        ChartMark(x=52.0, text="Divergence", tone="warning"),
+        ChartMark(x=90.0, text="lr_scale → 0.5", tone="info"),
     )
 
-    layout = figure_of(Look(marks=marks))
+    layout = figure_of(ChartStyle(marks=marks))
 
     assert [note["text"] for note in layout["annotations"]] == ["Divergence, Not a number", "lr_scale → 0.5"]
     assert layout["annotations"][0]["font"]["color"] == "@critical"

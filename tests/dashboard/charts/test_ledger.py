@@ -18,7 +18,7 @@ def test_the_parts_of_a_bar_add_up_and_stand_in_the_order_of_the_ledger():
     assert [part["words"] for part in parts] == [
         "training",
         "waiting for data",
-        "lost to a crash and done again",
+        "rework after a crash",
     ]
     assert sum(part["share"] for part in parts) == pytest.approx(1.0)
     assert parts[0]["title"] == "training: 11 m 40 s, 70 %"
@@ -48,11 +48,11 @@ def test_every_entry_has_a_look_of_its_own_in_both_themes():
 def test_the_table_has_every_entry_that_holds_time_and_their_sum():
     table = table_of(ledger(training=0.9996, validation=0.0004))
 
-    assert table["head"] == ["", "time", "share"]
+    assert table["head"] == ["", "time", "of total"]
     assert [row["cells"] for row in table["rows"]] == [
         ["training", "16 m 39 s", "99.9 %"],
         ["validation", "400 ms", "< 0.1 %"],
-        ["together", "16 m 40 s", "100 %"],
+        ["total", "16 m 40 s", "100 %"],
     ]
 
 
@@ -66,5 +66,5 @@ def test_energy_has_a_column_where_it_is_known():
     table = table_of(replace(plain, lines=lines, kwh=1.5))
 
     assert table["head"][-1] == "kWh"
-    assert [row["cells"][0] for row in table["rows"]] == ["training *", "validation", "together"]
+    assert [row["cells"][0] for row in table["rows"]] == ["training *", "validation", "total"]
     assert [row["cells"][-1] for row in table["rows"]] == ["1.5", "–", "1.5"]  # noqa: RUF001

@@ -8,12 +8,12 @@ from dashboard.charts.spans import Bar, SpanBars, bars_figure, span_color, spans
 from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD, OPTIMIZER_UPDATE
 
 
-def bars(name="forward", look="done", texts=("40 ms",), **changed):
+def bars(name="forward", state="done", texts=("40 ms",), **changed):
     count = len(texts)
     return SpanBars(
         **{
             "name": name,
-            "look": look,
+            "state": state,
             "row": [0] * count,
             "start": 1.7e9 + np.arange(count),
             "seconds": np.full(count, 0.04),
@@ -49,7 +49,7 @@ def test_a_bar_lies_at_its_time_and_is_as_long_as_its_span():
 
 def test_failed_open_and_died_spans_look_different():
     looks = {
-        look: figure(bars(look=look))["data"][0]["marker"] for look in ("done", "failed", "open", "died")
+        look: figure(bars(state=look))["data"][0]["marker"] for look in ("done", "failed", "open", "died")
     }
 
     assert looks["failed"]["color"] == "@critical"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dashboard.data.alerts import alerts_of, findings_of, is_put_away, news_in
+from dashboard.data.alerts import alerts_of, findings_of, is_dismissed, unseen_alerts
 from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, told
@@ -124,12 +124,12 @@ def test_news_is_what_goes_on_and_nobody_has_seen_or_muted(tmp_path, store):
     write_run(tmp_path, "r", steps("divergence"))
     (alert,) = found = read(store)
 
-    assert news_in(found, Labels()) == found
-    assert news_in(found, Labels(acknowledged=(alert.seen_as,))) == []
-    assert news_in(found, Labels(muted=("divergence",))) == []
-    assert news_in(found, Labels(muted=("spike",), acknowledged=("another",))) == found
-    assert news_in([replace(alert, state="resolved")], Labels()) == []
-    assert not is_put_away(alert, Labels())
+    assert unseen_alerts(found, Labels()) == found
+    assert unseen_alerts(found, Labels(acknowledged=(alert.acknowledged_key,))) == []
+    assert unseen_alerts(found, Labels(muted=("divergence",))) == []
+    assert unseen_alerts(found, Labels(muted=("spike",), acknowledged=("another",))) == found
+    assert unseen_alerts([replace(alert, state="resolved")], Labels()) == []
+    assert not is_dismissed(alert, Labels())
 
 
 # ---------------------------------------------------------------- what the store keeps
@@ -147,7 +147,7 @@ def test_the_store_examines_only_what_was_appended_and_forgets_a_deleted_run(tmp
 
     store.delete("r")
     write_run(tmp_path, "r", steps())
-    store._look_again()
+    store._rescan()
 
     assert store.findings("r") == ()
 
@@ -161,7 +161,7 @@ def test_what_the_runs_own_yaml_silenced_stays_silent(tmp_path, store):
     assert read(store) == []
 
     write_manifest(folder, replace(read_manifest(folder), diagnostics={"divergence": "info"}))
-    store._look_again()
+    store._rescan()
 
     assert [alert.severity for alert in read(store)] == ["info"]
 
@@ -179,12 +179,12 @@ def test_values_beside_a_moment_are_those_just_before_and_just_after(tmp_path, s
     )
     store.refresh("r")
 
-    before, after = store.beside("r", "train_loss", 1000.0 + 0.5 * 50, 3)
+    before, after = store.values_around("r", "train_loss", 1000.0 + 0.5 * 50, 3)
 
     assert (before.tolist(), after.tolist()) == ([48.0, 49.0, 50.0], [51.0, 52.0, 53.0])
-    assert [part.tolist() for part in store.beside("r", "train_loss", 1e12, 2)] == [[98.0, 99.0], []]
-    assert [part.tolist() for part in store.beside("r", "train_loss", 0.0, 2)] == [[], [0.0, 1.0]]
-    assert [len(part) for part in store.beside("r", "none", 1000.0, 2)] == [0, 0]
+    assert [part.tolist() for part in store.values_around("r", "train_loss", 1e12, 2)] == [[98.0, 99.0], []]
+    assert [part.tolist() for part in store.values_around("r", "train_loss", 0.0, 2)] == [[], [0.0, 1.0]]
+    assert [len(part) for part in store.values_around("r", "none", 1000.0, 2)] == [0, 0]
 
 
 def test_a_spike_that_was_seen_is_news_again_as_a_divergence(tmp_path, store):
@@ -192,9 +192,9 @@ def test_a_spike_that_was_seen_is_news_again_as_a_divergence(tmp_path, store):
     (alert,) = read(store)
     as_spike = replace(alert, kind="spike")
 
-    assert alert.seen_as != as_spike.seen_as
-    assert not is_put_away(alert, Labels(acknowledged=(as_spike.seen_as,)))
-    assert is_put_away(alert, Labels(acknowledged=(alert.seen_as,)))
+    assert alert.acknowledged_key != as_spike.acknowledged_key
+    assert not is_dismissed(alert, Labels(acknowledged=(as_spike.acknowledged_key,)))
+    assert is_dismissed(alert, Labels(acknowledged=(alert.acknowledged_key,)))
 
 
 # ---------------------------------------------------------------- errors and hangs
@@ -239,8 +239,8 @@ def test_an_error_is_shown_with_its_stack_and_what_was_around_it(tmp_path, store
     shown = texts(alert)
     assert shown["Stack"] == "train.py:3 in main\ntrain.py:9 in load"
     assert shown["Last output"] == "step 398\nstep 399"
-    assert shown["What led to it"] == "raised from KeyError: 'a'\n    data.py:1 in get"
-    assert shown["Around it"] == "spans: training_loop > forward\nthread: MainThread"
+    assert shown["Cause"] == "raised from KeyError: 'a'\n    data.py:1 in get"
+    assert shown["Context"] == "spans: training_loop > forward\nthread: MainThread"
     assert shown["Memory"] == "rss_mb: 12.0"
     assert shown["Notes"] == "in batch 7"
 
@@ -320,11 +320,11 @@ def test_a_hang_that_is_over_still_shows_where_its_threads_stood(tmp_path, store
         "Stack of MainThread",
         "Stack of a, b, 3 more",
         "More threads",
-        "Around it",
+        "Context",
         "GPU",
     ]
     assert alert.details[0].text.endswith("dist.py:9 in all_reduce")
-    assert alert.details[3].text == "open span: all_reduce, 61.0 s\ndoes not answer: nvml"
+    assert alert.details[3].text == "open span: all_reduce, 61.0 s\nnot responding: nvml"
 
 
 @pytest.mark.parametrize(

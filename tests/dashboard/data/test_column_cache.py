@@ -25,7 +25,7 @@ WAIT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _small_logs_are_worth_keeping(monkeypatch):
-    monkeypatch.setattr(run_log, "_WORTH_KEEPING_BYTES", 1000)
+    monkeypatch.setattr(run_log, "_MIN_CACHED_BYTES", 1000)
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def everything(log):
 def _plain(series):
     return [
         [
-            [(piece.session, piece.x.tolist(), np.round(piece.y, 9).tolist()) for piece in pieces]
-            for pieces in (series.pieces, series.abandoned)
+            [(segment.session, segment.x.tolist(), np.round(segment.y, 9).tolist()) for segment in segments]
+            for segments in (series.segments, series.superseded)
         ],
-        [(piece.session, piece.x.tolist(), np.round(piece.y, 9).tolist()) for piece in series.smooth],
+        [(segment.session, segment.x.tolist(), np.round(segment.y, 9).tolist()) for segment in series.smooth],
         series.non_finite,
         (series.total, series.drawn, series.low, series.high, series.percentiles),
     ]
@@ -485,7 +485,7 @@ def test_the_oldest_make_room_for_the_newest(tmp_path):
 
 
 def test_a_small_log_is_not_worth_a_file(path, cache, monkeypatch):
-    monkeypatch.setattr(run_log, "_WORTH_KEEPING_BYTES", 8 * 1024 * 1024)
+    monkeypatch.setattr(run_log, "_MIN_CACHED_BYTES", 8 * 1024 * 1024)
 
     opened(path, cache)
 

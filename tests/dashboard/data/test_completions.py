@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from dashboard.data.backward import end_of_lines, lines_before
 from dashboard.data.completion_reader import CompletionReader
 from dashboard.data.completions import CompletionQuery, completion_of, parse_steps
-from dashboard.data.word_diff import Part, word_diff
+from dashboard.data.reverse_lines import end_of_lines, lines_before
+from dashboard.data.word_diff import DiffPart, word_diff
 from tests.dashboard.run_folders import append, step_record, write_run
 from toolkit.runfolder.records import MAX_LINE_BYTES
 
@@ -48,7 +48,7 @@ def find(reader, *, first=0, count=50, **query):
     """Return what is found once everything has been read and searched."""
     while True:
         found = reader.find(CompletionQuery(**query), first=first, count=count, wait_s=1.0)
-        if found.part_read == found.part_searched == 1.0:
+        if found.fraction_read == found.fraction_searched == 1.0:
             return found
 
 
@@ -81,7 +81,7 @@ def test_the_first_rows_of_a_large_file_come_before_it_is_read(write):
     found = reader.find(CompletionQuery(), wait_s=0.0)
 
     assert steps(found)[:3] == [3999, 3998, 3997]
-    assert found.part_read < 0.5
+    assert found.fraction_read < 0.5
     assert found.known < 2_000
 
     assert find(reader).known == 4_000
@@ -174,7 +174,7 @@ def test_a_search_goes_on_where_it_was_and_finds_all(write):
     reader = write([completion(step, "yes" if step % 3 == 0 else "no") for step in range(3_000)])
     find(reader)
     looks = 0
-    while (found := reader.find(CompletionQuery(text="yes"), wait_s=0.0)).part_searched < 1.0:
+    while (found := reader.find(CompletionQuery(text="yes"), wait_s=0.0)).fraction_searched < 1.0:
         looks += 1
 
     assert looks > 1
@@ -234,7 +234,7 @@ def test_whatever_stands_under_its_names_it_can_be_shown(write):
     assert rows[1].prompt == "7"
     assert rows[2].step == 1
     assert rows[3].reward == math.inf
-    assert (rows[4].answer, rows[4].reward_name, rows[4].reward) == ("older form", "rewards added up", 3.5)
+    assert (rows[4].answer, rows[4].reward_name, rows[4].reward) == ("older form", "sum of rewards", 3.5)
     assert find(write([{**record, "global_step": 1} for record in odd])).known == 5
 
 
@@ -283,7 +283,7 @@ def test_steps_are_asked_for_as_people_write_them(text, steps_wanted):
 
 @pytest.mark.parametrize("text", ["-", "abc", "1-2-3", "1e3", "9" * 30, "<b>"])
 def test_what_are_no_steps_is_refused_with_what_is_allowed(text):
-    with pytest.raises(ValueError, match="it must be such as 300, 100-200"):
+    with pytest.raises(ValueError, match="write 300, 100-200"):
         parse_steps(text)
 
 
@@ -380,7 +380,7 @@ def test_texts_with_nothing_in_common_are_not_marked_and_take_no_time():
 
     assert diff.too_different
     assert not diff.is_same
-    assert diff.before == (Part(before, False),)
+    assert diff.before == (DiffPart(before, False),)
 
 
 def test_a_hole_of_a_terabyte_before_the_last_line_is_passed_over_at_once(tmp_path):

@@ -305,7 +305,7 @@ def test_folders_without_a_run_take_no_place_in_the_list(root, store):
     many(root, 5)
 
     assert sorted(keys(store)) == ["r0", "r1", "r2", "r3", "r4"]
-    assert store.list_runs().roots_cut == ()
+    assert store.list_runs().truncated_roots == ()
 
 
 @pytest.mark.usefixtures("at_most_five")
@@ -313,7 +313,7 @@ def test_of_too_many_runs_the_newest_are_listed(root, store):
     many(root, 9)
 
     assert sorted(keys(store)) == ["r4", "r5", "r6", "r7", "r8"]
-    assert store.list_runs().roots_cut == (root,)
+    assert store.list_runs().truncated_roots == (root,)
 
 
 @pytest.mark.usefixtures("at_most_five")
@@ -363,9 +363,9 @@ def test_a_folder_that_held_no_run_is_looked_at_again_when_something_was_put_int
         age(root / f"a{place}", 5000)
     keys(store)
     looked = []
-    look_at = RootListing._look_at
+    look_at = RootListing._read_folder
     monkeypatch.setattr(
-        RootListing, "_look_at", lambda self, name: looked.append(name) or look_at(self, name)
+        RootListing, "_read_folder", lambda self, name: looked.append(name) or look_at(self, name)
     )
     keys(store)
     before = sorted(looked)
@@ -382,7 +382,7 @@ def test_whoever_asks_for_runs_that_are_not_there_costs_a_bounded_look(root, sto
     asked = []
     monkeypatch.setattr(RootListing, "find", lambda self, key: asked.append(key))
     for listing in store._listings:
-        listing.is_cut = True
+        listing.is_truncated = True
     for number in range(1000):
         with pytest.raises(UnknownRun):
             store.card(f"nope{number % 500}")
@@ -421,7 +421,7 @@ def test_two_folders_that_go_by_one_key_are_said(tmp_path):
     store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
 
     assert keys(store) == ["2~same"]
-    assert store.list_runs().problems == ("two folders go by the name 2~same, and only one of them is shown",)
+    assert store.list_runs().problems == ("two folders have the name 2~same; only one of them is shown",)
 
 
 @posix
@@ -434,8 +434,8 @@ def test_a_link_to_a_run_is_not_followed_and_said(root, store, tmp_path):
 
     assert found.cards == ()
     assert sorted(found.problems) == [
-        "link is a link and is not followed",
-        "nowhere is a link and is not followed",
+        "link is a symbolic link and is not followed",
+        "nowhere is a symbolic link and is not followed",
     ]
     with pytest.raises(UnknownRun):
         store.refresh("link")
@@ -766,8 +766,8 @@ def test_one_store_refuses_who_may_only_look_and_obeys_who_may_steer(root, store
     token = store.delete("gone")
     cache_dir = tmp_path / "kept"
     (cache_dir / "x").mkdir(parents=True)
-    asking = ["your account may only look"]
-    shared = LocalStore([root], cache_dir=cache_dir, why_only_look=lambda: asking[0])
+    asking = ["your account has read-only access"]
+    shared = LocalStore([root], cache_dir=cache_dir, read_only_reason=lambda: asking[0])
     before = sorted(str(path) for path in (*root.rglob("*"), *cache_dir.rglob("*")))
 
     for change in (
@@ -778,7 +778,7 @@ def test_one_store_refuses_who_may_only_look_and_obeys_who_may_steer(root, store
         shared.empty_trash,
         shared.empty_cache,
     ):
-        with pytest.raises(Refused, match="may only look"):
+        with pytest.raises(Refused, match="read-only"):
             change()
 
     assert sorted(str(path) for path in (*root.rglob("*"), *cache_dir.rglob("*"))) == before
@@ -833,12 +833,12 @@ def test_what_is_no_file_is_refused(store, files, relative):
 
 @posix
 def test_a_name_that_no_file_can_have_is_refused(store, files):
-    with pytest.raises(Refused, match="cannot be the name of a file"):
+    with pytest.raises(Refused, match="is not a valid file name"):
         read(store, "samples/\ud800.png")
 
 
 def test_a_file_that_is_too_large_is_refused(store, files):
-    with pytest.raises(Refused, match="7 bytes, more than the 6"):
+    with pytest.raises(Refused, match="7 bytes, more than the limit of 6"):
         read(store, "samples/a.png", max_bytes=6)
 
 
@@ -877,7 +877,7 @@ def test_a_folder_of_ranks_that_is_a_link_is_not_followed(root, store, tmp_path)
     (folder / "ranks").symlink_to(outside)
 
     assert store.ranks("r") == [0]
-    with pytest.raises(Refused, match="ranks is a link"):
+    with pytest.raises(Refused, match="ranks is a symbolic link"):
         store.refresh("r", rank=1)
 
 
@@ -908,4 +908,4 @@ def test_of_very_many_links_some_are_named_and_the_others_counted(root, store):
     problems = store.list_runs().problems
 
     assert len(problems) == 21
-    assert "480 more links are not followed" in problems
+    assert "480 more symbolic links are not followed" in problems

@@ -9,7 +9,7 @@ import pytest
 
 from dashboard.data.alerts import Alert
 from dashboard.data.local_store import LocalStore
-from dashboard.data.remedies import as_set, effects_on, own_answer, remedy_for, turned
+from dashboard.data.remedies import effects_on, knob_changes_text, knob_value_text, own_answer, remedy_for
 from tests.dashboard.run_folders import BEGAN, SECONDS_A_STEP, step_record, write_run
 from toolkit.diagnostics.catalogue import CATALOGUE
 
@@ -184,10 +184,10 @@ def test_what_a_finding_asked_of_its_own_run_is_found_by_its_id(tmp_path):
 
 
 def test_what_was_turned_is_said_nested_or_flat():
-    assert turned({"knobs": {"a": {"old": None, "new": 2}}, "knobs/b/old": 1.0, "knobs/b/new": 2e-5}) == (
-        "b 1.0 → 2e-05, a → 2"
-    )
-    assert turned({"knobs": {"a": 7}}) == "a"
-    assert turned({"knobs": [1]}) == ""
-    assert turned({}) == ""
-    assert as_set(True) == "True"
+    assert knob_changes_text(
+        {"knobs": {"a": {"old": None, "new": 2}}, "knobs/b/old": 1.0, "knobs/b/new": 2e-5}
+    ) == ("b 1.0 → 2e-05, a → 2")
+    assert knob_changes_text({"knobs": {"a": 7}}) == "a"
+    assert knob_changes_text({"knobs": [1]}) == ""
+    assert knob_changes_text({}) == ""
+    assert knob_value_text(True) == "True"

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from dashboard.data import run_ledger
-from dashboard.data.run_ledger import RunLedger
+from dashboard.data import run_analysis
+from dashboard.data.run_analysis import RunLedger
 from tests.dashboard.run_folders import append, write_run
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import read_from
@@ -25,7 +25,7 @@ def taken(monkeypatch):
             seen.extend(records)
             return super().take(records)
 
-    monkeypatch.setattr(run_ledger, "LedgerBuilder", Counting)
+    monkeypatch.setattr(run_analysis, "LedgerBuilder", Counting)
     return seen
 
 
@@ -56,8 +56,8 @@ def ledger_of(folder):
 
 def until_done(ledger):
     for looks in range(1, 10_000):
-        spent = ledger.look(0.0)
-        if spent.part >= 1.0:
+        spent = ledger.advance(0.0)
+        if spent.fraction >= 1.0:
             return looks, spent.ledger
     raise AssertionError("it never ends")
 
@@ -77,12 +77,12 @@ def test_it_says_the_same_as_a_book_of_all_records_at_once(tmp_path):
 def test_a_part_is_a_ledger_of_what_was_read_and_says_how_much_that_is(tmp_path):
     ledger = ledger_of(write_run(tmp_path, "r", records()))
 
-    parts = [ledger.look(0.0)]
-    while parts[-1].part < 1.0:
-        parts.append(ledger.look(0.0))
+    parts = [ledger.advance(0.0)]
+    while parts[-1].fraction < 1.0:
+        parts.append(ledger.advance(0.0))
 
-    assert [spent.part for spent in parts] == sorted(spent.part for spent in parts)
-    assert 0.0 < parts[0].part < 0.5
+    assert [spent.fraction for spent in parts] == sorted(spent.fraction for spent in parts)
+    assert 0.0 < parts[0].fraction < 0.5
     assert 0.0 < parts[0].ledger.wall_s < parts[-1].ledger.wall_s
 
 
@@ -90,13 +90,13 @@ def test_each_record_is_taken_once_however_often_the_file_grows(tmp_path, taken)
     every = records()
     folder = write_run(tmp_path, "r", every[:100])
     ledger = ledger_of(folder)
-    ledger.look(60.0)
+    ledger.advance(60.0)
     for start in range(100, len(every), 150):
         append(folder, every[start : start + 150])
 
-        assert ledger.look(60.0).part == 1.0
+        assert ledger.advance(60.0).fraction == 1.0
     number = len(taken)
-    ledger.look(60.0)
+    ledger.advance(60.0)
 
     assert len(taken) == number == len(every)
 
@@ -119,23 +119,23 @@ def test_a_line_that_is_being_written_and_one_that_is_none_are_passed_over(tmp_p
     with (folder / METRICS_JSONL).open("ab") as file:
         file.write(b'\xff no JSON\n{"event":"step",')
 
-    spent = ledger_of(folder).look(60.0)
+    spent = ledger_of(folder).advance(60.0)
 
-    assert spent.part == 1.0
+    assert spent.fraction == 1.0
     assert spent.ledger.wall_s == pytest.approx(25.0)
 
 
 def test_a_file_that_is_not_there_holds_no_time(tmp_path):
-    spent = RunLedger(tmp_path / "none.jsonl").look(1.0)
+    spent = RunLedger(tmp_path / "none.jsonl").advance(1.0)
 
-    assert spent.part == 1.0
+    assert spent.fraction == 1.0
     assert spent.ledger.wall_s == 0.0
 
 
 def test_who_comes_while_another_is_at_it_gets_what_was_known_before(tmp_path):
     ledger = ledger_of(write_run(tmp_path, "r", records()))
 
-    with ledger._at_work:
-        assert ledger.look(60.0).part == 0.0, "so that a page comes back"
+    with ledger._busy:
+        assert ledger.advance(60.0).fraction == 0.0, "so that a page comes back"
 
-    assert ledger.look(60.0).part == 1.0
+    assert ledger.advance(60.0).fraction == 1.0

@@ -36,7 +36,7 @@ def log(folder):
 
 def losses(log):
     series = log.series("train_loss", "step", None, 10_000, 0.0)
-    return [value for piece in series.pieces for value in piece.y.tolist()]
+    return [value for segment in series.segments for value in segment.y.tolist()]
 
 
 # ---------------------------------------------------------------- growing
@@ -418,4 +418,4 @@ def test_a_reader_that_fails_says_so(folder, monkeypatch):
     monkeypatch.setattr(RunLog, "_open_cached", fail)
     health = RunLog(folder / "metrics.jsonl", None).refresh(WAIT_S)
 
-    assert health.problem == "reading the log failed; what was read before is shown"
+    assert health.problem == "reading the log failed; showing what was read before"

@@ -80,12 +80,12 @@ def build(columns, *, metric="loss", axis="step", window=None, buckets=600, smoo
     return SeriesBuilder(columns).build(metric, axis, window, buckets, smoothing)
 
 
-def xs(pieces):
-    return np.concatenate([piece.x for piece in pieces]) if pieces else np.empty(0)
+def xs(segments):
+    return np.concatenate([segment.x for segment in segments]) if segments else np.empty(0)
 
 
-def ys(pieces):
-    return np.concatenate([piece.y for piece in pieces]) if pieces else np.empty(0)
+def ys(segments):
+    return np.concatenate([segment.y for segment in segments]) if segments else np.empty(0)
 
 
 # ---------------------------------------------------------------- nothing is hidden
@@ -104,7 +104,7 @@ def test_no_extreme_no_end_and_nothing_non_finite_is_hidden(values, buckets, win
 
     low, high = (0.0, 1e9) if window is None else (min(window), max(window))
     inside = [i for i in range(len(values)) if low <= i <= high]
-    drawn = dict(zip(xs(series.pieces).tolist(), ys(series.pieces).tolist(), strict=True))
+    drawn = dict(zip(xs(series.segments).tolist(), ys(series.segments).tolist(), strict=True))
     assert len(drawn) == series.drawn <= min(series.total, 4 * buckets + 8)
     assert all(_same(values[int(step)], value) for step, value in drawn.items())
     if not inside:
@@ -155,7 +155,7 @@ def test_thousands_of_separate_nans_are_merged_and_still_counted(axis):
     series = build(columns, axis=axis)
 
     assert len(series.non_finite) <= 1000
-    places = build(columns, axis=axis, buckets=9000).pieces[0].x
+    places = build(columns, axis=axis, buckets=9000).segments[0].x
     for kind, mask in (
         ("NaN", np.isnan(values)),
         ("Infinity", np.isposinf(values)),
@@ -182,18 +182,18 @@ def test_one_spike_in_a_million_points_is_drawn_and_exact_when_zoomed():
     assert whole.total == 1_000_000
     assert whole.drawn <= 4 * 600
     for series in (whole, near, close):
-        at = np.flatnonzero(xs(series.pieces) == 654_321)
-        assert ys(series.pieces)[at].tolist() == [1e6]
+        at = np.flatnonzero(xs(series.segments) == 654_321)
+        assert ys(series.segments)[at].tolist() == [1e6]
         assert series.high == 1e6
-    assert xs(close.pieces).tolist() == list(range(654_299, 654_342))
-    assert ys(close.pieces).tolist() == values[654_299:654_342].tolist()
+    assert xs(close.segments).tolist() == list(range(654_299, 654_342))
+    assert ys(close.segments).tolist() == values[654_299:654_342].tolist()
 
 
 def test_a_metric_nobody_logged_is_an_empty_curve():
     series = build(columns_of([1.0]), metric="nope")
 
     assert series.empty
-    assert series.pieces == ()
+    assert series.segments == ()
     assert (series.low, series.high, series.percentiles) == (None, None, None)
 
 
@@ -292,11 +292,11 @@ def test_a_row_counts_until_a_later_session_begins_at_or_before_its_step(rows, m
     counts = counting(rows)
     for axis, places in expected.items():
         series = build(columns, metric=metric, axis=axis, buckets=1000)
-        for pieces, wanted in ((series.pieces, True), (series.abandoned, False)):
+        for segments, wanted in ((series.segments, True), (series.superseded, False)):
             found = [
-                (piece.session, x, y)
-                for piece in pieces
-                for x, y in zip(piece.x.tolist(), piece.y.tolist(), strict=True)
+                (segment.session, x, y)
+                for segment in segments
+                for x, y in zip(segment.x.tolist(), segment.y.tolist(), strict=True)
             ]
             reference = [
                 (row.session, place, row.metrics[metric])
@@ -305,7 +305,7 @@ def test_a_row_counts_until_a_later_session_begins_at_or_before_its_step(rows, m
             ]
             assert [item[:2] for item in found] == [item[:2] for item in reference]
             np.testing.assert_array_equal([item[2] for item in found], [item[2] for item in reference])
-        assert series.total == len(xs(series.pieces))
+        assert series.total == len(xs(series.segments))
 
 
 @tries
@@ -319,12 +319,12 @@ def test_epochs_spread_out_inside_themselves_and_in_order(rows):
     logged = [row for row in rows if "loss" in row.metrics]
 
     if len({row.session for row in rows}) <= 1:
-        x = xs(whole.pieces)
+        x = xs(whole.segments)
         assert (np.diff(x) >= 0).all()
         for place, row in zip(x.tolist(), logged, strict=True):
             assert row.epoch <= place < math.floor(row.epoch) + 1
     thinned = build(columns, axis="epoch", buckets=1)
-    assert set(xs(thinned.pieces).tolist()) <= set(xs(whole.pieces).tolist())
+    assert set(xs(thinned.segments).tolist()) <= set(xs(whole.segments).tolist())
 
 
 @tries
@@ -336,9 +336,9 @@ def test_the_average_runs_over_what_counts(rows, past):
 
     series = build(columns, buckets=1000, smoothing=past)
 
-    values = ys(series.pieces)
+    values = ys(series.segments)
     np.testing.assert_allclose(ys(series.smooth), plain_average(values, past), rtol=1e-7)
-    np.testing.assert_array_equal(xs(series.smooth), xs(series.pieces))
+    np.testing.assert_array_equal(xs(series.smooth), xs(series.segments))
 
 
 # ---------------------------------------------------------------- growing
@@ -375,19 +375,19 @@ def test_appending_gives_what_reading_at_once_gives(rows, cuts, axis, buckets, s
 
 
 def assert_same(one, other):
-    for mine, theirs in ((one.pieces, other.pieces), (one.abandoned, other.abandoned)):
-        assert [piece.session for piece in mine] == [piece.session for piece in theirs]
+    for mine, theirs in ((one.segments, other.segments), (one.superseded, other.superseded)):
+        assert [segment.session for segment in mine] == [segment.session for segment in theirs]
         np.testing.assert_array_equal(xs(mine), xs(theirs))
         np.testing.assert_array_equal(ys(mine), ys(theirs))
     # Averages differ in their last digit, and so does which of two equal ones is called the lowest.
-    assert [piece.session for piece in one.smooth] == [piece.session for piece in other.smooth]
+    assert [segment.session for segment in one.smooth] == [segment.session for segment in other.smooth]
     for mine, theirs in zip(one.smooth, other.smooth, strict=True):
         np.testing.assert_array_equal(mine.x[[0, -1]], theirs.x[[0, -1]])
         for pick in (np.nanmin, np.nanmax):
             if np.isfinite(mine.y).any():
                 assert pick(mine.y) == pytest.approx(pick(theirs.y), rel=1e-7)
-    assert repr(replace(one, pieces=(), abandoned=(), smooth=())) == repr(
-        replace(other, pieces=(), abandoned=(), smooth=())
+    assert repr(replace(one, segments=(), superseded=(), smooth=())) == repr(
+        replace(other, segments=(), superseded=(), smooth=())
     )
 
 
@@ -412,7 +412,7 @@ def test_a_growing_curve_is_thinned_only_where_it_grew(monkeypatch):
     series = builder.build("loss", "step", None, 600, 0.0)
 
     assert sum(looked_at) <= 256
-    assert ys(series.pieces)[-1] == 5.0
+    assert ys(series.segments)[-1] == 5.0
 
 
 def test_a_system_sample_before_the_first_step_of_a_session_stands_where_that_session_begins():
@@ -422,10 +422,10 @@ def test_a_system_sample_before_the_first_step_of_a_session_stands_where_that_se
     before = build(columns, metric="gpu")
     columns.add(parsed([Row(2, "step", 4.0, 21, 1, math.nan, {"loss": 1.0})]))
 
-    assert xs(before.pieces).tolist() == [9.0]
-    assert xs(build(columns, metric="gpu").pieces).tolist() == [4.0]
-    assert xs(build(columns).pieces).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert xs(build(columns).abandoned).tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    assert xs(before.segments).tolist() == [9.0]
+    assert xs(build(columns, metric="gpu").segments).tolist() == [4.0]
+    assert xs(build(columns).segments).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert xs(build(columns).superseded).tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
 
 
 @tries
@@ -467,7 +467,7 @@ def test_an_average_begins_again_where_a_later_session_did():
     series = builder.build("loss", "step", None, 10, 0.9)
 
     assert_same(series, build(at_once, buckets=10, smoothing=0.9))
-    assert xs(series.pieces).tolist() == sorted(xs(series.pieces).tolist())
+    assert xs(series.segments).tolist() == sorted(xs(series.segments).tolist())
     assert series.total == 1100
 
 
@@ -482,12 +482,12 @@ def test_a_run_that_was_resumed_thrice_keeps_only_what_was_not_begun_again():
 
     series = build(columns)
 
-    assert [(piece.session, piece.x[0], piece.x[-1]) for piece in series.pieces] == [
+    assert [(segment.session, segment.x[0], segment.x[-1]) for segment in series.segments] == [
         (1, 0, 39),
         (3, 40, 59),
         (4, 60, 69),
     ]
-    assert [(piece.session, piece.x[0], piece.x[-1]) for piece in series.abandoned] == [
+    assert [(segment.session, segment.x[0], segment.x[-1]) for segment in series.superseded] == [
         (1, 40, 99),
         (2, 50, 79),
     ]

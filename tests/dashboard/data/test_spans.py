@@ -10,7 +10,15 @@ pytest.importorskip("pyarrow")
 from dashboard.data.column_cache import ColumnCache
 from dashboard.data.run_log import RunLog
 from dashboard.data.span_reader import MOST_NAMES, OTHER_NAMES
-from dashboard.data.spans import SpanTable, beside, last_steps, steps_in, stretches, totals, within
+from dashboard.data.spans import (
+    SpanTable,
+    adjacent_steps,
+    detailed_steps,
+    last_steps,
+    steps_in,
+    totals,
+    within,
+)
 from tests.dashboard.run_folders import append, write_run
 from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
 from tests.timing.test_span_tree import begun, span
@@ -82,7 +90,7 @@ def test_spans_of_a_cached_log_are_the_same(tmp_path):
 def test_a_large_log_is_taken_in_parts_and_nothing_is_read_twice(write):
     log = write(many_spans(3_000))
     parts = [read(log, 0.0)]
-    while parts[-1].part_read < 1.0:
+    while parts[-1].fraction_read < 1.0:
         parts.append(log.spans(0.0))
 
     assert len(parts) > 2
@@ -139,7 +147,7 @@ def test_the_device_s_clock_has_a_row_of_its_own(write):
 
 def test_the_steps_that_can_be_looked_at_closely_are_found_with_the_reason(write):
     table = read(write(span_records()))
-    found = [(one.session, one.first, one.last, one.why) for one in stretches(table)]
+    found = [(one.session, one.first, one.last, one.why) for one in detailed_steps(table)]
 
     assert found == [(1, 1, 5, "start"), (2, 46, 50, "start"), (2, 58, 62, "incident"), (2, 96, 100, "end")]
 
@@ -147,13 +155,13 @@ def test_the_steps_that_can_be_looked_at_closely_are_found_with_the_reason(write
 def test_the_window_of_the_last_steps_is_theirs_and_one_can_go_on_from_it(write):
     table = read(write(span_records()))
     window = last_steps(table, 5)
-    earlier = beside(table, window, 5, later=False)
+    earlier = adjacent_steps(table, window, 5, later=False)
 
     assert steps_in(table, window) == (96, 100)
     assert steps_in(table, earlier) == (58, 62)
-    assert beside(table, window, 5, later=True) is None
-    assert steps_in(table, beside(table, earlier, 3, later=True)) == (96, 98)
-    assert steps_in(table, beside(table, stretches(table)[1].window, 5, later=False)) == (1, 5)
+    assert adjacent_steps(table, window, 5, later=True) is None
+    assert steps_in(table, adjacent_steps(table, earlier, 3, later=True)) == (96, 98)
+    assert steps_in(table, adjacent_steps(table, detailed_steps(table)[1].window, 5, later=False)) == (1, 5)
 
 
 def test_a_neighbour_that_reaches_into_the_window_is_not_counted_to_it(write):

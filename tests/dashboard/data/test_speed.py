@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dashboard.data.speed import Group, compare, groups_of, jobs_of, noise_of_median
+from dashboard.data.speed import JobGroup, compare, groups_of, jobs_of, noise_of_median
 from tests.dashboard.step_times import group, jobs, step_times
 from toolkit.runfolder.manifest import Session
 
@@ -69,7 +69,7 @@ def test_a_slowdown_larger_than_what_jobs_of_one_tag_differ_by_is_found():
 
     assert found.outcome == "slower"
     assert found.low < 1.12 < found.high
-    assert found.sentence.endswith("%, 3 jobs against 2).")
+    assert found.sentence.endswith("%, 3 jobs vs 2).")
     assert found.spread_known
 
 
@@ -242,12 +242,12 @@ def test_the_interval_is_said_as_finely_as_it_is_known():
 def test_no_difference_names_both_ends():
     found = verdict([step_times(1)], [step_times(2)])
 
-    assert found.sentence.startswith("No difference that can be told from the noise: new is between ")
+    assert found.sentence.startswith("No significant difference: new is between ")
     assert "% faster and " in found.sentence
-    assert found.sentence.endswith("% slower than old (95 % interval, 1 job against 1).")
+    assert found.sentence.endswith("% slower than old (95 % interval, 1 job vs 1).")
 
 
 def test_a_group_without_jobs_that_can_be_judged_has_none():
-    empty = Group(id="tag a", name="a", tagged=True, jobs=())
+    empty = JobGroup(id="tag a", name="a", tagged=True, jobs=())
 
     assert compare(empty, group("b", [step_times(1)])) is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.data.smoothing import Carry, smooth
+from dashboard.data.series import Carry, smooth
 from dashboard.data.thinning import bucket_size, runs_of, select
 from tests.runfolder.plain_data import tries
 

@@ -104,14 +104,14 @@ def test_an_open_finding_is_explained_with_its_place_causes_and_advice(logs):
     (band,) = [shape for shape in layout["shapes"] if shape["type"] == "rect"]
     assert (band["x0"], band["x1"]) == (200, 399)
     notes = [note["text"] for note in layout["annotations"]]
-    assert "began" in notes
+    assert "start" in notes
     assert any(note.startswith("level before") for note in notes)
 
 
 def test_a_live_one_goes_on(live):
     live("divergence")
 
-    assert "since step 200, goes on" in said(open_page("alerts", "r"))
+    assert "since step 200, ongoing" in said(open_page("alerts", "r"))
 
 
 def test_one_that_is_over_says_from_where_to_where_and_when_that_was_seen(logs):
@@ -146,7 +146,7 @@ def test_a_slow_rank_is_named_and_not_drawn_with_the_curve_of_another(logs):
 
     assert is_well(tab)
     assert "Rank 1 is slower than the others in loading its data" in said(tab)
-    assert "The System page compares the ranks" in said(tab)
+    assert "See the System page" in said(tab)
     assert not charts(tab)
 
 
@@ -158,7 +158,7 @@ def test_repeats_are_counted(logs):
         [{**record, "repeats": 2} if record["event"] == "finding" else record for record in finding],
     )
 
-    assert "came back 2 times" in said(open_page("alerts", "r"))
+    assert "recurred 2 times" in said(open_page("alerts", "r"))
 
 
 def test_several_records_of_one_finding_are_one_card(logs):
@@ -200,7 +200,7 @@ def test_nan_in_the_loss_is_critical_with_its_first_step_and_a_chart(logs):
 
 
 def test_a_long_run_is_examined_in_slices_while_the_page_stands(logs, monkeypatch):
-    monkeypatch.setattr(frame, "_FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(frame, "_FIRST_EXAMINE_S", 0.0)
     write_run(logs, "r", steps("divergence", count=3_000), sessions=(range(3_000),))
 
     tab = open_page("alerts", "r")
@@ -290,7 +290,7 @@ def test_alerts_can_be_narrowed_by_severity_state_and_kind(logs):
 
         assert "**Loss spike**" in said(tab), query
         assert "no file" not in said(tab), query
-    assert "Nothing of this severity, state and kind." in said(open_page("alerts", "r", severity="Info"))
+    assert "No alerts match these filters." in said(open_page("alerts", "r", severity="Info"))
 
     tab = open_page("alerts", "r")
     next(item for item in tab.get("button_group") if item.key == "state").set_value(["open"]).run()
@@ -304,7 +304,7 @@ def test_alerts_can_be_narrowed_by_severity_state_and_kind(logs):
 
 def test_an_alert_that_was_seen_is_remembered_and_folded_away(alarmed):
     tab = open_page("alerts", "r")
-    seen = [item for item in tab.button if item.label == "I have seen this" and "f1" in item.key]
+    seen = [item for item in tab.button if item.label == "Mark as seen" and "f1" in item.key]
 
     seen[0].click().run()
 
@@ -312,7 +312,7 @@ def test_an_alert_that_was_seen_is_remembered_and_folded_away(alarmed):
     assert kept.startswith("f1:")
     assert "The loss jumped" not in said(tab)
 
-    (toggle,) = [item for item in tab.main.toggle if item.label == "Show 1 that was seen or muted"]
+    (toggle,) = [item for item in tab.main.toggle if item.label == "Show 1 seen or muted alert"]
     toggle.set_value(True).run()
 
     assert is_well(tab)
@@ -331,7 +331,7 @@ def test_a_muted_kind_is_folded_away_listed_and_can_be_unmuted(logs):
 
     assert read_labels(folder).muted == ("divergence",)
     assert "**Divergence**" not in said(tab)
-    assert "Everything here has been seen or muted." in said(tab)
+    assert "All alerts have been seen or muted." in said(tab)
     assert "1 critical" not in badges(open_page("overview", "r"))
 
     button(tab, "Unmute “Divergence”").click().run()
@@ -345,7 +345,7 @@ def test_an_error_can_be_seen_but_not_muted(logs):
 
     tab = open_page("alerts", "r")
 
-    assert buttons(tab, "I have seen this")
+    assert buttons(tab, "Mark as seen")
     assert not buttons(tab, "Mute")
 
 
@@ -387,7 +387,7 @@ def test_the_remedy_writes_the_request_and_shows_pending_then_the_answer(live):
 
     request = read_request(folder)
     assert dict(request.knobs) == {"lr_scale": 0.5}
-    assert "Halve lr_scale: 1.0 → 0.5: pending, asked" in "".join(
+    assert "Halve lr_scale: 1.0 → 0.5: pending, sent" in "".join(
         text.value for text in tab.main.markdown
     ).replace("\\", "")
     assert tab.main.button(key="_remedy r 1-spike-train_loss-200").disabled, "one at a time"
@@ -426,7 +426,7 @@ def test_stopping_asks_once_more_in_the_card(live):
 
     tab.main.button(key="_remedy r 1-nan-train_loss-200").click().run()
 
-    assert "The run ends after the step it is in **without saving**." in said(tab)
+    assert "The run stops after the current step **without saving**." in said(tab)
     assert not (folder / CONTROL).exists(), "a question is no request"
 
     tab.run()
@@ -470,7 +470,7 @@ def test_what_the_run_asked_of_itself_is_said(logs):
     own = {**asked, "id": "finding:nan:1-nan-train_loss-200", "source": "finding", "global_step": 203}
     write_run(logs, "r", told(steps("nan")), extra=[own], status="stopped")
 
-    assert "asked by the run itself: stop applied at step 203" in said(open_page("alerts", "r"))
+    assert "requested by the run itself: stop applied at step 203" in said(open_page("alerts", "r"))
 
 
 # ---------------------------------------------------------------- on the other pages
@@ -494,7 +494,7 @@ def test_what_is_over_or_seen_no_longer_stands_on_every_page(logs):
     assert tab_warns(open_page("overview", "r"))
 
     store = session.store()
-    store.label("r", Labels(acknowledged=tuple(alert.seen_as for alert in alerts_of(store, "r"))))
+    store.label("r", Labels(acknowledged=tuple(alert.acknowledged_key for alert in alerts_of(store, "r"))))
 
     assert not tab_warns(open_page("overview", "r"))
 
@@ -536,7 +536,7 @@ def test_the_latest_events_tell_of_a_finding_once_and_that_it_is_over(logs):
 
     words = said(open_page("overview", "r"))
 
-    assert words.count("Loss spike is over at step") == 1
+    assert words.count("Loss spike resolved at step") == 1
     assert ":material/bolt: finding" not in words
 
 

@@ -13,15 +13,15 @@ pytest.importorskip("streamlit")
 from dashboard import session
 from dashboard.data.completions import FoundCompletions, completion_of
 from dashboard.data.run_store import (
+    CurveSegment,
     Health,
     MetricInfo,
-    Piece,
     Refused,
     RunCard,
     RunList,
     RunMeta,
     Series,
-    SessionSpan,
+    SessionStart,
     TimeSpent,
     Trashed,
     UnknownRun,
@@ -137,20 +137,20 @@ class MemoryStore:
 
     def series(self, key, metric, *, axis="step", window=None, buckets=600, smoothing=0.0, rank=0):
         if metric not in ("train_loss", "sec_per_step", "cpu_percent"):
-            return Series(metric=metric, axis=axis, pieces=())
-        pieces = (Piece(x=STEPS, y=1 - STEPS / 50, session=1),)
-        return Series(metric=metric, axis=axis, pieces=pieces, drawn=50, total=50, low=0.02, high=1.0)
+            return Series(metric=metric, axis=axis, segments=())
+        segments = (CurveSegment(x=STEPS, y=1 - STEPS / 50, session=1),)
+        return Series(metric=metric, axis=axis, segments=segments, drawn=50, total=50, low=0.02, high=1.0)
 
     def sessions(self, key):
-        return [SessionSpan(session=1, first_step=0, first_time=1.7e9)]
+        return [SessionStart(session=1, first_step=0, first_time=1.7e9)]
 
-    def jobs(self, key):
+    def manifest_sessions(self, key):
         return self.meta(key).manifest.sessions
 
     def recent(self, key, metric, count):
         return (1 - STEPS / 50)[-count:]
 
-    def beside(self, key, metric, moment, count):
+    def values_around(self, key, metric, moment, count):
         return (1 - STEPS / 50)[:count], (1 - STEPS / 50)[-count:]
 
     def examine(self, key, *, wait_s=0.3):
@@ -160,7 +160,7 @@ class MemoryStore:
         return self.found
 
     def time_spent(self, key, *, wait_s=0.05):
-        return TimeSpent(ledger=LedgerBuilder().ledger(), part=1.0)
+        return TimeSpent(ledger=LedgerBuilder().ledger(), fraction=1.0)
 
     def spans(self, key, *, wait_s=2.0, rank=0):
         return SpanTable()
@@ -273,7 +273,7 @@ def test_it_keeps_labels_and_trash(store):
     assert list(store.labels) == ["beta"]
 
     settings = open_page("settings_page")
-    button(settings, "Bring back").click().run()
+    button(settings, "Restore").click().run()
 
     assert sorted(store.labels) == ["alpha", "beta"]
 
@@ -282,7 +282,7 @@ def test_it_keeps_labels_and_trash(store):
     ("health", "words"),
     [
         (Health(records=9, bad_count=2), "2 lines could not be read."),
-        (Health(records=9, replaced_at=1.7e9), "The log was replaced at"),
+        (Health(records=9, replaced_at=1.7e9), "The log file was replaced at"),
         (Health(records=9, lost_records=1_234, lost_reasons=("disk full",)), "lost 1,234 records: disk full"),
         (Health(problem="metrics.jsonl: Input/output error"), "metrics.jsonl: Input/output error"),
         (Health(records=9, bytes_read=25, bytes_pending=75), "Reading the log: 25%, 9 records so far"),
@@ -327,7 +327,7 @@ def test_a_store_whose_run_vanishes_says_so(store):
     tab.run()
 
     assert is_well(tab)
-    assert "Nothing here is called 'alpha'." in said(tab)
+    assert "There is no run called 'alpha'." in said(tab)
 
 
 def test_a_store_that_loses_all_runs_shows_the_lines_to_paste(store):

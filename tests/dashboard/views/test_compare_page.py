@@ -99,7 +99,7 @@ def test_the_same_configuration_is_said_to_be_the_same(logs):
     for name in "ab":
         write_run(logs, name, start={"config": {"lr": 1}})
 
-    assert "The same in every respect that was logged." in said(open_page("compare", runs="a,b"))
+    assert "No differences in the logged configuration." in said(open_page("compare", runs="a,b"))
 
 
 def test_a_tag_makes_a_group_with_mean_and_spread(ten):

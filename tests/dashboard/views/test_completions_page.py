@@ -117,12 +117,12 @@ def test_search_steps_and_sorting_are_in_the_address(show):
     assert "3 of 10 completions" in said(tab)
 
     tab.text_input(key="find").set_value("elephant").run()
-    assert "No completion matches." in said(tab)
+    assert "No completions match." in said(tab)
 
     tab.text_input(key="find").set_value("").run()
     tab.text_input(key="step").set_value("abc").run()
     assert is_well(tab)
-    assert "'abc' is no step; it must be such as 300, 100-200, 100- or -200" in said(tab)
+    assert "'abc' is not a step or range; write 300, 100-200, 100- or -200" in said(tab)
     assert len(rows(tab)) == 10
 
 
@@ -217,7 +217,7 @@ def test_the_same_prompt_at_an_earlier_step_stands_beside_it(show):
         ]
     )
 
-    assert "The same prompt came 2 more times." in said(tab)
+    assert "The same prompt occurs 2 more times." in said(tab)
     assert [(pane["title"], pane["about"]) for pane in panes(tab)] == [
         ("step 100", "reward 0.1"),
         ("step 200", "reward 0.2"),
@@ -238,7 +238,7 @@ def test_the_same_prompt_at_an_earlier_step_stands_beside_it(show):
 def test_two_that_differ_in_nothing_or_everything_are_said_to(show):
     words = [" ".join(f"{letter}{number}" for number in range(2_000)) for letter in "ab"]
     tab = show([completion(1, words[0], prompt="p"), completion(2, words[1], prompt="p")])
-    assert "too little in common" in said(tab)
+    assert "differ too much" in said(tab)
     assert [marked(pane) for pane in panes(tab)] == words
 
 
@@ -257,8 +257,8 @@ def test_a_text_that_was_cut_and_completions_that_were_dropped_are_told_of(show)
         ]
     )
 
-    assert "completion did not fit into a record and is shortened." in said(tab)
-    assert "1,234 more were counted and not written" in said(tab)
+    assert "completion was too long for a record and is truncated." in said(tab)
+    assert "1,234 more were not recorded" in said(tab)
 
 
 HOSTILE = (

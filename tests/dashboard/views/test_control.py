@@ -82,7 +82,7 @@ def test_a_run_that_has_ended_cannot_be_asked_and_the_page_says_why(logs, status
 
     tab = open_page("overview", "r")
 
-    assert f"The run is {status}: there is nobody to answer." in said(tab)
+    assert f"The run is {status} and cannot be controlled." in said(tab)
     assert controls(tab)
     assert all(item.disabled for item in controls(tab))
 
@@ -92,7 +92,7 @@ def test_a_run_that_takes_no_requests_says_so(logs):
 
     tab = open_page("overview", "r")
 
-    assert "This run takes no requests" in said(tab)
+    assert "Control is disabled for this run" in said(tab)
     assert all(item.disabled for item in controls(tab))
 
 
@@ -107,7 +107,7 @@ def test_a_read_only_dashboard_asks_nothing_and_changes_nothing(run, logs, look_
     notes = open_page("config_notes", "r")
 
     assert "the dashboard is read-only" in said(notes)
-    assert button(notes, "Keep").disabled
+    assert button(notes, "Save changes").disabled
     assert "Started with --read-only" in said(open_page("settings_page")).replace("`", "")
 
 
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_written_to_is_not_asked(run, monkeypatch):
 
     tab = open_page("overview", "r")
 
-    assert "The run's folder cannot be written to from here." in said(tab)
+    assert "The run's folder is not writable." in said(tab)
     assert all(item.disabled for item in controls(tab))
 
 
@@ -146,7 +146,7 @@ def test_apply_writes_the_request_and_shows_it_as_pending(run):
     written = json.loads((run / CONTROL).read_text())
     assert written["log_every"] == 50
     assert written["id"] == read_request(run).id
-    assert "log every 50: pending, asked" in said(tab)
+    assert "log every 50: pending, sent" in said(tab)
 
 
 def test_the_slider_and_the_number_follow_each_other(run):
@@ -169,12 +169,12 @@ def test_a_log_interval_outside_the_limits_is_refused_and_not_the_old_one_sent(r
     tab = open_page("overview", "r")
     tab.sidebar.number_input[0].set_value(typed).run()
 
-    assert f"log every {typed}: the run takes 5 to 2000." in said(tab), "before anything is asked"
+    assert f"log every {typed} is out of range: 5 to 2000." in said(tab), "before anything is asked"
 
     button(tab, "Apply").click().run()
 
     assert tab.sidebar.number_input[0].value == typed
-    assert f"log every {typed}: the run takes 5 to 2000. Nothing was sent." in said(tab)
+    assert f"log every {typed} is out of range: 5 to 2000. Nothing was sent." in said(tab)
     assert "pending" not in said(tab)
     assert not (run / CONTROL).exists()
 
@@ -195,7 +195,7 @@ def test_a_knob_outside_its_limits_is_refused_and_not_the_old_value_sent(run, na
 
     tab.sidebar.button(key=f"_knob r {name} set").click().run()
 
-    assert f"{name} {typed}: the run takes {limit}. Nothing was sent." in said(tab)
+    assert f"{name} {typed} is out of range: {limit}. Nothing was sent." in said(tab)
     assert not (run / CONTROL).exists()
 
 
@@ -258,7 +258,7 @@ def test_saving_is_asked_without_a_question(run):
 
 @pytest.mark.parametrize(
     ("label", "action", "warning"),
-    [("Stop", "stop", "without saving"), ("Save and stop", "save_and_stop", "and saves first")],
+    [("Stop", "stop", "without saving"), ("Save and stop", "save_and_stop", "saves and then stops")],
 )
 def test_stopping_is_asked_for_once_more(run, label, action, warning):
     tab = open_page("overview", "r")
@@ -300,14 +300,14 @@ def test_a_run_that_ends_before_it_is_asked_refuses_in_words(run, monkeypatch):
     def refuse(self, key, request):
         from dashboard.data.run_store import Refused
 
-        raise Refused("the run is finished: nobody is there to answer")
+        raise Refused("the run is finished and cannot answer requests")
 
     monkeypatch.setattr("dashboard.data.local_store.LocalStore.ask", refuse)
 
     button(tab, "Apply").click().run()
 
     assert not tab.exception
-    assert "the run is finished: nobody is there to answer" in said(tab)
+    assert "the run is finished and cannot answer requests" in said(tab)
     assert "pending" not in said(tab)
 
 
@@ -318,4 +318,4 @@ def test_answers_are_events_of_the_run_on_other_pages_too(run):
 
     table = [table.value for table in open_page("timeline", "r").dataframe][-1]
 
-    assert any("log_every: applied" in what for what in table["what"])
+    assert any("log_every: applied" in what for what in table["details"])

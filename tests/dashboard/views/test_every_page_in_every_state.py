@@ -277,7 +277,7 @@ def test_behind_an_unreadable_manifest_the_records_are_still_shown(root_in, look
 
     assert "Unreadable" in badges(tab)
     assert "run.json is not JSON" in said(tab)
-    assert "drawn 100 of 100 points" in said(tab)
+    assert "100 of 100 points drawn" in said(tab)
 
 
 def test_an_unreadable_folder_stays_in_the_list_with_its_fault(root_in, look_at):
@@ -319,13 +319,13 @@ def test_bad_lines_are_counted_where_the_data_is_shown(page, root_in, look_at):
     tab = open_page(page, RUN)
 
     assert any("3 lines could not be read" in warning.value for warning in tab.warning)
-    assert "Nothing was dropped from the file." in said(tab)
+    assert "The file itself is unchanged." in said(tab)
 
 
 def test_what_can_be_read_between_bad_lines_is_drawn(root_in, look_at):
     look_at(root_in("bad_lines"))
 
-    assert "drawn 101 of 101 points" in said(open_page("overview", RUN))
+    assert "101 of 101 points drawn" in said(open_page("overview", RUN))
 
 
 def test_the_sessions_tab_lists_bad_lines_with_place_and_reason(root_in, look_at):
@@ -333,7 +333,7 @@ def test_the_sessions_tab_lists_bad_lines_with_place_and_reason(root_in, look_at
 
     tables = [table.value for table in open_page("config_notes", RUN).dataframe]
 
-    assert any(list(table.columns) == ["byte", "length", "why"] and len(table) == 3 for table in tables)
+    assert any(list(table.columns) == ["byte", "length", "reason"] and len(table) == 3 for table in tables)
 
 
 @pytest.mark.parametrize("page", ["overview", "metrics"])
@@ -344,17 +344,17 @@ def test_a_single_point_is_drawn_with_a_marker(page, root_in, look_at):
 
     assert charts(tab) == 1
     assert "markers" in chart_data(tab)[0]
-    assert "drawn 1 of 1 points" in said(tab)
+    assert "1 of 1 points drawn" in said(tab)
 
 
 def test_a_run_on_the_cpu_shows_the_cpu_and_says_why_there_is_no_gpu(root_in, look_at):
     look_at(root_in("cpu_only"))
 
-    assert "CPU of the process" in cards(open_page("overview", RUN))
+    assert "Process CPU" in cards(open_page("overview", RUN))
 
     system = open_page("system", RUN)
 
-    assert "No GPU figures: the run is on the CPU" in said(system)
+    assert "No GPU metrics: the run uses the CPU" in said(system)
     assert "**CPU** :gray[%]" in [text.value.replace("\\", "") for text in system.markdown]
 
 
@@ -407,7 +407,7 @@ def test_the_half_of_a_line_is_no_bad_line(root_in, look_at):
     tab = open_page("overview", RUN)
 
     assert "could not be read" not in said(tab)
-    assert "drawn 100 of 100 points" in said(tab)
+    assert "100 of 100 points drawn" in said(tab)
 
 
 def test_a_missing_record_file_is_said_to_be_missing(root_in, look_at):
@@ -440,8 +440,8 @@ def test_a_log_that_is_replaced_is_read_anew_and_that_is_said(logs):
     tab.run()
 
     assert is_well(tab)
-    assert any("The log was replaced at" in info.value for info in tab.info)
-    assert "drawn 3 of 3 points" in said(tab)
+    assert any("The log file was replaced at" in info.value for info in tab.info)
+    assert "3 of 3 points drawn" in said(tab)
 
 
 def test_a_log_that_grows_is_shown_as_it_grows(logs):
@@ -451,7 +451,7 @@ def test_a_log_that_grows_is_shown_as_it_grows(logs):
 
     tab.run()
 
-    assert "drawn 150 of 150 points" in said(tab)
+    assert "150 of 150 points drawn" in said(tab)
 
 
 def test_records_that_the_run_lost_are_counted_on_every_page_of_it(logs):

@@ -56,7 +56,7 @@ def test_a_run_on_another_machine_is_judged_by_age_and_the_page_says_so(logs):
 
     assert "Lost" in badges(tab)
     assert "no sign of life from elsewhere" in said(tab)
-    assert "a guess by age" in said(tab)
+    assert "estimated" in said(tab)
     assert open_page("runs").dataframe[0].value["Status"][0] == "✕ Lost ?"
 
 
@@ -148,7 +148,7 @@ def test_an_unknown_run_brings_up_the_three_names_most_like_it(logs, page):
     tab = open_page(page, "lora-5")
 
     assert is_well(tab)
-    assert "Nothing here is called 'lora-5'." in said(tab)
+    assert "There is no run called 'lora-5'." in said(tab)
     near = [item.label.replace("\\", "") for item in tab.button]
     assert len(near) == 3
     assert all(name.startswith("lora-") for name in near)
@@ -258,12 +258,12 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
 
     assert not tab.exception
     assert [error.value for error in tab.error] == [
-        "Learning rate could not be drawn; the rest of the page goes on."
+        "Learning rate could not be drawn. The rest of the page still works."
     ]
     assert any("no ink <left>" in code.value for code in tab.code), "the traceback is there to copy"
     assert charts(tab) == 2
     assert "Train loss" in cards(tab)
-    assert "points · lowest and highest" in said(tab), "the footer comes after the broken chart"
+    assert "points drawn, keeping the minimum" in said(tab), "the footer comes after the broken chart"
 
 
 @pytest.mark.parametrize(
@@ -274,8 +274,8 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
         ("metrics", "store.series", "train_loss", "View data"),
         ("alerts", "store.events", "The alerts", "Severity"),
         ("timeline", "store.count_events", "The timeline", "**Control**"),
-        ("system", "store.ranks", "The ranks", "Along steps"),
-        ("samples", "store.events", "The samples", "search in prompts"),
+        ("system", "store.ranks", "The ranks", "By step"),
+        ("samples", "store.events", "The samples", "search prompts"),
         ("config_notes", "to_yaml", "The configuration", "Sessions"),
         ("settings_page", "store.trash", "The trash", "**About**"),
         ("compare", "short_number", "The summary", "**Configuration**"),
@@ -290,7 +290,7 @@ def test_a_region_that_fails_says_so_and_the_others_live_on(
 
     write_run(logs, "r")
     write_run(logs, "s")
-    where = {"to_yaml": "dashboard.data.config_diff", "short_number": "dashboard.data.words"}.get(
+    where = {"to_yaml": "dashboard.data.config_diff", "short_number": "dashboard.data.formatting"}.get(
         broken, "dashboard.data.local_store.LocalStore"
     )
     tab = open_page("runs", "r", runs="r,s") if page != "runs" else None
@@ -299,7 +299,7 @@ def test_a_region_that_fails_says_so_and_the_others_live_on(
     tab = open_page("runs") if tab is None else tab.switch_page(f"views/{page}.py").run()
 
     assert not tab.exception, tab.exception[0].message
-    assert f"{region} could not be drawn; the rest of the page goes on." in said(tab)
+    assert f"{region} could not be drawn. The rest of the page still works." in said(tab)
     assert any("broken on purpose" in code.value for code in tab.code)
     assert still_there in said(tab)
 

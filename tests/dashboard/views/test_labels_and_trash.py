@@ -31,7 +31,7 @@ def test_a_new_name_and_tags_are_kept_in_labels_json_and_shown(logs):
     tab.session_state["_rename_tags"] = []
     choose(tab, "Rename and tag…")
 
-    press_in_dialog(tab, lambda: tab.get("menu_button")[0].click("Rename and tag…"), "Keep")
+    press_in_dialog(tab, lambda: tab.get("menu_button")[0].click("Rename and tag…"), "Save changes")
 
     assert read_labels(folder).display_name == "A better name"
     assert [heading.value for heading in tab.subheader] == ["A better name"]
@@ -45,7 +45,7 @@ def test_notes_and_tags_of_the_notes_page_are_kept_and_shown(logs):
     tab.multiselect[0].set_value([])
     tab.text_area[0].set_value("It <b>diverged</b> at 500.")
 
-    button(tab, "Keep").click().run()
+    button(tab, "Save changes").click().run()
 
     assert is_well(tab)
     assert read_labels(folder) == Labels(display_name="New name", tags=(), notes="It <b>diverged</b> at 500.")
@@ -62,7 +62,7 @@ def test_labels_that_cannot_be_kept_are_refused_in_words(logs):
     tab = open_page("config_notes", "r")
     tab.text_area[0].set_value("字" * 99_999)
 
-    button(tab, "Keep").click().run()
+    button(tab, "Save changes").click().run()
 
     assert not tab.exception
     assert any("shorten the notes" in error.value for error in tab.error)
@@ -87,7 +87,7 @@ def test_archiving_hides_a_run_and_the_switch_shows_it(logs):
 def test_an_archived_run_can_be_taken_out_again(logs):
     folder = write_run(logs, "r", labels=Labels(archived=True, notes="kept"))
 
-    tab = choose(open_page("overview", "r"), "Take out of the archive")
+    tab = choose(open_page("overview", "r"), "Unarchive")
 
     assert is_well(tab)
     assert read_labels(folder) == Labels(archived=False, notes="kept")
@@ -100,7 +100,7 @@ def test_the_name_has_to_be_typed_before_a_run_is_deleted(logs):
     choose(tab, "Delete…")
 
     assert button(tab, "Delete").disabled
-    assert "can be brought back from" in said(tab)
+    assert "You can restore it in" in said(tab)
 
     tab.session_state["_delete_name"] = "my other run"
     choose(tab, "Delete…")
@@ -122,15 +122,15 @@ def test_a_deleted_run_goes_to_the_trash_and_settings_brings_it_back(logs):
     assert not folder.exists()
     assert "### Runs" in said(tab), "the list is where one ends up"
     assert names(tab) == ["other"]
-    assert any("is in the trash" in toast.value for toast in tab.toast)
+    assert any("was moved to the trash" in toast.value for toast in tab.toast)
 
     settings = open_page("settings_page")
     assert list(settings.dataframe[0].value["run"]) == ["r"]
-    button(settings, "Bring back").click().run()
+    button(settings, "Restore").click().run()
 
     assert is_well(settings)
     assert folder.exists()
-    assert "Empty. Deleted runs stay here" in said(settings)
+    assert "Deleted runs stay here" in said(settings)
     assert sorted(names(open_page("runs"))) == ["My run", "other"]
 
 
@@ -156,7 +156,7 @@ def test_emptying_the_trash_is_asked_for_once_more(logs):
     assert "This cannot be undone." in said(tab)
     assert len(list_trash(logs)) == 1
 
-    press_in_dialog(tab, button(tab, "Empty the trash…").click, "Delete for good")
+    press_in_dialog(tab, button(tab, "Empty the trash…").click, "Delete permanently")
 
     assert list_trash(logs) == []
     assert is_well(tab)
@@ -179,8 +179,8 @@ def test_what_was_logged_can_be_downloaded(logs):
     tab = choose(open_page("overview", "r"), "Export…")
 
     labels = downloads(tab)
-    assert labels[:2] == ["CSV of every metric", "Parquet of every metric"]
-    assert labels[2].startswith("JSONL, the records as they are")
+    assert labels[:2] == ["All metrics as CSV", "All metrics as Parquet"]
+    assert labels[2].startswith("All records as JSONL")
     assert str(folder / "metrics.jsonl") in [code.value for code in tab.code]
 
 

@@ -52,7 +52,7 @@ def test_what_is_no_regular_expression_is_searched_as_text(several, pattern):
     tab = open_page("metrics", "r", filter=pattern)
 
     assert is_well(tab)
-    assert any("not a regular expression" in warning.value for warning in tab.warning)
+    assert any("invalid regular expression" in warning.value for warning in tab.warning)
     assert "None of 7 metrics matches the filter." in said(tab)
 
 
@@ -92,7 +92,7 @@ def test_many_metrics_come_in_pages(logs):
     tab = open_page("metrics", "r")
 
     assert charts(tab) == 24
-    assert "Page, of 3" in [item.label for item in tab.number_input]
+    assert "Page (of 3)" in [item.label for item in tab.number_input]
 
     tab.number_input(key="page").set_value(3).run()
 
@@ -132,7 +132,7 @@ def test_more_than_five_thousand_names_are_no_more_than_many_pages(logs):
 
     assert is_well(tab)
     assert charts(tab) == 24
-    assert any("Page, of " in item.label for item in tab.number_input)
+    assert any("Page (of " in item.label for item in tab.number_input)
     assert is_well(open_page("overview", "r"))
 
 
@@ -142,7 +142,7 @@ def test_points_are_there_as_a_table_and_as_csv(several):
 
     assert is_well(tab)
     assert list(tab.dataframe[0].value["value"]) == [float(step) for step in range(10)]
-    assert "CSV of every point" in downloads(tab)
+    assert "All points as CSV" in downloads(tab)
 
 
 @pytest.mark.parametrize("columns", ["1", "4", "9", "x"])

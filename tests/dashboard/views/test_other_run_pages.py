@@ -44,7 +44,7 @@ def test_each_gpu_has_a_row_and_a_full_one_says_so(logs):
     assert is_well(tab)
     assert "**GPU 0**" in words
     assert "**GPU 1** H200 <b>" in words
-    assert "busy 97 %" in words
+    assert "utilization 97 %" in words
     assert "memory 79.5 / 80 GB" in words
     assert "full" in words
 
@@ -96,7 +96,7 @@ def test_of_ranks_that_wait_for_each_other_the_part_in_which_they_differ_is_show
 
     assert is_well(tab)
     assert "Slowest: rank 1 (0.31 s)" in said(tab)
-    assert "the one that waits least there holds up the others" in said(tab)
+    assert "the rank with the shortest backward pass holds up the others" in said(tab)
 
 
 # ---------------------------------------------------------------- configuration
@@ -124,7 +124,7 @@ def test_a_run_without_a_start_record_says_so(logs):
     tab = open_page("config_notes", "r")
 
     assert is_well(tab)
-    assert "no start record" in said(tab)
+    assert "has not logged a start record" in said(tab)
     assert "There is no other run to compare with." in said(tab)
 
 
@@ -133,9 +133,9 @@ def test_settings_show_what_the_dashboard_looks_at_and_empty_its_cache(logs):
     tab = open_page("settings_page")
 
     assert str(logs) in [code.value for code in tab.code]
-    assert "Nothing leaves this machine" in said(tab)
+    assert "No data leaves this machine" in said(tab)
 
-    next(item for item in tab.button if item.label == "Empty the cache").click().run()
+    next(item for item in tab.button if item.label == "Clear the cache").click().run()
 
     assert is_well(tab)
     assert any("Freed" in toast.value for toast in tab.toast)

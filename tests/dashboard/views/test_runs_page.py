@@ -70,7 +70,7 @@ def test_the_search_box_finds(five, query, found):
 
     assert is_well(tab)
     assert set(names(tab)) == found
-    assert bool(found) != ("No run matches." in said(tab))
+    assert bool(found) != ("No runs match." in said(tab))
 
 
 @pytest.mark.parametrize("query", ["colour:red", "loss<much", '"open', "-", "<", "x" * 3000])
@@ -177,12 +177,12 @@ def test_links_and_files_beside_the_runs_are_passed_over_and_said(five, tmp_path
     tab = open_page("runs")
 
     assert len(names(tab)) == 4
-    assert "link is a link and is not followed" in said(tab)
+    assert "link is a symbolic link and is not followed" in said(tab)
 
 
 @pytest.fixture
 def _every_call_looks(monkeypatch):
-    """Look at the folder each time: a test changes it quickly, and a slow look would put off the next."""
+    """ChartStyle at the folder each time: a test changes it quickly, and a slow look would put off the next."""
     scan = LocalStore._scan
     monkeypatch.setattr(LocalStore, "_scan", lambda store, *, again=False: scan(store, again=True))
 
@@ -227,7 +227,7 @@ def test_a_run_beyond_those_that_are_listed_opens_by_its_address(logs, monkeypat
 
     assert is_well(listed)
     assert sorted(names(listed)) == ["r2", "r3"]
-    assert "holds more runs than are listed here" in said(listed)
+    assert "has more runs than are listed here" in said(listed)
     assert is_well(overview)
     assert "r0" in next(box for box in overview.sidebar.selectbox if box.label == "Run").value
     assert is_well(compared)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.data import record_slices
+from dashboard.data import run_analysis
 from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.timed_runs import write_timed_run
@@ -44,7 +44,7 @@ def test_the_bar_says_how_much_of_the_time_was_training(logs):
 def test_much_waiting_for_data_is_said_with_what_to_do_about_it(logs):
     write_timed_run(logs, "r", shares={"training": 0.6, "data_wait": 0.35})
 
-    assert "More loader workers" in said(open_page("overview", "r"))
+    assert "Try more loader workers" in said(open_page("overview", "r"))
 
 
 def test_every_session_of_a_resumed_run_has_a_bar_and_what_was_done_again_is_shown(logs):
@@ -55,9 +55,9 @@ def test_every_session_of_a_resumed_run_has_a_bar_and_what_was_done_again_is_sho
     assert is_well(tab)
     bar, table, sessions = ledger_data(tab)
     assert "in 2 sessions" in bar["bars"][0]["right"]
-    assert any(row["cells"][0] == "lost to a crash and done again" for row in table["table"]["rows"])
+    assert any(row["cells"][0] == "rework after a crash" for row in table["table"]["rows"])
     assert [one["left"] for one in sessions["bars"]] == ["Session 1 · a", "Session 2 · b"]
-    assert "Between sessions nothing ran for 10 m; that is not counted." in said(tab)
+    assert "The 10 m between sessions are not counted." in said(tab)
 
 
 def test_energy_and_notes_are_shown_where_there_are_any(logs):
@@ -89,18 +89,18 @@ def test_a_run_without_steps_has_no_ledger(logs):
 
         assert is_well(tab)
         assert ledger_data(tab) == []
-        assert "Where the time went" not in said(tab)
+        assert "Time breakdown" not in said(tab)
 
 
 def test_a_long_log_is_added_up_a_part_at_a_time_and_says_how_far_it_is(logs, monkeypatch):
     write_timed_run(logs, "r", sessions=(range(1, 1001),))
-    monkeypatch.setattr(record_slices, "_RECORDS_AT_ONCE", 50)
+    monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 50)
     monkeypatch.setattr(LocalStore, "time_spent", _without_time(LocalStore.time_spent))
 
     tab = open_page("overview", "r")
 
     assert is_well(tab)
-    assert "% of the records added up so far" in ledger_data(tab)[0]["bars"][0]["right"]
+    assert "% of the records processed so far" in ledger_data(tab)[0]["bars"][0]["right"]
     for _ in range(200):
         tab.run()
         if "so far" not in ledger_data(tab)[0]["bars"][0]["right"]:

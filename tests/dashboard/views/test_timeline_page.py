@@ -70,8 +70,8 @@ def test_the_table_counts_also_what_was_not_kept_one_by_one(logs):
     assert table.loc["forward", "count"] == 55 + 5
     assert table.loc["training_loop", "count"] == 1
     assert table["total s"].is_monotonic_decreasing
-    assert 0 < table.loc["forward", "share"] < table.loc["training_loop", "share"] <= 1
-    assert "those kept one by one of the session that did not" in tab_said
+    assert 0 < table.loc["forward", "% of run"] < table.loc["training_loop", "% of run"] <= 1
+    assert "individually recorded spans of the session without" in tab_said
 
 
 def test_a_run_without_spans_says_what_would_be_here_and_how_to_get_it(logs):
@@ -105,10 +105,10 @@ def test_what_a_killed_process_left_open_says_so(logs):
     tab = open_page("timeline", "r")
 
     place = next(box for box in tab.selectbox if box.label == "Go to")
-    place.set_value("session 1, all of it").run()
+    place.set_value("session 1 (all)").run()
 
     assert is_well(tab)
-    assert "its process ended inside it, after" in json.dumps(spans_chart(tab)["data"])
+    assert "the process ended inside this span, after" in json.dumps(spans_chart(tab)["data"])
 
 
 def test_what_a_live_run_is_inside_of_goes_on(logs):
@@ -160,7 +160,7 @@ def test_where_steps_were_only_summed_up_the_page_says_so(logs):
 
     tab = open_page("timeline", "r", **{"from": str(saving["start"]), "to": str(saving["start"] + 0.5)})
 
-    assert "kept one by one only at the start" in said(tab)
+    assert "recorded individually only at the start" in said(tab)
 
 
 def test_ranks_stand_beside_each_other_or_one_by_one(logs):
@@ -183,7 +183,7 @@ def test_ten_thousand_spans_are_drawn_the_longest_first_and_all_counted(logs):
     figure = spans_chart(tab)
 
     assert is_well(tab)
-    assert "showing 2,000 of 10,001 spans" in said(tab)
+    assert "the longest 2,000 of 10,001 spans" in said(tab)
     assert sum(len(trace["x"]) for trace in figure["data"]) == 2_000
     assert "range" not in figure["layout"]["xaxis"], "all of it, as after a double click"
     assert bars_of(figure, "training_iteration") >= 1_999
@@ -195,7 +195,7 @@ def test_spans_do_not_crowd_the_events_out(logs):
     append(folder, [{"event": "ledger", "time": BEGAN + 100, "ledger/training": 3.0, "session": 2}])
 
     tab = open_page("timeline", "r")
-    events = next(table.value for table in tab.dataframe if "what" in table.value.columns)
+    events = next(table.value for table in tab.dataframe if "details" in table.value.columns)
 
     assert set(events["event"]) == {"start", "end", "finding", "checkpoint"}
 
@@ -208,11 +208,11 @@ def test_a_run_that_offers_it_is_asked_to_record_its_next_steps(logs):
     write_run(logs, "s", run.records, status="running", control={"actions": ["save"]})
 
     tab = open_page("timeline", "r")
-    button(tab, "Record the next steps one by one").click().run()
+    button(tab, "Record next steps in detail").click().run()
 
     assert is_well(tab)
     assert json.loads((folder / "control.json").read_text())["actions"] == ["trace"]
-    assert "Record the next steps" not in said(open_page("timeline", "s"))
+    assert "Record next steps" not in said(open_page("timeline", "s"))
 
 
 @pytest.mark.parametrize("odd", [None, "x", [], {}, -1, 1e300, True, "<b>%{x}</b>"])

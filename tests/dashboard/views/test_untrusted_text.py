@@ -12,7 +12,7 @@ pytest.importorskip("streamlit")
 
 import streamlit as st
 
-from dashboard.data.words import md
+from dashboard.data.formatting import md
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     ESCAPED,

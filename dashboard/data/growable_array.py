@@ -1,4 +1,4 @@
-"""An array that grows at its end without being copied each time."""
+"""A numpy array that can be appended to without copying each time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 _FIRST_CAPACITY = 256
 
 
-class Growing(Generic[Scalar]):
-    """Values of one type, appended in lumps and read as one array.
+class GrowableArray(Generic[Scalar]):
+    """Values of one type, appended in batches and read as one array.
 
-    What it is made from is not copied until something is appended, so that a mapped file stays where it is.
+    The initial array is not copied until something is appended, so that a memory-mapped file stays mapped.
     """
 
     __slots__ = ("_array", "_length", "_owned")
@@ -30,19 +30,19 @@ class Growing(Generic[Scalar]):
 
     @property
     def values(self) -> npt.NDArray[Scalar]:
-        """Everything appended so far; a view that a later append leaves as it is."""
+        """Everything appended so far, as a view that later appends do not change."""
         return self._array[: self._length]
 
     @property
     def nbytes(self) -> int:
-        """Memory held."""
+        """Memory used."""
         return int(self._array.nbytes)
 
     def append(self, more: npt.NDArray[Scalar]) -> None:
-        """Add `more` behind the last value."""
+        """Append `more`."""
         needed = self._length + len(more)
         if not self._owned or needed > len(self._array):
-            # A quarter more than needed: appending stays cheap, and a million points waste little.
+            # 25 % extra: appending stays cheap, and a million points waste little.
             grown = np.empty(max(_FIRST_CAPACITY, needed + needed // 4), dtype=self._array.dtype)
             grown[: self._length] = self._array[: self._length]
             self._array = grown
@@ -51,7 +51,7 @@ class Growing(Generic[Scalar]):
         self._length = needed
 
     def overwrite(self, start: int, stop: int, value: Scalar | float) -> None:
-        """Set the values from `start` to `stop`, for what becomes known only later."""
+        """Set the values from `start` to `stop`."""
         if not self._owned:
             self.append(np.empty(0, dtype=self._array.dtype))
         self._array[start:stop] = value

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.with_training import Training
+from dashboard.train_and_serve import Training
 from tests.dashboard.serving import PATIENCE_S, Started, free_port, get
 from tests.project.markdown import ROOT
 
@@ -57,16 +57,16 @@ def command(folder, trainer, *arguments):
         import sys
         from pathlib import Path
         sys.path.insert(0, {str(ROOT)!r})
-        from dashboard import launcher, listening, with_training
+        from dashboard import launcher, listening, train_and_serve
         launcher.DEFAULT_PORT = listening.DEFAULT_PORT = {free_port()}
         if {file is not None}:
-            with_training._RUN_PY = Path({str(file)!r})
-        raise SystemExit(with_training.main({list(arguments)!r}))
+            train_and_serve._RUN_PY = Path({str(file)!r})
+        raise SystemExit(train_and_serve.main({list(arguments)!r}))
     """
     return [sys.executable, "-c", textwrap.dedent(code)]
 
 
-def with_training(folder, trainer, *arguments):
+def train_and_serve(folder, trainer, *arguments):
     return Started(command(folder, trainer, *arguments), folder)
 
 
@@ -75,8 +75,8 @@ def children_of(started):
 
 
 def test_pages_stay_when_the_training_has_ended_and_ctrl_c_ends_them(tmp_path):
-    with with_training(tmp_path, "print('trained')") as started:
-        started.wait_for("Training has ended")
+    with train_and_serve(tmp_path, "print('trained')") as started:
+        started.wait_for("Training finished")
         started.wait_until_ready()
         status, _, _ = get(started.port)
         code, seconds = started.end(signal.SIGINT)
@@ -87,17 +87,17 @@ def test_pages_stay_when_the_training_has_ended_and_ctrl_c_ends_them(tmp_path):
     first, *_, last = started.out.splitlines()
     assert first == (
         f"Dashboard: http://localhost:{started.port}  (runs in {started.cwd / 'logs'})  "
-        f"stop with: kill {started.process.pid}"
+        f"To stop: kill {started.process.pid}"
     )
     assert last == (
-        f"Training has ended; the dashboard stays on http://localhost:{started.port} "
-        f"until you stop it with: kill {started.process.pid}"
+        f"Training finished. The dashboard is still at http://localhost:{started.port} "
+        f"(to stop it: kill {started.process.pid})."
     )
 
 
 def test_a_failed_training_stays_on_show_and_is_the_answer_in_the_end(tmp_path):
-    with with_training(tmp_path, "raise SystemExit(3)") as started:
-        started.wait_for("Training failed with exit code 3; the dashboard stays on")
+    with train_and_serve(tmp_path, "raise SystemExit(3)") as started:
+        started.wait_for("Training failed with exit code 3. The dashboard is still at")
         started.wait_until_ready()
         status, _, _ = get(started.port)
         code, _ = started.end(signal.SIGINT)
@@ -107,7 +107,7 @@ def test_a_failed_training_stays_on_show_and_is_the_answer_in_the_end(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_both_and_lets_the_trainer_save(tmp_path, number):
-    with with_training(tmp_path, LIKE_THE_TRAINER, "0.5") as started:
+    with train_and_serve(tmp_path, LIKE_THE_TRAINER, "0.5") as started:
         started.wait_for("training ['0.5']")
         children = children_of(started)
         code, _ = started.end(number)
@@ -119,10 +119,10 @@ def test_a_signal_ends_both_and_lets_the_trainer_save(tmp_path, number):
 
 
 def test_without_a_terminal_the_first_interrupt_is_handed_to_the_trainer(tmp_path):
-    with with_training(tmp_path, LIKE_THE_TRAINER, "0") as started:
+    with train_and_serve(tmp_path, LIKE_THE_TRAINER, "0") as started:
         started.wait_for("training")
         started.process.send_signal(signal.SIGINT)
-        started.wait_for("Training was stopped; the dashboard stays on")
+        started.wait_for("Training was stopped. The dashboard is still at")
         started.wait_until_ready()
         status, _, _ = get(started.port)
         code, _ = started.end(signal.SIGINT)
@@ -132,7 +132,7 @@ def test_without_a_terminal_the_first_interrupt_is_handed_to_the_trainer(tmp_pat
 
 
 def test_a_second_interrupt_ends_a_trainer_that_takes_long_to_save(tmp_path):
-    with with_training(tmp_path, LIKE_THE_TRAINER, "60") as started:
+    with train_and_serve(tmp_path, LIKE_THE_TRAINER, "60") as started:
         started.wait_for("training")
         children = children_of(started)
         started.process.send_signal(signal.SIGINT)
@@ -152,7 +152,7 @@ def test_a_trainer_that_hears_nothing_is_killed_in_the_end(tmp_path):
         print("training", flush=True)
         time.sleep(600)
     """
-    with with_training(tmp_path, deaf) as started:
+    with train_and_serve(tmp_path, deaf) as started:
         started.wait_for("training")
         children = children_of(started)
         # While the pages are being closed a signal is theirs; a later one is for the trainer, which has a minute else.
@@ -164,7 +164,7 @@ def test_a_trainer_that_hears_nothing_is_killed_in_the_end(tmp_path):
         code = started.process.poll()
 
     assert code == 0
-    assert "Training does not end" not in started.err
+    assert "Training did not stop in time" not in started.err
     assert not any(child.is_running() for child in children)
 
 
@@ -172,7 +172,7 @@ def test_a_signal_while_the_trainer_is_being_started_calls_it_off(tmp_path):
     ended = []
     training = Training([sys.executable, "-c", "import time; time.sleep(60)"], folder=tmp_path, environ={})
 
-    assert not training.take(signal.SIGTERM)
+    assert not training.forward_signal(signal.SIGTERM)
     training.start(on_end=ended.append)
     assert training.finish() == 0
     assert ended == []
@@ -205,8 +205,8 @@ def test_in_a_terminal_ctrl_c_reaches_the_trainer_once(tmp_path):
         read_until("training [")
         os.write(main, b"\x03")
         read_until("saved")
-        read_until("Training was stopped; the dashboard stays on http://localhost:")
-        read_until("until Ctrl-C.")
+        read_until("Training was stopped. The dashboard is still at http://localhost:")
+        read_until("press Ctrl-C to stop it")
         os.write(main, b"\x03")
         code = process.wait(PATIENCE_S)
     finally:
@@ -217,14 +217,14 @@ def test_in_a_terminal_ctrl_c_reaches_the_trainer_once(tmp_path):
 
     assert code == 0
     assert "Traceback" not in seen
-    assert "Ctrl-C stops the training, a second one the dashboard." in seen
+    assert "Ctrl-C stops the training, a second Ctrl-C the dashboard." in seen
 
 
 @pytest.mark.slow
 def test_the_example_is_trained_where_it_was_asked_for(tmp_path):
     config = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
-    with with_training(tmp_path, None, str(config), "--steps", "2") as started:
-        started.wait_for("Training has ended")
+    with train_and_serve(tmp_path, None, str(config), "--steps", "2") as started:
+        started.wait_for("Training finished")
         started.wait_until_ready()
         code, _ = started.end()
 

@@ -1,4 +1,4 @@
-"""Train and watch: the dashboard in this process, the trainer as its child in the same terminal (`make run`)."""
+"""Runs the dashboard in this process and the trainer as a child in the same terminal (`make run`)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from dashboard.access.choice import without_tokens
+from dashboard.access.access_options import without_tokens
 from dashboard.launcher import (
     LaunchError,
     LaunchOptions,
-    end_at_once_on_signals,
-    leave_pages_behind,
+    exit_on_signals,
     open_browser,
     prepare,
-    whereabouts,
-    with_signals_as_exit,
+    raise_exit_on_signals,
+    startup_message,
+    wait_for_page_threads,
 )
 from dashboard.settings import DashboardSettings
 
 _RUN_PY = Path(__file__).resolve().parent.parent / "run.py"
-_SECONDS_TO_SAVE = 60.0
+_SAVE_TIMEOUT_S = 60.0
 
-# What the trainer answers with, or what ends it, when someone asks it to stop.
+# Exit codes of a trainer that was asked to stop.
 _STOPPED = frozenset((130, 143, -2, -15, -1))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve the dashboard on ./logs, run `run.py` with `argv`, and go on serving until told to stop.
+    """Serve the dashboard on ./logs, run `run.py` with `argv`, and keep serving until stopped.
 
-    The first Ctrl-C of a training is the trainer's: it saves and ends, and the pages stay.
-    Any other signal ends both. The exit code is the trainer's when it failed, and 0 otherwise.
+    The first Ctrl-C stops only the trainer, which saves and ends. Any other signal ends both.
+    The exit code is the trainer's if it failed, and 0 otherwise.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -45,37 +45,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         [sys.executable, str(_RUN_PY), *arguments], folder=Path.cwd(), environ=without_tokens(os.environ)
     )
 
-    end_at_once_on_signals()
+    exit_on_signals()
     try:
         prepared = prepare(options)
     except LaunchError as error:
-        _say(str(error), to_stderr=True)
+        _print(str(error), to_stderr=True)
         return error.exit_code
-    with_signals_as_exit()
+    raise_exit_on_signals()
     server, url = prepared.server, prepared.listener.url
 
     def begin() -> None:
-        ctrl_c = "Ctrl-C stops the training, a second one the dashboard."
-        stop_it = ctrl_c if has_terminal else f"stop with: kill {os.getpid()}"
-        _say(whereabouts(prepared, stop_it))
-        if has_terminal and prepared.opens_by_itself:
+        ctrl_c = "Ctrl-C stops the training, a second Ctrl-C the dashboard."
+        stop_it = ctrl_c if has_terminal else f"To stop: kill {os.getpid()}"
+        _print(startup_message(prepared, stop_it))
+        if has_terminal and prepared.opens_without_token:
             open_browser(url)
-        training.start(on_end=tell_the_end)
+        training.start(on_end=report_exit)
 
-    def tell_the_end(code: int) -> None:
+    def report_exit(code: int) -> None:
         if server.should_exit:
             return
         if code == 0:
-            what = "Training has ended"
+            what = "Training finished"
         elif code in _STOPPED:
             what = "Training was stopped"
         else:
             what = f"Training failed with exit code {code}"
-        until = "until Ctrl-C." if has_terminal else f"until you stop it with: kill {os.getpid()}"
-        _say(f"{what}; the dashboard stays on {url} {until}")
+        stop = "press Ctrl-C to stop it" if has_terminal else f"to stop it: kill {os.getpid()}"
+        _print(f"{what}. The dashboard is still at {url} ({stop}).")
 
     def on_signal(number: signal.Signals) -> None:
-        if training.take(number) and number == signal.SIGINT:
+        if training.forward_signal(number) and number == signal.SIGINT:
             return
         server.stop()
 
@@ -85,61 +85,63 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         code = training.finish()
     exit_code = 0 if code in _STOPPED else code if code >= 0 else 128 - code
-    leave_pages_behind(exit_code)
+    wait_for_page_threads(exit_code)
     return exit_code
 
 
 class Training:
-    """The trainer as a child process: it hears of each wish to stop once, from the terminal or from here."""
+    """The trainer as a child process; each signal reaches it once, from the terminal or from here."""
 
     def __init__(self, command: Sequence[str], *, folder: Path, environ: dict[str, str]) -> None:
         self._command = list(command)
         self._folder = folder
         self._environ = environ
         self._process: subprocess.Popen[bytes] | None = None
-        self._told: list[signal.Signals] = []
-        self._called_off = threading.Event()
+        self._signals: list[signal.Signals] = []
+        self._cancelled = threading.Event()
 
     def start(self, *, on_end: Callable[[int], None]) -> None:
-        """Start the trainer; `on_end` gets its exit code, in a thread of its own."""
-        if self._called_off.is_set():
+        """Start the trainer; `on_end` gets its exit code, in another thread."""
+        if self._cancelled.is_set():
             return
         process = subprocess.Popen(self._command, cwd=self._folder, env=self._environ)
         self._process = process
-        # A handler runs between any two lines, also while the call above had not yet returned.
-        if self._called_off.is_set():
+        # A signal handler may have run before the call above returned.
+        if self._cancelled.is_set():
             process.terminate()
         threading.Thread(target=lambda: on_end(process.wait()), daemon=True).start()
 
-    def take(self, number: signal.Signals) -> bool:
-        """Hand a signal to the trainer if it runs; True when this was the first, so that it saves and ends."""
+    def forward_signal(self, number: signal.Signals) -> bool:
+        """Forward a signal to the trainer if it runs; True if it was the first, so the trainer saves and ends."""
         process = self._process
         if process is None:
-            self._called_off.set()
-            self._told.append(number)
+            self._cancelled.set()
+            self._signals.append(number)
             return False
         if process.poll() is not None:
             return False
-        is_first = not self._told
-        self._told.append(number)
-        # A second Ctrl-C makes the trainer drop everything; any other signal after the first does not hurry it.
-        if (is_first or number == signal.SIGINT) and not (number == signal.SIGINT and _terminal_tells_all()):
+        is_first = not self._signals
+        self._signals.append(number)
+        # A second Ctrl-C makes the trainer quit at once; other signals after the first are not forwarded.
+        if (is_first or number == signal.SIGINT) and not (
+            number == signal.SIGINT and _terminal_signals_children()
+        ):
             process.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
         return is_first
 
     def finish(self) -> int:
         """Return the trainer's exit code once it has ended, 0 if it never started.
 
-        A trainer that was told to stop gets a minute to save. One that nobody told goes on to its end:
-        a server that broke is no reason to lose a training.
+        After a signal it gets a minute to save. Without one it runs to its end:
+        a failing server must not end a training.
         """
         process = self._process
         if process is None:
             return 0
         try:
-            return process.wait(_SECONDS_TO_SAVE if self._told else None)
+            return process.wait(_SAVE_TIMEOUT_S if self._signals else None)
         except subprocess.TimeoutExpired:
-            _say("Training does not end; killing it.", to_stderr=True)
+            _print("Training did not stop in time; killing it.", to_stderr=True)
             return _kill(process)
         except SystemExit:
             return _kill(process)
@@ -151,8 +153,8 @@ def _kill(process: subprocess.Popen[bytes]) -> int:
     return -signal.SIGTERM
 
 
-def _terminal_tells_all() -> bool:
-    """Say whether a Ctrl-C reaches the trainer by itself: a terminal sends it to every process in its foreground."""
+def _terminal_signals_children() -> bool:
+    """Return whether Ctrl-C reaches the trainer directly: a terminal sends it to its whole foreground group."""
     if sys.platform == "win32":
         return True
     try:
@@ -163,7 +165,7 @@ def _terminal_tells_all() -> bool:
 
 
 def _on_hangup(act: Callable[[signal.Signals], None]) -> None:
-    """Let a terminal that goes away count as a wish to stop, unless nohup has already settled that."""
+    """Treat a closed terminal as a request to stop, unless nohup ignores it."""
     hangup = getattr(signal, "SIGHUP", None)
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -173,7 +175,7 @@ def _on_hangup(act: Callable[[signal.Signals], None]) -> None:
         signal.signal(hangup, handle)
 
 
-def _say(text: str, *, to_stderr: bool = False) -> None:
+def _print(text: str, *, to_stderr: bool = False) -> None:
     # The terminal may be gone.
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr if to_stderr else sys.stdout, flush=True)

@@ -1,4 +1,4 @@
-"""What a page shows when there is nothing, not yet, or something wrong: every state has a face."""
+"""What a page shows if there is no data, if it is still being read, or if something failed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Final
 
 import streamlit as st
 
+from dashboard.data.formatting import clean, clock, count, md
 from dashboard.data.run_store import Health, UnknownRun
-from dashboard.data.words import clean, clock, count, md
 
 PASTE = """\
 telemetry:
@@ -33,7 +33,7 @@ log.close()
 
 
 def no_runs(roots: Sequence[Path]) -> None:
-    """Nothing logged yet: show what to paste."""
+    """Show how to log a first run."""
     with st.container(border=True):
         st.subheader("No runs yet", anchor=False)
         st.text("Looking in " + ", ".join(clean(str(root)) for root in roots))
@@ -41,26 +41,26 @@ def no_runs(roots: Sequence[Path]) -> None:
         st.code(PASTE, language="yaml")
         st.markdown("or log from any training loop:")
         st.code(IN_CODE, language="python")
-        st.markdown("To see one now, train the small example, which needs no GPU and no download:")
+        st.markdown("To try it now, train the small example (no GPU, no download):")
         st.code("make run", language="bash")
-        st.caption("Runs lie somewhere else? Start with `python run_dashboard.py --log-dir /path/to/logs`.")
+        st.caption("Runs in another folder? Start the dashboard with `--log-dir /path/to/logs`.")
 
 
 def unknown_run(error: UnknownRun, link: Callable[[str], None]) -> None:
-    """Show that the URL names no run, and those that look like it."""
+    """Show that the run in the URL does not exist, and runs with similar names."""
     with st.container(border=True):
         st.subheader("No such run", anchor=False)
-        st.text(f"Nothing here is called {clean(error.key)[:200]!r}.")
+        st.text(f"There is no run called {clean(error.key)[:200]!r}.")
         if error.near:
-            st.markdown("Did you mean")
+            st.markdown("Did you mean:")
             for key in error.near:
                 link(key)
         else:
-            st.markdown("It may have been deleted, renamed on disk, or lie in another log directory.")
+            st.markdown("It may have been deleted or renamed, or it may be in another log directory.")
 
 
 def no_records(why: str) -> None:
-    """Show that a run has begun and logged nothing yet."""
+    """Show that a run has not logged anything yet."""
     with st.container(border=True):
         st.markdown("**Waiting for the first record.**")
         st.caption(md(why))
@@ -69,67 +69,64 @@ def no_records(why: str) -> None:
 def reading(health: Health) -> None:
     """Show how far a large log has been read."""
     st.progress(
-        health.part_read,
-        text=f"Reading the log: {health.part_read:.0%}, {count(health.records)} records so far",
+        health.fraction_read,
+        text=f"Reading the log: {health.fraction_read:.0%}, {count(health.records)} records so far",
     )
 
 
 def health_strip(health: Health) -> None:
-    """Say what could not be read or was lost; silent when all is well."""
+    """Show what could not be read or was lost; nothing if all is well."""
     if health.problem is not None:
         st.warning(md(health.problem), icon=":material/warning:")
     if health.replaced_at is not None:
         st.info(
-            f"The log was replaced at {clock(health.replaced_at)}; this is the new one.",
+            f"The log file was replaced at {clock(health.replaced_at)}; showing the new one.",
             icon=":material/sync:",
         )
     if health.bad_count:
         first = health.bad_lines[0] if health.bad_lines else None
-        where = f" The first begins at byte {count(first.offset)}: {md(first.reason)}." if first else ""
+        where = f" The first one starts at byte {count(first.offset)}: {md(first.reason)}." if first else ""
         st.warning(
-            f"{count(health.bad_count)} lines could not be read.{where} Nothing was dropped from the file.",
+            f"{count(health.bad_count)} lines could not be read.{where} The file itself is unchanged.",
             icon=":material/warning:",
         )
     if health.lost_records:
         reasons = "; ".join(md(reason) for reason in health.lost_reasons)
         st.warning(
-            f"The run itself lost {count(health.lost_records)} records: {reasons}.", icon=":material/warning:"
+            f"The run lost {count(health.lost_records)} records: {reasons}.", icon=":material/warning:"
         )
 
 
 def guarded(name: str, draw: Callable[[], None]) -> None:
-    """Run `draw`; when it fails, show that in its place and let the rest of the page live on."""
-    # One region's fault must not take the page along, whatever it is.
+    """Run `draw`; if it fails, show the error in its place and keep the rest of the page."""
     try:
         draw()
     except Exception as error:
         with st.container(border=True):
-            st.error(f"{md(name)} could not be drawn; the rest of the page goes on.", icon=":material/error:")
-            with st.expander("What happened"):
+            st.error(
+                f"{md(name)} could not be drawn. The rest of the page still works.", icon=":material/error:"
+            )
+            with st.expander("Error details"):
                 st.code(clean(trace_of(error)), language=None)
 
 
 def trace_of(error: Exception) -> str:
-    """Return the traceback of `error` for a page: files by their place in their package, not on this machine."""
+    """Return the traceback of `error` with file paths relative to their package, not to this machine."""
     text = "".join(traceback.format_exception(error))
-    text = _FILE.sub(lambda found: f'File "{_place(found[1])}"', text)
-    # A message may name one too, such as that of a module which is not there.
+    text = _FILE.sub(lambda found: f'File "{_relative_path(found[1])}"', text)
+    # A message may contain a path too, such as that of a missing module.
     for folder in (_CODE, sys.prefix, sys.base_prefix):
         text = text.replace(f"{folder}/", "")
     text = text.replace(f"{os.path.expanduser('~')}/", "~/")
-    return (
-        text
-        if len(text) <= _LONGEST_TRACE
-        else f"{text[: _LONGEST_TRACE // 2]}\n…\n{text[-_LONGEST_TRACE // 2 :]}"
-    )
+    return text if len(text) <= _MAX_TRACE else f"{text[: _MAX_TRACE // 2]}\n…\n{text[-_MAX_TRACE // 2 :]}"
 
 
 _CODE: Final = str(Path(__file__).parents[2])
 _FILE: Final = re.compile(r'File "([^"\n]+)"')
-_LONGEST_TRACE: Final = 20_000
+_MAX_TRACE: Final = 20_000
 
 
-def _place(file: str) -> str:
+def _relative_path(file: str) -> str:
     parts = Path(file).parts
     for name in ("site-packages", "dist-packages"):
         if name in parts:

@@ -6,13 +6,13 @@ import textwrap
 
 import pytest
 
-from dashboard.access.guests import GuestList, GuestListError, entry_by_id
+from dashboard.access.allow_list import AllowList, AllowListError, entry_by_id
 from dashboard.access.login_file import LoginFileError, read_login_file
-from dashboard.access.rights import Rights
+from dashboard.access.roles import Role
 
-LIST = GuestList(
-    steer=("ann@lab.example", "@crew.example", "sub:Robot-7"),
-    look=("@lab.example", "temp@crew.example", "guest@club.example"),
+LIST = AllowList(
+    operators=("ann@lab.example", "@crew.example", "sub:Robot-7"),
+    viewers=("@lab.example", "temp@crew.example", "guest@club.example"),
 )
 
 
@@ -22,15 +22,15 @@ def claims(email=None, *, verified=True, **more):
 
 
 @pytest.mark.parametrize(
-    ("person", "rights"),
+    ("person", "role"),
     [
-        (claims("ann@lab.example"), Rights.STEER),
-        (claims("ANN@Lab.Example"), Rights.STEER),
-        (claims("bob@lab.example"), Rights.LOOK),
-        (claims("anyone@crew.example"), Rights.STEER),
+        (claims("ann@lab.example"), Role.OPERATOR),
+        (claims("ANN@Lab.Example"), Role.OPERATOR),
+        (claims("bob@lab.example"), Role.VIEWER),
+        (claims("anyone@crew.example"), Role.OPERATOR),
         # The more exact entry decides.
-        (claims("temp@crew.example"), Rights.LOOK),
-        (claims(sub="Robot-7"), Rights.STEER),
+        (claims("temp@crew.example"), Role.VIEWER),
+        (claims(sub="Robot-7"), Role.OPERATOR),
         (claims(sub="robot-7"), None),
         (claims("eve@evil.example"), None),
         (claims("eve@sub.lab.example"), None),
@@ -57,37 +57,37 @@ def claims(email=None, *, verified=True, **more):
         ({}, None),
     ],
 )
-def test_only_who_is_on_the_list_by_a_verified_address_or_an_id_comes_in(person, rights):
-    assert LIST.rights_of(person) is rights
+def test_only_who_is_on_the_list_by_a_verified_address_or_an_id_comes_in(person, role):
+    assert LIST.role_of(person) is role
 
 
 def test_a_letter_that_only_looks_the_same_in_lower_case_is_another_one():
-    assert GuestList(steer=("k@lab.example",)).rights_of(claims("\N{KELVIN SIGN}@lab.example")) is None
+    assert AllowList(operators=("k@lab.example",)).role_of(claims("\N{KELVIN SIGN}@lab.example")) is None
 
 
 def test_an_id_is_one_persons_at_one_provider_only():
-    both = GuestList(steer=("sub:google:7", "sub:okta:ann@lab.example"))
+    both = AllowList(operators=("sub:google:7", "sub:okta:ann@lab.example"))
     at_google = claims(sub="7", provider="google")
 
     assert entry_by_id(at_google) == "sub:google:7"
     assert entry_by_id(claims(sub="7", provider="default")) == "sub:7"
-    assert both.rights_of(at_google) is Rights.STEER
-    assert both.rights_of(claims(sub="7", provider="okta")) is None
-    assert both.rights_of(claims("sub:okta:ann@lab.example", provider="google")) is None
-    assert GuestList(steer=("sub:7",)).rights_of(at_google) is None
+    assert both.role_of(at_google) is Role.OPERATOR
+    assert both.role_of(claims(sub="7", provider="okta")) is None
+    assert both.role_of(claims("sub:okta:ann@lab.example", provider="google")) is None
+    assert AllowList(operators=("sub:7",)).role_of(at_google) is None
 
 
 @pytest.mark.parametrize(
     "entry", ["", "*", "ann", "@", "*@lab.example", "a@b@c.example", "ann@lab.example ", "sub:"]
 )
 def test_an_entry_that_stands_for_nobody_is_named(entry):
-    with pytest.raises(GuestListError, match="stands for nobody"):
-        GuestList(steer=(entry,))
+    with pytest.raises(AllowListError, match="is not a valid entry"):
+        AllowList(operators=(entry,))
 
 
 def test_a_list_without_anybody_is_no_list():
-    with pytest.raises(GuestListError, match="nobody is on the list"):
-        GuestList()
+    with pytest.raises(AllowListError, match="the list is empty"):
+        AllowList()
 
 
 # ---------------------------------------------------------------- the file
@@ -122,7 +122,7 @@ def test_a_whole_file_is_taken(written):
 
     assert login.origin == "https://runs.example.org"
     assert login.providers == ()
-    assert login.guests == GuestList(steer=("ann@lab.example",))
+    assert login.allow_list == AllowList(operators=("ann@lab.example",))
     assert "hush" not in repr(login)
 
 
@@ -134,13 +134,13 @@ def test_several_providers_have_names(written):
         return f"{shared}\n[auth.{first}]\nclient_id{own}\n[auth.okta]\nclient_id{own}\n{listed}"
 
     assert read_login_file(written(text("google", "ann@lab.example"))).providers == ("google", "okta")
-    assert read_login_file(written(text("google", "sub:okta:7"))).guests.steer == ("sub:okta:7",)
+    assert read_login_file(written(text("google", "sub:okta:7"))).allow_list.operators == ("sub:okta:7",)
     with pytest.raises(
-        LoginFileError, match="'sub:7' does not say whose id it is; sub:google:ID or sub:okta:ID"
+        LoginFileError, match="'sub:7' does not name its provider; write sub:google:ID or sub:okta:ID"
     ):
         read_login_file(written(text("google", "sub:7")))
     for name in ("my_idp", "default", '"a:b"', '"two words"'):
-        with pytest.raises(LoginFileError, match="a provider's name has only"):
+        with pytest.raises(LoginFileError, match="a provider's name consists of"):
             read_login_file(written(text(name, "ann@lab.example")))
 
 
@@ -148,11 +148,11 @@ def test_several_providers_have_names(written):
     ("text", "words"),
     [
         (GUESTS, r"no \[auth\] section"),
-        (AUTH, "nobody is on the list"),
-        (AUTH + "\n    [dashboard]\n    allow = []\n", "nobody is on the list"),
+        (AUTH, "the list is empty"),
+        (AUTH + "\n    [dashboard]\n    allow = []\n", "the list is empty"),
         (AUTH + '\n    [dashboard]\n    allow = "ann@lab.example"\n', "needs a list of addresses as allow"),
         (AUTH + '\n    [dashboard]\n    allowed = ["ann@lab.example"]\n', r"has \['allowed'\]"),
-        (AUTH + '\n    [dashboard]\n    allow = ["everyone"]\n', "'everyone' stands for nobody"),
+        (AUTH + '\n    [dashboard]\n    allow = ["everyone"]\n', "'everyone' is not a valid entry"),
         (
             AUTH.replace("Zm9ydHktdHdvIGxldHRlcnMgYW5kIHNvbWUgbW9yZQ", "xxx") + GUESTS,
             "cookie_secret .* of at least 32",
@@ -160,11 +160,17 @@ def test_several_providers_have_names(written):
         (AUTH.replace("/oauth2callback", "/elsewhere") + GUESTS, "redirect_uri"),
         (AUTH.replace("https://runs.example.org/o", "o") + GUESTS, "redirect_uri"),
         # Who logged in would stand at the door again: a browser says neither capitals nor the usual port.
-        (AUTH.replace("//runs", "//Runs") + GUESTS, "spell it: https://runs.example.org/oauth2callback$"),
-        (AUTH.replace(".org/o", ".org:443/o") + GUESTS, "spell it: https://runs.example.org/oauth2callback$"),
+        (
+            AUTH.replace("//runs", "//Runs") + GUESTS,
+            "the way browsers do: https://runs.example.org/oauth2callback$",
+        ),
+        (
+            AUTH.replace(".org/o", ".org:443/o") + GUESTS,
+            "the way browsers do: https://runs.example.org/oauth2callback$",
+        ),
         (
             AUTH.replace("2callback", "2callback?x=1") + GUESTS,
-            "spell it: https://runs.example.org/oauth2callback$",
+            "the way browsers do: https://runs.example.org/oauth2callback$",
         ),
         (AUTH.replace("//runs", "//me@runs") + GUESTS, "needs redirect_uri"),
         # Whoever sits in between would hand out the keys that logins are checked with.
@@ -174,7 +180,7 @@ def test_several_providers_have_names(written):
         ),
         (AUTH.replace("client_secret", "clientsecret") + GUESTS, r"needs client_secret in \[auth\]"),
         (AUTH + '    expose_tokens = "access"\n' + GUESTS, "expose_tokens"),
-        ("[auth", "is no TOML"),
+        ("[auth", "is not valid TOML"),
     ],
 )
 def test_what_is_missing_or_too_wide_in_the_file_is_said_and_no_secret_shown(written, text, words):

@@ -1,4 +1,4 @@
-"""Step times of several ranks as a heat map: who is slow, and since when."""
+"""Step times of several ranks as a heat map: which rank is slow, and since when."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dashboard.data.run_store import Series
 _CELLS = 80
 
 
-def heat_figure(rows: Sequence[tuple[int, Series]]) -> tuple[dict[str, Any], list[tuple[int, float]]]:
-    """Return the map and the five slowest ranks with their median step time. A cell shows its slowest step."""
-    low = min(float(piece.x.min()) for _, series in rows for piece in series.pieces)
-    high = max(float(piece.x.max()) for _, series in rows for piece in series.pieces)
+def rank_heatmap_figure(rows: Sequence[tuple[int, Series]]) -> tuple[dict[str, Any], list[tuple[int, float]]]:
+    """Return the heat map and the five slowest ranks with their median step time. A cell shows its slowest step."""
+    low = min(float(segment.x.min()) for _, series in rows for segment in series.segments)
+    high = max(float(segment.x.max()) for _, series in rows for segment in series.segments)
     edges = np.linspace(low, high if high > low else low + 1.0, _CELLS + 1)
     grid = np.full((len(rows), _CELLS), np.nan)
     medians = []
     for number, (rank, series) in enumerate(rows):
-        x = np.concatenate([piece.x for piece in series.pieces])
-        y = np.concatenate([piece.y for piece in series.pieces])
+        x = np.concatenate([segment.x for segment in series.segments])
+        y = np.concatenate([segment.y for segment in series.segments])
         known = np.isfinite(y)
         cells = np.clip(np.searchsorted(edges, x[known], side="right") - 1, 0, _CELLS - 1)
         for cell, value in zip(cells.tolist(), y[known].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Numbers, times and untrusted text as people read them."""
+"""Formats numbers, times and untrusted text for people."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 import string
 from datetime import datetime, timezone
 
-NOTHING = "–"  # noqa: RUF001 - a dash as wide as a digit, as tables have it
-"""What stands where there is no value."""
+NO_VALUE = "–"  # noqa: RUF001 - a dash as wide as a digit, as tables have it
+"""Shown if there is no value."""
 
 DEFAULT_LENGTH = 200
 
@@ -42,7 +42,7 @@ def learning_rate(x: float | None) -> str:
 
 def count(n: int | None) -> str:
     """Return `n` with commas between thousands."""
-    return NOTHING if n is None else f"{n:,d}"
+    return NO_VALUE if n is None else f"{n:,d}"
 
 
 def size(n_bytes: float | None) -> str:
@@ -60,7 +60,7 @@ def size(n_bytes: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a length of time in its two largest units: 320 ms, 48 s, 2 h 14 m, 3 d 2 h."""
+    """Return a duration in its two largest units: 320 ms, 48 s, 2 h 14 m, 3 d 2 h."""
     value, odd = _finite(seconds)
     if odd is not None:
         return odd
@@ -68,15 +68,12 @@ def duration(seconds: float | None) -> str:
     if 0 < value < 0.9995:
         return f"{sign}{value * 1000:.3g} ms"
     parts = _units(value + 0.0005)
-    # "0 s" stands alone; behind a larger unit a zero says nothing.
+    # "0 s" on its own is fine; after a larger unit a zero is left out.
     return sign + " ".join(f"{n} {unit}" for i, (n, unit) in enumerate(parts) if n or not i)
 
 
 def ago(seconds: float | None) -> str:
-    """Return how long ago something was, in its largest unit: 3 s ago.
-
-    What a clock puts in the future is said to be ahead, not hidden.
-    """
+    """Return an age in its largest unit: 3 s ago. A time in the future is shown as ahead."""
     value, odd = _finite(seconds)
     if odd is not None:
         return odd
@@ -87,9 +84,9 @@ def ago(seconds: float | None) -> str:
 
 
 def clock(t: float | None, *, now: float | None = None) -> str:
-    """Return the wall time of this machine at `t`; with `now`, a time of the same day goes without its date."""
+    """Return the local time at `t`; with `now`, a time of the same day has no date."""
     if t is None:
-        return NOTHING
+        return NO_VALUE
     when = _local(t)
     if when is None:
         return short_number(t)
@@ -100,40 +97,40 @@ def clock(t: float | None, *, now: float | None = None) -> str:
 
 
 def clean(text: str) -> str:
-    """Return `text` with what a page cannot show replaced by �; newlines and tabs stay."""
+    """Return `text` with unprintable characters replaced by �; newlines and tabs stay."""
     return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 
 def md(text: str, limit: int = DEFAULT_LENGTH) -> str:
     """Return one line of Markdown that Streamlit shows as `text` itself: no link, image, colour, formula or icon.
 
-    It is cut at `limit` characters, before any are escaped; newlines and tabs become spaces.
+    Truncated at `limit` characters before escaping; newlines and tabs become spaces.
     """
-    # Four spaces at the start of a line are a code block, and a newline may begin any kind of block.
+    # Four leading spaces make a code block, and a newline may start any kind of block.
     line = _cut(" ".join(clean(text).split()), limit)
-    # Streamlit looks for these in the text that is left once the backslashes are gone.
+    # Streamlit searches for these after the backslashes are removed.
     line = _FOUND_IN_PLAIN_TEXT.sub(lambda found: found[0][:1] + _JOINER + found[0][1:], line)
     line = _WEB_ADDRESS.sub(lambda found: found[0] + _JOINER, line)
     return line.translate(_BACKSLASHED)
 
 
 def html_text(text: str, limit: int = DEFAULT_LENGTH) -> str:
-    """Return `text` for Plotly, which takes names and labels for a kind of HTML."""
+    """Return `text` for Plotly, which interprets names and labels as HTML."""
     return html.escape(_cut(clean(text), limit), quote=False)
 
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
-# Control characters, halves of surrogate pairs, and the marks that make text run backwards.
+# Control characters, lone surrogates, and marks that reverse the text direction.
 _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-# CommonMark takes a backslash before any of these; which of them mean something where is too fine to tell apart.
+# CommonMark allows a backslash before any punctuation, so all of it is escaped.
 _BACKSLASHED = {ord(character): "\\" + character for character in string.punctuation}
 
-# No width, no line break: it parts two characters without showing.
+# Invisible, and allows no line break: separates two characters.
 _JOINER = "\N{WORD JOINER}"
 
-# :smile: and :material_home:, https://, name@host, and the arrows that Streamlit makes of -> and its like.
+# :smile: and :material_home:, https://, name@host, and arrows such as ->, which Streamlit replaces.
 _FOUND_IN_PLAIN_TEXT = re.compile(
     r":(?=[\w+-]+:) | :(?=//) | @(?=[\w-]) | (?<!\S)(?:<->|->|<-|--|>=|<=|~=)(?!\S)", re.VERBOSE
 )
@@ -141,9 +138,9 @@ _WEB_ADDRESS = re.compile(r"www(?=\.)", re.IGNORECASE)
 
 
 def _finite(x: float | None) -> tuple[float, str | None]:
-    """Return `x` as a float, and the words for it where it is none that can be formatted."""
+    """Return `x` as a float, and its text if it is not a finite number."""
     if x is None:
-        return 0.0, NOTHING
+        return 0.0, NO_VALUE
     try:
         value = float(x)
     except OverflowError:  # a whole number of more than 308 digits

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.data.ledger_words import WORDS, advice_on, is_worth_showing, percent, words_of
+from dashboard.data.ledger_labels import LABELS, advice_on, has_content, label_of, percent
 from tests.dashboard.timed_runs import ledger
 from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES
 
 
 def test_every_entry_has_a_word():
-    assert set(WORDS) == set(ENTRIES)
-    assert words_of("of a later version") == "of a later version"
+    assert set(LABELS) == set(ENTRIES)
+    assert label_of("of a later version") == "of a later version"
 
 
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("data_wait", "More loader workers"),
+        ("data_wait", "Try more loader workers"),
         ("validation", "Validate less often"),
         ("checkpoint", "Save less often"),
         ("sampling", "Sample less often"),
-        ("startup", "Keep what it prepares"),
-        ("control", "somebody asked for it"),
+        ("startup", "Cache what it prepares"),
+        ("control", "it was requested"),
         ("stalled", "Alerts and System pages"),
         ("redone", "Save checkpoints more often"),
         ("unaccounted", "log.span"),
@@ -32,7 +32,7 @@ def test_every_entry_has_a_word():
 def test_what_costs_most_besides_training_is_named_with_what_to_do_about_it(entry, words):
     advice = advice_on(ledger(**{"training": 0.6, "validation": 0.06, entry: 0.3}))
 
-    assert "costs most besides training: 30 % of the time." in advice.text
+    assert "is the largest cost besides training: 30 % of the time." in advice.text
     assert words in advice.text
     assert advice.much == (entry != "control")
 
@@ -44,10 +44,10 @@ def test_what_is_little_is_said_quietly_or_not_at_all():
 
 
 def test_a_run_that_has_not_trained_yet_shows_no_ledger():
-    assert not is_worth_showing(LedgerBuilder().ledger())
-    assert not is_worth_showing(ledger(startup=1.0))
-    assert is_worth_showing(ledger(startup=0.9, training=0.1))
-    assert is_worth_showing(ledger(startup=0.9, stalled=0.1))
+    assert not has_content(LedgerBuilder().ledger())
+    assert not has_content(ledger(startup=1.0))
+    assert has_content(ledger(startup=0.9, training=0.1))
+    assert has_content(ledger(startup=0.9, stalled=0.1))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.data import words
+from dashboard.data import formatting
 from tests.runfolder.plain_data import any_text, tries
 
 
@@ -30,11 +30,11 @@ from tests.runfolder.plain_data import any_text, tries
         (math.inf, "+Inf"),
         (-math.inf, "-Inf"),
         (10**400, "> 1e308"),
-        (None, words.NOTHING),
+        (None, formatting.NO_VALUE),
     ],
 )
 def test_a_number_has_four_digits(value, text):
-    assert words.short_number(value) == text
+    assert formatting.short_number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,16 @@ def test_a_number_has_four_digits(value, text):
     ],
 )
 def test_a_learning_rate_is_scientific(value, text):
-    assert words.learning_rate(value) == text
+    assert formatting.learning_rate(value) == text
 
 
 def test_a_count_has_commas():
-    assert [words.count(n) for n in (0, 61234, -1000, None)] == ["0", "61,234", "-1,000", words.NOTHING]
+    assert [formatting.count(n) for n in (0, 61234, -1000, None)] == [
+        "0",
+        "61,234",
+        "-1,000",
+        formatting.NO_VALUE,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +67,7 @@ def test_a_count_has_commas():
     [(0, "0 B"), (999, "999 B"), (1234, "1.23 kB"), (999_999, "1 MB"), (5e9, "5 GB"), (1.2e16, "12 PB")],
 )
 def test_a_gigabyte_is_a_thousand_million_bytes(n, text):
-    assert words.size(n) == text
+    assert formatting.size(n) == text
 
 
 @pytest.mark.parametrize(
@@ -78,22 +83,31 @@ def test_a_gigabyte_is_a_thousand_million_bytes(n, text):
         (3 * 86400 + 60, "3 d"),
         (-5, "-5 s"),
         (math.nan, "NaN"),
-        (None, words.NOTHING),
+        (None, formatting.NO_VALUE),
     ],
 )
 def test_a_duration_has_its_two_largest_units(seconds, text):
-    assert words.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 def test_ages_are_said_in_one_unit_and_the_future_is_not_hidden():
-    assert [words.ago(s) for s in (0.4, 3.2, 200, -20)] == ["just now", "3 s ago", "3 m ago", "20 s ahead"]
+    assert [formatting.ago(s) for s in (0.4, 3.2, 200, -20)] == [
+        "just now",
+        "3 s ago",
+        "3 m ago",
+        "20 s ahead",
+    ]
 
 
 def test_a_clock_shows_local_time_and_the_date_when_it_is_another_day(monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     try:
-        shown = [words.clock(1.7e9), words.clock(1.7e9, now=1.7e9 + 60), words.clock(1.7e9, now=1.8e9)]
+        shown = [
+            formatting.clock(1.7e9),
+            formatting.clock(1.7e9, now=1.7e9 + 60),
+            formatting.clock(1.7e9, now=1.8e9),
+        ]
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -104,27 +118,34 @@ def test_a_clock_shows_local_time_and_the_date_when_it_is_another_day(monkeypatc
 @given(x=st.floats() | st.integers() | st.integers(-(2**2000), 2**2000) | st.none())
 @tries
 def test_no_number_is_too_odd_to_be_shown(x):
-    for say in (words.short_number, words.learning_rate, words.size, words.duration, words.ago, words.clock):
+    for say in (
+        formatting.short_number,
+        formatting.learning_rate,
+        formatting.size,
+        formatting.duration,
+        formatting.ago,
+        formatting.clock,
+    ):
         assert say(x)
 
 
 @given(x=st.floats(-1e300, 1e300))
 @tries
 def test_a_short_number_is_close_to_the_number(x):
-    assert float(words.short_number(x).replace(",", "")) == pytest.approx(x, rel=6e-4, abs=0)
+    assert float(formatting.short_number(x).replace(",", "")) == pytest.approx(x, rel=6e-4, abs=0)
 
 
 def test_clean_text_keeps_lines_and_loses_what_kills_a_page():
     text = "a\tb\r\nc\x00\x1b[31m\ud800\u202e end"
 
-    assert words.clean(text) == "a\tb\nc��[31m�� end"
+    assert formatting.clean(text) == "a\tb\nc��[31m�� end"
 
 
 @given(text=any_text)
 @tries
 def test_clean_text_can_be_sent_to_a_browser(text):
-    assert words.clean(text).encode().decode() == words.clean(text)
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", words.clean(text))
+    assert formatting.clean(text).encode().decode() == formatting.clean(text)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", formatting.clean(text))
 
 
 tricky = st.lists(
@@ -153,7 +174,7 @@ tricky = st.lists(
 @given(text=any_text | tricky)
 @tries
 def test_every_special_character_of_markdown_is_escaped(text):
-    line = words.md(text)
+    line = formatting.md(text)
 
     pairs = re.fullmatch(r"(?:\\(?P<mark>[!-/:-@\[-`{-~])|[^!-/:-@\[-`{-~])*", line)
     assert pairs is not None
@@ -164,15 +185,15 @@ def test_every_special_character_of_markdown_is_escaped(text):
 @given(text=any_text | tricky)
 @tries
 def test_markdown_shows_the_text_itself(text):
-    shown = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", words.md(text)).replace("\u2060", "")
+    shown = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", formatting.md(text)).replace("\u2060", "")
 
-    assert shown == " ".join(words.clean(text).split()).replace("\u2060", "")
+    assert shown == " ".join(formatting.clean(text).split()).replace("\u2060", "")
 
 
 @given(text=any_text | tricky)
 @tries
 def test_nothing_is_left_that_streamlit_finds_once_the_backslashes_are_gone(text):
-    plain = re.sub(r"\\(.)", r"\1", words.md(text))
+    plain = re.sub(r"\\(.)", r"\1", formatting.md(text))
 
     # From the bundle of Streamlit 1.67: emoji and icons, links and mail addresses, arrows.
     assert not re.search(r":[\w+-]+:", plain)
@@ -182,10 +203,10 @@ def test_nothing_is_left_that_streamlit_finds_once_the_backslashes_are_gone(text
 
 
 def test_a_long_text_is_cut_before_it_is_escaped():
-    assert words.md("*" * 500, 4) == r"\*\*\*…"
-    assert words.html_text("<" * 500, 4) == "&lt;&lt;&lt;…"
-    assert words.md("*" * 4, 4) == r"\*\*\*\*"
+    assert formatting.md("*" * 500, 4) == r"\*\*\*…"
+    assert formatting.html_text("<" * 500, 4) == "&lt;&lt;&lt;…"
+    assert formatting.md("*" * 4, 4) == r"\*\*\*\*"
 
 
 def test_plotly_gets_no_tags():
-    assert words.html_text("<a href='x'>&\x00") == "&lt;a href='x'&gt;&amp;�"
+    assert formatting.html_text("<a href='x'>&\x00") == "&lt;a href='x'&gt;&amp;�"

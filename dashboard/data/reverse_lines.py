@@ -1,4 +1,4 @@
-"""Whole lines of a file from a place in it towards its beginning, a block at a time."""
+"""Reads whole lines of a file backwards, a block at a time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from toolkit.runfolder.portable import pread
 from toolkit.runfolder.records import MAX_LINE_BYTES
 
 _BLOCK_BYTES: Final = MAX_LINE_BYTES + 64 * 1024
-"""Longer than any line that is read: each block but the first of the file holds the beginning of one."""
+"""Longer than any line that is read, so each block but the first of the file contains the start of a line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Backward:
-    """Whole lines, each with its newline, and where in the file they begin; empty where a line is too long."""
+class LinesBefore:
+    """Whole lines, each with its newline, and their offset in the file; empty if a line is too long."""
 
     data: bytes
     start: int
     next_end: int
-    """Where the lines before these end; 0 where there are none."""
+    """Where the preceding lines end; 0 if there are none."""
 
 
 def end_of_lines(descriptor: int, size: int) -> int:
-    """Return where the last line that has its newline ends, as far as `size`; 0 where there is none."""
+    """Return the end of the last complete line before `size`; 0 if there is none."""
     end = size
     while end > 0:
         start = max(0, end - _BLOCK_BYTES)
@@ -37,9 +37,9 @@ def end_of_lines(descriptor: int, size: int) -> int:
 
 
 def _before_hole(descriptor: int, end: int) -> int:
-    """Return where the bytes before `end` begin that were never written; `end` where there are none.
+    """Return the start of a hole that ends at `end`; `end` if there is none.
 
-    A file of a terabyte may take no room on its disk, and to read that many zeros would take an hour.
+    A sparse file of a terabyte may take no disk space, and reading all its zeros would take an hour.
     """
     seek_data = getattr(os, "SEEK_DATA", None)
     step = _BLOCK_BYTES
@@ -61,17 +61,14 @@ def _before_hole(descriptor: int, end: int) -> int:
     return end
 
 
-def lines_before(descriptor: int, end: int) -> Backward:
-    """Return the lines that end at `end`, which is where a line ends, some thousand of them.
-
-    A line that is longer than any of ours is passed over.
-    """
+def lines_before(descriptor: int, end: int) -> LinesBefore:
+    """Return a block of lines that ends at `end`, the end of a line. Over-long lines are skipped."""
     start = max(0, end - _BLOCK_BYTES)
     data = pread(descriptor, end - start, start)
     if start == 0:
-        return Backward(data, 0, 0)
-    # From the middle of a line on nothing can be read: what comes before the first newline is left for the next block.
+        return LinesBefore(data, 0, 0)
+    # The block starts in the middle of a line, which is left for the next block.
     first = data.find(b"\n") + 1
     if first < len(data):
-        return Backward(data[first:], start + first, start + first)
-    return Backward(b"", end, end_of_lines(descriptor, start))
+        return LinesBefore(data[first:], start + first, start + first)
+    return LinesBefore(b"", end, end_of_lines(descriptor, start))

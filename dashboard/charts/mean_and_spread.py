@@ -1,0 +1,121 @@
+"""Mean and spread of a metric over a group of runs, as columns and as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from dashboard.charts.curves import Figure, frame_around
+from dashboard.charts.packing import packed
+from dashboard.charts.palette import series_color
+from dashboard.data.run_store import Floats, Series
+
+_POINTS: Final = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCurve:
+    """A metric over several runs, at common x positions."""
+
+    x: Floats
+    mean: Floats
+    deviation: Floats
+    low: Floats
+    high: Floats
+    runs: Floats
+    """How many runs have reached each x."""
+
+
+def mean_and_spread(series: Sequence[Series]) -> GroupCurve:
+    """Return mean and spread over `series`; each counts from its first to its last x.
+
+    Values between two logged points are interpolated. NaN and infinity are left out.
+    """
+    curves = [_curve(one) for one in series]
+    curves = [(x, y) for x, y in curves if len(x)]
+    if not curves:
+        empty = np.empty(0)
+        return GroupCurve(x=empty, mean=empty, deviation=empty, low=empty, high=empty, runs=empty)
+    first, last = min(float(x[0]) for x, _ in curves), max(float(x[-1]) for x, _ in curves)
+    positions = np.unique(np.linspace(first, last, _POINTS))
+    rows = np.full((len(curves), len(positions)), np.nan)
+    for number, (x, y) in enumerate(curves):
+        inside = (positions >= x[0]) & (positions <= x[-1])
+        rows[number, inside] = np.interp(positions[inside], x, y)
+    known = np.isfinite(rows)
+    runs = known.sum(axis=0).astype(np.float64)
+    some = runs > 0
+    rows, positions, runs = rows[:, some], positions[some], runs[some]
+    mean = np.nanmean(rows, axis=0)
+    return GroupCurve(
+        x=positions,
+        mean=mean,
+        deviation=np.nanstd(rows, axis=0),
+        low=np.nanmin(rows, axis=0),
+        high=np.nanmax(rows, axis=0),
+        runs=runs,
+    )
+
+
+def _curve(series: Series) -> tuple[Floats, Floats]:
+    if not series.segments:
+        return np.empty(0), np.empty(0)
+    x = np.concatenate([segment.x for segment in series.segments])
+    y = np.concatenate([segment.y for segment in series.segments])
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    order = np.argsort(x, kind="stable")
+    return x[order], y[order]
+
+
+# ---------------------------------------------------------------- figure
+
+
+def group_figure(group: GroupCurve, *, log_y: bool = False) -> Figure:
+    """Return the mean as a line, one standard deviation and the whole range as bands."""
+    data = [
+        *_band(group.x, group.low, group.high, "minimum to maximum", 0.1),
+        *_band(
+            group.x, group.mean - group.deviation, group.mean + group.deviation, "one standard deviation", 0.2
+        ),
+        _line(group.x, group.mean, "mean", 2.0, series_color(0)),
+    ]
+    yaxis: dict[str, Any] = {"type": "log" if log_y else "linear", "fixedrange": True, "zeroline": False}
+    values = np.concatenate([group.low, group.high])
+    values = values[np.isfinite(values)]
+    if len(values) and not log_y:
+        bottom, top = frame_around(float(values.min()), float(values.max()))
+        if bottom is not None:
+            yaxis["range"] = [bottom, top]
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {"title": {"text": "step"}, "zeroline": False},
+            "yaxis": yaxis,
+            "hovermode": "x unified",
+            "showlegend": False,
+            "margin": {"l": 8, "r": 10, "t": 10, "b": 8},
+            "uirevision": "group",
+        },
+    }
+
+
+def _band(x: Floats, low: Floats, high: Floats, name: str, opacity: float) -> list[dict[str, Any]]:
+    upper = _line(x, high, f"{name}, top", 0, series_color(0, 0.0))
+    upper.update(fill="tonexty", fillcolor=series_color(0, opacity))
+    return [_line(x, low, f"{name}, bottom", 0, series_color(0, 0.0)), upper]
+
+
+def _line(x: Floats, y: Floats, name: str, width: float, color: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": packed(x),
+        "y": packed(y),
+        "name": name,
+        "line": {"color": color, "width": width},
+        "hovertemplate": "%{y:.4~g}",
+    }
