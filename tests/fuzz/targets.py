@@ -862,7 +862,7 @@ def fuzz_answers(data: bytes) -> None:
         assert not any(letter in address.target + address.authority for letter in "\r\n\0 ")
 
 
-@_target("toolkit.telemetry.exporters", tokens=_JSON + _RECORD + _SPAN)
+@_target("toolkit.mirrors", tokens=_JSON + _RECORD + _SPAN)
 def fuzz_exporters(data: bytes) -> None:
     """Exporters take any record that a run may write, and what they write is JSON."""
     path = _scratch() / METRICS_JSONL

@@ -73,7 +73,7 @@ def test_repair_leaves_what_another_program_wrote_as_it_is(folder, said):
 
     assert (code, contents(folder)) == (0, before)
     assert "22 records of another program" in printed
-    assert "metrics.csv is left as it is" in printed
+    assert "metrics.csv was not changed" in printed
 
 
 def test_repair_builds_the_table_that_is_not_there(folder, said):
@@ -82,7 +82,7 @@ def test_repair_builds_the_table_that_is_not_there(folder, said):
     rows = rows_of((folder / "metrics.csv").read_text())
 
     assert code == 0
-    assert "metrics.csv has 22 rows now" in printed
+    assert "metrics.csv now has 22 rows" in printed
     assert [row["global_step"] for row in rows if row["event"] == "step"] == [str(n) for n in range(1, 19)]
     assert [row["train_loss"] for row in rows if row["global_step"] in ("11", "12")] == ["0.39", "nan"]
 
