@@ -125,6 +125,7 @@ def test_a_click_shows_the_text_and_goes_into_the_address(shown, page):
     is_chosen(rows(page).nth(3))
 
 
+@in_make_faults
 def test_the_same_prompt_at_another_step_is_compared_word_by_word(shown, page):
     open_completions(shown, page, "grpo")
     sides = page.locator(".telemetry-side")

@@ -156,6 +156,7 @@ def test_what_is_no_number_is_drawn_where_it_was_logged(shown, page):
     expect(page.get_by_text("4 NaN, 1 Infinity, 1 -Infinity")).to_be_visible()
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_one_sample_in_a_million_is_seen(shown, page):
     folder = write_run(shown.root, "million", [], sessions=(range(MILLION),))

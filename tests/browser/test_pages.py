@@ -182,6 +182,7 @@ def test_rows_picked_in_the_list_are_compared(shown, page):
     chart(page, "train_loss")
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_a_phone_shows_the_run_without_scrolling_sideways(shown, new_page):
     page = new_page(**PHONE)
