@@ -11,12 +11,17 @@ import threading
 import pytest
 
 from tests.leftovers import remove_journals_of_runs_below
+from tests.lengths import is_long
 
 # Read once, when a framework is imported: nothing is fetched from anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 # With it every word of a print is a write of its own, and two ranks that share a pipe cut each other's lines.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# Hundreds of processes import the same files: they are compiled once, also where the machine would have it otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 _ABOUT_OTHER_JOBS = (
     "RANK",
@@ -57,6 +62,21 @@ def _state_of_the_process_is_restored():
         if handler is not None and signal.getsignal(number) is not handler:
             signal.signal(number, handler)
     sys.excepthook, threading.excepthook = hooks
+
+
+_ABOUT_DISKS = ("faults", "load")
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(request, monkeypatch):
+    """Sync nothing: a sync is seen after a power cut only, and it takes half of the time of a test with a run.
+
+    Tests of faults and of load, the processes that tests start, and `make faults` sync.
+    """
+    if not is_long() and _folder(request.node) not in _ABOUT_DISKS:
+        for name in ("fsync", "fdatasync"):
+            if hasattr(os, name):
+                monkeypatch.setattr(os, name, lambda descriptor: os.fstat(descriptor) and None)
 
 
 _SIGNALS = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
+import pytest
+
 _Amount = TypeVar("_Amount", int, float)
 
 LONG_VARIABLE = "TELEMETRY_LONG"
@@ -18,3 +20,7 @@ def is_long() -> bool:
 def longer(usual: _Amount, long: _Amount) -> _Amount:
     """Return `usual`, or `long` in a long run."""
     return long if is_long() else usual
+
+
+in_make_faults = pytest.mark.skipif(not is_long(), reason="in make faults")
+"""A test that takes long and whose claim has a shorter proof, or parts of one, in `make test`."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.fork_server import start_python
 from tests.lengths import longer
 
 ROOT = Path(__file__).parents[2]
@@ -62,8 +63,8 @@ def look_at_all(
     quiet = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_NUM_THREADS"), "1")
     # Arrow's own allocator reserves a gigabyte of it at its first use.
     quiet["ARROW_DEFAULT_MEMORY_POOL"] = "system"
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.attacks.entrances", root, out, str(limit_s), str(memory or 0), only],
+    child = start_python(
+        ["-m", "tests.attacks.entrances", root, out, str(limit_s), str(memory or 0), only],
         cwd=room,
         env={**os.environ, **quiet, "PYTHONPATH": str(ROOT), "HOME": str(room), "COLUMNS": "200"},
         stdout=subprocess.PIPE,

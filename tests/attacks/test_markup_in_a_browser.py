@@ -22,7 +22,7 @@ from tests.browser.looking import PATIENCE_MS, Dashboard, chart, figure, settle,
 from tests.browser.provision import NoBrowser, chromium_file, launch
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import Started, dashboard
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, is_long, longer
 from tests.project.markdown import ROOT
 
 pytestmark = pytest.mark.timeout(longer(1_000, 1_800))
@@ -373,7 +373,7 @@ def test_the_headers_have_nothing_to_forbid_on_pages_of_a_poisoned_run(
     record_property("measured", told(looked))
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones(
     shown, look, beacon, record_property
 ):
@@ -418,7 +418,7 @@ def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones
     record_property("measured", told(looked))
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_metrics_named_like_internals_are_drawn_under_their_own_names(shown, look):
     looked = look()
     page = looked.page

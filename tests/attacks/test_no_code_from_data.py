@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
-import sys
 import textwrap
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
+from tests.fork_server import run_python
 from toolkit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -93,8 +92,8 @@ def test_no_plug_in_is_loaded_because_it_is_installed(tmp_path):
         from importlib.metadata import entry_points
         print("seen", len(entry_points(group="telemetry")), "evil" in sys.modules)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), tmp_path / "logs"],
+    done = run_python(
+        ["-c", textwrap.dedent(script), tmp_path / "logs"],
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{site}"},
         capture_output=True,
         text=True,
@@ -149,8 +148,8 @@ def test_a_yaml_that_grows_when_it_is_unfolded_ends_in_time(tmp_path, capsys):
     path.write_text("\n".join([*levels, "telemetry: {}", "config: {name: x}"]))
     script = "import sys; from toolkit.cli.main import main; sys.exit(main(sys.argv[1:]))"
     for arguments in (["usage", "--show"], ["message", "--show"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments, path],
+        done = run_python(
+            ["-c", script, *arguments, path],
             capture_output=True,
             timeout=100,
             env={**os.environ, "PYTHONPATH": str(ROOT)},

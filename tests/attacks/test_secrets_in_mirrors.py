@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import importlib.util
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.fork_server import run_python
 from tests.lengths import is_long
 
 ROOT = Path(__file__).parents[2]
@@ -73,8 +72,8 @@ def test_no_planted_secret_is_in_any_byte_of_a_run_or_its_mirrors(tmp_path, mirr
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(TRAIN).replace("HARMLESS", HARMLESS))
     options = [f"--token={token}", "--password", environ["MY_SERVICE_PASSWORD"]]
-    done = subprocess.run(
-        [sys.executable, script, tmp_path / "logs", mirrors, *options],
+    done = run_python(
+        [script, tmp_path / "logs", mirrors, *options],
         env={**os.environ, **environ, "GIT_TOKEN": token, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"},
         capture_output=True,
         text=True,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests.attacks.hostile_folders import an_ordinary_run
+from tests.fork_server import run_python
 from toolkit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -152,8 +151,8 @@ AIM = """
 
 
 def test_no_webhook_reaches_a_machine_inside_whatever_its_address_says(tmp_path, record_property):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(AIM), tmp_path, json.dumps(ADDRESSES)],
+    done = run_python(
+        ["-c", textwrap.dedent(AIM), tmp_path, json.dumps(ADDRESSES)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "no_proxy": "*"},
         capture_output=True,
         text=True,
@@ -236,8 +235,8 @@ IN_ONES_OWN_NETWORK = """
 
 
 def test_the_private_network_is_reached_only_if_the_yaml_allows_it(tmp_path, record_property):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(IN_ONES_OWN_NETWORK), tmp_path],
+    done = run_python(
+        ["-c", textwrap.dedent(IN_ONES_OWN_NETWORK), tmp_path],
         env={**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": "http://10.254.7.9:9", "all_proxy": ""},
         capture_output=True,
         text=True,

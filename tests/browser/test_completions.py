@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from tests.browser.looking import fits_into, settle, wait_for_query
 from tests.dashboard.run_folders import append, write_run
-from tests.lengths import is_long
+from tests.lengths import in_make_faults, is_long
 
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><b>bold</b>"
 MARKDOWN = (
@@ -125,6 +125,7 @@ def test_a_click_shows_the_text_and_goes_into_the_address(shown, page):
     is_chosen(rows(page).nth(3))
 
 
+@in_make_faults
 def test_the_same_prompt_at_another_step_is_compared_word_by_word(shown, page):
     open_completions(shown, page, "grpo")
     sides = page.locator(".telemetry-side")
@@ -140,7 +141,7 @@ def test_the_same_prompt_at_another_step_is_compared_word_by_word(shown, page):
     expect(sides.first.locator("del")).to_have_text("grey")
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_search_steps_sort_and_pages_change_the_list(shown, page):
     open_completions(shown, page, "grpo")
 
@@ -171,7 +172,7 @@ def test_search_steps_sort_and_pages_change_the_list(shown, page):
     expect(rows(page)).to_have_count(20)
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_choice_and_where_one_has_scrolled_to_stay_while_new_ones_arrive(shown, page):
     open_completions(shown, page, "live")
     row = page.locator(".telemetry-completion", has_text="answer 12")
@@ -214,7 +215,7 @@ def test_hostile_texts_are_text_and_nothing_else(shown, page):
     expect(sides.last).to_contain_text("![x](https://evil.example/x.png)")
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_text_of_60_kilobytes_is_there_to_its_end_and_scrolls_in_its_own_box(shown, page):
     open_completions(shown, page, "hostile")
     rows(page).nth(1).click()
@@ -224,7 +225,7 @@ def test_a_text_of_60_kilobytes_is_there_to_its_end_and_scrolls_in_its_own_box(s
     assert page.locator('[data-testid="stCode"]').nth(1).bounding_box()["height"] < 500
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_phone_shows_it_without_scrolling_sideways(shown, new_page):
     page = new_page(
         viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, color_scheme="dark"

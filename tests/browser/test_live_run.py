@@ -19,7 +19,7 @@ from tests.browser.looking import (
     wait_for_chart,
     wait_for_query,
 )
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 from toolkit.runfolder.control import read_request
 
 pytestmark = pytest.mark.slow
@@ -110,7 +110,7 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     assert training.manifest.control["log_every_now"] == 50
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_apply_sends_the_number_that_was_just_typed_however_soon_it_is_clicked(shown, training, page):
     shown.open(page, "/overview", run=training.folder.name)
     refresh_every(page, "2 s")
@@ -138,7 +138,7 @@ def test_apply_sends_the_number_that_was_just_typed_however_soon_it_is_clicked(s
     assert read_request(training.folder) == sent
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_apply_sends_what_the_slider_was_dragged_to(shown, training, page):
     shown.open(page, "/overview", run=training.folder.name)
     refresh_every(page, "2 s")
@@ -152,7 +152,7 @@ def test_apply_sends_what_the_slider_was_dragged_to(shown, training, page):
         settle(page)
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growing, page):
     shown.open(page, "/overview", run="growing")
     # The box begins at what the run does, and a rate that never changes is drawn where it is.
@@ -195,7 +195,7 @@ def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growi
     assert query(page)["run"] == "growing"
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_notes_and_a_search_are_typed_in_peace(shown, growing, page):
     shown.open(page, "/config", run="growing")
     refresh_every(page, "2 s")

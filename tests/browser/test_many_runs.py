@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from tests.browser.looking import pick_row, query, settle, wait_for_query
 from tests.dashboard.run_folders import write_run
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ def shown(serve, tmp_path_factory):
     return serve(root)
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_thousand_runs_are_listed_searched_and_turned_over(shown, page):
     shown.open(page, "/")
     main = page.locator('[data-testid="stMain"]')

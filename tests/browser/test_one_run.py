@@ -18,7 +18,7 @@ from tests.browser.looking import (
     wait_for_query,
 )
 from tests.dashboard.run_folders import write_run
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 
 STEPS = 3_000
 MILLION = 1_000_000
@@ -63,7 +63,7 @@ def inside(curve, low, high):
     return [x for x in curve["x"] if low <= x <= high]
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_smoothing_and_axes_are_drawn_and_kept_in_the_address(shown, page):
     shown.open(page, "/overview", run="finished")
     before = figure(page, "Loss")
@@ -94,7 +94,7 @@ def test_smoothing_and_axes_are_drawn_and_kept_in_the_address(shown, page):
     assert query(page) == {"run": "finished", "ema": "0.95", "log": "true", "x": "Epoch"}
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_drag_zooms_every_chart_brings_detail_and_a_double_click_undoes_it(shown, page):
     shown.open(page, "/overview", run="finished")
     before = figure(page, "Loss")
@@ -123,7 +123,7 @@ def test_a_drag_zooms_every_chart_brings_detail_and_a_double_click_undoes_it(sho
         assert high >= STEPS - 1
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_zoom_that_came_with_the_address_is_undone_by_one_double_click(shown, page):
     shown.open(page, "/overview", **{"run": "finished", "from": 1000, "to": 1200})
     assert figure(page, "Loss")["range"] == [1000, 1200]
@@ -134,7 +134,7 @@ def test_a_zoom_that_came_with_the_address_is_undone_by_one_double_click(shown, 
     wait_for_chart(page, "Loss", "figure.range[1] - figure.range[0] > 2900")
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_click_in_the_legend_hides_a_curve(shown, page):
     shown.open(page, "/overview", run="finished")
     chart(page, "Loss").locator(".legendtoggle").last.click(force=True)
@@ -156,6 +156,7 @@ def test_what_is_no_number_is_drawn_where_it_was_logged(shown, page):
     expect(page.get_by_text("4 NaN, 1 Infinity, 1 -Infinity")).to_be_visible()
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_one_sample_in_a_million_is_seen(shown, page):
     folder = write_run(shown.root, "million", [], sessions=(range(MILLION),))

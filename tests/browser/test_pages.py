@@ -20,7 +20,7 @@ from tests.browser.looking import (
     wait_for_query,
 )
 from tests.dashboard.run_folders import write_run
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 
 PAGES = {
     "/overview": "Train loss",
@@ -87,7 +87,7 @@ def is_whole(page):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_every_page_opens_by_its_address_and_keeps_the_run(shown, page):
     for path, word in PAGES.items():
         shown.open(page, path, run="second")
@@ -106,7 +106,7 @@ def test_every_page_opens_by_its_address_and_keeps_the_run(shown, page):
         assert is_whole(page), path
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_the_run_stays_in_the_address_from_page_to_page(shown, page):
     shown.open(page, "/overview", run="third")
     for name in ("Metrics", "Config & notes", "Runs", "Overview"):
@@ -118,7 +118,7 @@ def test_the_run_stays_in_the_address_from_page_to_page(shown, page):
         expect(main_of(page).get_by_role("heading", name="third")).to_be_visible()
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_reload_shows_the_same_view(shown, page):
     shown.open(page, "/overview", **{"run": "first", "ema": "0.98", "log": "true", "from": 50, "to": 150})
     before = figure(page, "Loss")
@@ -141,7 +141,7 @@ def test_a_run_that_is_not_there_is_said_to_be_so(shown, page):
     chart(page, "Loss")
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_two_runs_are_compared_along_time_and_against_a_baseline(shown, page):
     shown.open(page, "/compare", runs="first,second")
     both = figure(page, "train_loss")
@@ -160,7 +160,7 @@ def test_two_runs_are_compared_along_time_and_against_a_baseline(shown, page):
     assert query(page) == {"runs": "first,second", "x": "Relative time"}
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_runs_with_one_tag_are_shown_as_a_group(shown, page):
     shown.open(page, "/compare", tag="sweep")
     group = figure(page, "train_loss")
@@ -169,7 +169,7 @@ def test_runs_with_one_tag_are_shown_as_a_group(shown, page):
     expect(main_of(page).get_by_text("over 2 runs tagged sweep")).to_be_visible()
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_rows_picked_in_the_list_are_compared(shown, page):
     shown.open(page, "/")
     pick_row(page, 0)
@@ -182,6 +182,7 @@ def test_rows_picked_in_the_list_are_compared(shown, page):
     chart(page, "train_loss")
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_a_phone_shows_the_run_without_scrolling_sideways(shown, new_page):
     page = new_page(**PHONE)

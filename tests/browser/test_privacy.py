@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from tests.browser.looking import chart, foreign, settle
 from tests.dashboard.run_folders import write_run
-from tests.lengths import is_long
+from tests.lengths import in_make_faults, is_long
 from toolkit.runfolder.labels import Labels
 
 HOSTILE = (
@@ -114,7 +114,7 @@ def test_names_and_texts_of_a_run_are_shown_as_they_are_and_ask_for_nothing(show
     assert dialogs == []
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_charts_offer_nothing_that_would_upload_them(shown, page):
     shown.open(page, "/overview", run="hostile")
     buttons = chart(page, "Loss").locator(".modebar-btn")

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from tests.browser.looking import figure, settle
 from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
 from tests.dashboard.timed_runs import write_timed_run
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 FIGURES = "Time breakdown"
@@ -60,7 +60,7 @@ def has_no_overhang(page):
     )
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_on_a_phone_in_the_dark_the_bar_and_the_figures_behind_it_can_be_read(shown, new_page):
     page = new_page(**PHONE, color_scheme="dark")
     shown.open(page, "/overview", run="resumed")
@@ -84,7 +84,7 @@ def test_on_a_phone_in_the_dark_the_bar_and_the_figures_behind_it_can_be_read(sh
     has_no_overhang(page)
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_the_bar_of_a_live_run_changes_in_place_and_what_was_opened_stays_open(shown, page):
     steps = 100
     told = {"ledger/training": lambda step: SECONDS_A_STEP}
@@ -127,7 +127,7 @@ def test_the_bar_of_a_live_run_changes_in_place_and_what_was_opened_stays_open(s
     )
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_slower_tag_is_told_on_the_compare_page(shown, page):
     shown.open(page, "/compare", runs="job-0,job-1,job-2")
 

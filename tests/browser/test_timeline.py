@@ -16,7 +16,7 @@ from tests.browser.looking import (
     wait_for_chart,
     wait_for_query,
 )
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 from tests.timing.span_run import write_span_run
 from tests.timing.trace_checker import check_trace, slices
 
@@ -71,7 +71,7 @@ def test_a_drag_looks_closer_a_click_tells_of_a_span_and_leads_to_its_step(shown
     assert float(query(page)["from"]) < 98 < float(query(page)["to"])
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_phone_shows_the_bars_without_scrolling_sideways(shown, new_page):
     page = new_page(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     shown.open(page, "/timeline", run="r")

@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from tests.fork_server import run_python, start_python
 from toolkit.cli.main import main
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry import TelemetryLogger
@@ -157,8 +158,8 @@ def test_a_name_in_a_file_cannot_command_the_terminal(tmp_path, doctor):
 def in_a_terminal(*arguments, **environ):
     """Return what the doctor writes to a terminal, stdout and stderr together."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli.main", "doctor", *map(str, arguments)],
+    with start_python(
+        ["-m", "toolkit.cli.main", "doctor", *map(str, arguments)],
         stdout=theirs,
         stderr=theirs,
         env={name: value for name, value in os.environ.items() if name != "NO_COLOR"}
@@ -262,9 +263,7 @@ def test_an_error_that_the_run_survived_is_no_end_and_counts_all_the_same(tmp_pa
 
 
 def in_another_process(code, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+    return run_python(["-c", code, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 KILLED = """

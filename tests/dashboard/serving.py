@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.fork_server import A_DASHBOARD, start_python
 from tests.project.markdown import ROOT
 
 RUN_DASHBOARD = ROOT / "run_dashboard.py"
@@ -20,7 +22,7 @@ PATIENCE_S = 100.0
 class Started:
     """One started process; what it prints goes to files, so that nothing blocks and everything can be read."""
 
-    def __init__(self, command, folder, *, environ=None):
+    def __init__(self, command, folder, *, environ=None, start=subprocess.Popen):
         self.folder = Path(folder)
         self.home = self.folder / "home"
         self.cwd = self.folder / "cwd"
@@ -34,7 +36,7 @@ class Started:
             if not name.startswith(("STREAMLIT_", "TELEMETRY_", "XDG_", "DISPLAY", "PYTHON"))
         }
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
-            self.process = subprocess.Popen(
+            self.process = start(
                 command,
                 cwd=self.cwd,
                 env={**kept, "HOME": str(self.home), **(environ or {})},
@@ -79,11 +81,18 @@ class Started:
             self.process.wait()
 
 
-def dashboard(folder, *arguments, environ=None):
-    """Start run_dashboard.py with `arguments`, on any free port unless they name one."""
+def dashboard(folder, *arguments, environ=None, fresh=False):
+    """Start run_dashboard.py with `arguments`, on any free port unless they name one.
+
+    It is forked from a process that has Streamlit imported; `fresh` starts a new interpreter, as people do.
+    """
     port = () if "--port" in arguments else ("--port", "0")
-    command = [sys.executable, str(RUN_DASHBOARD), *port, "--no-browser", *arguments]
-    return Started(command, folder, environ=environ)
+    command = [str(RUN_DASHBOARD), *port, "--no-browser", *arguments]
+    if fresh:
+        return Started([sys.executable, *command], folder, environ=environ)
+    return Started(
+        command, folder, environ=environ, start=functools.partial(start_python, imported=A_DASHBOARD)
+    )
 
 
 def ask(port, head, *, body=b""):

@@ -104,7 +104,7 @@ def test_a_client_that_does_not_hang_up_does_not_hold_it(tmp_path):
 
 
 def test_ctrl_c_while_it_is_still_starting_is_no_traceback(tmp_path):
-    with dashboard(tmp_path) as started:
+    with dashboard(tmp_path, fresh=True) as started:
         deadline = time.monotonic() + PATIENCE_S
         # It listens before it imports Streamlit, which takes most of a second.
         while time.monotonic() < deadline and not psutil.Process(started.process.pid).net_connections():
@@ -231,7 +231,7 @@ def test_nothing_in_the_folder_it_is_started_in_is_believed(tmp_path):
     )
     for name in ("click", "streamlit", "dashboard", "json", "uvicorn", "toml"):
         (tmp_path / "cwd" / f"{name}.py").write_text("import os; os._exit(66)\n")
-    with dashboard(tmp_path) as started:
+    with dashboard(tmp_path, fresh=True) as started:
         started.wait_until_ready()
         status, _, _ = handshake(started.port, origin="http://evil.example")
         page, _, _ = get(started.port)

@@ -4,12 +4,11 @@ import json
 import math
 import os
 import random
-import subprocess
-import sys
 
 import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run
+from tests.fork_server import run_python
 from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import diagnose, find_runs
@@ -193,9 +192,7 @@ def test_memory_does_not_grow_with_the_run(tmp_path):
         write_run(tmp_path / str(records), clean_run(records=records, with_system=False))
         for records in (10_000, 30_000)
     ]
-    ended = subprocess.run(
-        [sys.executable, "-c", ALONE, *folders], capture_output=True, text=True, check=True
-    )
+    ended = run_python(["-c", ALONE, *folders], capture_output=True, text=True, check=True)
     shorter, longer = map(int, ended.stdout.split())
 
     assert longer < 1.1 * shorter

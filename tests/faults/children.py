@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.fork_server import start_python
 from toolkit.cli.main import main as telemetry_command
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +94,7 @@ class Child:
     """A Python process that runs `source` behind `PREAMBLE`, with `arguments` in `sys.argv[1:]`.
 
     `launcher` comes between the interpreter and the script, such as `-m torch.distributed.run`; `container` before the
-    interpreter, such as `unshare --pid`.
+    interpreter, such as `unshare --pid`. It is forked where it can be; `fresh` starts a new interpreter.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Child:
         env: dict[str, str] | None = None,
         launcher: Sequence[str] = (),
         container: Sequence[str] = (),
+        fresh: bool = False,
     ) -> None:
         name = os.urandom(4).hex()
         self.acknowledged_at = cwd / f"acknowledged-{name}"
@@ -111,20 +113,23 @@ class Child:
         # A file and not `-c`, so that spawned processes of its own find its classes.
         script = cwd / f"child_{name}.py"
         script.write_text(PREAMBLE + textwrap.dedent(source))
-        self.process = subprocess.Popen(
-            [*container, sys.executable, *launcher, str(script), *map(str, arguments)],
-            cwd=cwd,
-            env={
+        how = {
+            "cwd": cwd,
+            "env": {
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
                 "ACKNOWLEDGED": str(self.acknowledged_at),
                 **(env or {}),
             },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+            **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
+            "text": True,
+        }
+        self.process: subprocess.Popen[str]
+        if fresh or launcher or container:
+            command = [*container, sys.executable, *launcher, script, *arguments]
+            self.process = subprocess.Popen([*map(str, command)], **how)
+        else:
+            self.process = start_python([script, *arguments], **how)
 
     @property
     def acknowledged(self) -> int:

@@ -6,13 +6,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.children import ROOT, Ended
+from tests.fork_server import start_python
 
 PREAMBLE = """\
 import os, signal, sys, threading, time
@@ -78,8 +78,8 @@ class Twice:
         place = self.folder / name
         place.mkdir()
         (place / "train.py").write_text(self._source)
-        process = subprocess.Popen(
-            [sys.executable, "train.py"],
+        process = start_python(
+            ["train.py"],
             cwd=place,
             env={
                 **os.environ,
@@ -119,6 +119,12 @@ def kill_when_it_says(text: str, number: signal.Signals, after_s: float = 0.0) -
         process.send_signal(number)
 
     return meanwhile
+
+
+def script_stack(stack: list[str]) -> list[str]:
+    """Return the stack without the frames of the server that forked the process."""
+    below = [number for number, frame in enumerate(stack) if "fork_server.py:" in frame]
+    return stack[below[-1] + 1 :] if below else stack
 
 
 def assert_same_end(logged: Ended, plain: Ended) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.aftermath import events, records_of
 from tests.faults.children import repair
-from tests.faults.crashing import Twice, assert_same_end, kill_when_it_says, wait_for_line
+from tests.faults.crashing import Twice, assert_same_end, kill_when_it_says, script_stack, wait_for_line
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import work_out_status
 
@@ -183,8 +183,9 @@ def test_a_signal(tmp_path, name, errors):
     (error,), end = told(twice)
     assert (error["type"], error["caught_by"], error["severity"]) == (name, "signal", "warning")
     assert error["spans"] == ["training_loop", "backward"]
-    assert error["stack"][0].startswith("train.py:"), "where the main thread was"
-    assert error["stack"][0].endswith(" in <module>")
+    began = script_stack(error["stack"])[0]
+    assert began.startswith("train.py:"), "where the main thread was"
+    assert began.endswith(" in <module>")
     if errors is not True:
         assert error["output"][-1] == "waiting"
     assert (end["status"], end["reason"], end["signal"]) == ("stopped", "signal", name)

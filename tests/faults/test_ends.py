@@ -365,7 +365,7 @@ def test_who_interrupts_the_end_of_a_run_waits_no_longer_and_finds_it_ended(
 def test_an_end_that_is_interrupted_early_is_written_all_the_same(tmp_path, start):
     ended = start(
         """
-        from toolkit.telemetry.writing.pipeline import Recorder
+        from toolkit.telemetry.writing.pipeline import RecordPipeline
 
         def interrupted(*_, **__):
             raise KeyboardInterrupt
@@ -374,7 +374,7 @@ def test_an_end_that_is_interrupted_early_is_written_all_the_same(tmp_path, star
             log = TelemetryLogger(f"run-{part}", log_dir=sys.argv[1], log_every=5, system=False)
             for step in range(9):
                 log.log_step(step, train_loss=1.0)
-            whole, calls = getattr(Recorder, part), []
+            whole, calls = getattr(RecordPipeline, part), []
 
             def once(*args, whole=whole, calls=calls, **named):
                 calls.append(1)
@@ -382,12 +382,12 @@ def test_an_end_that_is_interrupted_early_is_written_all_the_same(tmp_path, star
                     raise KeyboardInterrupt
                 return whole(*args, **named)
 
-            setattr(Recorder, part, once)
+            setattr(RecordPipeline, part, once)
             try:
                 log.close()
             except KeyboardInterrupt:
                 print("interrupted", part)
-            setattr(Recorder, part, whole)
+            setattr(RecordPipeline, part, whole)
             log.close()  # it is ended, and nothing is written twice
         deadline = time.monotonic() + 60
         while any(thread.name.startswith("telemetry") for thread in threading.enumerate()):

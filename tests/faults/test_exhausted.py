@@ -53,6 +53,7 @@ def test_a_script_that_has_used_up_all_descriptors_loses_nothing(tmp_path, start
         sys.exit(7)
         """,
         tmp_path,
+        fresh=True,
     ).end()
 
     assert ended.code == 7, ended.err

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.faults.aftermath import events, whole_run
 from tests.faults.children import LONGEST_PAUSE_S, ROOT, repair
+from tests.fork_server import run_python
 from toolkit.runfolder.manifest import read_manifest
 
 HANGS = """
@@ -98,8 +96,8 @@ sys.exit(7)
         tmp_path,
     )
     child.wait_for_line("closed")
-    meanwhile = subprocess.run(
-        [sys.executable, "-m", "toolkit.cli.main", "repair", str(tmp_path / "run")],
+    meanwhile = run_python(
+        ["-m", "toolkit.cli.main", "repair", str(tmp_path / "run")],
         capture_output=True,
         text=True,
         cwd=ROOT,

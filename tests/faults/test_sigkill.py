@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import struct
-import subprocess
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +23,7 @@ from tests.faults.aftermath import (
     with_rows,
 )
 from tests.faults.children import ROOT, repair
+from tests.fork_server import run_python
 from tests.lengths import longer
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.journal import pending_lines
@@ -353,8 +352,8 @@ def test_a_kill_while_the_disk_takes_nothing_loses_nothing_that_fits_into_the_qu
 def test_repair_leaves_a_living_run_alone(tmp_path, start):
     child = start(LOGS_FOR_EVER, tmp_path, "run")
     child.wait_for_step(100)
-    done = subprocess.run(
-        [sys.executable, "-m", "toolkit.cli.main", "repair", str(tmp_path / "run")],
+    done = run_python(
+        ["-m", "toolkit.cli.main", "repair", str(tmp_path / "run")],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -22,7 +22,7 @@ from tests.lengths import is_long, longer
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="sessions are forked processes")
 
 _SEARCH = settings(
-    max_examples=longer(20, 40),
+    max_examples=longer(8, 40),
     stateful_step_count=longer(30, 60),
     deadline=None,
     database=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import load_day
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, longer
 from toolkit.runfolder.short_columns import WITHOUT_ROWS
 
 STEPS = longer(1_200, load_day.STEPS_AN_HOUR)
@@ -13,7 +13,7 @@ PARTS = longer(4, 24)
 PARTS_A_SESSION = longer(2, 6)
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 @pytest.mark.slow
 @pytest.mark.timeout(longer(240, 3000))
 def test_a_day_of_training_grows_neither_memory_nor_files_nor_threads(tmp_path, record_property):

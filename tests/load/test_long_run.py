@@ -17,7 +17,7 @@ from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.control import history, poller
 from toolkit.telemetry.control.history import was_answered
 
-RECORDS = longer(20_000, 1_000_000)
+RECORDS = longer(8_000, 1_000_000)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from benchmarks.load_writers import look_into, write_together
 from tests.lengths import longer
 from toolkit.runfolder.layout import PRIVATE, claim_folder
 
-PROCESSES = longer(8, 64)
+PROCESSES = longer(4, 64)
 
 
 @pytest.mark.slow

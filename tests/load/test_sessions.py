@@ -12,7 +12,7 @@ import psutil
 from benchmarks.large_run import LiveRun
 from benchmarks.load_sessions import come_and_go, settled, soak
 from tests.dashboard.serving import dashboard
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, longer
 
 _FILES_OF_A_CLOSED_TAB = 3
 """Streamlit keeps a closed tab for two minutes, should it come back: an event loop, which is three descriptors."""
@@ -22,7 +22,7 @@ ROUNDS = longer(2, 8)
 TABS = longer(2, 24)
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 @pytest.mark.slow
 @pytest.mark.timeout(longer(240, 2400))
 def test_tabs_that_open_and_close_leave_no_threads_files_or_memory_behind(tmp_path, record_property):

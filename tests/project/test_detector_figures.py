@@ -13,6 +13,7 @@ from benchmarks.diagnose_eval.delay import delays, seen_from
 from benchmarks.diagnose_eval.ours import follow, predictions
 from benchmarks.diagnose_eval.scores import counts_of, precision, recall, worse
 from benchmarks.figures import put_between_marks
+from tests.lengths import in_make_faults
 
 CORPUS = Path(os.environ.get("TELEMETRY_CORPUS") or DEFAULT)
 
@@ -35,6 +36,7 @@ def test_the_results_do_not_identify_the_machine(kept):
     assert str(Path.home()) not in text
 
 
+@in_make_faults
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_figure_is_worse_than_the_document_says(kept):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.fork_server import A_RUN, run_python
 from tests.project.markdown import (
     DOCUMENTS,
     INTEGRATIONS,
@@ -23,9 +24,10 @@ from tests.project.markdown import (
 from toolkit.telemetry.options import TelemetryOptions, options_from_config
 
 
-def run_python(text, folder):
-    return subprocess.run(
-        [sys.executable, "-c", text],
+def run_block(text, folder, *frameworks):
+    return run_python(
+        ["-c", text],
+        (*A_RUN, *frameworks),
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -38,7 +40,7 @@ def run_python(text, folder):
 def folder_after_the_readme(tmp_path_factory):
     """A folder in which the README's Python was run from top to bottom, and what each block printed."""
     folder = tmp_path_factory.mktemp("readme")
-    return folder, [run_python(block.text, folder) for block in blocks(README, "python")]
+    return folder, [run_block(block.text, folder) for block in blocks(README, "python")]
 
 
 def test_the_python_of_the_readme_runs(folder_after_the_readme):
@@ -80,8 +82,9 @@ save_checkpoint = set_lr_scale = lambda *arguments: None
 )
 def test_the_python_of_the_other_documents_runs_beside_that_run(document, folder_after_the_readme):
     folder, _ = folder_after_the_readme
+    frameworks = ["torch"] if document.parent == INTEGRATIONS else []
     for block in blocks(document, "python"):
-        finished = run_python(STAND_INS + block.text, folder)
+        finished = run_block(STAND_INS + block.text, folder, *frameworks)
 
         assert finished.returncode == 0, finished.stderr
         # A framework says what it likes on standard error.
@@ -100,13 +103,13 @@ send to: tests/cli/test_message.py runs them."""
 def test_the_commands_of_a_page_run_after_its_python(document, folder_after_the_readme):
     folder, _ = folder_after_the_readme
     for block in blocks(document, "python"):
-        run_python(STAND_INS + block.text, folder)
+        run_block(STAND_INS + block.text, folder)
     ours = [command for command in commands(document) if command.startswith(".venv/bin/telemetry ")]
 
     assert ours, "the page shows no command"
     for command in ours:
-        finished = subprocess.run(
-            [sys.executable, "-m", "toolkit.cli.main", *shlex.split(command)[1:]],
+        finished = run_python(
+            ["-m", "toolkit.cli.main", *shlex.split(command)[1:]],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,

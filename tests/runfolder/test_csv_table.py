@@ -8,7 +8,6 @@ import os
 import random
 import stat
 import subprocess
-import sys
 import textwrap
 import time
 
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fork_server import start_python
 from tests.lengths import longer
 from tests.runfolder.plain_data import tries
 from toolkit.runfolder import csv_table
@@ -318,9 +318,7 @@ def test_pandas_reads_a_table_that_another_process_writes_at_full_speed(tmp_path
             table.append(batch)
     """
     path = tmp_path / "metrics.csv"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), str(path)], stderr=subprocess.PIPE
-    )
+    writer = start_python(["-c", textwrap.dedent(script), str(path)], stderr=subprocess.PIPE)
     reads = wholes = incomplete = newest = 0
     try:
         while not path.exists():

@@ -5,7 +5,6 @@ import signal
 import stat
 import struct
 import subprocess
-import sys
 import textwrap
 import threading
 
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fork_server import run_python, start_python
 from tests.runfolder.plain_data import tries
 from toolkit.runfolder import journal
 from toolkit.runfolder.codec import encode
@@ -621,8 +621,8 @@ def test_a_journal_that_an_earlier_version_is_writing_is_left_alone(tmp_path):
         print("locked", flush=True)
         sys.stdin.read()
     """
-    living = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), str(path)],
+    living = start_python(
+        ["-c", textwrap.dedent(script), str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -659,7 +659,7 @@ def test_what_a_killed_process_left_is_found_with_its_numbers_and_its_file(tmp_p
                 made.flip()
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    died = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(tmp_path), kind], check=False)
+    died = run_python(["-c", textwrap.dedent(script), str(tmp_path), kind], check=False)
     (path,) = journals_in(tmp_path)
     held = hold_abandoned(path)
 
@@ -843,8 +843,8 @@ def is_locked_for_others(path):
 
 
 def in_another_process(script, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+    done = run_python(
+        ["-c", textwrap.dedent(script), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=True,

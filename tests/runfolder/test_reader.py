@@ -4,14 +4,13 @@ import json
 import os
 import resource
 import socket
-import subprocess
-import sys
 import textwrap
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fork_server import run_python
 from tests.runfolder.plain_data import tries
 from toolkit.runfolder import reader
 from toolkit.runfolder.codec import encode
@@ -270,8 +269,8 @@ def test_an_endless_line_costs_no_memory(tmp_path):
         assert read_from(path, offset_behind(path, 0)).bad_count == 0
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(path)],
+    done = run_python(
+        ["-c", textwrap.dedent(script), str(path)],
         capture_output=True,
         text=True,
         check=False,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import toolkit
+from tests.lengths import in_make_faults, is_long
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
 from toolkit.telemetry.control.consensus import MAX_ATTEMPTS, StepConsensus, process_group_store
@@ -578,7 +579,7 @@ PROGRAM = textwrap.dedent(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 3] if is_long() else [2])
 def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
     rounds = 8
     program = tmp_path / "program.py"
@@ -652,6 +653,7 @@ ENDS_WHILE_THE_STORE_IS_SILENT = textwrap.dedent(
 )
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_a_store_that_is_silent_at_the_end_does_not_change_how_a_process_ends():
     ended = subprocess.run(

@@ -13,6 +13,7 @@ from typing import ClassVar
 import pytest
 
 from tests.faults.aftermath import events, records_of
+from tests.lengths import in_make_faults
 from toolkit.core.guard import Guard
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.machine.other_trackers import TrackerWatch, active_trackers
@@ -87,6 +88,7 @@ def test_offline_is_not_fooled_by_a_name_that_looks_like_this_machine(host):
 # ---------------------------------------------------------------- other trackers
 
 
+@in_make_faults
 def test_a_real_wandb_run_beside_this_one_is_told_of_in_one_line(tmp_path):
     script = f"""
 import time

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lengths import is_long
+from tests.lengths import in_make_faults, is_long
 
 pytest.importorskip("torch")
 
@@ -40,7 +40,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("ranks", ["all", "zero"] if is_long() else ["all"])
 def test_all_ranks_stop_at_the_same_step(tmp_path, ranks):

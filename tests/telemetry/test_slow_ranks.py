@@ -12,7 +12,7 @@ import pytest
 
 from dashboard.data.alerts import alerts_of
 from dashboard.data.local_store import LocalStore
-from tests.lengths import is_long
+from tests.lengths import in_make_faults, is_long
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
 from toolkit.cli.main import main
 from toolkit.runfolder.layout import rank_file
@@ -109,6 +109,7 @@ def is_uneven(run, ranks):
     return any(max(each) - min(each) > 0.05 * min(whole) for each in (upto, waits, whole))
 
 
+@in_make_faults
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("ranks", [2, 4] if is_long() else [2])
 def test_the_slow_rank_of_a_real_job_is_named_while_it_runs_and_afterwards(tmp_path, ranks, capsys):

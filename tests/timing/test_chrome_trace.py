@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.dashboard.run_folders import append, write_run
+from tests.fork_server import run_python
 from tests.runfolder.plain_data import without_haste
 from tests.timing.span_run import span_records, write_span_run
 from tests.timing.test_span_tree import begun, hostile, span
@@ -185,7 +183,7 @@ print(sum(sizes), max(sizes), tracemalloc.get_traced_memory()[1])
 
 
 def test_a_large_run_is_never_whole_in_memory():
-    ended = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
+    ended = run_python(["-c", ALONE], capture_output=True, text=True, check=True)
     written, longest, peak = map(int, ended.stdout.split())
 
     assert written > 3_000_000

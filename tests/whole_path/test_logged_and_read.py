@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults.aftermath import with_rows
+from tests.fork_server import run_python
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
@@ -259,8 +260,8 @@ KILLED = """
 
 
 def run_and_kill(log_dir, first, behind):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED), str(log_dir), str(first), str(behind)],
+    done = run_python(
+        ["-c", textwrap.dedent(KILLED), str(log_dir), str(first), str(behind)],
         capture_output=True,
         text=True,
         check=False,

@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
-from streamlit.testing.v1 import AppTest
+from streamlit.runtime.scriptrunner.script_cache import ScriptCache
+from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
 import dashboard
 
 APP = Path(dashboard.__file__).with_name("app.py")
+
+# A server compiles a page once. A test tab would do so for every click, and take half of its time for it.
+_COMPILED = ScriptCache()
+app_test.ScriptCache = local_script_runner.ScriptCache = lambda: _COMPILED
 
 OF_A_RUN = (
     "overview",

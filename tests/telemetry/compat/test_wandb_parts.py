@@ -6,7 +6,6 @@ import io
 import json
 import os
 import struct
-import subprocess
 import sys
 import textwrap
 import wave
@@ -17,6 +16,7 @@ import pytest
 
 import toolkit.telemetry.compat.wandb as wandb
 from benchmarks import wandb_calls
+from tests.fork_server import run_python
 from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry.compat import stand_ins, tensorboard_sync
 
@@ -227,8 +227,8 @@ CLEANRL = """
 
 def test_a_script_of_cleanrl_s_kind_leaves_its_curves(tmp_path):
     summary_writer("torch.utils.tensorboard")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CLEANRL)],
+    done = run_python(
+        ["-c", textwrap.dedent(CLEANRL)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -722,8 +722,8 @@ ACCELERATED = """
 def test_a_script_that_logs_through_accelerate_does_so_without_wandb(tmp_path):
     for package in ("accelerate", "torch", "wandb"):
         pytest.importorskip(package)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(ACCELERATED)],
+    done = run_python(
+        ["-c", textwrap.dedent(ACCELERATED)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,

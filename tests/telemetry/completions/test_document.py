@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 
 import yaml
 
+from tests.fork_server import run_python
 from tests.project.markdown import ROOT, blocks, commands
 from toolkit.telemetry.options import options_from_config
 
@@ -18,8 +17,8 @@ DOCUMENT = ROOT / "docs" / "completions.md"
 
 def test_the_command_shows_what_the_lines_above_it_log(tmp_path):
     (script,) = blocks(DOCUMENT, "python")
-    subprocess.run(
-        [sys.executable, "-c", script.text],
+    run_python(
+        ["-c", script.text],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=True,
@@ -27,8 +26,8 @@ def test_the_command_shows_what_the_lines_above_it_log(tmp_path):
     )
     (command,) = commands(DOCUMENT)
     _, _, *arguments = shlex.split(command)
-    shown = subprocess.run(
-        [sys.executable, "-m", "toolkit.cli.main", "completions", *arguments, "--json"],
+    shown = run_python(
+        ["-m", "toolkit.cli.main", "completions", *arguments, "--json"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.fork_server import run_python
 from toolkit.telemetry.errors.stack import frame_of_main_thread, frames_of_threads
 
 ROOT = Path(__file__).parents[3]
@@ -47,8 +46,8 @@ COLLECTS_WITHIN = """
 
 
 def test_a_collection_that_falls_due_meanwhile_does_not_hang_the_process():
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(COLLECTS_WITHIN)],
+    done = run_python(
+        ["-c", textwrap.dedent(COLLECTS_WITHIN)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 from tests.telemetry.integrations.asking import ask
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
 from toolkit.runfolder.manifest import read_manifest
@@ -508,7 +508,7 @@ TWO_RANKS = """
 """
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 @pytest.mark.slow
 def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
     (tmp_path / "job.py").write_text(textwrap.dedent(TWO_RANKS))

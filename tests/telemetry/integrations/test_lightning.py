@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 from tests.telemetry.integrations import asking
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
 from toolkit.runfolder.manifest import read_manifest
@@ -1005,7 +1005,7 @@ OTHER_NAME = """
         ("import lightning.pytorch, pytorch_lightning as pl", True),
     ],
 )
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_the_older_name_of_the_package_works_too(tmp_path, imports, both):
     pytest.importorskip("pytorch_lightning")
     done = subprocess.run(
@@ -1072,7 +1072,7 @@ def run_job(folder, script):
     return sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 @pytest.mark.slow
 def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
     said = run_job(tmp_path, TWO_RANKS)
@@ -1119,7 +1119,7 @@ OLDER_THAN_ITS_RANKS = """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_one_rank_does_not_stop_without_the_others_where_the_logger_is_older_than_them(tmp_path):
     said = run_job(tmp_path, OLDER_THAN_ITS_RANKS)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.fork_server import run_python, start_python
 from tests.telemetry.logged import read_records
 
 pytest.importorskip("nv_one_logger.training_telemetry.api.callbacks")
@@ -114,8 +114,8 @@ BY_CONTEXTS = """
 def play(folder: Path, script: str) -> str:
     """Run a job in a process of its own, since OneLogger keeps one state for the whole of it."""
     root = Path(__file__).resolve().parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROLOGUE) + textwrap.dedent(script)],
+    done = run_python(
+        ["-c", textwrap.dedent(PROLOGUE) + textwrap.dedent(script)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
@@ -434,8 +434,8 @@ def test_one_rank_records_of_those_on_which_one_logger_is_on(tmp_path, chosen, s
     jobs = {}
     try:
         for rank in started:
-            jobs[rank] = subprocess.Popen(
-                [sys.executable, "-c", script, chosen],
+            jobs[rank] = start_python(
+                ["-c", script, chosen],
                 cwd=tmp_path,
                 env={**os.environ, **launch, "RANK": str(rank)},
                 stdin=subprocess.PIPE,

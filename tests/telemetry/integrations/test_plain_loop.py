@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT, blocks
 from tests.telemetry.logged import read_records
 from toolkit.timing.ledger import LedgerBuilder
 
 pytest.importorskip("torch.distributed")
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), in_make_faults]
 
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -74,7 +74,6 @@ def of(records, event):
     return [record for record in records if record["event"] == event]
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_each_rank_has_a_stream_of_its_own(ranks):
     for rank, records in enumerate(ranks):
         assert {record.get("rank", 0) for record in records} == {rank}
@@ -137,7 +136,6 @@ def test_what_goes_on_from_the_checkpoint_goes_on_in_the_run(trained, ranks):
     assert [session["perf_tag"] for session in manifest["sessions"]] == ["plain-cpu", "plain-cpu"]
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
 def test_a_stop_that_is_asked_for_ends_both_ranks_at_one_step(tmp_path):
     write_script(tmp_path, steps=10_000_000)
     folder = tmp_path / "logs/plain"

@@ -16,6 +16,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from tests.lengths import in_make_faults
 from tests.telemetry.integrations.asking import ask
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
 from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger, read_records
@@ -821,6 +822,7 @@ trainer.train()
 """
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_two_ranks_write_one_run_and_stop_at_the_same_step(tmp_path):
     (tmp_path / "train.py").write_text(TWO_RANKS)

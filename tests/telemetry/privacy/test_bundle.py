@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dashboard.data.local_store import LocalStore
-from tests.lengths import is_long
+from tests.lengths import in_make_faults
 from tests.telemetry.logged import make_logger
 from toolkit.privacy.bundle import RunBundle
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
@@ -231,7 +231,7 @@ def test_a_preview_says_what_the_bundle_then_holds(folder, tmp_path):
     assert ("note/text", "<user-1> was here") in contents.texts
 
 
-@pytest.mark.skipif(not is_long(), reason="what it tries is tried for less elsewhere; make faults runs it")
+@in_make_faults
 def test_a_long_run_takes_no_more_memory_than_a_short_one(tmp_path):
     folder = tmp_path / "long"
     folder.mkdir()

@@ -6,14 +6,13 @@ import io
 import json
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests.fork_server import run_python
 from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, USER, found_in, leaks_in
 from tests.telemetry.privacy.planted_run import ERRORS_A_RUN, write_notes
 from toolkit.cli.main import main
@@ -33,8 +32,8 @@ def log_dir(tmp_path_factory):
     log_dir = tmp_path_factory.mktemp("planted") / "logs"
     planted = [value for _, value in PLANTED]
     script = "tests.telemetry.privacy.planted_run"
-    finished = subprocess.run(
-        [sys.executable, "-m", script, log_dir, *planted, "--harmless", *HARMLESS],
+    finished = run_python(
+        ["-m", script, log_dir, *planted, "--harmless", *HARMLESS],
         cwd=ROOT,
         env={**os.environ, **ENVIRON, "PYTHONPATH": str(ROOT)},
         capture_output=True,

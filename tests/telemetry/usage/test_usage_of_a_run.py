@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.fork_server import start_python
 from tests.project.markdown import ROOT
 from tests.telemetry.logged import make_logger, read_records, records_of
 from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, wait_until
@@ -188,8 +189,8 @@ print("trained", flush=True)
 
 
 def run_script(folder, url, *, rank=0, close_timeout=60.0, how="close"):
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder), url, str(close_timeout), how],
+    return start_python(
+        ["-c", textwrap.dedent(SCRIPT), str(folder), url, str(close_timeout), how],
         env={**os.environ, "PYTHONPATH": str(ROOT), "RANK": str(rank), "WORLD_SIZE": "2"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
