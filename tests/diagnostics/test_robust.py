@@ -37,7 +37,7 @@ def test_the_median_is_the_middle_and_leaves_the_values_as_they_were(values):
     assert values == before
 
 
-def test_a_cleared_window_starts_anew():
+def test_a_cleared_window_starts_over():
     window = Window(3)
     for value in (1.0, 2.0, 3.0, 4.0):
         window.push(value)

@@ -8,7 +8,7 @@ from tests.timing.replayed_runs import Killed, PlayedRun
 from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES
 
-# A played run has a few hundred decisions: making a failing one smaller takes minutes and tells little more.
+# A replayed run has a few hundred decisions: shrinking a failure takes minutes and explains little more.
 tries = settings(
     max_examples=80,
     deadline=None,
@@ -43,11 +43,11 @@ session_plans = st.fixed_dictionaries(
         "says_resumed": st.booleans(),
     }
 )
-"""What one session does. It goes on from the newest checkpoint, or from one of the three before."""
+"""What one session does. It resumes from the newest checkpoint, or from one of the three before."""
 
 
 def play(run, plan, saved):
-    """Play one session; return the checkpoints that can be gone on from."""
+    """Play one session; return the checkpoints that can be resumed from."""
     known = saved[: len(saved) - plan["resume"]] if plan["resume"] < len(saved) else saved[:1]
     run.begin(
         known[-1] if known else None,

@@ -131,7 +131,7 @@ class CsvTable:
         return len(self._columns.left_out)
 
     def adopt(self) -> Adopted | None:
-        """Continue the existing table; None if there is none, or it cannot be continued.
+        """Continue the existing table; None if it does not exist or cannot be continued.
 
         A last row without its newline was cut by a kill: it is taken away, and comes again from the records. A table
         that was edited, or that a power cut left zeros in, would hide later rows from its readers.
