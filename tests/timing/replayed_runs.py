@@ -53,6 +53,8 @@ class PlayedRun:
         self.tells_training = defaultdict(bool)
         self.usual_interval_s = 0.0
         self.kills = self.hangs = 0
+        self.save_s = self.unfinished_saves_s = 0.0
+        """Seconds of the save under way, and of those that a kill cut short."""
 
     # ------------------------------------------------------------ sessions
 
@@ -90,6 +92,8 @@ class PlayedRun:
     def cut_off(self):
         """Forget what happened after the last record: it was not recorded."""
         self.kills += 1
+        self.unfinished_saves_s += self.save_s
+        self.save_s = 0.0
         too_much = self.clock - self.last_record_at
         while too_much > 0 and len(self.pieces) > self.first_piece:
             session, entry, seconds, joules = self.pieces.pop()
@@ -179,8 +183,10 @@ class PlayedRun:
         self.apparent_history = self.history
 
     def save(self, seconds):
-        """Save a checkpoint and return what a later session can go on from."""
+        """Save a checkpoint and return what a later session can resume from."""
+        self.save_s = seconds
         self.spend("checkpoint", seconds, truth="checkpoint")
+        self.save_s = 0.0
         self.put("checkpoint", global_step=self.step, seconds=seconds)
         return (self.step, [*self.history, (self.first_piece, len(self.pieces))])
 
