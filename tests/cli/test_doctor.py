@@ -79,7 +79,7 @@ def test_a_run_in_which_nothing_is_wrong_takes_one_line(good, doctor):
     assert out == f"good: finished, nothing wrong in {records_in(good)} records\n"
 
 
-def test_a_finding_is_told_with_its_steps_causes_and_advice(bad, doctor):
+def test_a_finding_is_printed_with_its_steps_causes_and_advice(bad, doctor):
     code, out, _ = doctor(bad)
 
     assert code == 1
@@ -94,7 +94,7 @@ def test_a_finding_is_told_with_its_steps_causes_and_advice(bad, doctor):
     assert "    Try:    Go back to the last checkpoint before step 40;" in out
 
 
-def test_something_that_goes_on_has_no_end(tmp_path, doctor):
+def test_an_open_finding_has_no_end(tmp_path, doctor):
     run = log_run(tmp_path, "r", [*falling(20), math.nan, math.nan])
     _, out, _ = doctor(run)
 
@@ -366,7 +366,7 @@ def test_the_rank_that_failed_first_is_the_one_to_look_at(tmp_path, doctor):
     assert out.startswith("r: finished at step 10; rank 2 failed: OSError: disk\n")
 
 
-def test_telemetry_that_failed_is_said_and_harms_no_run(tmp_path, doctor):
+def test_failures_of_telemetry_are_a_note_and_do_not_make_a_run_unhealthy(tmp_path, doctor):
     with TelemetryLogger("r", log_dir=tmp_path, log_every=1, system=False) as log:
         log.log_step(1, train_loss=1.0)
         log.guard.report("testing", OSError("made up"))
@@ -449,7 +449,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path, doctor):
     assert nan["evidence"]["lr"] is None
 
 
-def test_progress_is_not_told_to_scripts(bad, doctor, monkeypatch):
+def test_progress_is_not_printed_for_scripts(bad, doctor, monkeypatch):
     monkeypatch.setattr("toolkit.cli.commands.doctor._REPORT_EVERY", 1)
 
     assert doctor(bad, "--json")[2] == ""
@@ -495,24 +495,24 @@ def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(bad, capsys, k
 # ------------------------------------------------------------ nothing to read
 
 
-def test_a_path_where_nothing_is_is_said_in_words(tmp_path, doctor):
+def test_a_missing_path_is_reported(tmp_path, doctor):
     assert doctor(tmp_path / "gone") == (2, "", f"{tmp_path / 'gone'} does not exist\n")
 
 
-def test_a_folder_without_runs_is_said_in_words(tmp_path, doctor):
+def test_a_folder_without_runs_is_reported(tmp_path, doctor):
     code, out, err = doctor(tmp_path)
 
     assert (code, out) == (2, "")
     assert f"no run found in {tmp_path}" in err
 
 
-def test_a_run_without_its_record_file_is_said_in_words(bad, doctor):
+def test_a_run_without_its_record_file_is_reported(bad, doctor):
     (bad / "metrics.jsonl").unlink()
 
     assert doctor(bad) == (2, "", f"{bad / 'metrics.jsonl'} does not exist\n")
 
 
-def test_a_file_that_is_no_log_is_said_in_words(tmp_path, doctor):
+def test_a_file_without_records_is_reported(tmp_path, doctor):
     (tmp_path / "notes.txt").write_text("Notes\nmore of them\n")
     code, _, err = doctor(tmp_path / "notes.txt", "--json")
 

@@ -60,7 +60,7 @@ def test_a_run_without_errors_says_so(tmp_path, errors):
     assert errors(log_run(tmp_path, 0)) == (0, "run: no errors\n", "")
 
 
-def test_an_error_is_told_with_its_stack_its_place_and_how_often_it_came(tmp_path, errors):
+def test_an_error_is_printed_with_its_stack_place_and_count(tmp_path, errors):
     code, out, _ = errors(log_run(tmp_path, 12, errors={"source": True, "locals": True}))
 
     assert code == 0
@@ -70,7 +70,7 @@ def test_an_error_is_told_with_its_stack_its_place_and_how_often_it_came(tmp_pat
     assert "              number = 9\n" in out
 
 
-def test_a_hang_is_told_with_the_stacks_of_its_first_record_and_its_last_state(tmp_path, errors):
+def test_a_hang_is_printed_with_its_first_stacks_and_last_state(tmp_path, errors):
     stacks = [{"threads": ["MainThread"], "stack": ["train.py:3 in main", "lock.py:1 in wait"]}]
     run = write(tmp_path, hang("open", stacks=stacks), hang("resolved"))
 
@@ -100,7 +100,7 @@ def test_failures_of_telemetry_itself_are_counted(tmp_path, errors):
     assert errors(write(tmp_path, own, own))[1] == "made: no errors; 2 in telemetry itself\n"
 
 
-def test_causes_output_and_memory_are_told(tmp_path, errors):
+def test_causes_output_and_memory_are_printed(tmp_path, errors):
     record = {
         "event": "error",
         "message": "RuntimeError: b",
@@ -118,7 +118,7 @@ def test_causes_output_and_memory_are_told(tmp_path, errors):
     assert "    last output:\n      last\n    memory:\n      rss_mb: 1.5\n" in out
 
 
-def test_whatever_stands_in_a_record_commands_no_terminal_and_is_no_trouble(tmp_path, errors):
+def test_hostile_records_send_no_control_characters_to_the_terminal(tmp_path, errors):
     hostile = {
         "event": "error",
         "message": "\x1b[31mred",

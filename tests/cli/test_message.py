@@ -150,7 +150,7 @@ def test_showing_shows_neither_secret_nor_signature(service, yaml_file, message,
 # ------------------------------------------------------------ sending
 
 
-def test_what_a_receiver_says_is_told(yaml_file, message, monkeypatch):
+def test_the_answer_of_a_receiver_is_printed(yaml_file, message, monkeypatch):
     with receiving((403, {}, b"invalid_token")) as receiver:
         monkeypatch.setenv("HOOK", f"{receiver.url}/T0/s3cr3t")
         code, out, _ = message(yaml_file(one_receiver("slack")))
@@ -159,7 +159,7 @@ def test_what_a_receiver_says_is_told(yaml_file, message, monkeypatch):
     assert out == f"slack: not delivered after 1 attempt: {receiver.url}: answered 403: invalid_token\n"
 
 
-def test_a_variable_that_is_not_set_is_said_and_the_others_are_tried(yaml_file, message, monkeypatch):
+def test_a_missing_variable_is_reported_and_the_other_receivers_are_tried(yaml_file, message, monkeypatch):
     with receiving() as receiver:
         monkeypatch.setenv("HOOK", receiver.url)
         text = one_receiver().rstrip() + "\n              - {to: slack, url_env: NO_SUCH_HOOK}\n"
@@ -207,7 +207,7 @@ def logged_run(folder, receivers):
     return log.run_folder
 
 
-def test_a_run_folder_stands_for_the_yaml_that_it_was_started_with(tmp_path, message, monkeypatch):
+def test_a_run_folder_replaces_the_yaml_it_was_started_with(tmp_path, message, monkeypatch):
     monkeypatch.setenv("HOOK", "https://example.org/x")
     run = logged_run(tmp_path, [{"to": "webhook", "url_env": "HOOK"}])
     code, out, _ = message("--show", run)

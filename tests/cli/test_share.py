@@ -33,7 +33,7 @@ def test_the_newest_run_is_shared_into_this_folder(folder, tmp_path, capsys):
     said = capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["greyjacket-shared.zip", "logs"]
     assert "greyjacket-shared.zip" in said
-    # At least; what is told of the machine is a record of its own where that took long.
+    # At least: the description of the machine is a record of its own if it took long.
     records = len((folder / "metrics.jsonl").read_bytes().splitlines())
     assert records >= 13
     assert f"greyjacket/metrics.jsonl  {records} records" in said
@@ -61,7 +61,7 @@ def test_a_file_that_is_there_is_not_overwritten(folder, tmp_path, capsys):
     assert (tmp_path / "mine.zip").read_text() == "mine"
 
 
-def test_what_cannot_be_done_is_said(folder, tmp_path, capsys):
+def test_failures_are_reported(folder, tmp_path, capsys):
     assert main(["share", str(tmp_path / "nothing")]) == 1
     assert main(["share", str(folder), "-o", str(tmp_path / "no" / "such" / "x.zip")]) == 1
     (folder / "metrics.jsonl").unlink()

@@ -45,7 +45,7 @@ def test_a_folder_of_runs_means_its_newest(run, capsys):
     assert capsys.readouterr().out.startswith(f"{run}: ")
 
 
-def test_a_folder_without_runs_is_said_in_words(tmp_path, capsys):
+def test_a_folder_without_runs_is_reported(tmp_path, capsys):
     code = main(["show", str(tmp_path)])
 
     assert code == 1
@@ -86,9 +86,9 @@ def test_a_number_of_rows_below_one_is_refused(run, capsys):
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "no table", "other table", "nothing"])
-def test_a_table_that_is_none_is_neither_followed_nor_waited_for(run, capsys, tmp_path, kind):
+def test_a_table_that_is_not_a_regular_file_is_neither_followed_nor_waited_for(run, capsys, tmp_path, kind):
     secret = tmp_path / "secret.csv"
-    secret.write_text("event,train_loss\nwhat-nobody-may-see,1\n")
+    secret.write_text("event,train_loss\nwhat-must-stay-secret,1\n")
     csv = run / "metrics.csv"
     csv.unlink()
     if kind == "link":
@@ -103,4 +103,4 @@ def test_a_table_that_is_none_is_neither_followed_nor_waited_for(run, capsys, tm
     assert main(["show", str(run)]) == 1
     out, err = capsys.readouterr()
     assert "telemetry repair" in err
-    assert "what-nobody" not in out + err
+    assert "what-must-stay-secret" not in out + err

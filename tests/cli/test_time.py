@@ -20,7 +20,7 @@ def write(folder, records):
 
 @pytest.fixture
 def timed_run(tmp_path):
-    """A folder with a run of an hour that tells where its time went, twice."""
+    """A folder with a run of an hour that records where its time went, twice."""
     first = [
         {"event": "start", "elapsed": 0.0, "perf_tag": "h200"},
         {"event": "system", "elapsed": 0.0, "gpu/0/power_w": 500.0},
@@ -138,7 +138,7 @@ def test_lines_that_are_no_record_are_counted(timed_run, capsys):
     assert "(2 unreadable lines)" in capsys.readouterr().out
 
 
-def test_a_run_without_records_is_said_in_words(tmp_path, capsys):
+def test_a_run_without_records_is_reported(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").touch()
     code = main(["time", str(tmp_path)])
 
@@ -146,7 +146,7 @@ def test_a_run_without_records_is_said_in_words(tmp_path, capsys):
     assert "No records yet." in capsys.readouterr().out
 
 
-def test_a_folder_without_runs_is_said_in_words(tmp_path, capsys):
+def test_a_folder_without_runs_is_reported(tmp_path, capsys):
     code = main(["time", str(tmp_path)])
 
     assert code == 1

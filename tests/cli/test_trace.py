@@ -34,7 +34,7 @@ def test_the_trace_goes_where_it_is_asked_to(folder, tmp_path, capfdbinary):
     assert check_trace((tmp_path / "t.json").read_bytes()) == check_trace(capfdbinary.readouterr().out)
 
 
-def test_what_cannot_be_done_is_said(folder, tmp_path, capsys):
+def test_failures_are_reported(folder, tmp_path, capsys):
     assert main(["trace", str(tmp_path / "nothing")]) == 1
     assert main(["trace", str(folder), "-o", str(tmp_path / "no" / "such" / "t.json")]) == 1
 

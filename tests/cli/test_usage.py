@@ -26,7 +26,7 @@ NO_KEY = "the environment variable TELEMETRY_USAGE_KEY (telemetry.usage_reports.
 
 
 @pytest.fixture(autouse=True)
-def _somebody_who_may_be_tracked(monkeypatch):
+def _tracking_allowed(monkeypatch):
     for name in ("DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK", "TELEMETRY_USAGE_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "*")
@@ -209,7 +209,7 @@ def test_a_folder_without_runs_is_refused(tmp_path, usage):
     assert "no run found" in err
 
 
-def test_a_run_without_a_configuration_is_shown_and_that_is_said(tmp_path, usage):
+def test_a_run_without_a_configuration_is_shown_with_a_remark(tmp_path, usage):
     with make_logger(tmp_path, "r") as log:
         log.log_step(1, train_loss=0.5)
     code, out, err = usage("--show", log.run_folder)
@@ -247,7 +247,7 @@ def test_a_run_is_spoken_of_as_it_was_started_whatever_the_environment_says_toda
     assert usage(offline.run_folder)[1] == "This run sends no usage reports: telemetry.mode is offline.\n"
 
 
-def test_sessions_that_differ_are_told_apart(tmp_path, usage, monkeypatch):
+def test_sessions_that_differ_are_listed_separately(tmp_path, usage, monkeypatch):
     options = {"usage_reports": {"host": "https://a.example", "key_env": "MY_KEY"}, "resume": True}
     for session in (1, 2, 3):
         if session == 2:

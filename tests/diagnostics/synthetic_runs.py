@@ -45,7 +45,7 @@ def clean_run(
 
     `noise` is that of the loss, as a share of it, and `speed_noise` that of the step time. An evaluation or checkpoint
     comes each so many step records, and takes its time between two steps. `then_log_every` is in force from the middle
-    on; each of several `sessions` goes on from a checkpoint a few steps back.
+    on; each of several `sessions` resumes from a checkpoint a few steps back.
     """
     return list(_Maker(seed, locals()).run())
 
@@ -139,12 +139,12 @@ def steps_of(records: Iterable[Record]) -> list[int]:
     return [record["global_step"] for record in records if record["event"] == "step"]
 
 
-def told(records: Iterable[Record], *kinds: str) -> list[Finding]:
+def detect(records: Iterable[Record], *kinds: str) -> list[Finding]:
     """Return the findings of these kinds about a whole run."""
     return [finding for finding in examine(records) if finding.kind in kinds]
 
 
-def told_in_chunks(records: list[Record], size: int, *kinds: str) -> list[Finding]:
+def detect_in_chunks(records: list[Record], size: int, *kinds: str) -> list[Finding]:
     """Return the findings of these kinds about a run whose records come a few at a time."""
     examiner = Examiner()
     for first in range(0, len(records), size):
@@ -155,7 +155,7 @@ def told_in_chunks(records: list[Record], size: int, *kinds: str) -> list[Findin
 def curve(
     seed: int = 0, *, records: int = 300, noise: float = 0.05, first: float = 3.0, last: float = 0.5
 ) -> list[float]:
-    """Return losses that fall from `first` towards `last`, as those of a training do; where both are one they stand."""
+    """Return losses that fall from `first` towards `last`, as in a training; if both are equal the loss is flat."""
     dice = random.Random(seed)
     levels = (last + (first - last) * math.exp(-4.0 * place / records) for place in range(records))
     return [level * math.exp(dice.gauss(0.0, noise)) for level in levels]
@@ -191,7 +191,7 @@ def evaluated(records: Iterable[Record], vals: Iterable[float], *, each: int) ->
     return result
 
 
-def told_one_by_one(records: Iterable[Record]) -> tuple[Examiner, dict[str, Finding]]:
+def detect_one_by_one(records: Iterable[Record]) -> tuple[Examiner, dict[str, Finding]]:
     """Return an examiner that took the records one by one, and its last word on each incident."""
     examiner = Examiner()
     last_words: dict[str, Finding] = {}

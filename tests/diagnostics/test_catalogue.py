@@ -134,11 +134,11 @@ def _take_one_by_one(records):
 
 
 def test_every_kind_of_the_issue_is_there():
-    # What runs tell themselves is tested where they do: tests/telemetry/errors/test_hang.py.
+    # Findings that runs report themselves are tested in tests/telemetry/errors/test_hang.py.
     assert set(CATALOGUE) - REPORTED_BY_RUNS == KINDS
 
 
-def test_every_sentence_of_the_catalogue_is_said_of_an_incident_that_detectors_make_and_has_no_gap(described):
+def test_every_message_of_the_catalogue_is_produced_by_a_detector_without_gaps(described):
     gaps = []
     for records in RUNS:
         for finding in _take_one_by_one(records):
@@ -195,7 +195,7 @@ def test_every_kind_says_what_causes_it_and_what_to_try(kind):
     assert all(_names_in(cause) == set() for cause in about.causes)
 
 
-def test_a_level_without_ratios_is_told_without_one():
+def test_a_negative_level_is_reported_without_a_ratio():
     (finding,) = [each for each in _take_one_by_one(run_of([-5.0] * 20 + [4.0] * 3)) if each.kind == "spike"][
         :1
     ]
@@ -203,7 +203,7 @@ def test_a_level_without_ratios_is_told_without_one():
     assert finding.message == "train_loss jumped from -5 to 4 at step 21."
 
 
-def test_a_variant_that_a_kind_does_not_have_is_told_in_its_usual_sentence():
+def test_an_unknown_variant_gets_the_default_message():
     incident = Incidents().open(
         "spike", "loss", start_step=1000, noticed_step=1000, level=1.0, peak=2.0, ratio=2.0
     )

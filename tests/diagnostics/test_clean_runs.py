@@ -8,9 +8,9 @@ from tests.diagnostics.synthetic_runs import (
     SILENT_IN_ANY_NOISE,
     changed,
     clean_run,
+    detect,
+    detect_in_chunks,
     paused,
-    told,
-    told_in_chunks,
 )
 
 
@@ -21,12 +21,12 @@ def test_records_in_chunks_give_the_findings_that_they_give_at_once(size):
     records = changed(records, "gpu_util", lambda step, util: util * (0.3 if step > 1500 else 1.0))
     records = paused(records, 2000, 900.0)
 
-    at_once = told(records, *SILENT_IN_ANY_NOISE)
+    at_once = detect(records, *SILENT_IN_ANY_NOISE)
 
     assert {finding.kind for finding in at_once} == {"throughput_drop", "low_gpu_util", "stalled"}
-    assert told_in_chunks(records, size, *SILENT_IN_ANY_NOISE) == at_once
+    assert detect_in_chunks(records, size, *SILENT_IN_ANY_NOISE) == at_once
 
 
 def test_a_run_with_hardly_any_records_is_not_judged():
     for length in range(8):
-        assert told(clean_run(records=10)[:length], *SILENT_IN_ANY_NOISE) == []
+        assert detect(clean_run(records=10)[:length], *SILENT_IN_ANY_NOISE) == []

@@ -50,7 +50,7 @@ def ending(*records, of=None, rank_2=()):
     return endings.ending(of, time.time())
 
 
-def test_a_run_that_goes_on_has_no_bad_end():
+def test_a_running_run_has_no_bad_ending():
     found = ending(STEP, ERROR, of=manifest())
 
     assert (found.status, found.is_bad, found.error, found.step) == ("running", False, None, 7)
@@ -88,7 +88,7 @@ def test_a_run_that_failed_names_its_newest_error_whatever_came_after():
     assert ending(ERROR, STEP, failed).error.type == "ValueError"
 
 
-def test_a_session_that_goes_on_after_a_failure_has_its_own_end():
+def test_a_session_after_a_failure_has_its_own_ending():
     failed = {"event": "end", "session": 1, "status": "failed", "reason": "failed"}
     resumed = [{**STEP, "session": 2}, {"event": "end", "session": 2, "status": "finished"}]
     found = ending(STEP, ERROR, failed, *resumed, of=manifest(status="finished", session=2))
@@ -109,7 +109,7 @@ def test_a_rank_that_died_without_a_word_is_the_cause_of_a_lost_run():
     assert (found.error.rank, found.error.message) == (2, "ValueError: x")
 
 
-def test_where_nothing_says_how_it_ended_nothing_is_said():
+def test_without_manifest_and_end_record_there_is_no_ending():
     assert ending(STEP, ERROR) is None
     assert ending() is None
 

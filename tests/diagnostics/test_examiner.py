@@ -14,11 +14,11 @@ from tests.diagnostics.synthetic_runs import (
     changed,
     clean_run,
     curve,
+    detect_one_by_one,
     evaluated,
     findings_of_clean_runs,
     paused,
     run_of,
-    told_one_by_one,
 )
 from tests.lengths import longer
 from tests.runfolder.plain_data import without_haste
@@ -146,7 +146,7 @@ def test_the_findings_do_not_depend_on_how_many_records_come_at_once(records, si
 @tries
 @given(records=_runs())
 def test_the_last_word_on_each_incident_is_the_one_that_counts(records):
-    examiner, words = told_one_by_one(records)
+    examiner, words = detect_one_by_one(records)
     findings = examiner.findings()
 
     assert findings == list(examine(records))
@@ -154,7 +154,7 @@ def test_the_last_word_on_each_incident_is_the_one_that_counts(records):
     for finding in findings:
         word = words[finding.id]
         if finding.is_open:
-            # How far it has come is not told at each record, but what it is, is.
+            # Its progress is not reported at each record, but its kind and state are.
             essence = (
                 "kind",
                 "severity",
@@ -172,7 +172,7 @@ def test_the_last_word_on_each_incident_is_the_one_that_counts(records):
 
 @tries
 @given(records=_runs())
-def test_every_finding_is_told_in_steps_of_the_run_and_without_gaps_in_its_sentences(records):
+def test_every_finding_has_steps_of_the_run_and_a_message_without_gaps(records):
     steps = {record["global_step"] for record in records}
 
     for finding in examine(records):
@@ -404,7 +404,7 @@ def test_evaluations_without_end_are_not_all_remembered():
     assert size(4000) < 1.1 * size(1000)
 
 
-# ---------------------------------------------------------------- what a live run tells by itself
+# ---------------------------------------------------------------- findings that a live run reports itself
 
 
 def _hang(state="open", severity="warning", **fields):
@@ -426,7 +426,7 @@ def _hang(state="open", severity="warning", **fields):
 
 def test_the_run_s_own_word_is_taken_and_its_newest_counts():
     examiner = Examiner()
-    assert examiner.take([*run_of(curve(1)), _hang()]) == [], "it was told already"
+    assert examiner.take([*run_of(curve(1)), _hang()]) == [], "it was reported already"
     (found,) = examiner.findings()
     examiner.take([_hang("resolved", resolved_step=9, end_step=9)])
 
@@ -457,7 +457,7 @@ def test_no_other_finding_is_taken_over(record):
     assert examine([record]) == []
 
 
-def test_a_kind_that_is_off_is_not_told_of_and_explains_nothing():
+def test_a_kind_that_is_off_is_not_reported_and_explains_nothing():
     assert examine([_hang()], Policy(severities={"hang": "off"})) == []
     assert examine([_hang()], Policy(severities={"hang": "critical"}))[0].severity == "critical"
     assert examine([_hang(severity="info")], Policy(severities={"hang": "critical"}))[0].severity == "info"

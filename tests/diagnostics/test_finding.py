@@ -86,7 +86,7 @@ def test_fields_that_may_be_absent_have_their_usual_values():
         {"noticed_step": "5"},
     ],
 )
-def test_a_record_that_is_none_of_ours_gives_none(change):
+def test_a_record_with_another_form_is_not_a_finding(change):
     assert finding_from({**OURS, **change}) is None
 
 

@@ -73,7 +73,7 @@ def test_every_way_to_write_what_json_has_no_number_for_is_understood(tmp_path, 
     assert list(record["non_finite"]) == ["loss"]
 
 
-def test_the_nan_of_a_metric_that_nobody_knows_is_told(tmp_path):
+def test_nan_in_an_unknown_metric_is_reported(tmp_path):
     rows = [{"step": step, "loss": 1.0, "reward": math.nan if step == 5 else 0.5} for step in range(10)]
 
     (finding,) = diagnose(write(tmp_path / "x.jsonl", *rows)).findings
@@ -125,7 +125,7 @@ def test_without_steps_whole_epochs_count(tmp_path):
 
 
 @pytest.mark.parametrize("epoch", [lambda n: n / 100, lambda n: n // 50, lambda n: None])
-def test_without_steps_and_epochs_that_could_stand_for_them_rows_count(tmp_path, epoch):
+def test_without_steps_and_usable_epochs_rows_are_counted(tmp_path, epoch):
     path = write(tmp_path / "x.jsonl", *({"epoch": epoch(n), "loss": 1.0} for n in range(120)))
     found = diagnose(path)
 
@@ -148,7 +148,7 @@ def test_a_run_that_went_back_to_a_checkpoint_keeps_its_steps(tmp_path):
     assert steps_of(path) == steps
 
 
-def test_kinds_of_record_are_told_apart_by_what_they_carry(tmp_path):
+def test_events_are_inferred_from_the_fields_of_a_record(tmp_path):
     path = write(
         tmp_path / "trainer_log.jsonl",
         {"step": 1, "loss": 1.0},
@@ -282,7 +282,7 @@ def test_the_delimiter_is_seen_from_the_header(tmp_path, delimiter):
     assert (record["global_step"], record["loss"]) == (3, 0.5)
 
 
-def test_rows_that_are_none_are_counted(tmp_path):
+def test_unreadable_rows_are_counted(tmp_path):
     path = write(
         tmp_path / "x.csv",
         "step,loss",
@@ -321,7 +321,7 @@ def test_a_csv_file_without_header_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x"])
 @pytest.mark.parametrize("content", ["", "\n", "\n\n  \n"])
-def test_an_empty_file_is_said_to_be_empty(tmp_path, name, content):
+def test_an_empty_file_is_reported_as_empty(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(content)
 
@@ -329,7 +329,7 @@ def test_an_empty_file_is_said_to_be_empty(tmp_path, name, content):
         diagnose(path)
 
 
-def test_a_file_of_something_else_is_said_to_hold_no_records(tmp_path):
+def test_a_file_without_records_is_reported(tmp_path):
     with pytest.raises(NoRecordsError, match="has no records: all of its 2 lines are unreadable"):
         diagnose(write(tmp_path / "notes.md", "# Notes", "one", "two"))
 

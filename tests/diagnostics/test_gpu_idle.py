@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import changed, clean_run, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, detect
 
 
 def _trace(seconds, busy, *, per_second=10, seed=1):
@@ -22,11 +22,11 @@ def _trace(seconds, busy, *, per_second=10, seed=1):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_gpu_that_mostly_waits_while_steps_advance_is_told(seed):
+def test_a_gpu_that_mostly_waits_while_steps_advance_is_reported(seed):
     records = clean_run(seed, records=600)
     records = changed(records, "gpu_util", lambda step, util: util * 0.4 if step >= 3000 else util)
 
-    (finding,) = told(records, "low_gpu_util")
+    (finding,) = detect(records, "low_gpu_util")
 
     assert abs(finding.start_step - 3000) <= 300
     assert finding.noticed_step > 3300
@@ -38,7 +38,7 @@ def test_it_is_over_when_the_gpu_is_busy_again():
     records = clean_run(1, records=800)
     records = changed(records, "gpu_util", lambda step, util: util * 0.4 if 3000 <= step < 5000 else util)
 
-    (finding,) = told(records, "low_gpu_util")
+    (finding,) = detect(records, "low_gpu_util")
 
     assert abs(finding.end_step - 5000) <= 300
     assert finding.resolved_step <= 5600
@@ -48,7 +48,7 @@ def test_it_is_over_when_the_gpu_is_busy_again():
 def test_a_trace_without_steps_is_judged_behind_its_start_up(seed):
     records = _trace(400, lambda second: 0.0 if second < 35 or second > 390 else 0.43, seed=seed)
 
-    (finding,) = told(records, "low_gpu_util")
+    (finding,) = detect(records, "low_gpu_util")
 
     assert 35 <= finding.start_step <= 55
     assert finding.noticed_step <= 120
@@ -56,35 +56,35 @@ def test_a_trace_without_steps_is_judged_behind_its_start_up(seed):
 
 
 def test_start_up_and_shut_down_are_no_idling():
-    assert told(_trace(500, lambda second: 0.97 if 200 <= second < 300 else 0.0), "low_gpu_util") == []
+    assert detect(_trace(500, lambda second: 0.97 if 200 <= second < 300 else 0.0), "low_gpu_util") == []
 
 
 def test_evaluations_on_the_processor_are_no_idling():
     records = clean_run(1, eval_every=20, eval_s=200.0)
     last = {"step": -1}
 
-    def idle_where_the_step_stands(step, util):
-        stands, last["step"] = step == last["step"], step
-        return 0.0 if stands else util
+    def idle_without_a_new_step(step, util):
+        is_same, last["step"] = step == last["step"], step
+        return 0.0 if is_same else util
 
-    assert told(changed(records, "gpu_util", idle_where_the_step_stands), "low_gpu_util") == []
+    assert detect(changed(records, "gpu_util", idle_without_a_new_step), "low_gpu_util") == []
 
 
-def test_a_sample_that_stands_on_step_records_too_counts_once():
+def test_a_sample_that_is_also_on_step_records_counts_once():
     records = clean_run(1)
     with_both = [{**record, "gpu_util": 5.0} if record["event"] == "step" else record for record in records]
 
-    assert told(with_both, "low_gpu_util") == []
+    assert detect(with_both, "low_gpu_util") == []
 
 
 def test_step_records_are_enough_where_there_are_no_others():
     records = [{**record, "gpu_util": 30.0} for record in clean_run(1) if record["event"] == "step"]
 
-    (finding,) = told(records, "low_gpu_util")
+    (finding,) = detect(records, "low_gpu_util")
 
     assert finding.noticed_step <= 800
 
 
 def test_a_gpu_that_is_not_used_or_logged_as_a_fraction_is_not_judged():
     for util in (0.0, 0.93):
-        assert told(changed(clean_run(1), "gpu_util", lambda step, _: util), "low_gpu_util") == []  # noqa: B023
+        assert detect(changed(clean_run(1), "gpu_util", lambda step, _: util), "low_gpu_util") == []  # noqa: B023

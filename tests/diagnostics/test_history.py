@@ -121,7 +121,7 @@ def test_one_bad_line_among_plain_ones_is_one_bad_line(tmp_path, line):
     assert (found.records, found.bad_lines) == (20, 1)
 
 
-def test_a_run_that_goes_on_is_read_as_far_as_it_has_come(tmp_path):
+def test_a_live_run_is_read_up_to_its_last_complete_line(tmp_path):
     with TelemetryLogger("live", log_dir=tmp_path, log_every=1, system=False) as log:
         for step in range(1, 31):
             log.log_step(step, train_loss=1.0 / step)
@@ -295,12 +295,12 @@ def test_a_link_to_a_run_that_was_asked_for_is_followed(logged, tmp_path):
     assert diagnose(link).name == "latest"
 
 
-def test_a_folder_that_holds_nothing_is_said_in_words(tmp_path):
+def test_an_empty_folder_is_reported(tmp_path):
     with pytest.raises(NoRecordsError, match="no run found in"):
         find_runs(tmp_path)
 
 
-def test_the_folder_that_one_stands_in_has_a_name(logged, monkeypatch):
+def test_the_current_folder_has_a_name(logged, monkeypatch):
     monkeypatch.chdir(logged)
 
     assert diagnose(find_runs(type(logged)("."))[0]).name == "greyjacket"

@@ -98,7 +98,7 @@ def test_what_was_worst_stays_and_what_was_not_known_is_added():
     assert first.evidence == {"level": 1.0, "peak": 9.0, "seconds": 8.0, "now": 4.0}
 
 
-def test_each_change_is_told_once_and_in_order():
+def test_each_change_is_returned_once_and_in_order():
     incidents = Incidents()
     first = _open(incidents, 5)
     second = incidents.open("nan", "loss", start_step=6, noticed_step=6)

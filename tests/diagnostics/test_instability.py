@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import changed, clean_run, curve, run_of, told, told_one_by_one
+from tests.diagnostics.synthetic_runs import changed, clean_run, curve, detect, detect_one_by_one, run_of
 from toolkit.diagnostics.examiner import Examiner, examine
 
 KINDS = ("spike", "divergence")
@@ -13,7 +13,7 @@ SHAPES = {"falling": {"first": 3.0, "last": 0.5}, "flat": {"first": 1.0, "last":
 
 
 def _found(losses, **others):
-    return told(run_of(losses, **others), *KINDS)
+    return detect(run_of(losses, **others), *KINDS)
 
 
 def _spiked(losses, at, *, times, length):
@@ -54,7 +54,7 @@ def test_the_fewer_records_of_a_sparse_log_are_high_the_higher_they_have_to_be(
     losses = curve(seed, records=120, noise=noise, **SHAPES[shape])
     losses[80 : 80 + length] = [times * loss for loss in losses[80 : 80 + length]]
 
-    (finding,) = told(run_of(losses, every=10), *KINDS)
+    (finding,) = detect(run_of(losses, every=10), *KINDS)
 
     assert finding.kind == "spike"
     assert finding.start_step == 810
@@ -67,7 +67,7 @@ def test_the_fewer_records_of_a_sparse_log_are_high_the_higher_they_have_to_be(
 @pytest.mark.parametrize("noise", [0.01, 0.1])
 @pytest.mark.parametrize("times", [1.5, 3.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_single_odd_batch_is_none(noise, times, seed):
+def test_a_single_odd_batch_is_not_reported(noise, times, seed):
     losses = curve(seed, noise=noise)
     losses[150] *= times
 
@@ -105,11 +105,11 @@ def test_a_spike_that_lasts_becomes_a_divergence_and_stays_the_same_incident():
     assert words[0].id == words[1].id
 
 
-def test_a_divergence_that_was_short_after_all_is_told_as_a_spike_in_the_end():
+def test_a_short_divergence_becomes_a_spike_in_the_end():
     losses = curve(1, records=400, first=1.0, last=1.0)
     losses[150:190] = [4.0 * loss for loss in losses[150:190]]
 
-    examiner, words = told_one_by_one(run_of(losses[:185]))
+    examiner, words = detect_one_by_one(run_of(losses[:185]))
     (during,) = [finding for finding in examiner.findings() if finding.kind in KINDS]
     (afterwards,) = _found(losses)
 
@@ -193,11 +193,11 @@ def test_a_nan_out_of_nothing_is_no_divergence():
 
 
 @pytest.mark.parametrize("level", [0.3, 3.0])
-def test_a_resumed_session_with_another_level_is_none(level):
+def test_a_resumed_session_with_another_level_is_not_reported(level):
     first, second = run_of(curve(1)), run_of(curve(2, first=level, last=level))
     second = [{**record, "global_step": record["global_step"] + 300} for record in second]
 
-    found = told(
+    found = detect(
         [{"event": "start", "session": 1}, *first, {"event": "start", "session": 2}, *second], *KINDS
     )
 
@@ -205,10 +205,10 @@ def test_a_resumed_session_with_another_level_is_none(level):
 
 
 @pytest.mark.parametrize("back_to", [1, 100, 280])
-def test_a_rewind_to_an_earlier_step_with_its_higher_loss_is_none(back_to):
+def test_a_rewind_to_an_earlier_step_with_its_higher_loss_is_not_reported(back_to):
     records = run_of(curve(1, noise=0.02))
 
-    assert told(records + records[back_to:], *KINDS) == []
+    assert detect(records + records[back_to:], *KINDS) == []
 
 
 def test_a_divergence_that_the_run_leaves_by_going_back_is_over():
@@ -217,7 +217,7 @@ def test_a_divergence_that_the_run_leaves_by_going_back_is_over():
     records = run_of(losses)
     again = run_of(curve(1))[150:]
 
-    (finding,) = told(records + again, *KINDS)
+    (finding,) = detect(records + again, *KINDS)
 
     assert (finding.kind, finding.state, finding.end_step) == ("divergence", "resolved", 300)
     assert "went on from another state" in finding.message
@@ -231,7 +231,7 @@ def _with_a_warm_restart(length):
 
 
 def test_a_rise_right_after_the_learning_rate_was_raised_is_an_info():
-    (finding,) = told(_with_a_warm_restart(8), *KINDS)
+    (finding,) = detect(_with_a_warm_restart(8), *KINDS)
 
     assert (finding.kind, finding.severity, finding.state) == ("spike", "info", "resolved")
 
@@ -239,8 +239,8 @@ def test_a_rise_right_after_the_learning_rate_was_raised_is_an_info():
 def test_a_rise_after_a_restart_that_lasts_is_critical_and_an_info_again_when_it_is_over():
     records = _with_a_warm_restart(60)
 
-    (during,) = told(records[:305], *KINDS)
-    (afterwards,) = told(records, *KINDS)
+    (during,) = detect(records[:305], *KINDS)
+    (afterwards,) = detect(records, *KINDS)
 
     assert (during.kind, during.severity) == ("divergence", "critical")
     assert "has not come back" in during.message
@@ -260,11 +260,11 @@ def test_the_same_rise_without_a_learning_rate_that_was_raised_is_a_warning():
 def test_another_log_every_is_no_incident(then):
     records = clean_run(3, noise=0.02, then_log_every=then, log_every=10, with_system=False)
 
-    assert told(records, *KINDS) == []
+    assert detect(records, *KINDS) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_losses_below_zero_that_fall_are_none(seed):
+def test_losses_below_zero_that_fall_are_not_reported(seed):
     assert _found([loss - 5.0 for loss in curve(seed)]) == []
 
 
@@ -295,7 +295,7 @@ def test_losses_that_change_their_sign_all_the_time_hardly_ever_seem_unstable():
 
 
 @pytest.mark.parametrize("first_below", [30, 31, 40, 60])
-def test_a_first_loss_below_zero_ends_what_was_open_and_starts_anew(first_below):
+def test_a_first_negative_loss_resolves_open_incidents_and_starts_over(first_below):
     losses = curve(1, records=200, first=50.0, last=50.0)
     losses[25:] = [500.0 * loss / 50.0 for loss in losses[25:]]
     losses[first_below:] = [-0.1 - 0.001 * loss for loss in losses[first_below:]]
@@ -315,7 +315,7 @@ def test_levels_from_before_the_first_loss_below_zero_are_no_measure_afterwards(
 
 
 @pytest.mark.parametrize("peak", [1.2, 1.6])
-def test_the_end_of_a_warm_up_is_none(peak):
+def test_the_end_of_a_warm_up_is_not_reported(peak):
     dice = random.Random(1)
     losses = [
         (5.0 - 2.0 * min(1.0, place / 30.0) + (peak - 1.0) * math.exp(-((place - 40) ** 2) / 200.0))
@@ -335,7 +335,7 @@ def test_a_run_of_five_points_is_not_judged():
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-9, 1.0, 1e9, -1.0])
-def test_a_constant_loss_is_none(value):
+def test_a_constant_loss_is_not_reported(value):
     assert _found([value] * 500) == []
 
 
@@ -406,7 +406,7 @@ def test_a_metric_keeps_the_name_that_the_run_gave_it():
         lambda step, loss: loss * (9 if step > 200 else 1),
     )
 
-    (finding,) = told(records, *KINDS)
+    (finding,) = detect(records, *KINDS)
 
     assert finding.metric == "loss"
     assert finding.message.startswith("loss left its level")

@@ -5,15 +5,15 @@ import random
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import added, changed, clean_run, told
+from tests.diagnostics.synthetic_runs import added, changed, clean_run, detect
 
 
-def test_a_scale_that_halves_again_and_again_is_told():
+def test_a_scale_that_halves_again_and_again_is_reported():
     records = added(
         clean_run(1), "loss_scale", lambda step: 65536.0 / 2 ** min(5, max(0, (step - 2000) // 50 + 1))
     )
 
-    (finding,) = told(records, "loss_scale")
+    (finding,) = detect(records, "loss_scale")
 
     assert (finding.start_step, finding.noticed_step) == (2000, 2100)
     assert finding.state == "resolved"
@@ -25,7 +25,7 @@ def test_a_scale_at_the_bottom_is_critical():
         clean_run(1), "loss_scale", lambda step: 65536.0 / 2 ** min(16, max(0, (step - 2000) // 10 + 1))
     )
 
-    (finding,) = told(records, "loss_scale")
+    (finding,) = detect(records, "loss_scale")
 
     assert finding.severity == "critical"
     assert finding.is_open
@@ -33,23 +33,23 @@ def test_a_scale_at_the_bottom_is_critical():
 
 
 @pytest.mark.parametrize("scale", [1.0, 128.0, 65536.0])
-def test_a_scale_that_stays_is_none(scale):
-    assert told(added(clean_run(1), "loss_scale", lambda step: scale), "loss_scale") == []
+def test_a_scale_that_stays_is_not_reported(scale):
+    assert detect(added(clean_run(1), "loss_scale", lambda step: scale), "loss_scale") == []
 
 
-def test_a_scale_that_finds_its_range_at_the_start_is_none():
+def test_a_scale_that_finds_its_range_at_the_start_is_not_reported():
     assert (
-        told(added(clean_run(1), "loss_scale", lambda step: 2.0 ** max(12, 32 - step // 10)), "loss_scale")
+        detect(added(clean_run(1), "loss_scale", lambda step: 2.0 ** max(12, 32 - step // 10)), "loss_scale")
         == []
     )
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_scale_that_goes_up_and_down_is_none(seed):
+def test_a_scale_that_goes_up_and_down_is_not_reported(seed):
     dice = random.Random(seed)
 
     assert (
-        told(added(clean_run(1), "loss_scale", lambda step: 2.0 ** dice.choice((13, 14, 15))), "loss_scale")
+        detect(added(clean_run(1), "loss_scale", lambda step: 2.0 ** dice.choice((13, 14, 15))), "loss_scale")
         == []
     )
 
@@ -63,7 +63,7 @@ def test_many_infinite_norms_are_skipped_steps(seed):
         lambda step, norm: math.inf if 2000 <= step < 3000 and dice.random() < 0.3 else norm,
     )
 
-    findings = told(records, "loss_scale")
+    findings = detect(records, "loss_scale")
 
     assert 2000 <= findings[0].start_step <= 2150
     assert findings[0].noticed_step <= 2300
@@ -74,4 +74,4 @@ def test_many_infinite_norms_are_skipped_steps(seed):
 def test_one_infinite_norm_in_thirty_records_is_a_probe():
     records = changed(clean_run(1), "grad_norm", lambda step, norm: math.inf if step % 300 == 0 else norm)
 
-    assert told(records, "loss_scale") == []
+    assert detect(records, "loss_scale") == []

@@ -4,15 +4,15 @@ import math
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import changed, clean_run, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, detect
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_process_that_grows_with_each_step_is_told(seed):
+def test_a_process_that_grows_with_each_step_is_reported(seed):
     records = clean_run(seed, records=800)
     records = changed(records, "cpu_mem_rss_mb", lambda step, rss: rss + max(0, step - 3000))
 
-    (finding,) = told(records, "memory_growth")
+    (finding,) = detect(records, "memory_growth")
 
     assert finding.metric == "cpu_mem_rss_mb"
     assert abs(finding.start_step - 3000) <= 400
@@ -25,7 +25,7 @@ def test_a_slow_leak_is_found_over_more_records():
     records = clean_run(1, records=4000)
     records = changed(records, "cpu_mem_rss_mb", lambda step, rss: rss + 0.1 * step)
 
-    (finding,) = told(records, "memory_growth")
+    (finding,) = detect(records, "memory_growth")
 
     assert finding.noticed_step <= 20_000
     assert 80 <= finding.evidence["mib_per_1k_steps"] <= 120
@@ -37,18 +37,18 @@ def test_it_becomes_critical_when_the_machine_has_less_left_than_was_lost():
     records = changed(records, "ram_percent", lambda step, percent: percent + 100 * step / 20_000)
     records = changed(records, "ram_used_mb", lambda step, used: used + step)
 
-    (finding,) = told(records, "memory_growth")
+    (finding,) = detect(records, "memory_growth")
 
     assert finding.severity == "critical"
     assert "MiB are left" in finding.message
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_gpu_memory_that_grows_below_its_sawtooth_is_told(seed):
+def test_gpu_memory_that_grows_below_its_sawtooth_is_reported(seed):
     records = clean_run(seed, records=1500)
     records = changed(records, "gpu_mem_allocated", lambda step, held: held + max(0, step - 2000) / 1000)
 
-    (finding,) = told(records, "memory_growth")
+    (finding,) = detect(records, "memory_growth")
 
     assert finding.metric == "gpu_mem_allocated"
     assert abs(finding.start_step - 2000) <= 800
@@ -62,13 +62,13 @@ def test_caches_that_fill_up_are_no_leak(seed, steps):
         records, "cpu_mem_rss_mb", lambda step, rss: rss + 8000.0 * (1 - math.exp(-step / steps))
     )
 
-    assert told(records, "memory_growth") == []
+    assert detect(records, "memory_growth") == []
 
 
 def test_a_warm_up_that_ends_is_no_leak():
     records = changed(clean_run(1), "cpu_mem_rss_mb", lambda step, rss: rss + 130.0 * min(step, 90))
 
-    assert told(records, "memory_growth") == []
+    assert detect(records, "memory_growth") == []
 
 
 @pytest.mark.parametrize("period", [50, 300, 700])
@@ -76,13 +76,13 @@ def test_a_saw_tooth_is_no_leak(period):
     records = clean_run(1, records=1500)
     records = changed(records, "gpu_mem_allocated", lambda step, held: held + 4.0 * (step % period) / period)
 
-    assert told(records, "memory_growth") == []
+    assert detect(records, "memory_growth") == []
 
 
 def test_peaks_that_step_up_a_few_times_are_no_leak():
     records = changed(clean_run(1, records=1500), "gpu_mem_allocated", lambda step, held: 20.0 + step // 2500)
 
-    assert told(records, "memory_growth") == []
+    assert detect(records, "memory_growth") == []
 
 
 def test_it_is_over_when_the_memory_is_given_back():
@@ -91,7 +91,7 @@ def test_it_is_over_when_the_memory_is_given_back():
         records, "cpu_mem_rss_mb", lambda step, rss: rss + (2 * max(0, step - 2000) if step < 5000 else 0)
     )
 
-    (finding,) = told(records, "memory_growth")
+    (finding,) = detect(records, "memory_growth")
 
     assert 4800 <= finding.end_step <= 5000
     assert 5000 <= finding.resolved_step <= 5400

@@ -64,7 +64,7 @@ def test_a_signal_that_the_record_does_not_have_goes_by_its_own_name():
     assert name_of(metric_aliases.GPU_UTIL, {}) == "gpu_util_pct"
 
 
-def test_gpu_memory_in_gib_is_told_in_mib():
+def test_gpu_memory_in_gib_is_converted_to_mib():
     assert _row(event="system", gpu_mem_allocated=2.0).values == {metric_aliases.GPU_MEMORY: 2048.0}
     assert _row(event="system", gpu_mem_mib=2.0).values == {metric_aliases.GPU_MEMORY: 2.0}
 
@@ -123,7 +123,7 @@ def test_what_names_no_rank_is_of_rank_0(rank, read):
         ({}, None),
     ],
 )
-def test_the_time_is_the_first_clock_that_tells_one(record, time):
+def test_the_time_is_the_first_clock_with_a_value(record, time):
     assert _row(**record).time == time
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import curve, run_of, told, told_one_by_one
+from tests.diagnostics.synthetic_runs import curve, detect, detect_one_by_one, run_of
 from toolkit.runfolder.codec import decode, encode
 
 
@@ -28,7 +28,7 @@ def _norms(value, at):
 def test_a_run_of_nans_over_several_metrics_is_one_incident(value):
     at = range(30, 60)
 
-    (finding,) = told(
+    (finding,) = detect(
         _run(losses=_with(value, at), grad_norm=_norms(value, at), val_loss=_with(value, at)), "nan"
     )
 
@@ -41,7 +41,7 @@ def test_a_run_of_nans_over_several_metrics_is_one_incident(value):
 def test_it_says_what_the_metric_was_before():
     losses = _with(math.nan, range(30, 60))
 
-    (finding,) = told(_run(losses=losses), "nan")
+    (finding,) = detect(_run(losses=losses), "nan")
 
     assert finding.evidence["last_good"] == losses[29]
     assert "it was" in finding.message
@@ -49,20 +49,20 @@ def test_it_says_what_the_metric_was_before():
 
 
 def test_a_run_that_begins_with_nan_says_so():
-    (finding,) = told(_run(losses=[math.nan] * 60), "nan")
+    (finding,) = detect(_run(losses=[math.nan] * 60), "nan")
 
     assert finding.start_step == 1
     assert "from the first record on (60 records)" in finding.message
 
 
 def test_it_is_over_when_three_numbers_have_come():
-    (finding,) = told(_run(losses=_with(math.nan, range(30, 35))), "nan")
+    (finding,) = detect(_run(losses=_with(math.nan, range(30, 35))), "nan")
 
     assert (finding.state, finding.end_step, finding.resolved_step, finding.count) == ("resolved", 35, 38, 5)
 
 
 def test_nans_with_a_number_now_and_then_stay_one_incident():
-    (finding,) = told(_run(losses=_with(math.nan, [30, 31, 33, 35, 36, 38, 41])), "nan")
+    (finding,) = detect(_run(losses=_with(math.nan, [30, 31, 33, 35, 36, 38, 41])), "nan")
 
     assert (finding.start_step, finding.end_step, finding.count, finding.repeats) == (31, 42, 7, 0)
 
@@ -70,27 +70,27 @@ def test_nans_with_a_number_now_and_then_stay_one_incident():
 def test_it_lasts_while_one_of_several_metrics_is_no_number():
     losses, norms = _with(math.nan, range(30, 33)), _norms(math.nan, range(30, 50))
 
-    (finding,) = told(_run(losses=losses, grad_norm=norms), "nan")
+    (finding,) = detect(_run(losses=losses, grad_norm=norms), "nan")
 
     assert (finding.end_step, finding.resolved_step) == (50, 53)
 
 
 def test_one_infinite_gradient_norm_is_an_info():
-    (finding,) = told(_run(grad_norm=_norms(math.inf, [30])), "nan")
+    (finding,) = detect(_run(grad_norm=_norms(math.inf, [30])), "nan")
 
     assert (finding.severity, finding.state, finding.resolved_step) == ("info", "resolved", 32)
     assert "finds its range" in finding.message
 
 
 def test_infinite_norms_now_and_then_stay_an_info():
-    (finding,) = told(_run(grad_norm=_norms(math.inf, [30, 33, 34, 38])), "nan")
+    (finding,) = detect(_run(grad_norm=_norms(math.inf, [30, 33, 34, 38])), "nan")
 
     assert finding.severity == "info"
     assert finding.repeats == 2
 
 
 def test_three_infinite_gradient_norms_in_a_row_are_critical():
-    examiner, words = told_one_by_one(_run(grad_norm=_norms(math.inf, [30, 31, 32]))[:33])
+    examiner, words = detect_one_by_one(_run(grad_norm=_norms(math.inf, [30, 31, 32]))[:33])
     (finding,) = [each for each in examiner.findings() if each.kind == "nan"]
 
     assert finding.severity == "critical"
@@ -99,7 +99,7 @@ def test_three_infinite_gradient_norms_in_a_row_are_critical():
 
 
 def test_a_gradient_norm_that_is_nan_is_critical_at_once():
-    (finding,) = told(_run(grad_norm=_norms(math.nan, [30])), "nan")
+    (finding,) = detect(_run(grad_norm=_norms(math.nan, [30])), "nan")
 
     assert finding.severity == "critical"
 
@@ -108,7 +108,7 @@ def test_an_infinite_norm_right_after_a_nan_does_not_make_light_of_it():
     norms = _norms(math.nan, [30])
     norms[36] = math.inf
 
-    (finding,) = told(_run(grad_norm=norms), "nan")
+    (finding,) = detect(_run(grad_norm=norms), "nan")
 
     assert finding.severity == "critical"
     assert "finds its range" not in finding.message
@@ -117,7 +117,7 @@ def test_an_infinite_norm_right_after_a_nan_does_not_make_light_of_it():
 def test_a_loss_of_exactly_0_beside_a_nan_gradient_is_a_nan_that_the_trainer_hides():
     losses, norms = _with(0.0, range(30, 60)), _norms(math.nan, range(30, 60))
 
-    (finding,) = told(_run(losses=losses, grad_norm=norms), "nan")
+    (finding,) = detect(_run(losses=losses, grad_norm=norms), "nan")
 
     assert (finding.severity, finding.metric) == ("critical", "train_loss")
     assert "hides" in finding.message
@@ -128,8 +128,8 @@ def test_bare_values_and_those_named_under_non_finite_are_the_same():
     written = [decode(encode(record)) for record in bare]
 
     assert written[30]["train_loss"] is None
-    assert told(written, "nan") == told(bare, "nan")
-    assert len(told(bare, "nan")) == 1
+    assert detect(written, "nan") == detect(bare, "nan")
+    assert len(detect(bare, "nan")) == 1
 
 
 def _with_own_metric(bad, records=60):
@@ -141,7 +141,7 @@ def _with_own_metric(bad, records=60):
 
 
 def test_nan_in_a_metric_of_the_callers_own_is_a_warning():
-    (finding,) = told(_with_own_metric(range(30, 60)), "nan")
+    (finding,) = detect(_with_own_metric(range(30, 60)), "nan")
 
     assert (finding.severity, finding.metric, finding.state) == ("warning", "accuracy", "open")
     assert finding.count == 30
@@ -149,53 +149,53 @@ def test_nan_in_a_metric_of_the_callers_own_is_a_warning():
 
 
 def test_a_metric_of_the_callers_own_that_is_back_is_resolved_and_stays_one_incident():
-    (finding,) = told(_with_own_metric([10, 11, 30, 50]), "nan")
+    (finding,) = detect(_with_own_metric([10, 11, 30, 50]), "nan")
 
     assert (finding.state, finding.count, finding.repeats) == ("resolved", 4, 2)
     assert (finding.start_step, finding.end_step, finding.resolved_step) == (11, 51, 54)
 
 
-def test_a_learning_rate_that_is_no_number_is_told():
+def test_a_nan_learning_rate_is_reported():
     records = [{**record, "lr": None, "non_finite": {"lr": "NaN"}} for record in _run()]
 
-    (finding,) = told(records, "nan")
+    (finding,) = detect(records, "nan")
 
     assert (finding.metric, finding.severity) == ("lr", "warning")
 
 
-def test_an_epochs_mean_repeats_what_its_steps_have_told():
+def test_an_epochs_mean_is_not_reported_again():
     records = _run(losses=_with(math.nan, range(30, 34)))
     mean = {"event": "epoch", "global_step": 60, "train_loss": None, "non_finite": {"train_loss": "NaN"}}
 
-    assert len(told([*records, mean], "nan")) == 1
+    assert len(detect([*records, mean], "nan")) == 1
 
 
-def test_twenty_metrics_of_the_callers_own_tell_enough():
+def test_at_most_twenty_other_metrics_are_reported():
     names = [f"metric_{number}" for number in range(50)]
     records = [
         {**record, **dict.fromkeys(names), "non_finite": dict.fromkeys(names, "NaN")} for record in _run()[:5]
     ]
 
-    assert len(told(records, "nan")) == 20
+    assert len(detect(records, "nan")) == 20
 
 
-def test_a_name_that_the_record_does_not_have_or_that_is_a_number_is_none():
+def test_a_missing_or_finite_name_in_the_map_is_ignored():
     named = {"gone": "NaN", "train_loss": "NaN", "accuracy": "NaN"}
     records = [{**record, "accuracy": 0.5, "non_finite": named} for record in _run()]
 
-    assert told(records, "nan") == []
+    assert detect(records, "nan") == []
 
 
 @pytest.mark.parametrize("named", [None, 3, "NaN", ["train_loss"], {"accuracy": 7}])
-def test_a_map_that_is_none_is_passed_over(named):
-    assert told([{**record, "accuracy": None, "non_finite": named} for record in _run()], "nan") == []
+def test_an_invalid_non_finite_map_is_ignored(named):
+    assert detect([{**record, "accuracy": None, "non_finite": named} for record in _run()], "nan") == []
 
 
 def test_a_new_session_ends_it_and_another_nan_is_another_incident():
     first = [{"event": "start", "session": 1}, *_run(losses=_with(math.nan, range(30, 60)))]
     second = [{"event": "start", "session": 2}, *_run(losses=_with(math.nan, range(30, 60)))]
 
-    found = told(first + second, "nan")
+    found = detect(first + second, "nan")
 
     assert [(each.session, each.state) for each in found] == [(1, "resolved"), (2, "open")]
 
@@ -204,10 +204,10 @@ def test_a_validation_loss_that_is_nan_once_is_over_with_the_next():
     vals = [None] * 60
     vals[9], vals[19], vals[29] = 1.0, math.nan, 0.9
 
-    (finding,) = told(_run(val_loss=vals), "nan")
+    (finding,) = detect(_run(val_loss=vals), "nan")
 
     assert (finding.metric, finding.start_step, finding.resolved_step) == ("val_loss", 20, 30)
 
 
 def test_a_finite_run_has_none():
-    assert told(_run(grad_norm=[1.0] * 60), "nan") == []
+    assert detect(_run(grad_norm=[1.0] * 60), "nan") == []

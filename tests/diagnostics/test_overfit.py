@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import curve, evaluated, run_of, told
+from tests.diagnostics.synthetic_runs import curve, detect, evaluated, run_of
 
 BOWL = [2.0, 1.6, 1.3, 1.15, 1.1, 1.18, 1.3, 1.45, 1.6, 1.75, 1.9, 2.05]
 """A validation loss that is best at the fifth evaluation."""
@@ -27,10 +27,10 @@ def _noisy(vals, noise, seed):
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_validation_loss_that_rises_from_its_best_is_told_with_the_best_step(noise, seed):
+def test_a_validation_loss_that_rises_from_its_best_is_reported_with_the_best_step(noise, seed):
     vals = _noisy(BOWL, noise, seed)
 
-    (finding,) = told(_run(vals), "overfit")
+    (finding,) = detect(_run(vals), "overfit")
 
     best = vals.index(min(vals))
     assert (finding.severity, finding.state) == ("warning", "open")
@@ -42,7 +42,7 @@ def test_a_validation_loss_that_rises_from_its_best_is_told_with_the_best_step(n
 
 
 def test_five_evaluations_are_enough_where_they_climb_steadily():
-    (finding,) = told(_run([1.0, 1.2, 1.4, 1.6, 1.8]), "overfit")
+    (finding,) = detect(_run([1.0, 1.2, 1.4, 1.6, 1.8]), "overfit")
 
     assert (finding.start_step, finding.noticed_step) == (20, 100)
     assert "has only risen since step 20" in finding.message
@@ -50,20 +50,22 @@ def test_five_evaluations_are_enough_where_they_climb_steadily():
 
 @pytest.mark.parametrize("vals", [[1.0], [1.0, 3.0], [1.0, 1.5, 2.0], [1.0, 1.2, 1.4, 1.6]])
 def test_fewer_evaluations_say_nothing(vals):
-    assert told(_run(vals), "overfit") == []
+    assert detect(_run(vals), "overfit") == []
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_validation_loss_that_falls_with_noise_is_none(seed):
+def test_a_validation_loss_that_falls_with_noise_is_not_reported(seed):
     vals = _noisy(curve(seed, records=30, noise=0.0), 0.05, seed)
 
-    assert told(_run(vals), "overfit") == []
+    assert detect(_run(vals), "overfit") == []
 
 
 def test_how_often_a_validation_loss_that_only_wobbles_is_misjudged_grows_no_further():
     misjudged = {}
     for noise, evaluations in ((0.01, 60), (0.03, 15), (0.1, 15), (0.1, 60)):
-        runs = [told(_evaluations(_noisy([1.0] * evaluations, noise, seed)), "overfit") for seed in range(60)]
+        runs = [
+            detect(_evaluations(_noisy([1.0] * evaluations, noise, seed)), "overfit") for seed in range(60)
+        ]
         misjudged[noise, evaluations] = sum(bool(found) for found in runs)
 
     # The best of many is low by luck, and not all of that luck is seen through: these are counts of 60, as measured.
@@ -73,20 +75,20 @@ def test_how_often_a_validation_loss_that_only_wobbles_is_misjudged_grows_no_fur
     assert misjudged[0.1, 60] <= 20
 
 
-def test_a_rise_of_a_few_percent_is_none():
-    assert told(_run([1.2, 1.0, *[1.0 + 0.006 * place for place in range(1, 12)]]), "overfit") == []
+def test_a_rise_of_a_few_percent_is_not_reported():
+    assert detect(_run([1.2, 1.0, *[1.0 + 0.006 * place for place in range(1, 12)]]), "overfit") == []
 
 
 def test_a_training_loss_that_rises_too_is_another_trouble():
     losses = [*curve(1, records=120, noise=0.02), *[0.5 * 1.02**place for place in range(120)]]
 
-    assert told(_run(BOWL, losses=losses), "overfit") == []
+    assert detect(_run(BOWL, losses=losses), "overfit") == []
 
 
 def test_a_run_without_training_losses_is_judged_by_its_evaluations():
     records = [record for record in _run(BOWL) if record["event"] == "eval"]
 
-    assert len(told(records, "overfit")) == 1
+    assert len(detect(records, "overfit")) == 1
 
 
 def test_an_evaluation_that_the_epoch_record_repeats_counts_once():
@@ -96,20 +98,20 @@ def test_an_evaluation_that_the_epoch_record_repeats_counts_once():
         if record["event"] == "eval":
             records.append({**record, "event": "epoch", "train_loss": 99.0})
 
-    assert told(records, "overfit") == told(_run(BOWL), "overfit")
+    assert detect(records, "overfit") == detect(_run(BOWL), "overfit")
 
 
 def test_a_validation_loss_that_is_no_number_is_passed_over():
     vals = [*BOWL[:6], math.nan, *BOWL[6:], math.nan]
 
-    (finding,) = told(_run(vals), "overfit")
+    (finding,) = detect(_run(vals), "overfit")
 
     assert finding.start_step == 100
     assert finding.evidence["now"] == BOWL[-1]
 
 
 def test_a_new_best_resolves_it_as_grokking_does():
-    (finding,) = told(_run([*BOWL, 1.2, 0.6, 0.2, 0.1]), "overfit")
+    (finding,) = detect(_run([*BOWL, 1.2, 0.6, 0.2, 0.1]), "overfit")
 
     assert finding.state == "resolved"
     assert finding.resolved_step == 280
@@ -117,7 +119,7 @@ def test_a_new_best_resolves_it_as_grokking_does():
 
 
 def test_it_is_over_when_the_middle_of_the_last_ones_is_back_at_the_best():
-    (finding,) = told(_run([*BOWL[:10], *[1.11] * 8]), "overfit")
+    (finding,) = detect(_run([*BOWL[:10], *[1.11] * 8]), "overfit")
 
     assert finding.state == "resolved"
 
@@ -126,17 +128,17 @@ def test_a_resumed_session_keeps_the_best():
     records = _run(BOWL)
     records.insert(130, {"event": "start", "session": 2})
 
-    (finding,) = told(records, "overfit")
+    (finding,) = detect(records, "overfit")
 
     assert finding.start_step == 100
 
 
 def test_zeros_before_the_first_evaluation_are_no_best():
-    assert told(_run([0.0, 0.0, 2.0, 1.8, 1.6, 1.5, 1.4, 1.35, 1.3]), "overfit") == []
+    assert detect(_run([0.0, 0.0, 2.0, 1.8, 1.6, 1.5, 1.4, 1.35, 1.3]), "overfit") == []
 
 
-def test_a_best_of_exactly_0_is_told_without_percent():
-    (finding,) = told(_run([1.0, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2]), "overfit")
+def test_a_best_of_exactly_0_is_reported_without_percent():
+    (finding,) = detect(_run([1.0, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2]), "overfit")
 
     assert "?" not in finding.message
     assert finding.evidence["best"] == 0.0
@@ -144,13 +146,13 @@ def test_a_best_of_exactly_0_is_told_without_percent():
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_the_unit_of_the_loss_does_not_matter(scale):
-    (plain,) = told(_run(BOWL), "overfit")
-    (scaled,) = told(_run([scale * val for val in BOWL]), "overfit")
+    (plain,) = detect(_run(BOWL), "overfit")
+    (scaled,) = detect(_run([scale * val for val in BOWL]), "overfit")
 
     assert (scaled.id, scaled.noticed_step, scaled.count) == (plain.id, plain.noticed_step, plain.count)
 
 
-def test_a_validation_loss_below_zero_that_rises_is_told():
-    (finding,) = told(_run([val - 10.0 for val in [4.0, 2.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]), "overfit")
+def test_a_validation_loss_below_zero_that_rises_is_reported():
+    (finding,) = detect(_run([val - 10.0 for val in [4.0, 2.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]), "overfit")
 
     assert finding.start_step == 60

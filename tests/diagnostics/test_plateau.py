@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import curve, run_of, told, told_one_by_one
+from tests.diagnostics.synthetic_runs import curve, detect, detect_one_by_one, run_of
 
 
 def _flat_after(first, *, records, noise=0.05, seed=0):
@@ -18,20 +18,20 @@ def _flat_after(first, *, records, noise=0.05, seed=0):
 
 @pytest.mark.parametrize("noise", [0.01, 0.05])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_loss_that_stands_still_for_most_of_a_long_run_is_a_warning(noise, seed):
-    (finding,) = told(run_of(_flat_after(100, records=1500, noise=noise, seed=seed)), "plateau")
+def test_a_flat_loss_for_most_of_a_long_run_is_a_warning(noise, seed):
+    (finding,) = detect(run_of(_flat_after(100, records=1500, noise=noise, seed=seed)), "plateau")
 
     assert (finding.severity, finding.state) == ("warning", "open")
     assert finding.start_step < finding.noticed_step < 1500
     assert finding.evidence["level"] == pytest.approx(1.0, rel=0.05)
 
 
-def test_a_plateau_of_a_short_run_is_only_an_info_and_becomes_a_warning_as_it_goes_on():
+def test_a_plateau_of_a_short_run_is_an_info_and_becomes_a_warning_later():
     losses = [loss * 1.001 for loss in _flat_after(20, records=1100, noise=0.02, seed=1)]
 
-    (early,) = told(run_of(losses[:300]), "plateau")
-    (late,) = told(run_of(losses), "plateau")
-    _, words = told_one_by_one(run_of(losses))
+    (early,) = detect(run_of(losses[:300]), "plateau")
+    (late,) = detect(run_of(losses), "plateau")
+    _, words = detect_one_by_one(run_of(losses))
 
     assert early.severity == "info"
     assert (late.id, late.severity) == (early.id, "warning")
@@ -41,8 +41,8 @@ def test_a_plateau_of_a_short_run_is_only_an_info_and_becomes_a_warning_as_it_go
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.1])
 @pytest.mark.parametrize("records", [80, 300, 1500])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_loss_that_falls_as_losses_do_is_none(noise, records, seed):
-    assert told(run_of(curve(seed, records=records, noise=noise)), "plateau") == []
+def test_a_loss_that_falls_as_losses_do_is_not_reported(noise, records, seed):
+    assert detect(run_of(curve(seed, records=records, noise=noise)), "plateau") == []
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -50,7 +50,7 @@ def test_a_slow_steady_gain_is_no_warning_and_nothing_in_the_end(seed):
     dice = random.Random(seed)
     losses = [2.0 * (1.0 - 0.1 * place / 1000) * math.exp(dice.gauss(0.0, 0.05)) for place in range(1000)]
 
-    examiner, words = told_one_by_one(run_of(losses))
+    examiner, words = detect_one_by_one(run_of(losses))
 
     assert {word.severity for word in words.values()} <= {"info"}
     assert [each for each in examiner.findings() if each.is_open] == []
@@ -59,7 +59,7 @@ def test_a_slow_steady_gain_is_no_warning_and_nothing_in_the_end(seed):
 def test_a_loss_that_repeats_itself_is_stuck_after_a_dozen_records():
     losses = [*curve(1, records=10), *[2.303] * 60]
 
-    (finding,) = told(run_of(losses), "plateau")
+    (finding,) = detect(run_of(losses), "plateau")
 
     assert (finding.severity, finding.start_step) == ("warning", 11)
     assert finding.noticed_step == 21
@@ -70,7 +70,7 @@ def test_a_loss_that_repeats_itself_is_stuck_after_a_dozen_records():
 def test_a_loss_that_moves_again_is_stuck_no_longer():
     losses = [*[2.303] * 60, *curve(1, records=100, first=2.3)]
 
-    (finding,) = told(run_of(losses), "plateau")
+    (finding,) = detect(run_of(losses), "plateau")
 
     assert (finding.state, finding.end_step, finding.resolved_step) == ("resolved", 60, 61)
 
@@ -80,7 +80,7 @@ def test_a_plateau_that_ends_like_grokking_is_resolved():
     losses = _flat_after(50, records=800, noise=0.02)
     losses += [math.exp(-place / 150.0 + dice.gauss(0.0, 0.02)) for place in range(800)]
 
-    (finding,) = told(run_of(losses), "plateau")
+    (finding,) = detect(run_of(losses), "plateau")
 
     assert finding.state == "resolved"
     assert 800 < finding.resolved_step < 1400
@@ -90,21 +90,21 @@ def test_a_plateau_that_ends_like_grokking_is_resolved():
 def test_a_solved_loss_has_nothing_left_to_learn(value):
     losses = [3.0 * 0.8**place for place in range(60)] + [value] * 900
 
-    assert told(run_of(losses), "plateau") == []
+    assert detect(run_of(losses), "plateau") == []
 
 
 def test_a_learning_rate_at_the_end_of_its_schedule_leaves_nothing_to_expect():
     losses = _flat_after(600, records=1500)
     lr = [3e-4 if place < 400 else 1e-6 for place in range(1500)]
 
-    assert told(run_of(losses, lr=lr), "plateau") == []
-    assert len(told(run_of(losses, lr=[3e-4] * 1500), "plateau")) == 1
+    assert detect(run_of(losses, lr=lr), "plateau") == []
+    assert len(detect(run_of(losses, lr=[3e-4] * 1500), "plateau")) == 1
 
 
 def test_the_first_quarter_of_the_planned_steps_is_too_early_for_a_warning():
     records = run_of(_flat_after(100, records=1500))
 
-    (finding,) = told([{"event": "start", "session": 1, "max_steps": 100_000}, *records], "plateau")
+    (finding,) = detect([{"event": "start", "session": 1, "max_steps": 100_000}, *records], "plateau")
 
     assert finding.severity == "info"
 
@@ -113,19 +113,19 @@ def test_the_first_quarter_of_the_planned_steps_is_too_early_for_a_warning():
 def test_losses_around_zero_are_no_plateau(seed):
     dice = random.Random(seed)
 
-    assert told(run_of([dice.gauss(0.0, 1.0) for _ in range(1500)]), "plateau") == []
+    assert detect(run_of([dice.gauss(0.0, 1.0) for _ in range(1500)]), "plateau") == []
 
 
 def test_hardly_any_records_say_nothing():
     for records in range(10):
-        assert told(run_of([1.0] * records), "plateau") == []
+        assert detect(run_of([1.0] * records), "plateau") == []
 
 
 def test_the_unit_of_the_loss_does_not_matter():
     losses = _flat_after(100, records=800)
 
-    (plain,) = told(run_of(losses), "plateau")
-    (small,) = told(run_of([1e-6 * loss for loss in losses]), "plateau")
+    (plain,) = detect(run_of(losses), "plateau")
+    (small,) = detect(run_of([1e-6 * loss for loss in losses]), "plateau")
 
     assert (small.id, small.noticed_step, small.count) == (plain.id, plain.noticed_step, plain.count)
 
@@ -138,7 +138,7 @@ def test_how_often_a_slow_gain_without_a_plan_is_misjudged_grows_no_further():
         losses = [
             (2.0 * math.exp(-place / tau) + 0.5) * math.exp(dice.gauss(0.0, noise)) for place in range(2000)
         ]
-        warned += any(finding.severity == "warning" for finding in told(run_of(losses), "plateau"))
+        warned += any(finding.severity == "warning" for finding in detect(run_of(losses), "plateau"))
 
     # A gain of a few percent in noise of ten is not seen in time: this is a count of 20, as measured.
     assert warned <= 5

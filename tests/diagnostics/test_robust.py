@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics.robust import Window, change_sigma, first_of_stretch, median, trend
+from toolkit.diagnostics.robust import Window, change_sigma, median, start_of_streak, trend
 
 _numbers = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=60)
 
@@ -37,7 +37,7 @@ def test_the_median_is_the_middle_and_leaves_the_values_as_they_were(values):
     assert values == before
 
 
-def test_a_cleared_window_starts_anew():
+def test_a_cleared_window_starts_over():
     window = Window(3)
     for value in (1.0, 2.0, 3.0, 4.0):
         window.push(value)
@@ -111,8 +111,8 @@ def test_one_wild_value_does_not_turn_a_trend():
         ([False, False, False], 2),
     ],
 )
-def test_a_stretch_begins_where_four_of_five_are_up_from_there_on(flags, first):
-    assert first_of_stretch(flags) == first
+def test_a_streak_begins_where_four_of_five_flags_are_set_from_there_on(flags, first):
+    assert start_of_streak(flags) == first
 
 
 def test_an_even_window_has_the_mean_of_its_two_middle_values():

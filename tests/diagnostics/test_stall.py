@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import changed, clean_run, paused, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, detect, paused
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("log_every", [1, 10, 100])
-def test_steps_that_stop_are_told_while_they_do_not_come(seed, log_every):
+def test_steps_that_stop_are_reported_while_they_do_not_come(seed, log_every):
     records = paused(clean_run(seed, log_every=log_every), 200 * log_every, 2000.0)
     during = [record for record in records if record["elapsed"] <= _time_of(records, 200 * log_every) + 900.0]
 
-    (finding,) = told(during, "stalled")
+    (finding,) = detect(during, "stalled")
 
     assert finding.is_open
     assert finding.start_step == finding.noticed_step == 200 * log_every
@@ -19,7 +19,7 @@ def test_steps_that_stop_are_told_while_they_do_not_come(seed, log_every):
 
 
 def test_the_next_step_ends_it():
-    (finding,) = told(paused(clean_run(1), 2000, 2000.0), "stalled")
+    (finding,) = detect(paused(clean_run(1), 2000, 2000.0), "stalled")
 
     assert finding.state == "resolved"
     assert 2001 <= finding.resolved_step <= 2010
@@ -27,10 +27,10 @@ def test_the_next_step_ends_it():
     assert "It went on at step" in finding.message
 
 
-def test_a_gap_between_two_steps_is_told_where_nothing_else_is_written():
+def test_a_gap_between_two_steps_is_reported_where_nothing_else_is_written():
     records = paused(clean_run(1, with_system=False), 2000, 120.0, heartbeats=False)
 
-    (finding,) = told(records, "stalled")
+    (finding,) = detect(records, "stalled")
 
     assert (finding.start_step, finding.end_step, finding.state) == (2000, 2010, "resolved")
     assert finding.severity == "info"
@@ -40,39 +40,41 @@ def test_a_run_that_hangs_becomes_loud_after_five_minutes():
     quiet = paused(clean_run(1, eval_every=20, eval_s=10.0), 2010, 150.0)
     loud = paused(clean_run(1, eval_every=20, eval_s=10.0), 2010, 400.0)
 
-    assert [finding.severity for finding in told(quiet, "stalled")] == ["info"]
-    assert [finding.severity for finding in told(loud, "stalled")] == ["warning"]
+    assert [finding.severity for finding in detect(quiet, "stalled")] == ["info"]
+    assert [finding.severity for finding in detect(loud, "stalled")] == ["warning"]
 
 
 def test_a_long_evaluation_is_explained_by_its_record():
-    assert told(clean_run(1, eval_every=25, eval_s=280.0), "stalled") == []
+    assert detect(clean_run(1, eval_every=25, eval_s=280.0), "stalled") == []
 
 
 def test_once_long_evaluations_are_known_longer_ones_are_waited_for():
     records = paused(clean_run(1, eval_every=25, eval_s=280.0), 2010, 600.0)
     during = [record for record in records if record["elapsed"] <= _time_of(records, 2010) + 600.0]
 
-    assert told(during, "stalled") == []
-    assert len(told(records, "stalled")) == 1
+    assert detect(during, "stalled") == []
+    assert len(detect(records, "stalled")) == 1
 
 
 def test_the_time_between_two_sessions_is_no_stall():
-    assert told(clean_run(1, sessions=4), "stalled") == []
+    assert detect(clean_run(1, sessions=4), "stalled") == []
 
 
 def test_a_longer_interval_between_records_is_no_stall():
-    assert told(clean_run(1, then_log_every=2000, records=100, with_system=False), "stalled") == []
+    assert detect(clean_run(1, then_log_every=2000, records=100, with_system=False), "stalled") == []
 
 
 def test_a_wall_clock_that_is_put_right_is_no_stall():
     assert (
-        told(changed(clean_run(1), "time", lambda step, time: time + (7200 if step > 2000 else 0)), "stalled")
+        detect(
+            changed(clean_run(1), "time", lambda step, time: time + (7200 if step > 2000 else 0)), "stalled"
+        )
         == []
     )
 
 
 def test_what_comes_behind_the_last_step_is_no_stall():
-    assert told(paused(clean_run(1), 4000, 3000.0), "stalled") == []
+    assert detect(paused(clean_run(1), 4000, 3000.0), "stalled") == []
 
 
 @pytest.mark.parametrize("says", [{"first_step": 0}, {}])
@@ -86,8 +88,8 @@ def test_a_long_save_after_the_last_step_of_a_loop_that_counts_from_zero_is_no_s
         steps = steps[100:]
     start = {"event": "start", "session": 1, "elapsed": 0.0, **says}
 
-    assert told([{**start, "max_steps": 201}, *steps, late], "stalled") != []
-    assert told([{**start, "max_steps": 200}, *steps, late], "stalled") == []
+    assert detect([{**start, "max_steps": 201}, *steps, late], "stalled") != []
+    assert detect([{**start, "max_steps": 200}, *steps, late], "stalled") == []
 
 
 def _time_of(records, step):
@@ -96,13 +98,13 @@ def _time_of(records, step):
     )
 
 
-# ---------------------------------------------------------------- what the run has told itself
+# ---------------------------------------------------------------- pauses that the run reported itself
 
 
 def _hang(records, step, seconds, **fields):
     """Return the records with the run's own finding among them, `seconds` after `step`."""
     at = _time_of(records, step) + seconds
-    told_then = {
+    reported = {
         "event": "finding",
         "elapsed": at,
         "time": at,
@@ -119,31 +121,31 @@ def _hang(records, step, seconds, **fields):
         **fields,
     }
     before = [record for record in records if record["elapsed"] <= at]
-    return [*before, told_then, *records[len(before) :]]
+    return [*before, reported, *records[len(before) :]]
 
 
 @pytest.mark.parametrize("heartbeats", [True, False])
-def test_a_pause_that_the_run_told_of_as_a_hang_is_not_told_twice(heartbeats):
+def test_a_pause_that_the_run_reported_as_a_hang_is_not_reported_twice(heartbeats):
     records = paused(clean_run(1, with_system=heartbeats), 2000, 2000.0, heartbeats=heartbeats)
 
-    assert len(told(records, "stalled")) == 1
-    assert told(_hang(records, 2000, 70.0), "stalled") == []
-    assert [finding.message for finding in told(_hang(records, 2000, 70.0), "hang")] == ["No step."]
+    assert len(detect(records, "stalled")) == 1
+    assert detect(_hang(records, 2000, 70.0), "stalled") == []
+    assert [finding.message for finding in detect(_hang(records, 2000, 70.0), "hang")] == ["No step."]
 
 
-def test_a_stall_that_was_told_a_moment_before_the_hang_is_over_with_it():
+def test_a_stall_reported_just_before_the_hang_is_resolved_with_it():
     records = paused(clean_run(1), 2000, 2000.0)
 
-    (finding,) = told(_hang(records, 2000, 700.0), "stalled")
+    (finding,) = detect(_hang(records, 2000, 700.0), "stalled")
 
     assert finding.state == "resolved"
     assert finding.evidence["seconds"] < 720
 
 
-def test_the_next_pause_is_told_of_as_ever():
+def test_the_next_pause_is_reported():
     records = paused(paused(clean_run(1), 2000, 2000.0), 2500, 2000.0)
 
-    assert [finding.start_step for finding in told(_hang(records, 2000, 70.0), "stalled")] == [2500]
+    assert [finding.start_step for finding in detect(_hang(records, 2000, 70.0), "stalled")] == [2500]
 
 
 def test_an_error_that_the_run_survives_ends_no_watch():
@@ -152,4 +154,4 @@ def test_an_error_that_the_run_survives_ends_no_watch():
     error = {"event": "error", "elapsed": at, "time": at, "type": "ValueError"}
     place = next(number for number, record in enumerate(records) if record["elapsed"] > at)
 
-    assert len(told([*records[:place], error, *records[place:]], "stalled")) == 1
+    assert len(detect([*records[:place], error, *records[place:]], "stalled")) == 1

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import clean_run, told, wait_for_each_other
+from tests.diagnostics.synthetic_runs import clean_run, detect, wait_for_each_other
 from toolkit.diagnostics.examiner import Examiner, examine
 
 
@@ -25,10 +25,10 @@ def _ranks(seed, count, slow, *, noise=0.05):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("count", [2, 4, 16])
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_rank_that_becomes_slower_is_told(seed, count, who):
+def test_a_rank_that_becomes_slower_is_reported(seed, count, who):
     records = _ranks(seed, count, lambda rank, step: 1.5 if rank == who and step >= 2000 else 1.0)
 
-    (finding,) = told(records, "straggler")
+    (finding,) = detect(records, "straggler")
 
     assert abs(finding.start_step - 2000) <= 100
     assert 2200 <= finding.noticed_step <= 2400
@@ -38,16 +38,16 @@ def test_a_rank_that_becomes_slower_is_told(seed, count, who):
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
-def test_ranks_that_are_alike_are_none(seed, noise):
-    assert told(_ranks(seed, 8, lambda rank, step: 1.0, noise=noise), "straggler") == []
+def test_ranks_that_are_alike_are_not_reported(seed, noise):
+    assert detect(_ranks(seed, 8, lambda rank, step: 1.0, noise=noise), "straggler") == []
 
 
-def test_ranks_that_are_slow_together_are_none():
-    assert told(_ranks(1, 4, lambda rank, step: 3.0 if step > 2000 else 1.0), "straggler") == []
+def test_ranks_that_are_slow_together_are_not_reported():
+    assert detect(_ranks(1, 4, lambda rank, step: 3.0 if step > 2000 else 1.0), "straggler") == []
 
 
 def test_it_is_over_when_the_rank_keeps_up():
-    (finding,) = told(
+    (finding,) = detect(
         _ranks(1, 4, lambda rank, step: 1.6 if rank == 2 and 1000 <= step < 3000 else 1.0), "straggler"
     )
 
@@ -132,7 +132,7 @@ PARTS = {
 def test_a_rank_that_the_others_wait_for_is_named_with_its_slow_part(count, who, part):
     records = synchronous(count, slow_in(part, who, 0.15, first=200))
     steps = [rank[-1]["sec_per_step"] for rank in records.values()]
-    (finding,) = told(in_turn(records), "straggler")
+    (finding,) = detect(in_turn(records), "straggler")
 
     assert max(steps) < 1.05 * min(steps), "they wait for each other"
     assert finding.evidence["rank"] == who
@@ -151,12 +151,12 @@ def test_a_rank_that_the_others_wait_for_is_named_with_its_slow_part(count, who,
 def test_ranks_that_wait_for_each_other_by_turns_are_alike(wait_in, noise):
     records = synchronous(4, seed=1, noise=noise, wait_in=wait_in, steps=2000)
 
-    assert told(in_turn(records), "straggler") == []
+    assert detect(in_turn(records), "straggler") == []
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_who_waits_in_the_forward_pass_for_slow_data_is_not_taken_for_slow(count):
-    (finding,) = told(
+    (finding,) = detect(
         in_turn(synchronous(count, slow_in("data_loading", 1, 0.15), wait_in="forward")), "straggler"
     )
 
@@ -174,14 +174,14 @@ def test_who_waits_outside_of_the_timed_parts_is_not_taken_for_slow(part):
     finally:
         OWN.clear()
         OWN.update(order)
-    (finding,) = told(in_turn(records), "straggler")
+    (finding,) = detect(in_turn(records), "straggler")
 
     assert (finding.evidence["rank"], finding.metric) == (1, f"time/{part}")
 
 
 def test_data_and_iteration_are_parts_enough_for_slow_data():
     slow = synchronous(4, slow_in("data_loading", 3, 0.15), timed=("data_loading",))
-    (finding,) = told(in_turn(slow), "straggler")
+    (finding,) = detect(in_turn(slow), "straggler")
 
     assert (finding.evidence["rank"], finding.metric) == (3, "time/data_loading")
 
@@ -192,7 +192,7 @@ def test_the_device_s_clock_counts_where_it_was_asked():
         for record in records[rank]:
             if record["event"] == "step":
                 record["device_time/forward"] = 10 * (0.3 if rank == 2 else 0.1)
-    (finding,) = told(in_turn(records), "straggler")
+    (finding,) = detect(in_turn(records), "straggler")
 
     assert finding.evidence["rank"] == 2
     assert "in compute" in finding.message
@@ -203,12 +203,12 @@ def test_a_rank_that_saves_now_and_then_is_not_slow():
         4, lambda rank, step, part: 5.0 if (rank, part) == (0, "rest") and step % 50 == 0 else 0.0
     )
 
-    assert told(in_turn(saving), "straggler") == []
+    assert detect(in_turn(saving), "straggler") == []
 
 
-def test_it_is_over_when_nobody_waits_for_it_any_more():
+def test_it_is_resolved_when_the_other_ranks_stop_waiting():
     records = synchronous(4, slow_in("forward", 2, 0.15, first=100, last=900), steps=2000)
-    (finding,) = told(in_turn(records), "straggler")
+    (finding,) = detect(in_turn(records), "straggler")
 
     assert abs(finding.end_step - 900) <= 100
     assert finding.resolved_step <= 1200
@@ -241,7 +241,7 @@ def _chunks(streams, dice):
 def test_a_rank_that_never_writes_keeps_the_others_from_nothing():
     records = synchronous(4, slow_in("data_loading", 2, 0.15), steps=1200)
     del records[3]
-    (finding,) = told(in_turn(records), "straggler")
+    (finding,) = detect(in_turn(records), "straggler")
 
     assert finding.evidence["rank"] == 2
 
@@ -253,12 +253,12 @@ def test_records_of_an_earlier_session_are_not_compared_with_this_one():
         second[rank] = [{**record, "session": 2} for record in second[rank]]
     late = first.pop(1)
 
-    assert told([*in_turn(first), *second[0], *late, *second[1]], "straggler") == []
+    assert detect([*in_turn(first), *second[0], *late, *second[1]], "straggler") == []
 
 
 @pytest.mark.parametrize("steps", [0, 10, 100])
 def test_a_few_records_say_nothing(steps):
-    assert told(in_turn(synchronous(2, slow_in("data_loading", 1, 0.15), steps=steps)), "straggler") == []
+    assert detect(in_turn(synchronous(2, slow_in("data_loading", 1, 0.15), steps=steps)), "straggler") == []
 
 
 def test_odd_values_are_passed_over():
@@ -269,5 +269,5 @@ def test_odd_values_are_passed_over():
             record["time/forward"] = next(odd)
             record["session"] = next(odd) if record.get("rank") else record["session"]
 
-    (finding,) = told(records, "straggler")
+    (finding,) = detect(records, "straggler")
     assert finding.evidence["rank"] == 1

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import changed, clean_run, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, detect
 
 
 def _slower(records, share, *, from_step, to_step=1 << 60):
@@ -20,7 +20,7 @@ def test_a_speed_that_falls_and_stays_is_one_incident(seed, speed_noise, with_ra
     records = clean_run(seed, speed_noise=speed_noise, with_rate=with_rate, eval_every=15)
     records = _slower(records, 0.5, from_step=2000)
 
-    (finding,) = told(records, "throughput_drop")
+    (finding,) = detect(records, "throughput_drop")
 
     assert abs(finding.start_step - 2000) <= 40
     assert 2190 <= finding.noticed_step <= 2310
@@ -32,41 +32,41 @@ def test_a_speed_that_falls_and_stays_is_one_incident(seed, speed_noise, with_ra
 def test_a_noisy_speed_needs_more_records_and_is_found():
     records = _slower(clean_run(4, speed_noise=0.5, records=600), 0.4, from_step=3000)
 
-    (finding,) = told(records, "throughput_drop")
+    (finding,) = detect(records, "throughput_drop")
 
     assert abs(finding.start_step - 3000) <= 100
     assert finding.noticed_step <= 3800
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_smaller_drop_is_told_when_it_is_beyond_doubt(seed):
+def test_a_smaller_drop_is_reported_when_it_is_beyond_doubt(seed):
     records = _slower(clean_run(seed, records=600), 0.8, from_step=3000)
 
-    (finding,) = told(records, "throughput_drop")
+    (finding,) = detect(records, "throughput_drop")
 
     assert abs(finding.start_step - 3000) <= 100
     assert 3900 <= finding.noticed_step <= 4300
 
 
 def test_it_is_over_when_the_speed_is_back():
-    (finding,) = told(_slower(clean_run(1), 0.6, from_step=2000, to_step=2800), "throughput_drop")
+    (finding,) = detect(_slower(clean_run(1), 0.6, from_step=2000, to_step=2800), "throughput_drop")
 
     assert abs(finding.end_step - 2800) <= 100
     assert finding.resolved_step <= 3100
 
 
-def test_slow_steps_now_and_then_are_none():
+def test_slow_steps_now_and_then_are_not_reported():
     records = changed(
         clean_run(1), "sec_per_step", lambda step, took: took * (30.0 if step % 70 == 0 else 1.0)
     )
     records = changed(records, "samples_per_sec", lambda step, rate: rate / (30.0 if step % 70 == 0 else 1.0))
 
-    assert told(records, "throughput_drop") == []
+    assert detect(records, "throughput_drop") == []
 
 
 @pytest.mark.parametrize("first", range(1950, 2060, 10))
-def test_fifteen_slow_records_in_a_row_are_none(first):
-    assert told(_slower(clean_run(1), 0.5, from_step=first, to_step=first + 150), "throughput_drop") == []
+def test_fifteen_slow_records_in_a_row_are_not_reported(first):
+    assert detect(_slower(clean_run(1), 0.5, from_step=first, to_step=first + 150), "throughput_drop") == []
 
 
 def test_a_speed_that_sinks_slowly_follows_a_schedule():
@@ -74,13 +74,13 @@ def test_a_speed_that_sinks_slowly_follows_a_schedule():
         clean_run(1, records=800), "samples_per_sec", lambda step, rate: rate * (1 - step / 10_000)
     )
 
-    assert told(records, "throughput_drop") == []
+    assert detect(records, "throughput_drop") == []
 
 
 def test_steps_that_take_longer_with_a_larger_batch_are_not_slower():
     records = changed(clean_run(1), "sec_per_step", lambda step, took: took * (4 if step > 2000 else 1))
 
-    assert told(records, "throughput_drop") == []
+    assert detect(records, "throughput_drop") == []
 
 
 def test_tokens_count_where_samples_become_longer():
@@ -89,7 +89,7 @@ def test_tokens_count_where_samples_become_longer():
         {**record, "tokens_per_sec": 9000.0} if record["event"] == "step" else record for record in records
     ]
 
-    assert told(records, "throughput_drop") == []
+    assert detect(records, "throughput_drop") == []
 
 
 def test_a_new_session_may_be_on_a_slower_machine():
@@ -101,19 +101,19 @@ def test_a_new_session_may_be_on_a_slower_machine():
         for record in records
     ]
 
-    assert told(records, "throughput_drop") == []
+    assert detect(records, "throughput_drop") == []
 
 
 def test_a_fast_start_is_not_the_usual_speed():
     records = changed(clean_run(1), "samples_per_sec", lambda step, rate: rate * (2 if step < 400 else 1))
 
-    assert told(records, "throughput_drop") == []
+    assert detect(records, "throughput_drop") == []
 
 
 def test_steps_that_are_over_within_a_millisecond_are_not_judged_by_their_time():
     def run(sec_per_step, **about):
         return _slower(clean_run(1, sec_per_step=sec_per_step, **about), 0.5, from_step=2000)
 
-    assert told(run(0.0005, with_rate=False), "throughput_drop") == []
-    assert len(told(run(0.002, with_rate=False), "throughput_drop")) == 1
-    assert len(told(run(0.0005), "throughput_drop")) == 1
+    assert detect(run(0.0005, with_rate=False), "throughput_drop") == []
+    assert len(detect(run(0.002, with_rate=False), "throughput_drop")) == 1
+    assert len(detect(run(0.0005), "throughput_drop")) == 1

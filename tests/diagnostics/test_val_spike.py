@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import curve, evaluated, run_of, told
+from tests.diagnostics.synthetic_runs import curve, detect, evaluated, run_of
 
 
 def _run(vals, *, each=10, losses=None):
@@ -25,7 +25,7 @@ def test_a_validation_loss_that_jumps_and_comes_back_is_one_resolved_spike(noise
     vals = _vals(seed, records=24, noise=noise)
     vals[at : at + length] = [3.0 * val for val in vals[at : at + length]]
 
-    (finding,) = told(_run(vals), "val_spike")
+    (finding,) = detect(_run(vals), "val_spike")
 
     assert (finding.severity, finding.state) == ("warning", "resolved")
     assert (finding.start_step, finding.noticed_step) == (10 * (at + 1), 10 * (at + 1))
@@ -38,27 +38,27 @@ def test_the_last_evaluation_may_be_one():
     vals = _vals()
     vals[-1] *= 4.0
 
-    (finding,) = told(_run(vals), "val_spike")
+    (finding,) = detect(_run(vals), "val_spike")
 
     assert finding.is_open
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_noise_is_none(seed):
-    assert told(_run(_vals(seed, records=40, noise=0.1)), "val_spike") == []
+def test_noise_is_not_reported(seed):
+    assert detect(_run(_vals(seed, records=40, noise=0.1)), "val_spike") == []
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_validation_loss_that_jumps_all_the_time_is_none(seed):
+def test_a_validation_loss_that_jumps_all_the_time_is_not_reported(seed):
     dice = random.Random(seed)
     vals = [math.exp(dice.gauss(0.0, 0.5)) for _ in range(40)]
 
-    assert told(_run(vals), "val_spike") == []
+    assert detect(_run(vals), "val_spike") == []
 
 
 def test_five_evaluations_need_a_larger_jump():
-    assert told(_run([2.0, 1.8, 3.2, 1.4, 1.3]), "val_spike") == []
-    assert len(told(_run([2.0, 1.8, 6.5, 1.4, 1.3]), "val_spike")) == 1
+    assert detect(_run([2.0, 1.8, 3.2, 1.4, 1.3]), "val_spike") == []
+    assert len(detect(_run([2.0, 1.8, 6.5, 1.4, 1.3]), "val_spike")) == 1
 
 
 def test_a_jump_that_the_training_loss_makes_too_is_the_trainings():
@@ -67,13 +67,13 @@ def test_a_jump_that_the_training_loss_makes_too_is_the_trainings():
     losses = curve(1, records=200, noise=0.03)
     losses[104:112] = [4.0 * loss for loss in losses[104:112]]
 
-    assert told(_run(vals, losses=losses), "val_spike") == []
+    assert detect(_run(vals, losses=losses), "val_spike") == []
 
 
 def test_a_level_that_stays_is_closed_and_is_no_second_spike():
     vals = [*_vals(), *[4.0] * 20]
 
-    (finding,) = told(_run(vals), "val_spike")
+    (finding,) = detect(_run(vals), "val_spike")
 
     assert finding.state == "resolved"
     assert "was back" not in finding.message
@@ -88,21 +88,21 @@ def test_an_evaluation_that_the_epoch_record_repeats_counts_once():
         if record["event"] == "eval":
             records.append({**record, "event": "epoch"})
 
-    (finding,) = told(records, "val_spike")
+    (finding,) = detect(records, "val_spike")
 
     assert finding.count == 2
     assert finding.evidence["peak"] == 5.5
 
 
-def test_a_validation_loss_that_is_no_number_is_none():
+def test_a_nan_validation_loss_is_not_a_spike():
     vals = _vals()
     vals[10] = math.nan
 
-    assert told(_run(vals), "val_spike") == []
+    assert detect(_run(vals), "val_spike") == []
 
 
 def test_zeros_before_the_first_evaluation_are_no_level():
-    assert told(_run([0.0] * 5 + _vals()), "val_spike") == []
+    assert detect(_run([0.0] * 5 + _vals()), "val_spike") == []
 
 
 def test_a_first_loss_below_zero_ends_it():
@@ -110,7 +110,7 @@ def test_a_first_loss_below_zero_ends_it():
     vals[10:12] = [9.0, 9.0]
     vals[12:] = [val - 3.0 for val in vals[12:]]
 
-    (finding,) = told(_run(vals), "val_spike")
+    (finding,) = detect(_run(vals), "val_spike")
 
     assert (finding.state, finding.resolved_step) == ("resolved", 130)
 
@@ -120,8 +120,8 @@ def test_the_unit_of_the_loss_does_not_matter(scale):
     vals = _vals()
     vals[10] *= 4.0
 
-    (plain,) = told(_run(vals), "val_spike")
-    (scaled,) = told(_run([scale * val for val in vals]), "val_spike")
+    (plain,) = detect(_run(vals), "val_spike")
+    (scaled,) = detect(_run([scale * val for val in vals]), "val_spike")
 
     assert (scaled.id, scaled.end_step) == (plain.id, plain.end_step)
 
@@ -131,4 +131,4 @@ def test_evaluations_without_any_training_loss_are_judged_alike():
     vals[10] *= 4.0
     records = [record for record in _run(vals) if record["event"] == "eval"]
 
-    assert len(told(records, "val_spike")) == 1
+    assert len(detect(records, "val_spike")) == 1

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import changed, clean_run, told
+from tests.diagnostics.synthetic_runs import changed, clean_run, detect
 
 
 def _with_dead_gradients(seed, noise, *, from_step=2000, loss=1.7):
@@ -13,8 +13,8 @@ def _with_dead_gradients(seed, noise, *, from_step=2000, loss=1.7):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("noise", [0.02, 0.3])
-def test_gradients_that_die_while_the_loss_stands_still_are_told(seed, noise):
-    (finding,) = told(_with_dead_gradients(seed, noise), "vanishing_grad")
+def test_gradients_that_vanish_while_the_loss_is_flat_are_reported(seed, noise):
+    (finding,) = detect(_with_dead_gradients(seed, noise), "vanishing_grad")
 
     assert finding.start_step == 2000
     assert finding.noticed_step == 2190
@@ -24,20 +24,20 @@ def test_gradients_that_die_while_the_loss_stands_still_are_told(seed, noise):
 
 
 def test_a_solved_task_has_no_gradients_and_no_problem():
-    assert told(_with_dead_gradients(1, 0.1, loss=0.001), "vanishing_grad") == []
+    assert detect(_with_dead_gradients(1, 0.1, loss=0.001), "vanishing_grad") == []
 
 
 def test_a_loss_that_falls_is_learnt_from_whatever_the_norm_says():
     records = changed(clean_run(1), "grad_norm", lambda step, norm: 0.0)
 
-    assert told(records, "vanishing_grad") == []
+    assert detect(records, "vanishing_grad") == []
 
 
-def test_gradients_of_exactly_0_from_the_first_record_on_are_told_after_a_while():
+def test_gradients_of_exactly_0_from_the_first_record_on_are_reported_after_a_while():
     records = changed(clean_run(1), "grad_norm", lambda step, norm: 0.0)
     records = changed(records, "train_loss", lambda step, loss: 2.3)
 
-    (finding,) = told(records, "vanishing_grad")
+    (finding,) = detect(records, "vanishing_grad")
 
     assert finding.start_step == 10
     assert finding.noticed_step == 600
@@ -47,13 +47,13 @@ def test_gradients_of_exactly_0_from_the_first_record_on_are_told_after_a_while(
 def test_single_zeros_are_batches_without_a_target():
     records = changed(clean_run(2), "grad_norm", lambda step, norm: 0.0 if step % 20 else norm)
 
-    assert told(records, "vanishing_grad") == []
+    assert detect(records, "vanishing_grad") == []
 
 
 def test_it_is_over_when_gradients_come_back():
     records = changed(clean_run(2), "grad_norm", lambda step, norm: 0.0 if 2000 <= step < 3000 else norm)
     records = changed(records, "train_loss", lambda step, loss: 1.5 if 2000 <= step < 3000 else loss)
 
-    (finding,) = told(records, "vanishing_grad")
+    (finding,) = detect(records, "vanishing_grad")
 
     assert (finding.end_step, finding.resolved_step) == (2990, 3040)

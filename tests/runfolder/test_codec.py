@@ -1,4 +1,4 @@
-"""Whatever a record holds becomes one line that a strict parser takes; whatever a line holds never does harm."""
+"""Every record becomes one line that a strict parser accepts, and no line can do harm."""
 
 import json
 import math
@@ -19,7 +19,7 @@ def strictly_parsed(line):
         raise AssertionError(f"not strict JSON: {word}")
 
     def without_repeats(pairs):
-        assert len(dict(pairs)) == len(pairs), "a key stands twice"
+        assert len(dict(pairs)) == len(pairs), "duplicate key"
         return dict(pairs)
 
     assert line.endswith(b"\n")

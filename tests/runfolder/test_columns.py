@@ -54,7 +54,7 @@ def test_the_end_of_a_training_on_gpus_brings_no_column_of_its_own():
     end = {"event": "end", "status": "finished", "reason": "finished", "seconds": 1.0, "records": 3,
            "records_lost": 0, "telemetry_errors": 0, "cpu_mem_peak_mb": 9.0, "gpu/1/mem_peak_gb": 2.0}  # fmt: skip
 
-    assert columns.add_new_of(end) == 0, "a large table would have to be written anew while the process ends"
+    assert columns.add_new_of(end) == 0, "a large table would have to be rewritten while the process ends"
     assert columns.row(end)[columns.names.index("gpu/1/mem_peak_gb")] == "2.0"
 
 
@@ -100,7 +100,7 @@ def test_a_number_is_written_as_a_number_and_comes_back_exactly(number):
     ("number", "text"),
     [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (-1.5, "-1.5"), (-3, "-3")],
 )
-def test_numbers_stand_in_cells_as_pandas_takes_them(number, text):
+def test_numbers_are_written_to_cells_as_pandas_reads_them(number, text):
     record = decode(encode({"event": "step", "train_loss": number}))
     columns = Columns()
     columns.add_new_of(record)
@@ -182,7 +182,7 @@ def test_pandas_takes_any_names_and_texts(record):
             assert frame[_as_shown(name)][0] == _as_shown(text)
 
 
-def test_two_names_that_the_header_cannot_tell_apart_share_a_column():
+def test_two_names_with_the_same_header_share_a_column():
     columns = Columns()
     columns.add_new_of({"a\nb": 1})
 
@@ -210,7 +210,7 @@ def test_a_long_text_is_cut_and_says_how_long_it_was(text):
     assert f"[{len(text)} characters]" in found
 
 
-def test_lists_and_mappings_stand_in_one_cell_as_json():
+def test_lists_and_mappings_are_one_cell_of_json():
     assert cells_of(cell({"a": [1, None, "x,\ny"]}) + "\n") == [['{"a":[1,null,"x,\\ny"]}']]
 
 

@@ -181,7 +181,7 @@ def test_the_plain_form_is_a_request(folder):
 
     assert request.log_every == 100
     assert request.is_plain
-    assert request.timestamp == pytest.approx(5000, abs=0.1), "the file's, whatever it says itself"
+    assert request.timestamp == pytest.approx(5000, abs=0.1), "the file's time, not the one in it"
     assert request.id.startswith(f"plain-5000000000000-{path.stat().st_ino}-")
     assert request.expires is None
 
@@ -217,7 +217,7 @@ def test_the_same_plain_request_has_the_same_id_and_an_edited_one_another(folder
     assert len({first, newer, edited}) == 3
 
 
-def test_knobs_may_stand_on_their_own(folder):
+def test_knobs_may_be_top_level_keys(folder):
     put(folder, {"timestamp": 5, "knobs": {"a": 1}, "b": "x"})
 
     assert read_request(folder).knobs == {"a": 1, "b": "x"}

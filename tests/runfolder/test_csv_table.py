@@ -419,7 +419,7 @@ def test_more_metrics_than_a_table_takes_are_counted(run):
     assert run.path.read_bytes() == run.rebuilt()
 
 
-# ---------------------------------------------------------------- what stands in the way
+# ---------------------------------------------------------------- obstacles
 
 
 LAST_ROW = b"step,1.5,0.1,3,1" + b"," * 13 + b"\n"
@@ -496,7 +496,7 @@ def test_a_foreign_record_between_ours_has_no_row_just_as_in_a_table_that_is_bui
     assert run.table.last_seq == 1
 
 
-def test_a_table_that_somebody_touched_is_noticed(run):
+def test_a_table_that_was_modified_is_noticed(run):
     run.log({"train_loss": 0.5})
 
     assert run.table.is_intact()

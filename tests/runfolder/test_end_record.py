@@ -1,4 +1,4 @@
-"""A run whose records have its end has ended, whatever its run.json still says."""
+"""A run with an end record has ended, even if its run.json says otherwise."""
 
 import os
 import time
@@ -64,7 +64,7 @@ def test_an_end_of_another_session_and_one_without_a_status_are_not_believed(run
     assert with_end_record(read_manifest(run), run).latest.status == "running"
 
 
-def test_a_run_that_said_how_it_ended_is_not_read(run):
+def test_a_run_with_a_final_status_is_not_read(run):
     manifest = read_manifest(run).with_latest(status="failed")
     (run / METRICS_JSONL).unlink()
 

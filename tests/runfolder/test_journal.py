@@ -181,7 +181,7 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_appended(tmp_path_factory, 
 
 
 @pytest.mark.skipif(not shared_memory_folders(), reason="there is no memory file system")
-def test_a_journal_in_memory_grows_while_nobody_empties_it_and_shrinks_again(tmp_path):
+def test_a_journal_in_memory_grows_while_it_is_not_emptied_and_shrinks_again(tmp_path):
     (folder,) = shared_memory_folders()
     made = Journal.create(
         [folder],
@@ -401,7 +401,7 @@ def test_a_forked_child_keeps_no_journal_locked(tmp_path, kind):
 
 
 @pytest.mark.parametrize("harm", ["removed", "renamed", "replaced"])
-def test_a_journal_whose_file_is_taken_away_goes_on_in_another(tmp_path, made, harm):
+def test_a_journal_whose_file_is_removed_continues_in_another(tmp_path, made, harm):
     made.append(line(0))
     made.flip()
     made.append(line(1))

@@ -43,7 +43,7 @@ def test_labels_survive_the_trip_through_the_file(tmp_path_factory, labels):
     assert read_labels(folder) == labels
 
 
-def test_without_a_file_nobody_has_said_anything(tmp_path):
+def test_without_a_file_the_labels_are_empty(tmp_path):
     assert read_labels(tmp_path) == Labels()
     assert read_labels(tmp_path / "no such folder") == Labels()
 
@@ -162,7 +162,7 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path):
     assert read_labels(tmp_path).notes == "before"
 
 
-def test_whoever_may_read_the_manifest_may_read_the_labels(tmp_path):
+def test_labels_have_the_permissions_of_the_manifest(tmp_path):
     old = os.umask(0)
     try:
         write_labels(tmp_path, Labels())

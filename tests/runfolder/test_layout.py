@@ -1,4 +1,4 @@
-"""A run's name is never a path, two runs never share a folder, and nobody else reads what is in it."""
+"""A run's name is never a path, two runs never share a folder, and no other user can read it."""
 
 import os
 import re

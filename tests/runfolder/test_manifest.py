@@ -77,7 +77,7 @@ def test_keys_of_a_later_version_are_kept_through_a_change(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["sparkles"] == {"deep": [1]}
 
 
-def test_the_newest_session_is_repeated_where_anybody_looks_first(tmp_path):
+def test_the_newest_session_is_repeated_at_the_top_level(tmp_path):
     first = Session(session=1, started=1.0, pid=7, host="a", boot_id="x", status="lost")
     second = Session(session=2, started=2.0, pid=8, host="b", boot_id="y")
     manifest = Manifest(run_id="i", name="n", display_name="N", created=1.0, sessions=(first, second))
@@ -191,7 +191,7 @@ def test_a_manifest_of_any_content_is_read_or_refused_and_never_worse(tmp_path_f
 
 
 @pytest.mark.parametrize("absent", ["display_name", "tags", "sessions", "heartbeat", "control", "summary"])
-def test_what_is_not_said_is_empty(tmp_path, absent):
+def test_missing_fields_are_empty(tmp_path, absent):
     write(tmp_path, {**LEAST, absent: None})
 
     assert read_manifest(tmp_path) == Manifest(run_id="abc", name="r", display_name="r", created=1.5)

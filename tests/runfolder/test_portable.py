@@ -108,7 +108,7 @@ def test_a_lock_excludes_another_opening_of_the_file(file, again):
     assert is_locked(file) is False, "to itself it is not locked"
 
 
-def test_whoever_looks_whether_a_file_is_locked_does_not_lock_it(file, again):
+def test_checking_a_lock_does_not_take_it(file, again):
     if is_locked(file) is None:
         pytest.skip("this system has no such locks")
 

@@ -1,4 +1,4 @@
-"""When a process began is worked out exactly, whatever fraction of a second the machine was booted at."""
+"""The start of a process is exact for any fraction of a second at which the machine booted."""
 
 from __future__ import annotations
 

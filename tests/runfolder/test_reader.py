@@ -1,4 +1,4 @@
-"""Records come out of a growing file once each, in order, however it grows and whatever else is in it."""
+"""Records are read from a growing file once each and in order, however it grows and even with other content."""
 
 import json
 import os
@@ -207,7 +207,7 @@ def test_a_line_of_exactly_one_mebibyte_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("length", [MAX_LINE_BYTES + 1, 5 * MAX_LINE_BYTES])
-def test_a_longer_line_is_passed_over_and_said_so(tmp_path, length):
+def test_a_line_that_is_too_long_is_skipped_and_reported(tmp_path, length):
     path = tmp_path / "metrics.jsonl"
     append(path, line(0) + b"x" * length + b"\n" + line(1))
     cursor, found, bad = Cursor(), [], []
@@ -496,7 +496,7 @@ def test_a_hole_of_a_terabyte_is_passed_over_at_once(tmp_path):
             break
         cursor = chunk.cursor
         if reads > 100:
-            pytest.skip("this file system does not tell where its holes are")
+            pytest.skip("this file system does not report its holes")
 
     assert found == [0, 1]
     assert reads < 10

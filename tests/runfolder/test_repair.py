@@ -224,13 +224,13 @@ def test_a_run_that_is_being_written_is_left_alone_though_no_journal_of_it_is_fo
     assert repair_run(run).recovered == 1
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/mountinfo"), reason="no system that tells what is mounted")
+@pytest.mark.skipif(not os.path.exists("/proc/self/mountinfo"), reason="this system does not list its mounts")
 def test_the_disk_of_another_run_is_not_touched(tmp_path, monkeypatch):
     shared, home = tmp_path / "shared", tmp_path / "home"
     shared.mkdir()
     home.mkdir()
     monkeypatch.setattr(repair, "shared_memory_folders", lambda: [shared])
-    # Of a run on a disk that may not answer, which stands for any that is not the folder's own.
+    # Of a run on another disk, which may not answer.
     elsewhere = Path("/proc/another/run/metrics.jsonl")
     Journal.create([shared], elsewhere, OWNER, segment_bytes=65536).close(remove=False)
     asked = []
@@ -262,7 +262,7 @@ def test_wherever_the_kill_cut_the_file_every_record_is_there_once(
     lines = [line(seq, text="x" * seq) for seq in range(8)]
     in_file = b"".join(lines[:written]) + garbage + lines[written][:cut]
     (folder / "metrics.jsonl").write_bytes(in_file)
-    # The journal holds whatever the writer had not been told to be in the file, which may be more than is missing.
+    # The journal holds everything not confirmed to be in the file, which may be more than is missing.
     leave_journal(folder, *lines[min(kept, written) :])
     repair_run(folder)
     data = (folder / "metrics.jsonl").read_bytes()

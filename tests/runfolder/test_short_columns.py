@@ -91,7 +91,7 @@ def test_a_text_where_a_number_belongs_is_left_to_the_records():
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_none_has_its_cell_and_its_column_in_front(number):
+def test_nan_and_infinity_have_a_cell_and_a_leading_column(number):
     record = decode(encode({**STEP, "reward": number}))
     columns = columns_of(record)
     frame = pd.read_csv(io.StringIO(table(record)))

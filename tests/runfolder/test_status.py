@@ -54,7 +54,7 @@ def test_a_living_process_that_is_silent_has_stalled_and_never_more(age, name):
 
 
 @pytest.mark.parametrize("said", ["finished", "failed", "stopped"])
-def test_what_the_run_said_itself_counts(said):
+def test_a_final_status_in_the_manifest_is_used(said):
     found = work_out_status(manifest(age=9e6, status=said, reason="because"), NOW)
 
     assert (found.name, found.why, found.sure) == (said, "because", True)
@@ -77,7 +77,7 @@ def test_another_process_of_the_same_number_is_not_the_run():
 
 
 @linux
-def test_a_process_that_nobody_has_buried_is_dead():
+def test_a_zombie_process_is_dead():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     started = process_started(child.pid)
 
@@ -181,7 +181,7 @@ def test_without_proc_a_living_number_is_alive(monkeypatch):
     assert process_started(os.getpid()) is None
 
 
-def test_a_process_of_somebody_else_is_alive(monkeypatch):
+def test_a_process_of_another_user_is_alive(monkeypatch):
     def refuse(pid, number):
         raise PermissionError
 

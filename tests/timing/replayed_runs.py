@@ -53,6 +53,8 @@ class PlayedRun:
         self.tells_training = defaultdict(bool)
         self.usual_interval_s = 0.0
         self.kills = self.hangs = 0
+        self.save_s = self.unfinished_saves_s = 0.0
+        """Seconds of the save under way, and of those that a kill cut short."""
 
     # ------------------------------------------------------------ sessions
 
@@ -64,11 +66,11 @@ class PlayedRun:
         self.origin = self.clock
         before = [*self.apparent_history, (self.first_piece, len(self.pieces))]
         self.step, self.history = (saved[0], list(saved[1])) if saved else (0, [])
-        # As long as it neither says where it goes on from nor makes a step, nobody can know what was in vain.
+        # Until it says where it resumes from or makes a step, it is unknown what was rework.
         self.apparent_history = self.history if says_resumed else before
         self.first_piece = len(self.pieces)
         self.kill_at = self.clock + kill_after_s
-        self.told_at = self.system_at = self.clock
+        self.recorded_at = self.system_at = self.clock
         self.ledger = defaultdict(float)
         self.in_training = False
         self.logged_step = None
@@ -88,8 +90,10 @@ class PlayedRun:
         self.put("end", status="finished")
 
     def cut_off(self):
-        """Forget what happened after the last record: nobody has seen it."""
+        """Forget what happened after the last record: it was not recorded."""
         self.kills += 1
+        self.unfinished_saves_s += self.save_s
+        self.save_s = 0.0
         too_much = self.clock - self.last_record_at
         while too_much > 0 and len(self.pieces) > self.first_piece:
             session, entry, seconds, joules = self.pieces.pop()
@@ -120,7 +124,7 @@ class PlayedRun:
         while self.clock < until:
             due = self.system_at + SYSTEM_EVERY_S
             if self.timed:
-                due = min(due, self.told_at + LEDGER_EVERY_S)
+                due = min(due, self.recorded_at + LEDGER_EVERY_S)
             then = min(until, due)
             if not whole:
                 then = min(then, max(self.kill_at, self.clock))
@@ -142,14 +146,14 @@ class PlayedRun:
             self.system_at = self.clock
             power = {"gpu/0/power_w": self.watts / 2, "gpu/1/power_w": self.watts / 2} if self.watts else {}
             self.put("system", **power)
-        if self.timed and self.clock >= self.told_at + LEDGER_EVERY_S:
+        if self.timed and self.clock >= self.recorded_at + LEDGER_EVERY_S:
             self.put("ledger", **self.take_ledger())
 
     def take_ledger(self):
         fields = {f"ledger/{entry}": seconds for entry, seconds in self.ledger.items() if seconds > 0}
         self.tells_training[self.session] |= "ledger/training" in fields
         self.ledger.clear()
-        self.told_at = self.clock
+        self.recorded_at = self.clock
         return fields
 
     # ------------------------------------------------------------ training
@@ -179,8 +183,10 @@ class PlayedRun:
         self.apparent_history = self.history
 
     def save(self, seconds):
-        """Save a checkpoint and return what a later session can go on from."""
+        """Save a checkpoint and return what a later session can resume from."""
+        self.save_s = seconds
         self.spend("checkpoint", seconds, truth="checkpoint")
+        self.save_s = 0.0
         self.put("checkpoint", global_step=self.step, seconds=seconds)
         return (self.step, [*self.history, (self.first_piece, len(self.pieces))])
 

@@ -158,7 +158,7 @@ class SpanRun:
 
 
 def span_records(*, steps: int = 100, **settings: Any) -> list[Fields]:
-    """Return the records of a run of two sessions: the first is killed inside a checkpoint, the second goes on."""
+    """Return the records of a run of two sessions: the first is killed inside a checkpoint, the second resumes."""
     run = SpanRun(**settings)
     half = steps // 2
     _session(run, range(1, half + 1), killed=True)
@@ -182,7 +182,7 @@ def write_span_run(
 
 
 def _keep_time(folder: Path, records: list[Fields]) -> None:
-    """Let run.json tell of the same times as the records."""
+    """Give run.json the same times as the records."""
     manifest = read_manifest(folder)
     sessions = []
     for one in manifest.sessions:

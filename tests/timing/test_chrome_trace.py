@@ -28,13 +28,13 @@ def test_the_example_run_opens_and_every_span_is_drawn_inside_its_parent():
     records = span_records()
     found = trace(*records)
 
-    told = {
+    expected = {
         record["id"]: record.get("parent_id")
         for record in records
         if record["event"] in ("span", "span_start")
     }
-    assert parents(found) == told
-    assert found["otherData"]["spans"] == len(told)
+    assert parents(found) == expected
+    assert found["otherData"]["spans"] == len(expected)
     assert found["otherData"]["skipped"] == 0
 
 
@@ -136,7 +136,7 @@ def test_a_run_folder_is_written_with_all_its_ranks_and_what_cannot_be_read_is_p
     assert any(event["args"]["id"] == "tail" for event in slices(found))
 
 
-def test_a_run_that_goes_on_writing_meanwhile_does_not_spoil_its_trace(tmp_path):
+def test_a_run_that_writes_meanwhile_does_not_spoil_its_trace(tmp_path):
     folder = write_run(tmp_path, "r", [span(str(n), start=100.0 + n) for n in range(3_000)])
     pieces = trace_of_run(folder)
     first = next(pieces)

@@ -27,8 +27,8 @@ class Records(list):
         return self
 
     def step(self, at, step, **fields):
-        told = {f"ledger/{name}" if name in ENTRIES else name: value for name, value in fields.items()}
-        return self.put(at, "step", global_step=step, train_loss=0.5, **told)
+        seconds = {f"ledger/{name}" if name in ENTRIES else name: value for name, value in fields.items()}
+        return self.put(at, "step", global_step=step, train_loss=0.5, **seconds)
 
     def span(self, begin, end, name, span_id="a", **fields):
         about = {"id": span_id, "name": name, "start": self.origin + begin, "duration": end - begin}
@@ -77,7 +77,7 @@ def test_a_session_lasts_from_its_start_to_its_end_record(records):
     assert ledger_of(records, now=BEGAN + 500.0).wall_s == 12.0
 
 
-def test_a_session_that_goes_on_lasts_until_now(records):
+def test_a_live_session_lasts_until_now(records):
     records.put(0.0, "start").step(10.0, 1, training=4.0)
 
     assert ledger_of(records, [manifest_session()], now=BEGAN + 25.0).wall_s == 25.0
@@ -91,7 +91,7 @@ def test_what_follows_the_last_record_of_a_killed_session_is_unaccounted(records
     assert entries(ledger)["unaccounted"] == 3.0
 
 
-def test_the_manifest_knows_an_end_that_no_record_tells_of(records):
+def test_the_manifest_has_an_end_that_no_record_has(records):
     records.put(0.0, "start").step(10.0, 1)
     session = manifest_session(ended=BEGAN + 14.0, status="failed")
 
@@ -119,7 +119,7 @@ def test_a_process_that_began_before_its_logger_began_with_its_application_span(
     assert entries(ledger) == {"startup": 38.0, "training": 2.0}
 
 
-def test_a_span_that_is_told_of_only_at_its_end_reaches_back_too(records):
+def test_a_span_recorded_only_at_its_end_reaches_back_too(records):
     records.put(0.0, "start").step(10.0, 1, training=2.0)
     records.span(-30.0, 12.0, "application").put(12.0, "end")
     ledger = ledger_of(records)
@@ -147,7 +147,7 @@ def test_time_between_sessions_is_not_part_of_the_run(records):
     assert ledger.between_sessions_s == 80.0
 
 
-def test_a_machine_that_slept_is_told_of_and_its_sleep_not_counted(records):
+def test_sleep_of_the_machine_is_noted_and_not_counted(records):
     records.put(0.0, "start").step(10.0, 1)
     records.origin += 3600.0
     records.step(20.0, 2).put(20.0, "end")
@@ -158,7 +158,7 @@ def test_a_machine_that_slept_is_told_of_and_its_sleep_not_counted(records):
     assert note.startswith("The wall clock advanced 3,600 s more than the run's own clock: the machine slept")
 
 
-def test_a_clock_that_was_set_back_is_told_of(records):
+def test_a_clock_that_was_set_back_is_noted(records):
     records.put(0.0, "start").step(10.0, 1)
     records.origin -= 60.0
     records.step(20.0, 2).put(20.0, "end")
@@ -166,10 +166,10 @@ def test_a_clock_that_was_set_back_is_told_of(records):
     assert ledger_of(records).notes == ("The wall clock was set back by 60 s; the run's own clock is used.",)
 
 
-# ------------------------------------------------------------ what records tell
+# ------------------------------------------------------------ recorded seconds
 
 
-def test_told_seconds_are_where_they_were_told_and_the_rest_is_unaccounted(records):
+def test_recorded_seconds_stay_in_their_entry_and_the_rest_is_unaccounted(records):
     records.put(0.0, "start").step(10.0, 1, startup=6.0, training=1.0)
     records.step(20.0, 2, training=5.0, data_wait=2.0, validation=1.5).put(
         30.0, "ledger", **{"ledger/checkpoint": 4.0, "ledger/sampling": 3.0, "ledger/control": 2.0}
@@ -209,14 +209,14 @@ def test_a_loop_that_times_everything_but_its_training_is_training_for_the_rest(
     assert [line.entry for line in ledger.lines if line.inferred] == ["training"]
 
 
-def test_seconds_told_by_a_record_that_was_finished_late_wait_for_the_next_stretch(records):
+def test_seconds_of_a_record_completed_late_are_carried_into_the_next_segment(records):
     records.put(0.0, "start").step(10.0, 1, training=0.5)
     records.step(11.0, 2, training=1.4).step(12.0, 3, training=0.5).put(12.0, "end")
 
     assert entries(ledger_of(records)) == {"startup": 9.5, "training": 2.4, "unaccounted": 0.1}
 
 
-def test_seconds_told_late_belong_to_the_steps_that_told_none(records):
+def test_seconds_recorded_late_belong_to_the_steps_without_seconds(records):
     records.put(0.0, "start").step(10.0, 1, training=1.0)
     records.step(11.0, 2).step(12.0, 3).step(13.0, 4, training=2.4, data_wait=0.3).put(13.0, "end")
 
@@ -228,7 +228,7 @@ def test_seconds_told_late_belong_to_the_steps_that_told_none(records):
     }
 
 
-def test_seconds_that_no_stretch_has_room_for_are_left_out_and_told_of(records):
+def test_seconds_that_fit_in_no_segment_are_left_out_and_noted(records):
     records.put(0.0, "start").step(10.0, 1, training=1e6).step(11.0, 2, training=0.5).put(11.0, "end")
     ledger = ledger_of(records)
 
@@ -237,7 +237,7 @@ def test_seconds_that_no_stretch_has_room_for_are_left_out_and_told_of(records):
     assert "more seconds than had passed" in ledger.notes[0]
 
 
-# ------------------------------------------------------------ runs that tell nothing
+# ------------------------------------------------------------ runs without recorded seconds
 
 
 def test_a_plain_loop_is_startup_then_training(records):
@@ -252,7 +252,7 @@ def test_a_plain_loop_is_startup_then_training(records):
     assert [line.entry for line in ledger.lines if line.inferred] == ["training", "startup"]
 
 
-def test_the_first_record_may_stand_for_many_steps(records):
+def test_the_first_record_may_cover_many_steps(records):
     records.put(0.0, "start").step(30.0, 10, steps_folded=9).step(40.0, 20, steps_folded=9).put(40.0, "end")
 
     assert entries(ledger_of(records)) == {"startup": 20.0, "training": 20.0}
@@ -316,7 +316,7 @@ def test_a_killed_session_was_in_the_span_that_never_ended(records):
     assert found["unaccounted"] == 1.0
 
 
-def test_a_span_that_ended_after_the_last_told_seconds_counts_too(records):
+def test_a_span_that_ended_after_the_last_recorded_seconds_counts_too(records):
     records.put(0.0, "start").step(10.0, 1, training=1.0)
     records.put(10.0, "span_start", id="v", name="sampling", start=BEGAN + 10.0)
     records.span(10.0, 14.0, "sampling", "v").put(20.0, "system")
@@ -329,10 +329,10 @@ def test_a_span_that_ended_after_the_last_told_seconds_counts_too(records):
 # ------------------------------------------------------------ stalled
 
 
-def steady(records, steps, seconds=1.0, **told):
+def steady(records, steps, seconds=1.0, **fields):
     records.put(0.0, "start")
     for number in range(1, steps + 1):
-        records.step(number * seconds, number, **told)
+        records.step(number * seconds, number, **fields)
     return records
 
 
@@ -420,7 +420,7 @@ def test_inside_a_stretch_the_loss_is_in_proportion_to_the_steps(records):
     assert entries(ledger_of(records)) == {"training": 60.0, "redone": 40.0}
 
 
-def test_the_checkpoint_that_was_gone_on_from_was_not_in_vain(records):
+def test_the_checkpoint_that_was_resumed_from_is_not_rework(records):
     records.put(0.0, "start").step(1.0, 1, training=1.0).step(10.0, 10, training=9.0)
     records.span(10.0, 30.0, "validation_loop", "v", global_step=10)
     records.span(30.0, 34.0, "checkpoint_save_sync", "c", global_step=10)
@@ -467,7 +467,7 @@ def test_what_is_redone_once_is_not_redone_twice(records):
     assert entries(ledger) == {"training": 60.0 + 20.0 + 30.0, "redone": 40.0 + 30.0 + 10.0}
 
 
-def test_a_session_that_was_given_up_takes_nothing_from_the_one_that_was_gone_on_from(records):
+def test_an_abandoned_session_takes_nothing_from_the_one_that_was_resumed(records):
     steady(records, 100, training=1.0)
     records.put(100.0, "checkpoint", global_step=100)
     records.begin(2, BEGAN + 200.0, resumed_from_step=50).step(5.0, 55, training=5.0)
@@ -511,7 +511,7 @@ def test_energy_is_what_the_gpus_drew_in_the_seconds_of_an_entry(records):
     assert ledger.notes == ()
 
 
-def test_a_sample_holds_for_a_minute_and_the_rest_is_said_not_to_be_known(records):
+def test_a_power_sample_is_valid_for_a_minute_and_the_rest_is_noted_as_unknown(records):
     records.put(0.0, "start").step(20.0, 1, startup=20.0)
     records.put(20.0, "system", **{"gpu/0/power_w": 100.0})
     records.step(100.0, 2, validation=80.0).put(100.0, "end")

@@ -54,7 +54,7 @@ def steps(log, clock, count=100, between=lambda step: None):
 @pytest.mark.parametrize("name", ["my own", "validation_loop"])
 @pytest.mark.parametrize("jump", [HOUR, -HOUR, 20 * HOUR])
 def test_a_clock_that_is_set_within_a_span_adds_nothing(log, clock, name, jump):
-    """A machine that sleeps looks the same: its wall clock goes on, and the other stands still."""
+    """A machine that sleeps looks the same: its wall clock advances, and the other does not."""
 
     def between(step):
         if step == 50:
@@ -125,7 +125,7 @@ def test_a_span_that_is_dated_to_before_the_clock_was_set_is_as_long_as_it_was(l
 
 @pytest.mark.parametrize("spans", [{}, "all", {"around": 0}])
 @pytest.mark.parametrize("live_data", [True, False])
-def test_iterations_that_are_told_of_when_they_are_over_count_once(tmp_path, clock, spans, live_data):
+def test_iterations_recorded_at_their_end_count_once(tmp_path, clock, spans, live_data):
     log = make_logger(tmp_path, clock=clock, log_every=5, diagnostics=False, spans=spans)
     log.log_start()
     with log.training.application(), log.training.training_loop():
@@ -149,7 +149,7 @@ def test_iterations_that_are_told_of_when_they_are_over_count_once(tmp_path, clo
     assert found == {"training": 70.0, "data_wait": 30.0, "unaccounted": 50.0}
 
 
-def test_an_iteration_that_began_in_the_past_and_goes_on_counts_from_then(log, clock):
+def test_an_open_iteration_that_began_in_the_past_counts_from_then(log, clock):
     log.log_start()
     with log.training.application(), log.training.training_loop():
         for step in range(1, 101):
@@ -164,7 +164,7 @@ def test_an_iteration_that_began_in_the_past_and_goes_on_counts_from_then(log, c
     assert found == {"training": 150.0}
 
 
-def test_data_that_another_thread_loads_are_no_wait_and_are_told_of(log, clock):
+def test_data_loaded_by_another_thread_is_not_a_wait_and_is_noted(log, clock):
     def load():
         with log.span("data_loading"):
             clock.advance(0.5)

@@ -16,13 +16,13 @@ def rows():
     return {row[0].strip(): row[-1] for row in cells[2:]}
 
 
-def test_the_document_tells_of_every_entry():
+def test_the_document_lists_every_entry():
     assert set(rows()) == {entry.replace("_", " ") for entry in ENTRIES}
 
 
-def test_every_span_stands_beside_its_entry():
-    told = rows()
+def test_every_span_is_listed_with_its_entry():
+    entries = rows()
 
     assert {
-        name for name, entry in ENTRY_OF.items() if f"`{name}`" not in told[entry.replace("_", " ")]
+        name for name, entry in ENTRY_OF.items() if f"`{name}`" not in entries[entry.replace("_", " ")]
     } == set()

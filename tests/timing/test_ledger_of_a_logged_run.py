@@ -46,7 +46,7 @@ TRAINING = textwrap.dedent(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run that was killed at step 50, and again at 75 after it had gone on from 40, and then came to its end."""
+    """A run that was killed at step 50, and again at 75 after it had resumed from 40, and then finished."""
     log_dir = tmp_path_factory.mktemp("logs")
     for first, last, how in ((0, 50, "killed"), (40, 75, "killed"), (60, 80, "finished")):
         command = [sys.executable, "-c", TRAINING, str(log_dir), str(first), str(last), how]

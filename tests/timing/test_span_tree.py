@@ -1,4 +1,4 @@
-"""Spans are put back together, whatever is missing or wrong in the file."""
+"""The tree of spans is rebuilt even if something is missing or wrong in the file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_beginning_and_its_end_are_one_span():
     assert tree.roots[0].end == 105.0
 
 
-def test_a_span_without_its_end_goes_on_until_its_session_is_over():
+def test_a_span_without_an_end_is_open_until_its_session_ends():
     records = [begun("a", session=1, time=100.0), {"event": "step", "session": 1, "time": 107.0}]
 
     going_on = build_tree(records).roots[0]
@@ -73,7 +73,7 @@ def test_a_span_without_its_end_goes_on_until_its_session_is_over():
     assert build_tree(records, ended=True).roots[0].state == "died"
 
 
-def test_a_span_whose_parent_was_not_written_stands_under_what_was_around_it_with_a_mark():
+def test_a_span_without_a_written_parent_is_put_under_the_enclosing_span_and_marked():
     tree = build_tree([span("a", start=100.0, duration=50.0), span("b", "gone", start=110.0)])
     alone = build_tree([span("b", "gone")])
 
@@ -188,9 +188,9 @@ hostile = st.fixed_dictionaries(
 @given(st.lists(hostile, max_size=12))
 def test_whatever_the_records_hold_every_span_is_in_the_tree_once(records):
     tree = build_tree(records)
-    told = [found for record in records if (found := read_span(record)) is not None]
-    named = {(found.rank, found.session, found.id) for found in told if found.id}
-    nameless = [found for found in told if not found.id]
+    spans = [found for record in records if (found := read_span(record)) is not None]
+    named = {(found.rank, found.session, found.id) for found in spans if found.id}
+    nameless = [found for found in spans if not found.id]
 
     nodes = [node for _, node in tree.walk()]
     assert len(nodes) == len(named) + len(nameless)

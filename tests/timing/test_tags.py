@@ -46,7 +46,7 @@ def test_a_run_written_before_there_were_tags_does_one_piece_of_work():
     assert who(by_session_tag(jobs)) == {"a": [("a", 1), ("a", 2)]}
 
 
-def test_a_session_without_a_tag_of_its_own_goes_on_with_the_work_of_the_one_before_it():
+def test_a_session_without_its_own_tag_continues_the_one_before_it():
     # A session that is given no tag is written with the run's id.
     jobs = jobs_of([manifest("a", (1.0, "x", "night"), (2.0, None, "a"), (3.0, None, None))])
 

@@ -128,5 +128,5 @@ def _refuse(word):
 
 def _no_key_twice(pairs):
     keys = [key for key, _ in pairs]
-    assert len(keys) == len(set(keys)), f"a key stands twice: {keys}"
+    assert len(keys) == len(set(keys)), f"duplicate key: {keys}"
     return dict(pairs)

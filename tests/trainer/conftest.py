@@ -95,7 +95,7 @@ def records(run_folder):
 
     def read(event, folder=run_folder):
         path = folder / "metrics.jsonl"
-        # The last line of a run that goes on may be there in part.
+        # The last line of a live run may be incomplete.
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         return [record for record in map(json.loads, lines) if event in (None, record["event"])]
 

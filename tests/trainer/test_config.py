@@ -166,7 +166,7 @@ def test_a_variable_that_is_not_set_is_named_with_its_line(tmp_path, monkeypatch
         read_config_file(path)
 
 
-def test_the_placeholder_name_stands_for_the_jobs_name_or_the_one_given(tmp_path):
+def test_the_placeholder_name_becomes_the_jobs_name_or_the_given_one(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text('config: {name: "[name]"}\nmeta: {name: "[name] v1"}\n')
 
@@ -190,7 +190,7 @@ def test_a_number_without_a_dot_before_its_exponent_is_a_number(process, mapping
     assert parse_job(mapping).process.train.lr == 1e-4
 
 
-def test_the_telemetry_block_may_stand_at_any_of_its_three_places(process, mapping):
+def test_the_telemetry_block_may_be_in_any_of_three_places(process, mapping):
     block = process.pop("telemetry")
 
     for place in (mapping, mapping["config"]):

@@ -18,7 +18,7 @@ PATIENCE_S = 100
 
 @pytest.fixture
 def endless(process):
-    """A training that somebody has to stop."""
+    """A training that has to be stopped."""
     process["train"].update(steps=1_000_000, lr=2e-3, lr_scheduler="constant")
     process["train"]["validation_config"]["validate_every"] = 1000
     process["save"]["save_every"] = 1_000_000

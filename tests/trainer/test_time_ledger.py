@@ -18,7 +18,7 @@ from toolkit.timing.history import read_run_time
 
 ROOT = Path(__file__).parents[2]
 
-# By itself, and so at that very step, however late somebody else would come.
+# By itself, and so at exactly that step, even on a slow machine.
 KILLED_AT_STEP_27 = """
 import os, signal, sys
 from toolkit.trainer.command import main

@@ -69,7 +69,7 @@ def test_a_finished_training_is_not_trained_again(train, tmp_path, capsys, recor
     assert len(records("start")) == 1
 
 
-def test_resume_never_starts_anew_in_a_run_folder_of_its_own(train, process, run_folder, records):
+def test_resume_never_starts_over_in_its_own_run_folder(train, process, run_folder, records):
     assert train() == 0
     process["train"]["resume"] = "never"
     assert train() == 0

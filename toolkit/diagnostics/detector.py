@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row
 
 
@@ -29,3 +30,28 @@ class Detector(Protocol):
         What was learnt about the level of a curve may no longer hold.
         """
         ...
+
+
+class SingleIncidentDetector:
+    """Base of a detector that has at most one open incident."""
+
+    signals: tuple[str, ...] = ()
+    all_ranks = False
+
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
+        self._incident: Incident | None = None
+
+    def restart(self, step: int) -> None:
+        """Resolve the open incident and start over."""
+        self._resolve(step)
+        self._forget()
+
+    def _resolve(self, step: int, *, end_step: int | None = None) -> None:
+        """Resolve the open incident, if there is one, at `step`."""
+        if self._incident is not None:
+            self._incidents.close(self._incident, resolved_step=step, end_step=end_step)
+            self._incident = None
+
+    def _forget(self) -> None:
+        """Forget what was learnt about the curves."""

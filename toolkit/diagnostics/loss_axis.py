@@ -11,19 +11,19 @@ _FIRST_LOSSES = 3
 
 
 class LossAxis:
-    """A logarithmic axis while losses are positive; a plain one from the first that is not."""
+    """A logarithmic axis while losses are positive; linear from the first that is not."""
 
     __slots__ = ("_bottom", "_first", "_gaps", "_spread", "has_changed", "is_plain")
 
     def __init__(self) -> None:
         self.is_plain = False
-        """Whether it is the plain one, on which nothing is so many times as large as something else."""
+        """Whether it is linear, so that ratios are meaningless."""
         self._first: list[float] = []
         self._bottom = 0.0
         self._spread = Window(at.LEVEL_WINDOW)
         self._gaps: dict[float, float] = {}
         self.has_changed = False
-        """Whether the place of the last loss is on another axis than those before it."""
+        """Whether the last loss switched to the linear axis."""
 
     def place(self, loss: float) -> float:
         """Return the position of the finite `loss`."""
@@ -42,7 +42,7 @@ class LossAxis:
             if gap is None:
                 gap = self._gaps[share] = math.log1p(share)
             return gap
-        # A loss that changes its sign has no ratios: its own spread is the measure.
+        # A loss that changes its sign has no ratios: use its spread.
         return share * max(abs(level), 3.0 * self._spread.sigma)
 
     def floor(self, level: float) -> float:

@@ -21,7 +21,7 @@ RSS: Final = "rss_mib"
 GPU_MEMORY: Final = "gpu_memory_mib"
 LOSS_SCALE: Final = "loss_scale"
 
-# What writers call a signal. Where a record has several names of one, the first that it carries counts.
+# Names of each signal. If a record has several of them, the first one is used.
 _SIGNAL_OF: Final[dict[str, str]] = {
     "train_loss": LOSS,
     "loss": LOSS,
@@ -72,17 +72,17 @@ _OF_SEVERAL_STEPS: Final = "ledger/data_wait"
 """A sum over the record's own step and those that were folded into it."""
 
 _NOT_THE_LOOPS_LOSS: Final = frozenset({EVAL, EPOCH})
-"""Records whose loss is a mean over an epoch or over other data: no point of the loop's own curve."""
+"""Events whose loss is a mean over an epoch or over other data, not a point of the training curve."""
 
 FARTHEST: Final = 2**53
 """Larger steps, sessions and ranks are invalid."""
 _MOST_SHAPES: Final = 256
 _LARGEST: Final = 1e308
-"""Python's whole numbers go further than its floats, in which detectors reckon."""
+"""The largest integer that a float can hold."""
 
 
 class Shape:
-    """What records with certain fields have in common; there are few shapes in a run, and many records of each."""
+    """What records with the same fields have in common; a run has few shapes, and many records of each."""
 
     __slots__ = ("fields", "has_non_finite", "has_rank", "plan")
 
@@ -99,7 +99,7 @@ class Shape:
         self.has_non_finite = NON_FINITE in names
         self.has_rank = "rank" in names
         self.plan: list[Callable[[Row], None]] | None = None
-        """Who looks at such a record of rank 0 if every signal is a number; for the examiner to fill in."""
+        """Detectors for such a record of rank 0 if every signal is a number; set by the examiner."""
 
 
 class Row:
@@ -117,7 +117,7 @@ class Row:
         self._shapes: dict[tuple[str, ...], Shape] = {}
 
     def read(self, record: Record, last_step: int) -> None:
-        """Become what `record` says; without a step of its own it belongs to `last_step`."""
+        """Load `record`; without its own step it belongs to `last_step`."""
         names = tuple(record)
         shape = self._shapes.get(names)
         if shape is None:
@@ -162,19 +162,19 @@ class Row:
 
 
 def name_of(signal: str, record: Record) -> str:
-    """Return what `record` calls `signal`, for people; the signal's own name where it has no number for it."""
+    """Return the name of `signal` in `record`; the signal's own name if it has none."""
     return next(
         (name for name in record if _SIGNAL_OF.get(name) == signal and _is_number(record[name])), signal
     )
 
 
 def signal_of(name: str) -> str | None:
-    """Return the signal that a field of this name is; None if it is a metric of the caller's own."""
+    """Return the signal with this field name; None for any other metric."""
     return _SIGNAL_OF.get(name)
 
 
 def number_in(record: Record, name: str) -> float | None:
-    """Return the number that `record` has under `name`; None if it has none that a float can hold."""
+    """Return the number in field `name` of `record`; None if it is missing or too large for a float."""
     value = record.get(name)
     return float(value) if _is_number(value) else None
 

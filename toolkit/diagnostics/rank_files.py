@@ -1,4 +1,4 @@
-"""The step records of the ranks beside rank 0, as their files grow."""
+"""Reads the step records of the other ranks as their files grow."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def other_ranks(folder: Path) -> list[int]:
 
 
 class RankFiles:
-    """Reads what the other ranks have added to their files since the last time, in one session of a run."""
+    """Reads what the other ranks have appended since the last call, in one session of a run."""
 
     def __init__(self, folder: Path, *, session: int) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class RankFiles:
     def read(self, max_bytes: int) -> list[Record]:
         """Return the new step records, with their rank; at most about `max_bytes` of lines, the rest next time.
 
-        Ranks that are the farthest behind come first. A rank that cannot be read is left out.
+        Ranks that are furthest behind come first. A rank that cannot be read is skipped.
         """
         try:
             ranks = other_ranks(self._folder)[:MAX_RANKS]

@@ -1,4 +1,4 @@
-"""Which of the things that would help a run can be asked of it."""
+"""Finds the knobs and actions of a run that would help with a finding."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Remedy:
     name: str
     is_knob: bool
     about: Mapping[str, Any] = field(default_factory=dict)
-    """A knob's bounds and its value now, as the manifest has them."""
+    """A knob's bounds and current value, from the manifest."""
 
 
 def find_remedy(remedies: Sequence[str], control: Mapping[str, Any]) -> Remedy | None:
-    """Return the first of `remedies` that `control`, the manifest's list of what is declared, has; else None."""
+    """Return the first of `remedies` that is declared in `control`, from the manifest, or None."""
     return next(declared_remedies(remedies, control), None)
 
 
 def declared_remedies(remedies: Sequence[str], control: Mapping[str, Any]) -> Iterator[Remedy]:
-    """Yield those of `remedies`, in their order, that `control` has."""
+    """Yield those of `remedies` that are declared in `control`, in order."""
     knobs, actions = control.get("knobs"), control.get("actions")
     for name in remedies:
         if isinstance(knobs, Mapping) and name in knobs:

@@ -1,4 +1,4 @@
-"""Levels and spreads that a single wild value cannot move, kept over a sliding window."""
+"""Robust levels and spreads over a sliding window."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Window:
         return len(self._sorted)
 
     def push(self, value: float) -> None:
-        """Take `value`, which is finite, and let go of the oldest where there are too many."""
+        """Add the finite `value`, and drop the oldest if the window is full."""
         newest, ordered = self._newest, self._sorted
         if len(newest) == self.size:
             oldest = newest.popleft()
@@ -88,7 +88,7 @@ def change_sigma(values: Iterable[float]) -> float:
 def trend(values: Sequence[float]) -> tuple[float, float]:
     """Return the Theil-Sen slope of equally spaced `values`, and Mann-Kendall's z for its sign.
 
-    z is about normal where there is no trend: -1.64 is a fall that chance gives once in twenty.
+    z is about normal if there is no trend: -1.64 is a fall that chance gives once in twenty.
     """
     count = len(values)
     slopes = []
@@ -106,8 +106,8 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     return median(slopes), signs / math.sqrt(variance)
 
 
-def first_of_stretch(flags: Sequence[bool]) -> int:
-    """Return where the stretch that lasts to the end begins in which four of five `flags` are up."""
+def start_of_streak(flags: Sequence[bool]) -> int:
+    """Return where the streak up to the end begins in which four of five `flags` are set."""
     first, up = len(flags) - 1, 0
     for place in range(len(flags) - 1, -1, -1):
         up += flags[place]

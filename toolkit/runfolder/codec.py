@@ -1,4 +1,4 @@
-"""A record to one JSON line, and back."""
+"""Encodes a record as one JSON line, and decodes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from toolkit.runfolder.records import (
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 CutText = Callable[[str, int], str]
-"""Given a text and a length, returns its beginning, of no more than that length."""
+"""Given a text and a length, returns at most that much of its beginning."""
 
 
 def _beginning(text: str, length: int) -> str:
@@ -60,7 +60,7 @@ _SCALARS = frozenset({float, int, str, bool, type(None)})
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _MAX_NAME = 256
 
-# What a record is nothing without: left out only when all else is gone.
+# Essential fields: dropped only when everything else is gone.
 _KEPT_LONGEST = frozenset({*ENVELOPE, "global_step"})
 
 
@@ -128,7 +128,7 @@ def _fits(fields: Record, limits: _Limits) -> bool:
 
 
 def _room_behind(value: Any, limits: _Limits, room: int, depth: int) -> int:
-    """Return what of `room` is left behind `value`, a list or a mapping; less than nothing if it is too large."""
+    """Return what is left of `room` after `value`, a list or a mapping; negative if it is too large."""
     if type(value) is dict:
         room -= sum(len(key) + 4 for key in islice(value, limits.items) if type(key) is str)
     for item in islice(value.values() if type(value) is dict else value, limits.items):
@@ -164,7 +164,7 @@ def _first_and_last(fields: Record) -> Record:
 
 
 def _size_of_field(name: str, value: Any) -> int:
-    """Return about how many bytes a field takes at least, however much its value is shortened."""
+    """Return the approximate minimum size of a field in bytes, with its value shortened as far as possible."""
     if type(value) is str:
         return len(name) + 6 + min(len(value), _ROUNDS[-1].text)
     return len(name) + 4 + (4 if type(value) in _CONTAINERS else len(repr(value)))
@@ -232,7 +232,7 @@ def is_nested_too_deeply(value: Any) -> bool:
 
 
 def with_non_finite(record: Record) -> Record:
-    """Return `record` with the numbers that JSON could not carry put back as NaN and infinities."""
+    """Return `record` with NaN and infinities restored."""
     named = record.get(NON_FINITE)
     if type(named) is not dict:
         return record
@@ -245,7 +245,7 @@ def with_non_finite(record: Record) -> Record:
 
 
 def encodable(value: Any) -> Any:
-    """Return a copy of `value` that JSON can carry: half characters written out, huge integers as text."""
+    """Return a copy of `value` that JSON can represent: lone surrogates escaped, huge integers as text."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, bool) or value is None:
@@ -306,7 +306,7 @@ def _encode_shortened(record: Record) -> bytes:
 
 
 def _without_the_largest(record: Record, room: int) -> Record:
-    """Leave out fields, the largest first, until the rest takes `room`; each is named, so that nothing goes unsaid."""
+    """Drop fields, largest first, until the rest fits in `room`; dropped ones are listed by name."""
     kept = {key: value for key, value in record.items() if key not in (CUT, UNENCODABLE)}
     notes = _first_notes(record.get(UNENCODABLE))
     sizes = {key: len(_dump({key: value})) for key, value in kept.items()}
@@ -406,7 +406,7 @@ _CONTAINERS = frozenset({dict, list, tuple})
 
 
 def _depth(value: Any) -> int:
-    """Return how deep the containers in `value` are nested; beyond the limit it is not looked further."""
+    """Return how deep the containers in `value` are nested, up to the limit."""
     level, depth = [value], 0
     while level and depth <= _MAX_DEPTH:
         depth += 1

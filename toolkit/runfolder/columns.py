@@ -1,4 +1,4 @@
-"""A record as one row of the table of all records: which columns it has, and how a cell is written."""
+"""The columns of the table of all records, and how a record becomes a row."""
 
 from __future__ import annotations
 
@@ -13,52 +13,32 @@ import orjson
 
 from toolkit.runfolder.records import COMPLETION, NON_FINITE, START, Record
 
-FIRST_COLUMNS: Final = (
-    "event",
-    "time",
-    "elapsed",
-    "seq",
-    "session",
-    "global_step",
-    "epoch",
-    "train_loss",
-    "val_loss",
-    "lr",
-    "grad_norm",
-    "samples_per_sec",
-    "sec_per_step",
-    "gpu_mem_allocated",
-    "gpu_mem_reserved",
-    "cpu_mem_rss_mb",
-    "gpu_util",
-    "nan_inf_detected",
+FIRST_COLUMNS: Final = tuple(
+    """
+    event time elapsed seq session global_step epoch train_loss val_loss lr grad_norm samples_per_sec sec_per_step
+    gpu_mem_allocated gpu_mem_reserved cpu_mem_rss_mb gpu_util nan_inf_detected
+    """.split()
 )
 """The first columns of every table, before those that a run adds."""
 
-OF_THE_END: Final = (
-    "status",
-    "reason",
-    "seconds",
-    "records",
-    "records_lost",
-    "telemetry_errors",
-    "cpu_mem_peak_mb",
+OF_THE_END: Final = tuple(
+    "status reason seconds records records_lost telemetry_errors cpu_mem_peak_mb".split()
 )
-"""What an end record brings. These columns come with the start: a new column is a new file, and a table of a million
-rewriting the rows while the process waits to end would not finish in time."""
+"""What an end record brings. These columns come with the start: a new column means rewriting the file, and a table of
+a million rows would not be rewritten in time while the process waits to end."""
 _GPU_IN_USE: Final = re.compile(r"gpu/[0-9]+/mem_used_gb")
 """The field of a sample that shows a GPU; the end record then has the peak of its memory."""
 
 MAX_COLUMNS: Final = 2_000
-"""A spreadsheet, pandas and a person all give up long before; what has no column is still in the records."""
+"""Limit on columns: more are unusable in spreadsheets and pandas, and the values are still in the records."""
 
 _MAX_CELL: Final = 2_000
 _MAX_CELL_OF_A_COMPLETION: Final = 400
-"""A prompt and two answers then fit into one page of the table, as other rows do."""
+"""With this limit a prompt and two answers fit into one page of the table."""
 _MAX_PLANS: Final = 256
 
 # A spreadsheet runs a cell that begins so as a formula, the wide forms of Chinese and Japanese among them; some look
-# for it behind blanks and letters that are not shown. Numbers are written as numbers, so only text is marked.
+# for it after blanks and letters that are not shown. Numbers are written as numbers, so only text is marked.
 _FORMULA: Final = re.compile(
     "[\\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]"
 )
@@ -86,7 +66,7 @@ class Columns:
 
     def __init__(self, names: Iterable[str] = FIRST_COLUMNS) -> None:
         self.names: list[str] = []
-        """As the header shows them, but for its quotes."""
+        """As in the header, without quotes."""
         self.left_out: set[str] = set()
         self._index: dict[str, int] = {}
         self._shown: dict[str, int] = {}
@@ -130,17 +110,17 @@ class Columns:
         return True
 
     def snapshot(self) -> Any:
-        """Return what `restore` takes."""
+        """Return a snapshot for `restore`."""
         return list(self.names), dict(self._index), dict(self._shown)
 
     def restore(self, snapshot: Any) -> None:
-        """Have the columns be what they were."""
+        """Restore a snapshot."""
         self.names, self._index, self._shown = snapshot
         self._plans.clear()
         self._seen.clear()
 
     def widened(self, old: list[str]) -> Callable[[str], str]:
-        """Return what makes the cells behind the first two of a row under `old` columns a row under these."""
+        """Return what makes the cells after the first two of a row under `old` columns a row under these."""
         # New columns go to the end, so an old row becomes a new one by commas alone; it needs no parsing.
         missing = "," * (len(self.names) - len(old))
         return lambda cells: cells + missing

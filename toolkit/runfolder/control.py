@@ -1,4 +1,4 @@
-"""The control file, both halves: how a request to a run is written, and how it is read."""
+"""Writes and reads control.json, a request to a run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _FILE_CLOCK_LAG_S = 0.01
 
 
 class ControlRefused(ValueError):  # noqa: N818 - a request is refused, which is an answer and no error
-    """A control file that must not be obeyed; `reason` says why, `request_id` whose it is where that was readable."""
+    """A control file that must not be obeyed; `reason` says why, `request_id` names the request if it was readable."""
 
     def __init__(self, reason: str, request_id: str | None = None) -> None:
         super().__init__(reason)
@@ -102,7 +102,7 @@ def write_request(
         content["actions"] = list(actions)
     if knobs:
         content["knobs"] = dict(knobs)
-    # Read back with the eyes of the run, so that nothing is written that it could not even parse.
+    # Parse it as the run would, so that nothing is written that it could not read.
     request = _request(content, file_time=timestamp)
     if not stat.S_ISDIR(os.lstat(run_folder).st_mode):
         raise ControlRefused(f"{run_folder} is not a run folder, or is a link to one")
@@ -235,7 +235,7 @@ def _require_ours(status: os.stat_result, what: str) -> None:
 
 def _parse(data: bytes) -> dict[str, Any]:
     try:
-        # Some editors put a byte-order mark in front of UTF-8.
+        # Some editors put a byte-order mark before UTF-8.
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ControlRefused(f"{CONTROL} is not UTF-8 text") from error
@@ -319,7 +319,7 @@ def _id(value: object) -> str | None:
 def _derived_id(
     of: float | str, log_every: int | None, actions: tuple[str, ...], knobs: Mapping[str, KnobValue]
 ) -> str:
-    # Somebody who edits the value by hand and leaves the timestamp asks for something new.
+    # A value edited by hand is a new request, even with the old timestamp.
     asked = json.dumps([log_every, actions, sorted(knobs.items())])
     return f"plain-{of}-{zlib.crc32(asked.encode()):08x}"
 

@@ -2,7 +2,7 @@
 
 The table is worked out from the records alone, so building it again gives the same bytes. A reader may come while a
 row is being appended, and would see it up to the end of a page of the file; so a row is laid out to end before one
-begins: the `time` of the row in front of it gets zeros behind its fraction until the page is full, which changes no
+begins: the `time` of the row before it gets zeros after its fraction until the page is full, which changes no
 number and no reader notices. A row that still crosses into the next page gets such zeros at the crossing, so that a
 reader who comes at that moment sees its event and time alone; and one that is longer than a page is never appended,
 but comes with a new file that is renamed over the old one.
@@ -35,14 +35,14 @@ from toolkit.runfolder.short_columns import ShortColumns
 
 _PAGE = 4096
 _ROOM = 512
-"""A row of another kind may be longer than the last one; with this much left of a page the next one mostly fits."""
+"""The next row may be longer than the last one; with this much left of a page it mostly fits."""
 _WRITE_BYTES = 1024 * 1024
 _COUNTED_BYTES = 128 * 1024
 """Counting so much takes less than a millisecond, for which the training thread may have to wait."""
 _BREATH_ROWS = 256
 _MAX_HELD = 20_000
 _MAX_HELD_SIZE = 4 * 1024 * 1024
-"""Characters of the records that are held: a few thousand long texts would be more memory than all else together."""
+"""Limit on characters of held records: a few thousand long texts would use more memory than everything else."""
 _QUICK_S = 0.02
 """Rewriting the table is not deferred while it takes no longer than this."""
 
@@ -98,7 +98,7 @@ class Adopted:
 
     rows: int
     last_seq: int
-    """-1 where it has no row yet."""
+    """-1 if it has no row yet."""
     last_session: str
     """The session of the last row, as its cell has it."""
 
@@ -123,17 +123,17 @@ class CsvTable:
         self._held_size = 0
         """Bytes held; counted only if they are held for longer than one call."""
         self._must_rewrite = False
-        """Whether what is held needs new columns, or has a row too long to be appended."""
+        """Whether the held rows need new columns, or one is too long to be appended."""
 
     @property
     def columns_left_out(self) -> int:
-        """How many metrics have no column because the table has as many as it may."""
+        """How many metrics have no column because the table is at its limit."""
         return len(self._columns.left_out)
 
     def adopt(self) -> Adopted | None:
-        """Continue the existing table; None if there is none, or it cannot be continued.
+        """Continue the existing table; None if it does not exist or cannot be continued.
 
-        A last row without its newline was cut by a kill: it is taken away, and comes again from the records. A table
+        A last row without its newline was cut by a kill: it is removed and written again from the records. A table
         that was edited, or that a power cut left zeros in, would hide later rows from its readers.
         """
         self.close()
@@ -164,7 +164,7 @@ class CsvTable:
         long row is rewritten; a large one only now and then, and its newest rows are held until then.
 
         Raises:
-            OSError: the file system did not take them.
+            OSError: writing failed.
             ForeignTableError: new columns cannot be added because an existing table has a row that is not ours.
         """
         # A caller may retry rows that could not be written. What another program put between our
@@ -196,7 +196,7 @@ class CsvTable:
             try:
                 self._rewrite(self._held)
             except BaseException:
-                # The columns must come again with the next try, or it would append rows that have no header.
+                # The next try must add the columns again, or it would append rows without a header.
                 if before is not None:
                     self._columns.restore(before)
                 raise
@@ -206,12 +206,12 @@ class CsvTable:
         self._must_rewrite = False
 
     def settle(self) -> None:
-        """Write what is held, however large the table is."""
+        """Write the held rows, however large the table is."""
         self._next_rewrite = 0.0
         self.append(())
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None and is_file(descriptor, self._identity):
             os.close(descriptor)
@@ -233,7 +233,7 @@ class CsvTable:
         self._identity = identity_of(os.fstat(descriptor))
 
     def _rows_to_append(self) -> bytes | None:
-        """Return the rows that are held, laid out for the end of the table; None if one is too long for that."""
+        """Return the held rows, laid out for the end of the table; None if one is too long for that."""
         layout = _RowLayout(self._size)
         rows = "".join([layout.place(self._columns.parts(record)) for record in self._held])
         return None if layout.has_long_rows else rows.encode("utf-8", "replace")
@@ -243,7 +243,7 @@ class CsvTable:
         try:
             _write_all(self._descriptor, rows)
         except OSError:
-            # A row cut in the middle reads as a smaller number: take back what did not fit.
+            # A truncated row would read as a smaller number: remove what did not fit.
             os.ftruncate(self._descriptor, self._size)
             raise
         self._size += len(rows)
@@ -282,7 +282,7 @@ class CsvTable:
         self._next_rewrite = time.monotonic() + (20.0 * took if took > _QUICK_S else 0.0)
 
     def _old_rows(self) -> Iterator[list[str]]:
-        """Yield the rows written so far with empty cells for the new columns and without the zeros behind `time`."""
+        """Yield the rows written so far with empty cells for the new columns and without the zeros after `time`."""
         if self._descriptor is None:
             return
         with open(os.dup(self._descriptor), encoding="utf-8", errors="replace", newline="\n") as file:
@@ -292,7 +292,7 @@ class CsvTable:
                 event, when, rest = _split_first_two(line.rstrip("\n"))
                 yield [event, _without_padding(when), widen(rest)]
                 if number % _BREATH_ROWS == _BREATH_ROWS - 1:
-                    # The training thread wants the interpreter too, and this is in no hurry.
+                    # Let the training thread have the interpreter: this is not urgent.
                     time.sleep(0.0005)
 
 
@@ -324,7 +324,7 @@ class _RowLayout:
         length = len(row) if row.isascii() else len(row.encode("utf-8", "replace"))
         used = self.size % _PAGE
         if used + length + max(_ROOM, length + 64) <= _PAGE:
-            # The next row fits behind this one: nothing to be filled up.
+            # The next row fits after this one: nothing to be filled up.
             self.size += length
             return row
         zeros = 0
@@ -360,7 +360,7 @@ def _without_padding(when: str) -> str:
 
 def _split_first_two(line: str) -> tuple[str, str, str]:
     if line.startswith('"'):
-        # The event's own name is quoted: a quote inside is doubled, so the cell ends at a quote with a comma behind.
+        # The event's own name is quoted: a quote inside is doubled, so the cell ends at a quote followed by a comma.
         end = 1
         while True:
             end = line.find('"', end)
@@ -408,12 +408,12 @@ def _read_ends(descriptor: int) -> _Ends | None:
         seq, session = (cells[FIRST_COLUMNS.index(name)] for name in ("seq", "session"))
         return _Ends(names=names, size=start + end, last_seq=int(seq), last_session=session)
     except (ValueError, IndexError, csv.Error):
-        # Somebody edited it, or a power cut left zeros where rows were.
+        # It was edited, or a power cut left zeros.
         return None
 
 
 def _count_rows(descriptor: int, *, size: int, columns: int) -> int | None:
-    """Return how many rows there are as far as `size`; None if one has not a cell for each column, on one line."""
+    """Return the number of rows up to `size`; None if a row does not have one cell per column on one line."""
     at = 0
     rows = -1  # the header
     while at < size:
@@ -430,7 +430,7 @@ def _count_rows(descriptor: int, *, size: int, columns: int) -> int | None:
         bare, quoted = b"".join(parts[::2]), b"".join(parts[1::2])
         if len(parts) % 2 == 0 or b"\n" in quoted or bare.count(b",") != count * (columns - 1):
             return None
-        # The training thread wants the interpreter too, and this is in no hurry.
+        # Let the training thread have the interpreter: this is not urgent.
         time.sleep(0.0005)
     return rows
 
@@ -441,7 +441,7 @@ def _seq(record: Record) -> int:
 
 
 def _size(record: Record) -> int:
-    """Return about how many characters `record` holds."""
+    """Return the approximate number of characters in `record`."""
     return sum(
         len(value) if type(value) is str else len(str(value)) if type(value) in (list, dict) else 8
         for value in record.values()

@@ -1,7 +1,7 @@
 """Takes the end of a run from its records if run.json was not updated any more.
 
 The records are the truth. A close that was cut short, by a second Ctrl-C or a disk that answered too late, may leave
-an end record behind a run.json that still says `running`.
+an end record in spite of a run.json that still says `running`.
 """
 
 from __future__ import annotations

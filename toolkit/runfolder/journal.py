@@ -59,12 +59,12 @@ PREFIX: Final = "ai-toolkit-telemetry-"
 SUFFIX: Final = ".journal"
 
 _ALWAYS: Final = 2
-"""Segments that are never given back."""
+"""Segments that are never released."""
 _LEFT_FREE_BYTES: Final = 1024**3
-"""What a journal that grows leaves of its tmpfs to others: this much, or half of a smaller one."""
+"""What a growing journal leaves free of its tmpfs: this much, or half of a smaller one."""
 
 _UNBEGUN_S: Final = 600.0
-"""A living process takes its journal's lock and writes its head within moments; an older one without has no writer."""
+"""A live process locks its journal and writes its head within moments; an older file without them has no writer."""
 _LOCK_TRIES: Final = 100
 """Another process that looks for abandoned journals may hold a new one for a moment, until it sees that it is empty."""
 
@@ -74,7 +74,7 @@ _never_closed: list[mmap.mmap] = []
 
 
 def _let_go_in_child() -> None:
-    # A lock ends when the last copy of its descriptor is closed, and a worker may outlive the process it was forked by.
+    # A lock ends when the last copy of its descriptor is closed, and a forked worker may outlive its parent.
     for held in list(_held.values()):
         held.forget()
 
@@ -101,29 +101,29 @@ class Journal:
         in_reserve: int = 0,
     ) -> None:
         self.path = path
-        """Where it lies, or None for memory that dies with the process."""
+        """Its path, or None for memory that dies with the process."""
         self.lines = 0
         """How many lines were committed. Nothing comes between a commit and its count, not even a signal handler."""
         self.capacity = segments * segment_bytes
         """Bytes it may hold, if the tmpfs has room for them."""
         self.trouble: str | None = None
-        """Why the file did not take a line: what is logged from then on is in memory alone."""
+        """Why writing to the file failed: later lines are only in memory."""
         self._memory = memory
         self._descriptor = descriptor
         self._identity = NO_FILE if descriptor is None else identity_of(os.fstat(descriptor))
         self._is_mapped = is_mapped
         self._written_to = None if is_mapped else descriptor
-        """The descriptor that each line is written to, where the memory is not the file's own."""
+        """The descriptor that each line is written to, if the file is not mapped."""
         self._words = memoryview(memory)[: WORDS * 8].cast("Q")
         self._segment_bytes = segment_bytes
         self._segments = segments, in_reserve
         self._moving = threading.Lock()
-        """Held while the file is emptied or changed for another: not by callers, who wait for no disk."""
+        """Held while the file is emptied or replaced: not by callers, which never wait for a disk."""
         self.is_closed = False
         """Whether `close` was called."""
         self._free = deque(range(1, _ALWAYS))
         self._unbacked = deque(range(_ALWAYS, segments))
-        """Segments that have a place in the file and no memory yet."""
+        """Segments with a place in the file and no memory yet."""
         self._in_reserve = deque(range(segments, segments + in_reserve))
         self._filled: deque[int] = deque()
         self._draining: int | None = None
@@ -146,7 +146,7 @@ class Journal:
         max_bytes: int = 0,
         reserve_bytes: int = 0,
     ) -> Journal:
-        """Make a journal in the first of `folders` that takes one, else in memory that dies with the process.
+        """Create a journal in the first of `folders` that allows it, else in memory that dies with the process.
 
         One in shared memory grows up to `max_bytes` while its lines are not taken out, and by `reserve_bytes` more once
         `open_reserve` was called.
@@ -178,7 +178,7 @@ class Journal:
         path = folder / f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, 0o600)
         try:
-            # Touching a page the file system has no room for kills the process, so all of them are had beforehand.
+            # Touching a page that the file system has no space for kills the process, so all pages are allocated first.
             size = HEADER_BYTES + _ALWAYS * segment_bytes
             allocate(descriptor, 0, size)
             if segments + in_reserve > _ALWAYS:
@@ -190,7 +190,7 @@ class Journal:
             else:
                 memory = _own_memory(segment_bytes)
                 descriptor = off_the_usual_numbers(descriptor)
-            # The head comes last: a file without one is passed over.
+            # The head comes last: a file without a head is ignored.
             _write_all(descriptor, head, 0)
         except OSError:
             os.close(descriptor)
@@ -227,7 +227,7 @@ class Journal:
 
     @property
     def fill(self) -> int:
-        """Bytes that were not handed to the writer yet."""
+        """Bytes that were not passed to the writer yet."""
         return self._end - self._base + len(self._filled) * self._segment_bytes
 
     def flip(self) -> bytes | None:
@@ -241,7 +241,7 @@ class Journal:
             return None
         segment = self._filled[0]
         start = self._start_of(segment)
-        # The copy may find no memory. Until it is there the segment counts as not handed over, and comes again.
+        # The copy may run out of memory. Until it exists the segment counts as not handed over, and comes again.
         lines = self._memory[start : start + self._words[COMMITTED + segment]]
         self._draining = self._filled.popleft()
         return lines
@@ -262,13 +262,13 @@ class Journal:
             self._draining = None
 
     def open_reserve(self) -> None:
-        """Grow beyond the usual bound from now on: the process is about to end and its own memory with it."""
+        """Grow beyond the usual limit from now on: the process is about to end and its memory with it."""
         while self._in_reserve:
             self._unbacked.append(self._in_reserve.popleft())
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file is still where it was made; also where that cannot be known now, or matters no more."""
+        """Whether the file is still where it was created; True if that is unknown or no longer matters."""
         if self.path is None or self.is_closed:
             return True
         try:
@@ -282,7 +282,7 @@ class Journal:
             return False
         descriptor = os.open(self.path, os.O_RDWR | SAFELY)
         is_locked = try_lock(descriptor) is not False
-        # A file that is mapped stays locked without a descriptor.
+        # A mapped file stays locked without a descriptor.
         if identity_of(os.fstat(descriptor)) != self._identity or not (is_locked or self._is_mapped):
             os.close(descriptor)
             return False
@@ -298,7 +298,7 @@ class Journal:
         """Create an empty journal for `move_to` in the first of `folders` that allows it, or return None."""
         for folder in folders:
             if self.path is not None and (folder in shared_memory_folders()) != self._is_mapped:
-                # The callers' threads do not look which kind it is, and each kind has its own number of segments.
+                # Callers do not check which kind it is, and each kind has its own number of segments.
                 continue
             try:
                 return self._create_file(folder, record_file, owner, self._segment_bytes, *self._segments)
@@ -350,7 +350,7 @@ class Journal:
         return spare.trouble is None
 
     def close(self, *, remove: bool) -> None:
-        """Let go of the memory; the file itself stays for recovery unless `remove`."""
+        """Release the memory; the file itself stays for recovery unless `remove`."""
         with self._moving:
             self.is_closed = True
         if self.path is None or self._descriptor is None:
@@ -371,7 +371,7 @@ class Journal:
         if self.path is None or descriptor is None:
             return
         memory, words = self._memory, self._words
-        # The pages are the parent's too. Whoever still gets here writes into memory of the child's own.
+        # The pages belong to the parent too: a late call in the child writes to memory of its own.
         self._memory = _own_memory(self._segment_bytes, len(memory))
         self._words = memoryview(self._memory)[: WORDS * 8].cast("Q")
         _let_go(memory, words, descriptor, self._identity)
@@ -382,7 +382,7 @@ class Journal:
             if written != len(data):
                 _write_all(descriptor, data[written:], at + written)
         except OSError as error:
-            # The record goes its way through memory. A disk that fails may take long over it, so it is asked once.
+            # The record is written from memory. A failing disk may take long, so it is tried only once.
             self.trouble = f"{type(error).__name__}: {error}"
             self._written_to = None
 
@@ -408,7 +408,7 @@ class Journal:
         return True
 
     def _back(self, segment: int) -> bool:
-        """Have memory for a segment, if there is enough of it: data loaders live in the tmpfs too."""
+        """Allocate memory for a segment if there is enough: data loaders use the tmpfs too."""
         assert self._descriptor is not None
         if not is_file(self._descriptor, self._identity):
             return False
@@ -432,7 +432,7 @@ class Journal:
 
 
 def shared_memory_folders() -> list[Path]:
-    """Return the folders in memory where a journal may lie: none on systems without a tmpfs at a known place."""
+    """Return the folders in memory for journals; empty on systems without a tmpfs at a known path."""
     folder = Path("/dev/shm")
     return [folder] if sys.platform.startswith("linux") and os.access(folder, os.W_OK) else []
 
@@ -448,7 +448,7 @@ def journals_in(folder: Path) -> Iterator[Path]:
 
 
 class AbandonedJournal:
-    """A journal whose writer is dead, held so that nothing else recovers it at the same time."""
+    """A journal whose writer is dead, locked so that nothing else recovers it at the same time."""
 
     def __init__(self, path: Path, descriptor: int, head: Head, lines: list[tuple[int, bytes]]) -> None:
         self.path = path
@@ -460,25 +460,25 @@ class AbandonedJournal:
         _held[id(self)] = self
 
     def keep(self) -> None:
-        """Hold it until this process ends, since this process writes its lines in its own time."""
+        """Keep the lock until this process ends, because it writes the lines later."""
         _kept.append(self)
 
     def close(self, *, remove: bool) -> None:
-        """Let go of it; `remove` once all its lines are in the record file."""
+        """Unlock it; `remove` it if all its lines are in the record file."""
         try:
             if remove:
                 _unlink(self.path)
         except PermissionError as error:
             if not is_sharing_violation(error):
                 raise
-            # Windows removes no file that is open.
+            # Windows cannot remove an open file.
             self.forget()
             _unlink(self.path)
         finally:
             self.forget()
 
     def forget(self) -> None:
-        """Let go of it, and nothing else."""
+        """Only unlock it."""
         _held.pop(id(self), None)
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None and is_file(descriptor, self._identity):
@@ -489,7 +489,7 @@ _kept: list[AbandonedJournal] = []
 
 
 def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | None:
-    """Return the journal at `path` if no living process writes it; None if one does or it is not ours to read.
+    """Return the journal at `path` if no live process writes it; None if one does or it is not ours to read.
 
     Without locks and if the process cannot be looked up, it counts as alive unless the caller knows that it
     `is_gone`.
@@ -507,7 +507,7 @@ def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | N
             head = read_head(descriptor) if is_locked_here is not False else None
             if head is not None and _is_in_use(path, descriptor, head, is_locked_here is True, is_gone):
                 head = None
-            # Whoever recovered it since it was opened has removed it.
+            # Another process recovered and removed it since it was opened.
             if head is not None and os.fstat(descriptor).st_nlink:
                 held = AbandonedJournal(path, descriptor, head, _lines(descriptor, head))
     except OSError:
@@ -525,7 +525,7 @@ def _is_in_use(path: Path, descriptor: int, head: Head, has_lock: bool, is_gone:
     if any(held.path == path for held in list(_held.values())):
         return True
     if head.is_old:
-        # Made by an earlier version, which took a lock of another kind.
+        # Created by an earlier version, with a lock of another kind.
         if fcntl is not None:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -564,7 +564,7 @@ def remove_unbegun(path: Path) -> None:
 
 
 def pending_lines(path: Path) -> list[tuple[int, bytes]]:
-    """Return what the journal at `path` holds, without touching it: for a reader of a run that may be alive."""
+    """Return the lines of the journal at `path` without changing it, for readers of a run that may be alive."""
     with _opened(path) as descriptor:
         head = None if descriptor is None else read_head(descriptor)
         return [] if descriptor is None or head is None else _lines(descriptor, head)
@@ -603,7 +603,7 @@ def _let_go(
     *,
     is_emptied: bool = False,
 ) -> None:
-    """Close a journal's memory and its file, of which nothing is left to recover where it `is_emptied`."""
+    """Close a journal's memory and file; with `is_emptied` nothing is left to recover."""
     if is_emptied:
         words[COMMITTED:CLOSED] = memoryview(bytes(8 * (CLOSED - COMMITTED))).cast("Q")
     words.release()
@@ -623,7 +623,7 @@ def _let_go(
 
 
 def _own_memory(segment_bytes: int, size: int = 0) -> mmap.mmap:
-    """Return memory of this process alone, which a forked child does not share."""
+    """Return private memory, which a forked child does not share."""
     size = size or HEADER_BYTES + _ALWAYS * segment_bytes
     if hasattr(mmap, "MAP_PRIVATE"):
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,4 +1,4 @@
-"""labels.json: what people say about a run; the run itself never reads or writes it."""
+"""labels.json: name, tags and notes that users give a run; the run itself never reads or writes it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ MAX_TAGS = 50
 
 
 class LabelsError(ValueError):
-    """Labels that cannot be used or kept; the message names the key, its value and what is allowed."""
+    """Invalid labels; the message names the key, its value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What people say about a run.
+    """Labels that users give a run.
 
     Raises:
-        LabelsError: a value is not what it may be.
+        LabelsError: a value is invalid.
     """
 
     display_name: str | None = None
-    """What to call the run; None for what the manifest says."""
+    """Display name; None for the one in the manifest."""
     tags: tuple[str, ...] | None = None
-    """None for what the manifest says; an empty tuple takes the manifest's tags away."""
+    """None for those in the manifest; an empty tuple removes them."""
     notes: str = ""
     archived: bool = False
     baseline: bool = False
@@ -67,7 +67,7 @@ def read_labels(folder: Path) -> Labels:
     """Return the labels in `folder`'s labels.json; empty labels without one.
 
     Raises:
-        LabelsError: it cannot be read or used, with the reason.
+        LabelsError: it cannot be read or is invalid; the message says why.
     """
     path = folder / LABELS
     try:
@@ -94,14 +94,13 @@ def read_labels(folder: Path) -> Labels:
 
 
 def write_labels(folder: Path, labels: Labels, *, mode: int = 0o600) -> None:
-    """Put `labels` into `folder`, in one piece or not at all.
+    """Write `labels` to `folder` atomically.
 
-    Whoever may read the run's manifest may read its labels: the file takes the manifest's permissions,
-    and `mode` only where there is no manifest.
+    The file gets the manifest's permissions, or `mode` if there is no manifest.
 
     Raises:
-        LabelsError: they are too large, or hold what JSON cannot.
-        OSError: they cannot be written; what was there before still is.
+        LabelsError: they are too large, or contain something that JSON cannot represent.
+        OSError: they cannot be written; the old file is unchanged.
     """
     try:
         data = orjson.dumps(_to_mapping(labels), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -30,7 +30,7 @@ _RESERVED = frozenset(
     {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(10)), *(f"lpt{i}" for i in range(10))}
 )
 
-# Room for "-2", "-3", … behind the name, within the 128 characters that every file system takes.
+# Room for "-2", "-3", … after the name, within the 128 characters that every file system takes.
 _NAME_LENGTH = 100
 _TRIED_ONE_BY_ONE = 100
 _TRIED_FROM_THERE = 10_000

@@ -1,4 +1,4 @@
-"""run.json: what a run is, who writes it, and how far it got, without reading its records."""
+"""run.json: identity, sessions and progress of a run, without reading its records."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MAX_MANIFEST_BYTES = 1024 * 1024
 
 
 class ManifestError(ValueError):
-    """A run.json that cannot be used."""
+    """An invalid run.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One start of the run, from its first record to its end, however that came."""
+    """One start of the run, from its first record to its end."""
 
     session: int
     started: float
@@ -58,7 +58,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What run.json says."""
+    """The content of run.json."""
 
     run_id: str
     name: str
@@ -72,7 +72,7 @@ class Manifest:
     control: Mapping[str, Any] = field(default_factory=dict)
     """What may be asked of the run: the bounds of `log_every`, declared actions and knobs, the interval in force."""
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
-    """The severity that the run's own YAML gave a kind of finding, or `off`: who examines the run later keeps to it."""
+    """Severities of kinds of findings from the run's YAML, or `off`; also used by later examinations."""
     table: str | None = None
     """The form of metrics.csv, `short` or `all`; None if an earlier version wrote it."""
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -93,16 +93,16 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Put `manifest` into `folder`, in one piece or not at all."""
+    """Write `manifest` to `folder` atomically."""
     replace_file(folder / MANIFEST, _dump(_to_mapping(manifest)), mode=mode, durable=durable)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return what `folder`'s run.json says.
+    """Return the manifest in `folder`.
 
     Raises:
         FileNotFoundError: there is no manifest.
-        ManifestError: it cannot be used, with the reason.
+        ManifestError: it is invalid; the message says why.
     """
     descriptor = open_regular(folder / MANIFEST)
     try:
@@ -135,7 +135,7 @@ def _dump(mapping: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(mapping, option=option)
     except orjson.JSONEncodeError:
-        # One odd value, such as half a character in the run's name, must not cost the run its sign of life.
+        # One invalid value, such as a lone surrogate in the name, must not prevent the heartbeat.
         return orjson.dumps(encodable(mapping), option=option)
 
 
@@ -150,7 +150,7 @@ def _to_mapping(manifest: Manifest) -> dict[str, Any]:
         "project": manifest.project,
         "tags": list(manifest.tags),
         "created": manifest.created,
-        # Whoever asks after the run now asks after its newest session, so that one is repeated here.
+        # Most readers want the newest session, so it is repeated here.
         "host": latest.host if latest else None,
         "pid": latest.pid if latest else None,
         "boot_id": latest.boot_id if latest else None,

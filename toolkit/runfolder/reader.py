@@ -1,4 +1,4 @@
-"""Records from a file that is still being written."""
+"""Reads records from a file that is still being written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_BAD_LINES_KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which file was read: the same name may hold another one tomorrow."""
+    """Identifies the file that was read: another file may have the same name later."""
 
     device: int
     inode: int
@@ -31,12 +31,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a file was read. A plain byte offset is a cursor that does not notice replacement by a longer file."""
+    """How far a file was read. A plain byte offset is a cursor that does not detect replacement by a longer file."""
 
     offset: int = 0
     identity: Identity | None = None
     long_line_at: int | None = None
-    """Where the over-long line began that is being passed over, or None."""
+    """Where the over-long line began that is being skipped, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Chunk:
     replaced: bool
     """The file was truncated or replaced since the cursor was made, and was read again from its start."""
     pending_bytes: int
-    """Bytes behind the cursor: a line that is still being written, or more than one read takes."""
+    """Bytes after the cursor: a line that is still being written, or more than one read takes."""
 
     @property
     def next_offset(self) -> int:
@@ -78,18 +78,18 @@ class Block:
     """Where in the file `data` begins."""
     cursor: Cursor
     long_line: BadLine | None
-    """An over-long line that ended before `data` and was passed over."""
+    """An over-long line that ended before `data` and was skipped."""
     replaced: bool
     """The file was truncated or replaced since the cursor was made, and is read again from its start."""
     pending_bytes: int
-    """Bytes behind the cursor: a line that is still being written, or more than one read takes."""
+    """Bytes after the cursor: a line that is still being written, or more than one read takes."""
 
 
 def read_block(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 1024 * 1024) -> Block:
-    """Read the complete lines of `path` behind `cursor` without parsing them, at most about `max_bytes`.
+    """Read the complete lines of `path` after `cursor` without parsing them, at most about `max_bytes`.
 
     A last line without its newline is still being written; it is left for the next call. A line of over 1 MiB that does
-    not end within what was read is passed over without being held in memory.
+    not end within what was read is skipped without being held in memory.
 
     Raises:
         OSError: the file is missing, unreadable, or no regular file.
@@ -148,10 +148,10 @@ def _too_long(offset: int, length: int) -> BadLine:
 
 
 def read_from(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 1024 * 1024) -> Chunk:
-    """Read the complete lines of `path` behind `cursor`, at most about `max_bytes` of them.
+    """Read the complete lines of `path` after `cursor`, at most about `max_bytes` of them.
 
     A last line without its newline is still being written; it is left for the next call. An unreadable line is
-    counted and its position kept. A line of over 1 MiB is passed over without being held in memory, and counted.
+    counted and its position kept. A line of over 1 MiB is skipped without being held in memory, and counted.
 
     Raises:
         OSError: the file is missing, unreadable, or no regular file.
@@ -216,7 +216,7 @@ def _identity(descriptor: int, status: os.stat_result, known: Identity | None) -
 
 
 def _behind_hole(descriptor: int, offset: int, end: int) -> int:
-    """Return where the next byte is that was ever written, `offset` or behind it; `end` where none is.
+    """Return where the next byte is that was ever written, `offset` or after it; `end` where none is.
 
     A file of a terabyte may take no room on its disk, and to read that many zeros would take an hour.
     """
@@ -325,7 +325,7 @@ def offset_behind(path: Path, value: int, *, field: str = "seq") -> int:
 
 
 def _first_record_at(descriptor: int, offset: int, end: int, field: str) -> tuple[int, int] | None:
-    """Return `field` and the end of the first readable record that begins at `offset` or behind it, before `end`."""
+    """Return `field` and the end of the first readable record that begins at `offset` or after it, before `end`."""
     for position, line in _lines_between(descriptor, offset, end):
         record = _record_with_seq(line)
         if record is not None and type(record.get(field)) is int:
@@ -334,9 +334,9 @@ def _first_record_at(descriptor: int, offset: int, end: int, field: str) -> tupl
 
 
 def _lines_between(descriptor: int, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the complete lines that begin at `offset` or behind it, before `end`, with their positions.
+    """Yield the complete lines that begin at `offset` or after it, before `end`, with their positions.
 
-    Over-long ones are passed over.
+    Over-long ones are skipped.
     """
     # A line begins at the offset only if the byte before it ends one.
     at = max(0, offset - 1)

@@ -1,4 +1,4 @@
-"""A run folder after a kill made whole: what the journal still holds is written out, the table built again."""
+"""Repairs a run folder after a kill: recovers records from the journal and rebuilds the table."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from toolkit.runfolder.safefile import open_regular, rename_over
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 
 _HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
-"""Names of files that were about to be renamed into their place."""
+"""Names of temporary files that were about to be renamed."""
 
 _PATIENCE_S: Final = 1.0
-"""How long another process may take that is recovering the same run; one that writes it takes longer."""
+"""How long to wait for another process that recovers the same run; a process that writes it takes longer."""
 
 _LOCK_PATIENCE_S: Final = 5.0
 """How long a file server may take to answer a request for a lock."""
@@ -50,10 +50,10 @@ _RECORD_FILE: Final = re.compile(rf"{re.escape(METRICS_JSONL)}|{RANKS}/[0-9]{{5,
 """Where in a run folder a journal may have its lines written."""
 
 _NO_OWNER: Final = -1
-"""The owner of what is not there."""
+"""The owner of a missing file."""
 
 _MOST_SIBLINGS: Final = 1_000
-"""Folders beside the place of a run that are looked at for the run itself, those changed last first."""
+"""Limit on sibling folders that are searched for a moved run, most recently changed first."""
 
 _START_WITHIN_BYTES: Final = 1024 * 1024
 """A start record is among the first lines of a file; of a file without one, no more than this is read."""
@@ -73,26 +73,26 @@ class OrphanedJournal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What was done to one run folder."""
+    """The result of a repair."""
 
     recovered: int = 0
     """Records that were only in the journal."""
     rows: int = 0
     bad_lines: int = 0
     undeclared: int = 0
-    """Numbers that no record has and no `lost` record speaks of."""
+    """Sequence numbers that are in no record and in no `lost` record."""
     in_use: bool = False
-    """A living process writes the run, so nothing was touched."""
+    """A live process writes the run, so nothing was changed."""
     of_others: tuple[tuple[Path, int], ...] = ()
-    """Journals of this run that belong to another user, with the number of that user."""
+    """Journals of this run that belong to another user, with the user id."""
     orphans: tuple[OrphanedJournal, ...] = field(default=())
-    """Journals of killed runs that were here, or beside, and are not any more."""
+    """Journals of killed runs of this log directory whose folder is gone."""
     foreign: int = 0
-    """Records that another program wrote, where all are."""
+    """Number of records, if another program wrote all of them."""
     left_alone: bool = False
-    """The table is another program's, as are the records, so it was not built again."""
+    """Another program wrote the table and the records, so it was not rebuilt."""
     kept: Path | None = None
-    """Where the table is that was there, if it had more in it than the records."""
+    """Path of the old table, if it had more data than the records."""
 
 
 def repair_run(folder: Path) -> Repair:
@@ -170,7 +170,7 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
             if run.may_own(path, head):
                 is_here = place == real_folder or _is_here(path, head, real_folder, record_file)
             else:
-                # What neither run.json nor a start record names: the place has to do.
+                # Neither run.json nor a start record names it: decide by its location.
                 is_here = run.is_nameless and (place == real_folder or _was_made_for(real_folder, head))
                 is_here = is_here and not head.is_old and _continues(pending_lines(path), record_file)
             if is_here:
@@ -190,7 +190,7 @@ def recover_killed(path: Path, near: Path) -> OrphanedJournal | None:
     if head is None:
         remove_unbegun(path)
         return None
-    # Another disk may not answer, and would then hold this process beyond its end.
+    # Another disk may not answer and would block the exit of this process.
     journal = hold_abandoned(path) if is_on_same_disk(head.record_file, near) else None
     if journal is None:
         return None
@@ -223,7 +223,7 @@ def _is_gone(folder: Path) -> bool:
 
 
 class _RunAt:
-    """The run in a folder, as far as it says which one it is."""
+    """The identity of the run in a folder, as far as it is known."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -243,7 +243,7 @@ class _RunAt:
         return head.started is not None and bool(sessions) and head.session < min(sessions)
 
     def _may_own_old(self, path: Path, head: Head) -> bool:
-        # It has no run id. The process that made it has to be the session's, and the session must not name another.
+        # It has no run id: its process must be the session's, and the session must not name another journal.
         if self._manifest is None:
             return path.parent == self._folder
         return any(
@@ -271,7 +271,7 @@ class _RunAt:
 
     @property
     def is_nameless(self) -> bool:
-        """Whether nothing in the folder says which run it is: the disk may have been full when it began."""
+        """Whether nothing in the folder identifies the run: the disk may have been full at its start."""
         return self._manifest is None and self._id_key is None
 
 
@@ -288,7 +288,7 @@ def _record_file_in(folder: Path, head: Head) -> Path:
 
 
 def _was_made_for(real_folder: Path, head: Head) -> bool:
-    # Another disk may not answer, and is not asked.
+    # Do not access another disk: it may not answer.
     made_for = _folder_of(head.record_file)
     return is_on_same_disk(head.record_file, real_folder) and os.path.realpath(made_for) == str(real_folder)
 
@@ -419,7 +419,7 @@ def _is_inside(record_file: Path, real_folder: Path) -> bool:
 def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False) -> int | None:
     """Append to `record_file` the lines of a dead session's journal that it lacks, and remove the journal.
 
-    Returns how many there were, or None if a living process writes the journal or the file. A line that the kill
+    Returns how many there were, or None if a live process writes the journal or the file. A line that the kill
     cut in the middle is completed where its beginning matches; nothing is ever rewritten. `is_gone` as in
     `hold_abandoned`.
 
@@ -497,7 +497,7 @@ def remove_half_done(folder: Path) -> None:
 
 
 def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | None:
-    """Append the lines that the file lacks and return how many; None if a living session writes the file."""
+    """Append the lines that the file lacks and return how many; None if a live session writes the file."""
     descriptor = os.open(record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND | SAFELY, PRIVATE.file)
     try:
         if try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
@@ -526,7 +526,7 @@ def _give_to_owner(descriptor: int, path: Path) -> None:
     """Where root repairs a run of another user: have a file that was made for it belong to the owner of `path`."""
     status = os.stat(path)
     if this_user() == 0 and hasattr(os, "fchown") and os.fstat(descriptor).st_uid == 0 != status.st_uid:
-        with suppress(OSError):  # not every container's root may
+        with suppress(OSError):  # root in a container may not be allowed to
             os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
@@ -569,7 +569,7 @@ def table_form(folder: Path, asked: str | None = None) -> str:
 def build_table(
     record_file: Path, table: Path, *, mode: int = PRIVATE.file, form: str = ALL
 ) -> tuple[int, int]:
-    """Build `table` from the records alone and put it in place; return its rows and the lines that were no record."""
+    """Build `table` from the records alone; return the number of rows and of unreadable lines."""
     read = _build_table(record_file, table, mode=mode, form=form).records
     return read.count, read.bad_lines
 
@@ -582,7 +582,7 @@ class _Built:
 
 
 def _build_table(record_file: Path, table: Path, *, mode: int, form: str, keep: bool = False) -> _Built:
-    """Build the table; where `keep`, take nothing away that only the table has which is there."""
+    """Build the table; with `keep`, an old table that has more data is kept."""
     columns = columns_for(form)
     records = _Records(record_file, has_row=columns.has_row)
     for record in records:
@@ -616,7 +616,7 @@ def _build_table(record_file: Path, table: Path, *, mode: int, form: str, keep: 
 
 
 class _Records:
-    """The records of a file that have a row, each once, in the order of their `seq`; none behind `upto_seq`.
+    """The records of a file that have a row, each once, in the order of their `seq`; none after `upto_seq`.
 
     Records without a number are another program's. They have a row where all are such.
     """
@@ -634,7 +634,7 @@ class _Records:
 
     @property
     def undeclared(self) -> int:
-        """How many numbers no record has, and no `lost` record speaks of."""
+        """Number of sequence numbers that are in no record and in no `lost` record."""
         return max(0, self._absent - self._declared)
 
     @property

@@ -51,7 +51,7 @@ WITHOUT_ROWS: Final = frozenset(
 """Records that the user did not log, or that are not rows: they are only in the record file."""
 
 _BOUNDARY: Final = OF_THE_END[0]
-"""The first column behind the numbers. It is in every such table from the first row on."""
+"""The first column after the numbers. It is in every such table from the first row on."""
 _OF_METRICS: Final = frozenset({STEP, EVAL, EPOCH})
 _NOT_METRICS: Final = ("time/", "device_time/", "ledger/", "profiling/", "gpu/")
 """How names begin that say where time went and what the machine did: they come with the spans and the system."""
@@ -62,7 +62,7 @@ _LONGEST: Final = 200
 
 
 class ShortColumns(Columns):
-    """Numbers of steps, evaluations and epochs in front; behind them short texts and numbers of everything else.
+    """Numbers of steps, evaluations and epochs in front; after them short texts and numbers of everything else.
 
     In front there are numbers only, so that a row gets a new column there without being parsed.
     """
@@ -144,7 +144,7 @@ class ShortColumns(Columns):
         return cells
 
     def widened(self, old: list[str]) -> Callable[[str], str]:
-        """Return what makes the cells behind the first two of a row under `old` columns a row under these."""
+        """Return what makes the cells after the first two of a row under `old` columns a row under these."""
         front = old.index(_BOUNDARY)
         more = [""] * (self._front - front)
         behind = "," * (len(self.names) - self._front - (len(old) - front))

@@ -124,7 +124,7 @@ _Key = tuple[int, int, str]
 def build_tree(records: Iterable[Record], *, ended: bool = False) -> SpanTree:
     """Return the spans of `records`, which are in the order in which they were written, as a tree.
 
-    Whatever the records hold, every span that has a time is in the tree once. `ended` says that nobody writes any more:
+    Every span with a valid time is in the tree once. `ended` means that no process writes the file any more:
     what is open then has died, as has what a session left open that ended or was followed by another.
     """
     tree = SpanTree()

@@ -12,15 +12,11 @@ from types import FrameType
 
 from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, attach, is_checkout, status
 
-AI_TOOLKIT_TYPES = (
-    "sd_trainer",
-    "diffusion_trainer",
-    "ui_trainer",
-    "textual_inversion_trainer",
-    "concept_slider",
-    "concept_replacer",
-    "image_reference_slider_trainer",
-    "ultimate_slider_trainer",
+AI_TOOLKIT_TYPES = tuple(
+    """
+    sd_trainer diffusion_trainer ui_trainer textual_inversion_trainer concept_slider concept_replacer
+    image_reference_slider_trainer ultimate_slider_trainer
+    """.split()
 )
 """Process types that ai-toolkit trains; the embedded trainer never pretends to."""
 

@@ -100,7 +100,7 @@ class CheckpointFolder:
         return path
 
     def latest(self) -> FoundCheckpoint | None:
-        """Return the checkpoint that was written last, or None; files that are not checkpoints are passed over."""
+        """Return the checkpoint that was written last, or None; files that are not checkpoints are skipped."""
         return max(self._readable(), key=lambda found: (found.saved_at, found.step), default=None)
 
     def _readable(self) -> list[FoundCheckpoint]:

@@ -1,4 +1,4 @@
-"""The command behind run.py: train each configuration file in turn, and answer with an exit code."""
+"""The command of run.py: trains each configuration file in turn."""
 
 from __future__ import annotations
 

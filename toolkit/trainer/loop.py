@@ -80,7 +80,7 @@ class TrainingLoop:
         self._epoch_steps = state.epoch_steps
 
     def run(self) -> EndReason:
-        """Train, and return why it ended; every way but `stop` leaves a checkpoint of the last step behind."""
+        """Train, and return why it ended; every way but `stop` leaves a checkpoint of the last step."""
         with self._time.training_loop(
             train_iterations_start=self.step, train_iterations_target=self._train.steps
         ):

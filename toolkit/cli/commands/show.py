@@ -18,15 +18,8 @@ from toolkit.runfolder.status import work_out_status
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS = (
-    "global_step",
-    "epoch",
-    "train_loss",
-    "lr",
-    "grad_norm",
-    "samples_per_sec",
-    "sec_per_step",
-    "cpu_mem_rss_mb",
+_COLUMNS = tuple(
+    "global_step epoch train_loss lr grad_norm samples_per_sec sec_per_step cpu_mem_rss_mb".split()
 )
 """Columns that most runs have and that fit in a terminal; columns that the run lacks are left out."""
 

@@ -5,36 +5,31 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import DATA_TIME, STEP_TIME, Row, name_of
-from toolkit.diagnostics.robust import Window, first_of_stretch
+from toolkit.diagnostics.robust import Window, start_of_streak
 from toolkit.diagnostics.thresholds import DATA_FEWEST, DATA_SHARE, DATA_SHARE_OVER, DATA_WINDOW
 
 _KIND = "data_starvation"
 _REPORT_AGAIN = 0.15
 
 
-class DataStarvation:
-    """Speaks when the usual step waits for its data for a large share of its time.
+class DataStarvation(SingleIncidentDetector):
+    """Reports steps that wait for their data for a large share of their time.
 
-    It is a warning however large the share: what is lost is time, not the training.
+    It is always a warning: it costs time, not the training.
     """
 
-    signals: tuple[str, ...] = (DATA_TIME,)
-    all_ranks = False
+    signals = (DATA_TIME,)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
-        self._incident: Incident | None = None
+        super().__init__(incidents)
         self._reported = 0.0
         self._shares = Window(DATA_WINDOW)
         self._steps: deque[int] = deque(maxlen=DATA_WINDOW)
 
-    def restart(self, step: int) -> None:
-        """Judge by the records that follow."""
-        if self._incident is not None:
-            self._incidents.close(self._incident, resolved_step=step)
-            self._incident = None
+    def _forget(self) -> None:
         self._shares.clear()
         self._steps.clear()
 
@@ -43,7 +38,7 @@ class DataStarvation:
         waited, took = row.values[DATA_TIME], row.values.get(STEP_TIME)
         if took is None or not (0.0 <= waited < math.inf and 0.0 < took < math.inf):
             return
-        # Some loops count the waiting into the step's time and some beside it.
+        # Some loops include the waiting in the step's time and some do not.
         of_step = waited / took if waited <= took else waited / (waited + took)
         self._shares.push(of_step)
         self._steps.append(row.step)
@@ -55,14 +50,13 @@ class DataStarvation:
             if share > DATA_SHARE:
                 self._open(row, share)
         elif share < DATA_SHARE_OVER:
-            self._incidents.close(incident, resolved_step=row.step)
-            self._incident = None
+            self._resolve(row.step)
         else:
             self._follow(incident, row.step, of_step, share)
 
     def _open(self, row: Row, share: float) -> None:
         shares = self._shares.values()
-        first = first_of_stretch([value > DATA_SHARE for value in shares])
+        first = start_of_streak([value > DATA_SHARE for value in shares])
         self._reported = share
         self._incident = self._incidents.open(
             _KIND,

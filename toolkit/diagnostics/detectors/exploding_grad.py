@@ -6,22 +6,22 @@ import math
 from collections import deque
 
 from toolkit.diagnostics import thresholds as at
-from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.detector import SingleIncidentDetector
+from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import Window, change_sigma, median
 
 
-class ExplodingGradients:
+class ExplodingGradients(SingleIncidentDetector):
     """Compares each norm with the median of those before it. Only ratios count: norms have no typical size.
 
     One large norm that does not affect the loss is ignored: it was clipped.
     """
 
-    signals: tuple[str, ...] = (GRAD_NORM,)
-    all_ranks = False
+    signals = (GRAD_NORM,)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
+        super().__init__(incidents)
         self._usual = Window(at.NORM_WINDOW)
         self._first = Window(at.NORM_FIRST_RECORDS)
         self._losses: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
@@ -29,7 +29,6 @@ class ExplodingGradients:
         self._usual_level = 0.0
         self._high: list[tuple[int, float]] = []
         self._waiting = 0
-        self._open: Incident | None = None
         self._level = 0.0
         self._calm = 0
 
@@ -45,7 +44,7 @@ class ExplodingGradients:
             self._first.push(norm)
             self._usual.push(norm)
             return
-        if self._open is not None:
+        if self._incident is not None:
             self._follow(norm, row)
             return
         if not self._rows % at.NORM_LEVEL_EVERY:
@@ -71,11 +70,8 @@ class ExplodingGradients:
         ):
             self._begin(level, row)
 
-    def restart(self, step: int) -> None:
-        """The first norms after a restart are larger than usual."""
-        if self._open is not None:
-            self._incidents.close(self._open, resolved_step=step)
-        self._open = None
+    def _forget(self) -> None:
+        # The first norms after a restart are larger than usual.
         self._high.clear()
         self._waiting = self._rows = 0
         self._usual.clear()
@@ -94,7 +90,7 @@ class ExplodingGradients:
     def _begin(self, level: float, row: Row) -> None:
         self._level = level
         peak = max(norm for _, norm in self._high)
-        self._open = self._incidents.open(
+        self._incident = self._incidents.open(
             "exploding_grad",
             name_of(GRAD_NORM, row.record),
             start_step=self._high[0][0],
@@ -108,7 +104,7 @@ class ExplodingGradients:
         self._waiting = self._calm = 0
 
     def _follow(self, norm: float, row: Row) -> None:
-        incident = self._open
+        incident = self._incident
         assert incident is not None
         if norm > math.sqrt(at.NORM_RATIO) * self._level:
             self._calm = 0
@@ -120,5 +116,4 @@ class ExplodingGradients:
             return
         self._calm += 1
         if self._calm >= at.NORM_CALM:
-            self._incidents.close(incident, resolved_step=row.step)
-            self._open = None
+            self._resolve(row.step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GPU_UTIL, Row, name_of
 from toolkit.diagnostics.robust import Window
@@ -24,19 +25,17 @@ _REPORT_AGAIN_PCT = 10.0
 _STEPS_FOR_USUAL = 5
 
 
-class IdleGpu:
+class IdleGpu(SingleIncidentDetector):
     """Reports a GPU that is busy less than half of the time while steps advance.
 
     The samples of one step are averaged into one look. Steps with unusually many samples are pauses and are skipped, as
     are the start-up and a GPU that is not used at all.
     """
 
-    signals: tuple[str, ...] = (GPU_UTIL,)
-    all_ranks = False
+    signals = (GPU_UTIL,)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
-        self._incident: Incident | None = None
+        super().__init__(incidents)
         self._reported_pct = 0.0
         self._total_pct = 0.0
         self._total_looks = 0
@@ -52,13 +51,6 @@ class IdleGpu:
         self._looks: deque[tuple[int, float]] = deque(maxlen=GPU_LOOKS)
         self._idle: deque[tuple[int, float]] = deque(maxlen=GPU_LOOKS)
         self._works: bool = False
-
-    def restart(self, step: int) -> None:
-        """Close the incident: another start-up follows."""
-        if self._incident is not None:
-            self._incidents.close(self._incident, resolved_step=step)
-            self._incident = None
-        self._forget()
 
     def take(self, row: Row) -> None:
         """Add a sample to those of its step."""
@@ -129,10 +121,7 @@ class IdleGpu:
     def _follow(self, incident: Incident, look: tuple[int, float], noticed_step: int) -> None:
         lately = list(self._looks)[-_HALF:]
         if len(lately) == _HALF and _mean(lately) >= GPU_BUSY_AGAIN_PCT:
-            self._incidents.close(
-                incident, end_step=max(incident.start_step, lately[0][0]), resolved_step=noticed_step
-            )
-            self._incident = None
+            self._resolve(noticed_step, end_step=max(incident.start_step, lately[0][0]))
             self._looks.clear()
             return
         incident.count += 1

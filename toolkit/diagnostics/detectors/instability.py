@@ -1,4 +1,4 @@
-"""Spikes and divergence of the training loss: it leaves its level upwards, and comes back or does not."""
+"""Spikes and divergence of the training loss: it rises above its level, and recovers or does not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import deque
 
 from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.loss_axis import LossAxis
@@ -19,18 +20,17 @@ _MIDDLE = at.SHORT_WINDOW // 2
 _NEARLY_NO_CHANGE = 2.0 * at.NO_CHANGE
 
 
-class Instability:
+class Instability(SingleIncidentDetector):
     """Adds up how far the loss is above its recent level; enough is a spike, and a spike that lasts a divergence.
 
     Distances are ratios (the axis is logarithmic) while the loss is positive, so that a jump from 0.003 to 0.02 at the
     end of a run counts like one from 3 to 20 at its beginning.
     """
 
-    signals: tuple[str, ...] = (LOSS,)
-    all_ranks = False
+    signals = (LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
+        super().__init__(incidents)
         self._axis = LossAxis()
         self._rows = 0
         # What is usual: the level of the last few records and of more of them, and how much one differs from the next.
@@ -57,7 +57,6 @@ class Instability:
         self._lr = 0.0
         self._lr_raised_at = 0
         # The incident that is open: its level and noise stay what they were when it began.
-        self._open: Incident | None = None
         self._opened_as = _SPIKE
         self._opened_with: str | None = None
         self._level = 0.0
@@ -65,16 +64,16 @@ class Instability:
         self._since = 0
 
     def take(self, row: Row) -> None:
-        """Look at one loss."""
+        """Read one loss."""
         values = row.values
         loss = values[LOSS]
         if not loss and not self._rows:
             # Some trainers log zeros until a buffer is full or a first batch counts: that is not a level.
             return
         if loss - loss != 0.0:
-            if self._open is not None:
-                # It went up and then beyond all numbers.
-                self._say_diverged(self._open)
+            if self._incident is not None:
+                # It rose and then became infinite or NaN.
+                self._say_diverged(self._incident)
             return
         self._rows = rows = self._rows + 1
         lr = values.get(LR)
@@ -86,8 +85,8 @@ class Instability:
         if self._axis.has_changed:
             self._change_axis(y, row)
         longer = self._longer
-        if self._open is not None:
-            self._follow(self._open, loss, y, row)
+        if self._incident is not None:
+            self._follow(self._incident, loss, y, row)
         elif len(longer) >= at.FIRST_RECORDS:
             # There are seven of them by now: the middle one is the fourth.
             level = min(sorted(self._recent)[_MIDDLE], longer.median)
@@ -102,7 +101,7 @@ class Instability:
         elif len(longer) >= at.FIRST_RECORDS_FOR_A_BLOW_UP and not self._axis.is_plain:
             self._watch_for_a_blow_up(loss, y, row)
         self._recent.append(y)
-        if self._open is None:
+        if self._incident is None:
             # Values during an incident are not usual values.
             longer.push(y)
             # Noise changes slowly: once there is a measure of it, every other record keeps it up to date.
@@ -115,17 +114,15 @@ class Instability:
             self._highest = y
 
     def restart(self, step: int) -> None:
-        """Another state of the model has another level."""
-        if self._open is not None:
-            self._open.variant = "left behind"
-            self._incidents.close(self._open, resolved_step=step)
-            self._open = None
-        self._forget()
+        """Resolve the open incident: another state of the model has another level."""
+        if self._incident is not None:
+            self._incident.variant = "left behind"
+        super().restart(step)
 
     def _change_axis(self, y: float, row: Row) -> None:
-        """A loss below 0 is below every level that there was, and no distance from before means anything now."""
-        if self._open is not None:
-            self._end(self._open, row)
+        """Start over: a negative loss is below every earlier level, and earlier distances are meaningless."""
+        if self._incident is not None:
+            self._end(self._incident, row)
         self._forget()
         self._highest = y
 
@@ -184,7 +181,7 @@ class Instability:
 
     def _watch_for_a_collapse(self, loss: float, y: float, row: Row) -> None:
         """A loss that repeats itself, above where it was, comes from a model that gives one answer to everything."""
-        if self._open is not None or abs(y - self._previous) > self._axis.gap(y, at.NO_CHANGE):
+        if self._incident is not None or abs(y - self._previous) > self._axis.gap(y, at.NO_CHANGE):
             self._same = 0
             return
         if self._same == 0:
@@ -199,8 +196,8 @@ class Instability:
             self._incidents.escalate(incident, _DIVERGENCE)
 
     def _watch_the_level(self, loss: float, row: Row) -> None:
-        """A climb that is too slow to be seen against the recent level is seen against the best one."""
-        if self._open is not None:
+        """Detect a climb that is too slow for the recent level by comparing with the best one."""
+        if self._incident is not None:
             return
         level = self._longer.median
         if level < self._best or not self._has_best:
@@ -226,7 +223,7 @@ class Instability:
         self._same = 0
         self._level, self._sigma, self._since = level, sigma, self._rows
         usual = self._axis.value(level)
-        self._open = incident = self._incidents.open(
+        self._incident = incident = self._incidents.open(
             _SPIKE,
             name_of(LOSS, row.record),
             start_step=start,
@@ -240,7 +237,7 @@ class Instability:
         was_mild = incident.repeats == 0 or incident.severity == INFO
         incident.severity = None
         if was_mild and self._lr_raised_at and self._rows - self._lr_raised_at <= at.LR_RAISED_WITHIN:
-            # A schedule that starts again kicks the model out of its place: that is its purpose.
+            # A schedule that restarts raises the loss on purpose.
             incident.variant = "after a restart"
             incident.severity = INFO
         self._opened_with = incident.severity
@@ -284,6 +281,5 @@ class Instability:
             self._incidents.escalate(incident, self._opened_as)
             incident.severity = self._opened_with
         incident.variant = "recovered"
-        self._incidents.close(incident, resolved_step=row.step)
-        self._open = None
+        self._resolve(row.step)
         self._has_best = False

@@ -1,4 +1,4 @@
-"""A learning rate that teaches nothing, or too much."""
+"""A learning rate that is 0, or too high for the warm-up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KIND = "lr_problem"
 class LearningRate:
     """Reports a learning rate of 0 while the run continues, and a loss that climbs with it during a warm-up.
 
-    A constant rate is as good as any, and so are decays to 0 at a run's end and restarts.
+    Constant rates, decays to 0 at the end of a run and restarts are fine.
     """
 
     signals: tuple[str, ...] = (LR,)
@@ -166,7 +166,7 @@ class _WarmUp:
             self._best = block
             return True
         if not rises:
-            # The harm may show only when the peak has been reached.
+            # The effect may show only after the peak.
             self._blocks_at_peak += 1
         if self._blocks_at_peak > LR_CLIMB_BLOCKS and self._incident is None:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import CRITICAL
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LOSS_SCALE, Row, name_of
@@ -21,15 +22,13 @@ _KIND = "loss_scale"
 _BACK = 4.0
 
 
-class LossScale:
-    """Speaks when the loss scale falls and falls; where none is logged, when many gradient norms are infinite."""
+class LossScale(SingleIncidentDetector):
+    """Reports a loss scale that keeps falling or, if none is logged, many infinite gradient norms."""
 
-    signals: tuple[str, ...] = (LOSS_SCALE, GRAD_NORM)
-    all_ranks = False
+    signals = (LOSS_SCALE, GRAD_NORM)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
-        self._incident: Incident | None = None
+        super().__init__(incidents)
         self._has_scale = False
         self._forget()
 
@@ -41,13 +40,6 @@ class LossScale:
         self._norms: int = 0
         self._infinite: deque[tuple[int, int]] = deque()
         self._began_at: int = 0
-
-    def restart(self, step: int) -> None:
-        """The scale is searched again."""
-        if self._incident is not None:
-            self._incidents.close(self._incident, resolved_step=step)
-            self._incident = None
-        self._forget()
 
     def take(self, row: Row) -> None:
         """Look at the scale, or at whether the gradient norm is infinite."""
@@ -69,7 +61,7 @@ class LossScale:
         self._records += 1
         fell = bool(self._scales) and scale < self._scales[-1][1]
         if self._records <= SCALE_PROBE_RECORDS:
-            # The first search begins far too high; from where it started says nothing about a later fall.
+            # The initial search starts far too high, so its start says nothing about a later fall.
             self._scales.clear()
         self._scales.append((row.step, scale))
         if self._incident is not None:
@@ -109,8 +101,7 @@ class LossScale:
         elif scale >= _BACK * self._lowest or (
             scale > SCALE_BOTTOM and self._records - self._last_fall >= SCALE_WINDOW
         ):
-            self._incidents.close(incident, resolved_step=step)
-            self._incident = None
+            self._resolve(step)
             self._scales.clear()
             self._scales.append((step, scale))
 
@@ -142,10 +133,9 @@ class LossScale:
             self._note_share(self._incident)
 
     def _note_share(self, incident: Incident) -> None:
-        # One that comes back in another session has counted norms that this session does not know of.
+        # An incident from an earlier session has counted norms that this session does not know.
         incident.evidence["of"] = float(max(self._norms - self._began_at + 1, incident.count))
 
     def _end_skipping(self, step: int) -> None:
         if self._incident is not None and not self._infinite:
-            self._incidents.close(self._incident, resolved_step=step)
-            self._incident = None
+            self._resolve(step)

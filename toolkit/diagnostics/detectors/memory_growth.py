@@ -34,7 +34,7 @@ _ABSURD_MIB = 1e9
 
 
 class MemoryGrowth:
-    """Speaks when the memory of the process, or of its GPU, grows steadily.
+    """Reports memory of the process, or of its GPU, that grows steadily.
 
     What counts is the lowest value of each block of samples: what a step needs for a moment comes and goes. It is
     critical where what the machine has left is less than what has been lost already.
@@ -49,7 +49,7 @@ class MemoryGrowth:
         self._curves = (_Curve(incidents, RSS, RSS_GROWTH_MIB), _Curve(incidents, GPU_MEMORY, GPU_GROWTH_MIB))
 
     def restart(self, step: int) -> None:
-        """Another process, or another state of it: nothing it holds is known."""
+        """Start over: another process, or an earlier state of it."""
         for curve in self._curves:
             curve.restart(step)
 
@@ -145,7 +145,7 @@ class _Curve:
         first, last = blocks[0], blocks[-1]
         if last.lowest - first.lowest < max(self._fewest_mib, MEMORY_GROWTH_SHARE * first.lowest):
             return False
-        # A curve that has been this high before goes up and down.
+        # A curve that has been this high before only fluctuates.
         if last.lowest <= self._highest[scale]:
             return False
         values = [block.lowest for block in blocks]
@@ -160,7 +160,7 @@ class _Curve:
     def _open(self, scale: int, blocks: deque[_Block], row: Row) -> None:
         last = blocks[-1]
         grown = last.lowest - blocks[0].lowest
-        # It began behind the last block that was still as low as the first.
+        # It began after the last block that was still as low as the first.
         base = next(
             each for each in reversed(blocks) if each.lowest <= blocks[0].lowest + _FLAT_SHARE * grown
         )
@@ -224,12 +224,12 @@ def _samples_in_block(scale: int) -> int:
 
 
 def _free_mib(signal: str, value: float, record: Record) -> float | None:
-    """Return what a system record says is left for `signal`, of which `value` is in use."""
+    """Return the free memory for `signal` in a system record, of which `value` is in use."""
     if signal == RSS:
         used, percent = number_in(record, "ram_used_mb"), number_in(record, "ram_percent")
         if used is None or percent is None or not (0.0 < used < _ABSURD_MIB and 0.0 < percent <= 100.0):
             return None
         return used / percent * (100.0 - percent)
     total_gib = number_in(record, "gpu/0/mem_total_gb")
-    # Not the driver's idea of what is free: torch keeps what it has freed.
+    # Not the driver's free memory: torch keeps what it has freed.
     return total_gib * 1024.0 - value if total_gib is not None and 0.0 < total_gib < _ABSURD_MIB else None

@@ -48,7 +48,7 @@ class NonFinite:
             self._look_at_others(row)
 
     def restart(self, step: int) -> None:
-        """Weights from before the NaN may have been loaded: what follows is another incident, if it is one."""
+        """Resolve everything: weights from before the NaN may have been loaded."""
         if self._open is not None:
             self._incidents.close(self._open, resolved_step=step)
         self._open = None
@@ -74,7 +74,7 @@ class NonFinite:
         incident.end_step = row.step
         is_probe = signal == GRAD_NORM and math.isinf(value) and len(self._bad) == 1
         self._infinite_norms = self._infinite_norms + 1 if is_probe else 0
-        # A loss scale that is being found overflows now and then, and the step is skipped: nothing is lost.
+        # While a loss scale is adjusted, single overflows are skipped: nothing is lost.
         severity = INFO if 0 < self._infinite_norms < at.INFINITE_NORMS_IN_A_ROW else CRITICAL
         if incident.severity != severity and incident.severity != CRITICAL:
             incident.severity = severity
@@ -134,17 +134,17 @@ def _is_no_number(value: object) -> bool:
 
 
 def _metric_of(field: str, record: Record) -> str:
-    """Return the metric that a field is of, where it is one that says how far a metric varied."""
+    """Return the metric whose variation a field holds, if it does."""
     metric, _, ending = field.rpartition("_")
     return metric if ending in ("min", "max") and metric in record else field
 
 
 class _Other:
-    """A metric of the caller's own that was no number: one incident for the whole run, which may come and go."""
+    """Another metric with NaN or infinity: one incident for the whole run, which may be reopened."""
 
     def __init__(self, incidents: Incidents, name: str, row: Row) -> None:
         self.finite = 0
-        """Finite values since the last that was none."""
+        """Finite values since the last NaN or infinity."""
         self.incident = incidents.open(_KIND, name, start_step=row.step, noticed_step=row.step)
         self.incident.severity = WARNING
         self.incident.variant = "of another metric"

@@ -6,23 +6,23 @@ from collections import deque
 from itertools import pairwise
 
 from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, change_sigma, median
 
 
-class Overfit:
+class Overfit(SingleIncidentDetector):
     """Keeps the best validation loss and checks whether the median of those since then is clearly above it.
 
     The best of many noisy values is low by luck. So the rise has to be clear of the noise as well when it is measured
     from the best three in a row, which luck moves far less.
     """
 
-    signals: tuple[str, ...] = (VAL_LOSS, LOSS)
-    all_ranks = False
+    signals = (VAL_LOSS, LOSS)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
+        super().__init__(incidents)
         self._train: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
         self._vals: deque[float] = deque(maxlen=at.OVERFIT_NOISE_WINDOW)
         self._evals = 0
@@ -33,7 +33,6 @@ class Overfit:
         self._best_around = 0.0
         self._train_at_best: float | None = None
         self._since: deque[float] = deque(maxlen=at.OVERFIT_MIDDLE_OF)
-        self._open: Incident | None = None
         self._last: tuple[int, float] | None = None
 
     def take(self, row: Row) -> None:
@@ -53,7 +52,7 @@ class Overfit:
                 self._look(val, row)
 
     def restart(self, step: int) -> None:
-        """The best validation loss stays the best one: the data is the same."""
+        """Keep everything: the validation data is the same, so the best loss stays the best."""
 
     def _look(self, val: float, row: Row) -> None:
         self._evals += 1
@@ -70,8 +69,8 @@ class Overfit:
         middle = median(self._since)
         enough = max(at.OVERFIT_RISE * abs(self._best), at.NOTHING_LEFT_OF_VAL * abs(self._first))
         rise = middle - self._best
-        if self._open is not None:
-            self._follow(self._open, val, rise < at.OVERFIT_BACK * enough, row)
+        if self._incident is not None:
+            self._follow(self._incident, val, rise < at.OVERFIT_BACK * enough, row)
             return
         evals_since = self._evals - self._best_eval
         if evals_since < max(at.OVERFIT_CONFIRM, at.OVERFIT_CONFIRM_SHARE * self._best_eval):
@@ -81,16 +80,16 @@ class Overfit:
             return
         is_no_luck = middle - self._best_around > at.OVERFIT_SIGMAS * noise
         if rise > enough and is_no_luck and val - self._best > 0.5 * enough and not self._train_rises():
-            self._open = self._incidents.open(
+            self._incident = self._incidents.open(
                 "overfit",
                 name_of(VAL_LOSS, row.record),
                 start_step=self._best_step,
                 noticed_step=row.step,
                 count=evals_since,
             )
-            # Nothing is a number of percent above 0.
-            self._open.variant = "never" if self._best_eval == 1 or not self._best else ""
-            self._note(self._open, val)
+            # There is no percentage above 0.
+            self._incident.variant = "never" if self._best_eval == 1 or not self._best else ""
+            self._note(self._incident, val)
 
     def _climbs(self, rise: float) -> bool:
         since = [self._best, *self._since]
@@ -100,14 +99,12 @@ class Overfit:
         self._best, self._best_step, self._best_eval = val, row.step, self._evals
         self._train_at_best = self._train_now()
         self._since.clear()
-        if self._open is not None:
-            self._incidents.close(self._open, resolved_step=row.step)
-            self._open = None
+        if self._incident is not None:
+            self._resolve(row.step)
 
     def _follow(self, incident: Incident, val: float, is_back: bool, row: Row) -> None:
         if is_back:
-            self._incidents.close(incident, resolved_step=row.step)
-            self._open = None
+            self._resolve(row.step)
             return
         incident.end_step = row.step
         incident.count += 1
@@ -123,7 +120,7 @@ class Overfit:
         return median(list(self._train)[-at.SHORT_WINDOW :]) if self._train else None
 
     def _train_rises(self) -> bool:
-        """Whether the training loss went up as well: then the run is unstable, and does not learn by heart."""
+        """Whether the training loss went up as well: then the run is unstable and not overfitting."""
         before, now = self._train_at_best, self._train_now()
         if before is None or now is None:
             return False

@@ -5,26 +5,26 @@ from __future__ import annotations
 from itertools import pairwise
 
 from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO, WARNING
-from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, median, trend
 
 
-class Plateau:
-    """Keeps the whole curve as 24 to 48 medians of equal stretches, and asks whether most of it no longer falls.
+class Plateau(SingleIncidentDetector):
+    """Keeps the whole curve as 24 to 48 medians of equal segments, and checks whether most of it no longer falls.
 
-    A plateau is a matter of most of the run: a curve that rests for a while is learning. A learning rate that has
-    decayed to nothing, a loss that has, and one that changes its sign say nothing about learning.
+    A plateau is most of a run: a curve that is flat for a while may still be learning. Nothing is reported if the
+    learning rate has decayed to nothing, or if the loss has or changes its sign.
     """
 
-    signals: tuple[str, ...] = (LOSS,)
-    all_ranks = False
+    signals = (LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
+        super().__init__(incidents)
         self._rows = 0
-        self._stretch = 1
+        self._block_size = 1
         """Records that make a block."""
         self._every = 1
         self._filling: list[float] = []
@@ -39,7 +39,6 @@ class Plateau:
         self._slack = -1.0
         self._anchor_step = 0
         self._constant = 0
-        self._open: Incident | None = None
 
     def take(self, row: Row) -> None:
         """Look at one loss."""
@@ -59,24 +58,24 @@ class Plateau:
                 self._leave_the_constant(row)
         else:
             self._stay_constant(loss, row)
-        # Of a long stretch every so many records are enough for its median, and need no more memory than of a short.
+        # A sample of the records of a long segment is enough for its median, and bounds the memory.
         if self._rows % self._every == 0:
             self._filling.append(loss)
-            if len(self._filling) * self._every >= self._stretch:
-                self._end_stretch(row)
+            if len(self._filling) * self._every >= self._block_size:
+                self._end_block_size(row)
 
     def restart(self, step: int) -> None:
         """Keep the curve: a restart continues it."""
 
     def _leave_the_constant(self, row: Row) -> None:
         self._constant = 0
-        incident = self._open
+        incident = self._incident
         if incident is not None and incident.variant == "constant":
-            self._close(incident, row)
+            self._resolve(row.step)
 
     def _stay_constant(self, loss: float, row: Row) -> None:
         self._constant += 1
-        incident = self._open
+        incident = self._incident
         if incident is not None and incident.variant == "constant":
             incident.count += 1
             incident.end_step = row.step
@@ -88,7 +87,7 @@ class Plateau:
         ):
             self._begin(self._anchor_step, self._constant + 1, loss, 0.0, "constant", row)
 
-    def _end_stretch(self, row: Row) -> None:
+    def _end_block_size(self, row: Row) -> None:
         self._blocks.append(median(self._filling))
         self._steps.append(row.step)
         self._filling.clear()
@@ -97,8 +96,8 @@ class Plateau:
         if len(self._blocks) == at.PLATEAU_BLOCKS:
             self._blocks = [0.5 * (a + b) for a, b in zip(self._blocks[::2], self._blocks[1::2], strict=True)]
             self._steps = self._steps[1::2]
-            self._stretch *= 2
-            self._every = max(1, self._stretch // at.PLATEAU_MOST_OF_A_BLOCK)
+            self._block_size *= 2
+            self._every = max(1, self._block_size // at.PLATEAU_MOST_OF_A_BLOCK)
         if self._rows >= at.PLATEAU_FIRST_RECORDS and len(self._blocks) >= at.PLATEAU_BLOCKS // 2:
             self._judge(row)
 
@@ -112,17 +111,17 @@ class Plateau:
         # A reported plateau is resolved only if the curve clearly falls again.
         stays_flat = self._could_learn(level) and _is_flat(gain, z, level, at.PLATEAU_PATIENCE)
         self._flat = self._flat + 1 if is_flat else 0
-        incident = self._open
+        incident = self._incident
         if incident is None:
             if self._flat >= at.PLATEAU_CONFIRM:
                 noise = CHANGE_TO_SIGMA * median([abs(b - a) for a, b in pairwise(later)])
-                self._begin(self._steps[begin], len(later) * self._stretch, level, noise, "", row)
+                self._begin(self._steps[begin], len(later) * self._block_size, level, noise, "", row)
         elif incident.variant != "constant":
             incident.end_step = row.step
-            incident.count += self._stretch
+            incident.count += self._block_size
             self._moving = 0 if stays_flat else self._moving + 1
             if self._moving >= at.PLATEAU_CONFIRM // 2:
-                self._close(incident, row)
+                self._resolve(row.step)
             elif (
                 incident.severity == INFO
                 and self._is_sure(row)
@@ -133,7 +132,7 @@ class Plateau:
                 self._incidents.mark_changed(incident)
 
     def _is_sure(self, row: Row) -> bool:
-        """Whether it will probably stay flat: not where most of the planned run is still to come."""
+        """Whether it will probably stay flat: not if most of the planned run is still to come."""
         planned = self._incidents.planned_steps
         return self._rows >= at.PLATEAU_SURE_RECORDS and row.step >= at.PLATEAU_SURE_OF_PLAN * planned
 
@@ -143,7 +142,7 @@ class Plateau:
         return self._lr >= at.DECAYED * self._top_lr
 
     def _begin(self, start: int, count: int, level: float, noise: float, variant: str, row: Row) -> None:
-        self._open = self._incidents.open(
+        self._incident = self._incidents.open(
             "plateau",
             name_of(LOSS, row.record),
             start_step=start,
@@ -152,12 +151,8 @@ class Plateau:
             level=level,
             noise=noise,
         )
-        self._open.variant = variant
-        self._open.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
-
-    def _close(self, incident: Incident, row: Row) -> None:
-        self._incidents.close(incident, resolved_step=row.step)
-        self._open = None
+        self._incident.variant = variant
+        self._incident.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
 
 
 def _is_flat(gain: float, z: float, level: float, patience: float) -> bool:

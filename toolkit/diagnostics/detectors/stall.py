@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row, number_in
@@ -39,19 +40,17 @@ _NO_TIME_S = 1e12
 _IS_OVER = frozenset({END, ERROR})
 
 
-class Stall:
+class Stall(SingleIncidentDetector):
     """Reports that no step has come for far longer than usual, by the times in the records.
 
     A record without a step, such as a system record, shows it while it lasts, the next step afterwards. A pause
     that an evaluation, a checkpoint or a sample explains is not a stall, and neither is the time between two sessions.
     """
 
-    signals: tuple[str, ...] = ("*",)
-    all_ranks = False
+    signals = ("*",)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
-        self._incident: Incident | None = None
+        super().__init__(incidents)
         self._usual_s = 0.0
         """Seconds for one step; 0 while that is not known."""
         self._stride = 1.0
@@ -59,14 +58,14 @@ class Stall:
         self._longest_pause_s: float | None = None
         self._max_steps: int | None = None
         self._from_zero = False
-        self._begin()
+        self._forget()
 
-    def _begin(self) -> None:
+    def _forget(self) -> None:
         self._by_elapsed: bool | None = None
         self._step: int | None = None
         self._time: float = 0.0
         self._furthest: int = -1
-        """The furthest step that any record knew of, and when something was last heard of the loop."""
+        """The furthest step in any record, and the time of the last sign of the loop."""
         self._alive: float = 0.0
         self._has_heartbeat: bool = False
         self._explained: bool = False
@@ -74,17 +73,10 @@ class Stall:
         self._intervals: list[float] = []
         self._first_of_intervals: int = 0
 
-    def restart(self, step: int) -> None:
-        """The time since the last record was not spent in the loop."""
-        if self._incident is not None:
-            self._incidents.close(self._incident, resolved_step=step)
-            self._incident = None
-        self._begin()
-
     def take(self, row: Row) -> None:
-        """Look at when this record came, and whether the step has moved on."""
+        """Check the time of this record, and whether the step has advanced."""
         now: Any = row.record.get("elapsed")
-        # The short way, for nearly all: the session counts by this clock, and the record has it.
+        # Shortcut for nearly all records: the session uses this clock, and the record has it.
         if not (self._by_elapsed and type(now) is float and -_NO_TIME_S < now < _NO_TIME_S):
             now = self._clock(row)
             if now is None:
@@ -127,7 +119,7 @@ class Stall:
             self._end(self._incident, step, now)
         self._step = step
         self._time = self._alive = now
-        # An error may have been caught, or was telemetry's own.
+        # An error may have been caught, or come from telemetry itself.
         self._is_over = False
         if step > self._furthest:
             self._furthest = step
@@ -143,9 +135,8 @@ class Stall:
             return
         seconds = now - self._alive
         if self._incident is not None and self._is_reported_by_run(self._incident.start_step, self._furthest):
-            # It was a moment later than this, and has more to say.
-            self._incidents.close(self._incident, resolved_step=self._furthest)
-            self._incident = None
+            # The run's own report came a moment later and has more detail.
+            self._resolve(self._furthest)
         elif self._incident is not None:
             self._grow(self._incident, seconds)
         elif seconds > STALL_S and seconds > self._limit(1.0 if self._has_heartbeat else self._stride):
@@ -170,7 +161,7 @@ class Stall:
             self._max_steps is not None
             and steps_done(self._furthest, from_zero=self._from_zero) >= self._max_steps
         ):
-            # The last step is done; saving and uploading take what they take.
+            # The last step is done; saving and uploading may take any time.
             return float("inf")
         pauses = STALL_BEFORE_FIRST_PAUSE_S
         if self._longest_pause_s is not None:

@@ -35,7 +35,7 @@ _MOST_SHAPES: Final = 256
 class Times(NamedTuple):
     """Seconds of one step of one rank, by part; those before a sum of them in the order in which they come.
 
-    A step begins behind the exchange of gradients, in which the ranks waited for each other: with the optimizer's
+    A step begins after the exchange of gradients, in which the ranks waited for each other: with the optimizer's
     update, then the data, the forward pass, and the backward pass with the next exchange.
     """
 
@@ -44,12 +44,12 @@ class Times(NamedTuple):
     data: float
     forward: float
     backward: float
-    """With the wait for the other ranks, where they exchange their gradients in it."""
+    """Includes the wait for the other ranks if they exchange gradients in it."""
     upto_data: float
     upto_forward: float
     upto_backward: float
     rest: float
-    """In none of the parts."""
+    """Outside of all parts."""
 
 
 _AHEAD: Final = ("optimizer", "upto_data", "upto_forward", "upto_backward", "step")
@@ -66,7 +66,7 @@ _SPAN_OF: Final = {
 
 
 class Straggler:
-    """Opens an incident when a rank is slower than the others, where their records are given too.
+    """Reports a rank that is slower than the others, if their records are available.
 
     Ranks that exchange gradients wait for each other and have equal step times. So the parts of a step are compared:
     the slow rank is behind the others before the exchange, and waits the least in it. Ranks that do not wait differ in
@@ -84,14 +84,14 @@ class Straggler:
         self._looks: deque[tuple[int, int]] = deque()
         """Steps of rank 0 at which the ranks are to be compared, and how many records it had by then."""
         self._reached: set[int] = set()
-        """Ranks that have come to the first of these steps."""
+        """Ranks that have reached the first of these steps."""
         self._since_look = 0
         self._fields: dict[Shape, _Fields] = {}
         self._expects_all = True
         """Whether ranks that have not written anything are waited for."""
 
     def restart(self, step: int) -> None:
-        """Ranks may run elsewhere now."""
+        """Start over: ranks may run elsewhere now."""
         for rank in self._ranks.values():
             if rank.incident is not None:
                 self._incidents.close(rank.incident, resolved_step=step)
@@ -102,10 +102,10 @@ class Straggler:
         self._expects_all = True
 
     def take(self, row: Row) -> None:
-        """Add a rank's step to its others, and compare the ranks where all have come that far."""
+        """Add a rank's step, and compare the ranks if all have reached it."""
         number = row.rank
         if not number and not self._ranks and self._incidents.ranks < 2:
-            # A run of one process, as most are.
+            # Most runs have one process.
             return
         seconds = row.values[STEP_TIME]
         if row.event != STEP or not 0.0 < seconds < math.inf:
@@ -252,13 +252,13 @@ class _Rank:
         self.slow_since = 0
         self.incident: Incident | None = None
         self._ahead: deque[tuple[int, Times]] = deque()
-        """Steps behind the next look."""
+        """Steps after the next look."""
 
     def add(self, row: Row, fields: _Fields, seconds: float) -> bool:
-        """Take a step; False for the first, which says nothing of how long a step takes."""
+        """Take a step; return False for the first, whose duration is unknown."""
         before, self.newest = self.newest, row.step
         if not before < row.step:
-            # It went back, and does these steps again.
+            # It went back and repeats these steps.
             self.window.clear()
             self._ahead.clear()
         if not -math.inf < before < row.step:
@@ -269,12 +269,12 @@ class _Rank:
         return True
 
     def go_to(self, step: int) -> None:
-        """Have the steps up to `step` be the latest."""
+        """Move the steps up to `step` into the window."""
         while self._ahead and self._ahead[0][0] <= step:
             self.window.append(self._ahead.popleft())
 
     def medians(self) -> Times:
-        """Return what is usual of the latest steps, part by part."""
+        """Return the medians of the latest steps by part."""
         # A window is looked at when it is full.
         half = RANK_WINDOW // 2
         columns = (sorted(column) for column in zip(*(times for _, times in self.window), strict=True))
@@ -306,12 +306,12 @@ class _Fields:
         self.forward = _fields_in(record, "forward")
         self.backward = _fields_in(record, "backward")
         if not self.forward and not self.backward:
-            # Both passes, and the exchange, are somewhere in it.
+            # It contains both passes and the exchange.
             self.backward = _fields_in(record, "training_iteration")
 
 
 def _fields_in(record: Record, *spans: str) -> tuple[str, ...]:
-    """Return the fields with the seconds of these spans, by the device's clock where it was asked."""
+    """Return the fields with the seconds of these spans, of the device's clock if available."""
     found = (next((p + span for p in (_DEVICE, _HOST) if p + span in record), None) for span in spans)
     return tuple(name for name in found if name is not None)
 
@@ -337,7 +337,7 @@ def _seconds(record: Record, names: tuple[str, ...], steps: int) -> float:
     total = 0.0
     for name in names:
         seconds = record[name]
-        # What a script calls by such a name may be anything.
+        # A script may use such a name for anything.
         if type(seconds) is float and 0.0 <= seconds < math.inf:
             total += seconds
     return total / steps

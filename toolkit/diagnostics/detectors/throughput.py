@@ -1,13 +1,14 @@
-"""A run that does less work a second than it did."""
+"""A run that has become slower."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 
+from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import RATE, STEP_TIME, Row, name_of, number_in
-from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, first_of_stretch, median
+from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, median, start_of_streak
 from toolkit.diagnostics.thresholds import (
     SPEED_BACK,
     SPEED_BEFORE_DROP,
@@ -32,23 +33,21 @@ _TOKENS = "tokens_per_sec"
 _REPORT_AGAIN_PCT = 10.0
 
 
-class ThroughputDrop:
-    """Speaks when the speed falls by a quarter, suddenly, and stays there.
+class ThroughputDrop(SingleIncidentDetector):
+    """Reports a speed that falls by a quarter, suddenly, and stays there.
 
     The speed is the logged rate, else it is derived from the step time: a step with a larger batch takes longer and is
     not slower. Of two rates the tokens are used, because they do not depend on the length of a sample.
     The time of steps that are over within a millisecond is not judged.
     """
 
-    signals: tuple[str, ...] = (RATE, STEP_TIME)
-    all_ranks = False
+    signals = (RATE, STEP_TIME)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
-        self._incident: Incident | None = None
+        super().__init__(incidents)
         self._reported_pct = 0.0
         self._level = self._back = 0.0
-        """What the speed was before the drop, and what it is when it is back."""
+        """The speed before the drop, and the speed at which it counts as recovered."""
         self._calm = self._calm_needed = 0
         self._lately: deque[float] = deque(maxlen=SPEED_LOOKS_IF_NOISY)
         self._signal = ""
@@ -68,13 +67,6 @@ class ThroughputDrop:
         self._to_skip = SPEED_WARM_UP_BLOCKS
         self._usual.clear()
         self._history.clear()
-
-    def restart(self, step: int) -> None:
-        """Relearn the usual speed: it may be another machine."""
-        if self._incident is not None:
-            self._incidents.close(self._incident, resolved_step=step)
-            self._incident = None
-        self._forget()
 
     def take(self, row: Row) -> None:
         """Look at the speed of a step record."""
@@ -146,7 +138,7 @@ class ThroughputDrop:
         return max(self._usual[-1][0], self._usual[-2][0]) >= SPEED_BEFORE_DROP * level
 
     def _is_too_short(self, level: float) -> bool:
-        """Whether the steps are too short for their time to say anything."""
+        """Whether the steps are too short for their time to be meaningful."""
         return self._signal == STEP_TIME and level * SPEED_SHORTEST_STEP_S > 1.0
 
     def _looks_needed(self, level: float) -> int:
@@ -161,7 +153,7 @@ class ThroughputDrop:
         # The drop began in the first low block, or at the end of the one before it.
         before, low = self._low[0], self._low[1]
         speeds, steps = before[0] + low[0], before[1] + low[1]
-        first = first_of_stretch([speed < SPEED_BACK * level for speed in speeds])
+        first = start_of_streak([speed < SPEED_BACK * level for speed in speeds])
         now = median([speed for block in self._low[1:] for speed in block[0]])
         count = len(speeds) - first + SPEED_BLOCK * (len(self._low) - 2)
         if count < SPEED_LOOKS * SPEED_BLOCK:
@@ -182,7 +174,7 @@ class ThroughputDrop:
         sigma = 1.25 * of_look * math.sqrt(2.0 / SPEED_LASTING_BLOCKS)
         if level - now < SPEED_NOISE * sigma or not (_is_steady(older) and _is_steady(newer)):
             return
-        first = first_of_stretch([speed < 0.5 * (level + now) for speed in speeds])
+        first = start_of_streak([speed < 0.5 * (level + now) for speed in speeds])
         self._open(level, now, looks[first][2], noticed_step, SPEED_BLOCK * (len(looks) - first))
         self._calm_needed = SPEED_LOOKS_IF_NOISY
 
@@ -210,8 +202,7 @@ class ThroughputDrop:
         if now >= self._back:
             self._calm += 1
             if self._calm >= self._calm_needed:
-                self._incidents.close(incident, resolved_step=step)
-                self._incident = None
+                self._resolve(step)
                 self._history.clear()
             return
         self._calm = 0

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections import deque
 
 from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.loss_axis import LossAxis
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
 
 
-class ValidationSpike:
+class ValidationSpike(SingleIncidentDetector):
     """Compares each validation loss with the few before it, on the scale of their own ups and downs."""
 
-    signals: tuple[str, ...] = (VAL_LOSS, LOSS)
-    all_ranks = False
+    signals = (VAL_LOSS, LOSS)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
+        super().__init__(incidents)
         self._axis = LossAxis()
         self._recent = Window(at.VAL_WINDOW)
         self._changes = Window(at.VAL_NOISE_WINDOW)
         self._previous = 0.0
         self._train: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
-        self._open: Incident | None = None
         self._level = 0.0
         self._peak = 0.0
         self._length = 0
@@ -46,23 +45,23 @@ class ValidationSpike:
                 self._look(val, row)
 
     def restart(self, step: int) -> None:
-        """Nothing learnt about the level is lost: the validation data stays the same."""
+        """Keep everything: the validation data stays the same."""
 
     def _look(self, val: float, row: Row) -> None:
         y = self._axis.place(val)
         if self._axis.has_changed:
-            if self._open is not None:
+            if self._incident is not None:
                 # A loss below 0 is below every level that there was.
-                self._end(self._open, "recovered", row)
+                self._end(self._incident, "recovered", row)
             self._recent.clear()
             self._changes.clear()
-        if self._open is not None:
-            if self._continues(self._open, val, y, row):
+        if self._incident is not None:
+            if self._continues(self._incident, val, y, row):
                 return
         elif self._is_jump(y) and not self._train_jumps():
             self._peak, self._length = y, 1
             level = self._axis.value(self._level)
-            self._open = self._incidents.open(
+            self._incident = self._incidents.open(
                 "val_spike",
                 name_of(VAL_LOSS, row.record),
                 start_step=row.step,
@@ -71,7 +70,7 @@ class ValidationSpike:
                 peak=val,
                 ratio=val / level if level > 0 else 0.0,
             )
-            self._open.variant = ""
+            self._incident.variant = ""
             return
         if len(self._recent):
             self._changes.push(abs(y - self._previous))
@@ -99,8 +98,7 @@ class ValidationSpike:
 
     def _end(self, incident: Incident, variant: str, row: Row) -> None:
         incident.variant = variant
-        self._incidents.close(incident, resolved_step=row.step)
-        self._open = None
+        self._resolve(row.step)
 
     def _is_jump(self, y: float) -> bool:
         count = len(self._recent)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from toolkit.diagnostics.incident import Incident, Incidents
+from toolkit.diagnostics.detector import SingleIncidentDetector
+from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import median
 from toolkit.diagnostics.thresholds import (
@@ -21,15 +22,13 @@ _BACK_RECORDS = 5
 _LOSS_LEVEL_FLOOR = 1e-3
 
 
-class VanishingGradients:
-    """Speaks when the gradient norm is next to nothing for many records in a row and the loss neither is nor falls."""
+class VanishingGradients(SingleIncidentDetector):
+    """Reports gradient norms near zero for many records in a row while the loss is neither near zero nor falling."""
 
-    signals: tuple[str, ...] = (GRAD_NORM,)
-    all_ranks = False
+    signals = (GRAD_NORM,)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
-        self._incident: Incident | None = None
+        super().__init__(incidents)
         self._back = 0
         self._forget()
 
@@ -39,13 +38,6 @@ class VanishingGradients:
         self._low: int = 0
         self._low_since: int = 0
         self._losses: list[float] = []
-
-    def restart(self, step: int) -> None:
-        """Relearn the usual norm."""
-        if self._incident is not None:
-            self._incidents.close(self._incident, resolved_step=step)
-            self._incident = None
-        self._forget()
 
     def take(self, row: Row) -> None:
         """Look at the gradient norm."""
@@ -59,7 +51,7 @@ class VanishingGradients:
             if len(self._early_norms) < VANISHED_EARLY:
                 self._learn(norm, row)
             return
-        # NaN is neither; it is another detector's.
+        # NaN is left to another detector.
         if 0.0 <= norm < VANISHED:
             self._take_low(norm, row)
 
@@ -87,7 +79,7 @@ class VanishingGradients:
         if not self._early_norms:
             self._learn_loss(loss)
         if len(self._losses) == 2 * VANISHED_RECORDS:
-            # The newest half makes room by taking the place of the middle: what it was at first is kept.
+            # Drop from the middle: the first half is kept.
             del self._losses[VANISHED_RECORDS]
         self._losses.append(loss)
         if self._low >= VANISHED_RECORDS and self._is_wrong(norm):
@@ -117,13 +109,12 @@ class VanishingGradients:
             return False
         if self._early_norms:
             return norm <= VANISHED_SHARE * median(self._early_norms)
-        # Nothing to compare with: only zeros that go on for long, and a loss that has not moved, are certain.
+        # Nothing to compare with: only a long row of zeros with a flat loss is certain.
         return norm == 0.0 and self._low >= 3 * VANISHED_RECORDS
 
     def _end_if_back(self, row: Row) -> None:
         assert self._incident is not None
         self._back += 1
         if self._back >= _BACK_RECORDS:
-            self._incidents.close(self._incident, resolved_step=row.step)
-            self._incident = None
+            self._resolve(row.step)
             self._back = 0
