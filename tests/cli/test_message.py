@@ -150,7 +150,7 @@ def test_showing_shows_neither_secret_nor_signature(service, yaml_file, message,
 # ------------------------------------------------------------ sending
 
 
-def test_what_a_receiver_says_is_told(yaml_file, message, monkeypatch):
+def test_what_a_receiver_says_is_reported(yaml_file, message, monkeypatch):
     with receiving((403, {}, b"invalid_token")) as receiver:
         monkeypatch.setenv("HOOK", f"{receiver.url}/T0/s3cr3t")
         code, out, _ = message(yaml_file(one_receiver("slack")))
@@ -207,7 +207,7 @@ def logged_run(folder, receivers):
     return log.run_folder
 
 
-def test_a_run_folder_stands_for_the_yaml_that_it_was_started_with(tmp_path, message, monkeypatch):
+def test_a_run_folder_replaces_the_yaml_that_it_was_started_with(tmp_path, message, monkeypatch):
     monkeypatch.setenv("HOOK", "https://example.org/x")
     run = logged_run(tmp_path, [{"to": "webhook", "url_env": "HOOK"}])
     code, out, _ = message("--show", run)

@@ -247,7 +247,7 @@ def test_a_run_is_spoken_of_as_it_was_started_whatever_the_environment_says_toda
     assert usage(offline.run_folder)[1] == "This run sends no usage reports: telemetry.mode is offline.\n"
 
 
-def test_sessions_that_differ_are_told_apart(tmp_path, usage, monkeypatch):
+def test_different_sessions_are_distinguished(tmp_path, usage, monkeypatch):
     options = {"usage_reports": {"host": "https://a.example", "key_env": "MY_KEY"}, "resume": True}
     for session in (1, 2, 3):
         if session == 2:
