@@ -1,4 +1,4 @@
-"""What is captured is told once, and goes on exactly as it was."""
+"""A captured exception is recorded once, and passes unchanged."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_exception_of_ours_on_the_way_does_not_show_in_theirs(log, monkeypatc
 
 
 @pytest.mark.parametrize("ours", [RecursionError, MemoryError])
-def test_where_there_is_no_room_left_to_tell_it_theirs_goes_on(log, monkeypatch, ours):
+def test_without_memory_to_record_it_the_script_s_exception_passes(log, monkeypatch, ours):
     def no_room(*_):
         raise ours
 
@@ -122,7 +122,7 @@ def test_where_there_is_no_room_left_to_tell_it_theirs_goes_on(log, monkeypatch,
     assert isinstance(caught(run), ValueError)
 
 
-def test_a_recursion_without_end_is_told(log):
+def test_a_recursion_without_end_is_reported(log):
     def dive():
         dive()
 
@@ -134,7 +134,7 @@ def test_a_recursion_without_end_is_told(log):
     assert any(line.endswith(" frames …") for line in error["stack"])
 
 
-def test_a_recursion_through_captures_without_end_is_told_or_not_but_never_another_error(log):
+def test_a_recursion_through_captures_without_end_is_reported_or_not_but_never_another_error(log):
     def dive():
         with log.capture_errors():
             dive()
@@ -170,7 +170,7 @@ def test_a_coroutine_function_stays_one(log):
     assert [error["stack"][-1].rpartition(" ")[2] for error in errors_of(log)] == ["fail"]
 
 
-def test_a_generator_is_told_of_and_its_end_is_no_error(log):
+def test_a_generator_is_reported_and_its_end_is_no_error(log):
     @log.capture_errors()
     def batches(last):
         got = yield 1
@@ -242,10 +242,10 @@ def test_a_method_and_a_static_method(log):
     assert len(errors_of(log)) == 2
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- what is recorded
 
 
-def test_nested_captures_and_the_end_of_the_run_tell_of_one_exception_once(tmp_path):
+def test_nested_captures_and_the_end_of_the_run_reports_one_exception_once(tmp_path):
     log = make_logger(tmp_path)
     with pytest.raises(ValueError), log, log.capture_errors():
         with log.capture_errors():
@@ -257,7 +257,7 @@ def test_nested_captures_and_the_end_of_the_run_tell_of_one_exception_once(tmp_p
     assert (end["status"], end["errors_total"]) == ("failed", 1)
 
 
-def test_two_loggers_each_tell_of_it(tmp_path):
+def test_two_loggers_each_reports_it(tmp_path):
     one, other = make_logger(tmp_path, "one"), make_logger(tmp_path, "other")
     with pytest.raises(ValueError), one.capture_errors(), other.capture_errors():
         fail()
@@ -267,7 +267,7 @@ def test_two_loggers_each_tell_of_it(tmp_path):
     other.close()
 
 
-def test_what_was_told_can_still_be_sent_to_another_process(log):
+def test_what_was_reported_can_still_be_sent_to_another_process(log):
     found = caught(log.capture_errors()(fail), "bad")
     copy = pickle.loads(pickle.dumps(found))
 
@@ -333,7 +333,7 @@ def test_step_epoch_thread_and_spans_are_those_of_the_place_where_it_arose(log):
     assert one["spans"] == ["application", "my own", "training_iteration", "forward"]
 
 
-def test_spans_that_are_still_open_around_the_capture_are_told(log):
+def test_spans_that_are_still_open_around_the_capture_are_reported(log):
     with log.span("training_loop"), log.span("training_iteration"):
         caught(log.capture_errors()(fail))
 
@@ -348,7 +348,7 @@ def test_a_closed_logger_captures_nothing_and_harms_nothing(log):
     assert read_records(log.run_folder / "metrics.jsonl", "error") == []
 
 
-def test_errors_that_are_off_are_neither_told_nor_hooked(tmp_path):
+def test_errors_that_are_off_are_neither_reported_nor_hooked(tmp_path):
     before = (sys.excepthook, threading.excepthook, vars(sys.stdout).get("write"))
     log = make_logger(tmp_path, errors={"enabled": False, "excepthook": True, "threads": True})
     hooks = (sys.excepthook, threading.excepthook, vars(sys.stdout).get("write"))
@@ -363,7 +363,7 @@ def test_errors_that_are_off_are_neither_told_nor_hooked(tmp_path):
 # ---------------------------------------------------------------- repeats
 
 
-def test_repeats_are_counted_and_told_at_each_power_of_ten(log):
+def test_repeats_are_counted_and_reported_at_each_power_of_ten(log):
     for number in range(120):
         caught(log.capture_errors()(fail), f"batch {number}")
     errors = errors_of(log)
@@ -412,7 +412,7 @@ def test_a_run_that_is_closed_while_a_captured_exception_is_on_its_way_has_faile
     assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "failed"
 
 
-def test_one_that_nobody_captured_is_no_word_on_how_the_run_ends(log):
+def test_one_that_no_one_captured_is_no_word_on_how_the_run_ends(log):
     def run():
         try:
             fail()
@@ -437,10 +437,10 @@ def test_a_word_on_how_it_ends_counts(log):
     assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "stopped"
 
 
-# ---------------------------------------------------------------- what ends the run is told of
+# ---------------------------------------------------------------- the error that ends the run is recorded
 
 
-def test_the_error_that_ends_the_run_is_told_of_however_often_it_came_before(tmp_path):
+def test_the_error_that_ends_the_run_is_reported_however_often_it_came_before(tmp_path):
     log = make_logger(tmp_path, log_every=1)
 
     @log.capture_errors()
@@ -461,7 +461,7 @@ def test_the_error_that_ends_the_run_is_told_of_however_often_it_came_before(tmp
     assert (end["status"], end["errors_total"]) == ("failed", 4)
 
 
-def test_one_that_was_told_of_is_not_told_again_at_the_end(tmp_path):
+def test_one_that_was_reported_is_not_reported_again_at_the_end(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     with pytest.raises(ValueError, match="bad"), log, log.capture_errors():
         fail()

@@ -92,7 +92,7 @@ def test_everything_is_given_back(tmp_path):
     assert all(one is not other for one, other in zip(before, during, strict=True))
 
 
-def test_one_that_somebody_has_put_on_top_stays(tmp_path, monkeypatch):
+def test_one_that_someone_has_put_on_top_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "exit", sys.exit)
     with make_logger(tmp_path / "a"):
         ours = sys.exit

@@ -21,7 +21,7 @@ def caught(error):
     return raised.value
 
 
-def test_type_message_and_stack_are_told():
+def test_type_message_and_stack_are_reported():
     found = describe_failure(caught(ValueError("bad loss")))
 
     assert (found["type"], found["message"]) == ("ValueError", "ValueError: bad loss")
@@ -33,7 +33,7 @@ def test_an_exception_that_was_never_raised_has_no_stack():
     assert describe_failure(KeyError("x"))["stack"] == []
 
 
-def test_a_deep_stack_is_told_from_both_ends():
+def test_a_deep_stack_is_reported_from_both_ends():
     def dive(depth):
         if depth:
             dive(depth - 1)
@@ -44,7 +44,7 @@ def test_a_deep_stack_is_told_from_both_ends():
     stack = describe_failure(raised.value)["stack"]
 
     assert len(stack) == 31
-    assert stack[0].endswith("in test_a_deep_stack_is_told_from_both_ends")
+    assert stack[0].endswith("in test_a_deep_stack_is_reported_from_both_ends")
     assert stack[5] == "… 172 frames …"
     assert stack[-1].endswith("in dive")
 
@@ -88,7 +88,7 @@ def test_a_message_that_cannot_be_read_is_said_to_be_so():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), StopIteration(), MemoryError()])
-def test_any_kind_of_exception_is_told(error):
+def test_any_kind_of_exception_is_reported(error):
     assert describe_failure(caught(error))["type"] == type(error).__name__
 
 
@@ -125,7 +125,7 @@ def in_full(error, **options):
     return found, guard
 
 
-def test_module_and_notes_are_told():
+def test_module_and_notes_are_reported():
     error = ValueError("bad")
     error.__notes__ = ["in batch 7", f"with {TOKEN}"]
 
@@ -137,7 +137,7 @@ def test_module_and_notes_are_told():
     assert "frames" not in found
 
 
-def test_what_caused_it_and_what_it_came_in_the_middle_of_are_told_nearest_first():
+def test_what_caused_it_and_what_it_came_in_the_middle_of_are_reported_nearest_first():
     def fail():
         try:
             try:
@@ -199,7 +199,7 @@ Group.__name__ = "BaseExceptionGroup"
         ),
     ],
 )
-def test_a_group_is_told_with_what_is_in_it(make):
+def test_a_group_is_reported_with_what_is_in_it(make):
     inner = make("inner", [KeyError("a")])
     error = make("several", [caught(ValueError("x")), inner, *(OSError(str(n)) for n in range(20))])
 
@@ -213,17 +213,17 @@ def test_a_group_is_told_with_what_is_in_it(make):
 
 
 class Weird(Exception):
-    """Whose own class stands in the way of reading it."""
+    """Its class overrides the attributes that describe it."""
 
     __traceback__ = property(lambda self: 1 / 0)
-    __cause__ = "nobody"
+    __cause__ = "no exception"
     __notes__ = 7
 
     def __str__(self):
         raise SystemError("no")
 
 
-def test_an_exception_that_cannot_be_read_is_told_as_far_as_it_can():
+def test_an_exception_that_cannot_be_read_is_reported_as_far_as_it_can():
     try:
         raise Weird
     except Weird as error:
@@ -231,11 +231,13 @@ def test_an_exception_that_cannot_be_read_is_told_as_far_as_it_can():
 
     assert found["type"] == "Weird"
     assert found["message"] == "Weird: its message could not be read"
-    assert found["stack"][-1].endswith("in test_an_exception_that_cannot_be_read_is_told_as_far_as_it_can")
+    assert found["stack"][-1].endswith(
+        "in test_an_exception_that_cannot_be_read_is_reported_as_far_as_it_can"
+    )
     assert guard.total == 0
 
 
-def test_a_long_message_is_told_at_more_length_than_that_of_a_span():
+def test_a_long_message_is_reported_at_more_length_than_that_of_a_span():
     text = "word " * 10_000
 
     assert len(describe_failure(ValueError(text))["message"]) <= 520
@@ -295,7 +297,7 @@ def test_frames_of_ours_are_left_out_and_those_of_the_script_are_there(tmp_path)
         raise ValueError("bad")
 
     def ours(function):
-        # As an integration does it: it stands in for a method, and records what goes wrong while it is on its way.
+        # As an integration does it: it wraps a method, and records its exceptions.
         namespace = {"function": function, "seen": seen, "in_full": in_full}
         source = "try:\n    function()\nexcept ValueError as error:\n    seen.append(in_full(error)[0])"
         exec(compile(source, os.path.join(OURS, "integrations", "made_up.py"), "exec"), namespace)
@@ -315,7 +317,7 @@ def caught_here(function):
     return raised.value
 
 
-def test_an_error_that_is_told_of_later_has_no_frames_of_whoever_tells_it():
+def test_an_error_that_is_recorded_later_has_no_frames_of_its_recorder():
     def fail():
         raise ValueError("bad")
 

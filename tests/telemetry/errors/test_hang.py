@@ -1,4 +1,4 @@
-"""A hang is told of once, with the stacks of all threads; what explains a pause is waited for, and a sleep is none."""
+"""A hang is reported once, with all stacks; an explained pause may take longer, and sleep is not a hang."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Training:
         self.words = 0
         self.planned = None
         self.spans = []
-        self.told = []
+        self.reported = []
         self.watch = HangWatch(
             after_s=after_s,
             session=1,
@@ -31,7 +31,7 @@ class Training:
             progress=self.progress,
             open_spans=lambda: [{"name": name, "seconds": 1.0} for name in self.spans],
             about_gpu=lambda: {"gpu": {"gpu_util": 100}, "not_answering": ["nvml"]},
-            report=lambda finding, more: self.told.append((finding, more)),
+            report=lambda finding, more: self.reported.append((finding, more)),
         )
 
     def progress(self):
@@ -52,18 +52,18 @@ class Training:
 
     @property
     def findings(self):
-        return [(finding.state, finding.severity) for finding, _ in self.told]
+        return [(finding.state, finding.severity) for finding, _ in self.reported]
 
 
-def test_no_step_for_a_minute_is_told_once_and_is_over_with_the_next():
+def test_no_step_for_a_minute_is_reported_once_and_is_over_with_the_next():
     training = Training()
     training.train(20)
     training.wait(59)
-    assert training.told == []
+    assert training.reported == []
     training.wait(40)
     training.train(2)
 
-    (hang, about), (over, more) = training.told
+    (hang, about), (over, more) = training.reported
     assert (hang.kind, hang.state, hang.severity) == ("hang", "open", "info")
     assert (hang.start_step, hang.noticed_step, hang.end_step) == (20, 20, None)
     assert hang.evidence["seconds"] == 60
@@ -80,24 +80,24 @@ def test_slow_steps_get_five_times_their_usual_time():
     training = Training()
     training.train(10, seconds=30.0)
     training.wait(145)
-    assert training.told == []
+    assert training.reported == []
     training.wait(10)
 
     assert training.findings == [("open", "info")]
-    assert training.told[0][0].evidence["seconds"] == pytest.approx(150, abs=2)
+    assert training.reported[0][0].evidence["seconds"] == pytest.approx(150, abs=2)
 
 
-def test_a_script_that_tells_of_every_hundredth_step_is_measured_by_that():
+def test_a_script_that_logs_every_hundredth_step_is_measured_by_that():
     training = Training()
     for _ in range(10):
         training.wait(40)
         training.step = (training.step or 0) + 100
     training.watch.look()
     training.wait(190)
-    assert training.told == []
+    assert training.reported == []
     training.wait(20)
 
-    assert training.told[0][0].evidence["usual_s"] == pytest.approx(0.4, abs=0.05), "seconds a step"
+    assert training.reported[0][0].evidence["usual_s"] == pytest.approx(0.4, abs=0.05), "seconds a step"
 
 
 def test_it_becomes_loud_after_five_minutes_without_telling_the_stacks_again():
@@ -106,14 +106,14 @@ def test_it_becomes_loud_after_five_minutes_without_telling_the_stacks_again():
     training.wait(400)
 
     assert training.findings == [("open", "info"), ("open", "warning")]
-    assert training.told[0][0].id == training.told[1][0].id
-    assert "stacks" not in training.told[1][1]
+    assert training.reported[0][0].id == training.reported[1][0].id
+    assert "stacks" not in training.reported[1][1]
 
 
 def test_before_the_first_step_ten_times_as_long_is_waited_and_it_stays_quiet():
     training = Training()
     training.wait(599)
-    assert training.told == []
+    assert training.reported == []
     training.wait(2000)
     training.train(1)
 
@@ -124,7 +124,7 @@ def test_the_first_steps_may_take_their_time():
     training = Training()
     training.train(2, seconds=20.0)
     training.wait(590)
-    assert training.told == []
+    assert training.reported == []
     training.wait(600)
 
     assert training.findings == [("open", "info")]
@@ -136,7 +136,7 @@ def test_whatever_else_the_training_says_is_a_sign_of_life():
     for _ in range(20):
         training.wait(50)
         training.words += 1
-    assert training.told == []
+    assert training.reported == []
     training.wait(70)
     training.words += 1
     training.watch.look()
@@ -150,11 +150,11 @@ def test_a_pause_that_an_open_span_explains_is_waited_for(name):
     training.train(20)
     training.spans = ["training_loop", name]
     training.wait(599)
-    assert training.told == []
+    assert training.reported == []
     training.wait(10)
 
     assert training.findings == [("open", "warning")]
-    assert [span["name"] for span in training.told[0][1]["open_spans"]] == ["training_loop", name]
+    assert [span["name"] for span in training.reported[0][1]["open_spans"]] == ["training_loop", name]
 
 
 def test_evaluations_that_take_long_make_longer_ones_usual():
@@ -168,7 +168,7 @@ def test_evaluations_that_take_long_make_longer_ones_usual():
         training.train(5)
     training.spans = ["validation_loop"]
     training.wait(2400)
-    assert training.told == []
+    assert training.reported == []
     training.wait(200)
 
     assert training.findings == [("open", "warning")]
@@ -181,7 +181,7 @@ def test_other_spans_explain_nothing(name):
     training.spans = [name]
     training.wait(61)
 
-    assert len(training.told) == 1
+    assert len(training.reported) == 1
 
 
 def test_a_machine_that_slept_is_no_hang():
@@ -191,10 +191,10 @@ def test_a_machine_that_slept_is_no_hang():
     training.clock.advance(3600)
     training.watch.look()
     training.wait(25)
-    assert training.told == []
+    assert training.reported == []
     training.wait(10)
 
-    assert len(training.told) == 1, "the time in which we looked counts"
+    assert len(training.reported) == 1, "the time in which we looked counts"
 
 
 def test_behind_the_last_planned_step_nothing_is_expected():
@@ -203,7 +203,7 @@ def test_behind_the_last_planned_step_nothing_is_expected():
     training.train(20)
     training.wait(5000)
 
-    assert training.told == []
+    assert training.reported == []
 
 
 def test_the_same_step_that_hangs_again_is_the_same_incident_come_back():
@@ -214,8 +214,8 @@ def test_the_same_step_that_hangs_again_is_the_same_incident_come_back():
         training.words += 1
         training.watch.look()
 
-    assert [finding.repeats for finding, _ in training.told] == [0, 0, 1, 1, 2, 2]
-    assert len({finding.id for finding, _ in training.told}) == 1
+    assert [finding.repeats for finding, _ in training.reported] == [0, 0, 1, 1, 2, 2]
+    assert len({finding.id for finding, _ in training.reported}) == 1
 
 
 def test_each_rank_has_its_own():
@@ -223,7 +223,7 @@ def test_each_rank_has_its_own():
     training.train(20)
     training.wait(61)
 
-    assert training.told[0][0].id == "1-hang-global_step-20-rank-3"
+    assert training.reported[0][0].id == "1-hang-global_step-20-rank-3"
 
 
 def test_every_sentence_of_the_catalogue_is_said_and_has_no_gap():
@@ -233,9 +233,9 @@ def test_every_sentence_of_the_catalogue_is_said_and_has_no_gap():
         training.train(steps)
         training.wait(waits)
         training.train(1)
-        said |= {finding.message for finding, _ in training.told}
+        said |= {finding.message for finding, _ in training.reported}
         assert not [
-            text for finding, _ in training.told for text in finding.advice if "{" in text or "?" in text
+            text for finding, _ in training.reported for text in finding.advice if "{" in text or "?" in text
         ]
 
     assert not [text for text in said if "?" in text or "{" in text]
@@ -254,7 +254,7 @@ def wait_for_all(threads, arrived):
         assert arrived.acquire(timeout=60)
 
 
-def test_every_thread_is_told_of_but_ours_and_those_at_the_same_place_together():
+def test_every_thread_is_reported_but_ours_and_those_at_the_same_place_together():
     waiting, arrived = threading.Event(), threading.Semaphore(0)
 
     def wait_here():
@@ -344,7 +344,7 @@ def hanging(tmp_path, clock, **options):
 
 
 @pytest.mark.parametrize("spans", [True, "all"])
-def test_short_spans_that_are_open_are_told_too(tmp_path, clock, spans):
+def test_short_spans_that_are_open_are_reported_too(tmp_path, clock, spans):
     log = make_logger(tmp_path, clock=clock, diagnostics=True, spans=spans)
     # The test looks by itself.
     log._run._watchman.close(5.0)
@@ -374,9 +374,9 @@ def test_short_spans_that_are_open_are_told_too(tmp_path, clock, spans):
     log.close()
     other.close()
 
-    told = [(span["name"], span.get("thread")) for span in record["open_spans"]]
-    assert told.count(("optimizer_update", "reducer")) == 1
-    assert [name for name, thread in told if thread is None] == [
+    reported = [(span["name"], span.get("thread")) for span in record["open_spans"]]
+    assert reported.count(("optimizer_update", "reducer")) == 1
+    assert [name for name, thread in reported if thread is None] == [
         *("training_loop", "training_iteration", "backward", "forward")
     ]
 

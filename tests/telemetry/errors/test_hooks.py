@@ -1,4 +1,4 @@
-"""The interpreter's hooks: told before whoever was there, and given back where they are still ours."""
+"""The interpreter's hooks: called before the previous ones, and restored if they are still ours."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_all_are_given_back_exactly(tmp_path, quiet):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_nothing_is_hooked_that_nobody_asked_for(tmp_path, quiet):
+def test_nothing_is_hooked_without_being_enabled(tmp_path, quiet):
     before = now()
     with make_logger(tmp_path) as log:
         log.capture_errors()
         assert now() == before
 
 
-def test_the_exception_is_told_and_handed_on(tmp_path, quiet):
+def test_the_exception_is_reported_and_handed_on(tmp_path, quiet):
     error = raised(ValueError("bad"))
     with make_logger(tmp_path, errors={"excepthook": True}) as log:
         call_excepthook(error)
@@ -71,7 +71,7 @@ def test_the_exception_is_told_and_handed_on(tmp_path, quiet):
     assert quiet == [(ValueError, error, error.__traceback__)]
 
 
-def test_a_thread_s_exception_is_told_with_its_name_and_its_way_out_is_none(tmp_path, quiet):
+def test_a_thread_s_exception_is_recorded_with_its_name_and_system_exit_is_not(tmp_path, quiet):
     def work(error):
         raise error
 
@@ -86,7 +86,7 @@ def test_a_thread_s_exception_is_told_with_its_name_and_its_way_out_is_none(tmp_
     assert len(quiet) == 2
 
 
-def test_a_hook_that_somebody_put_on_top_stays_and_ours_then_only_hands_on(tmp_path, quiet):
+def test_a_hook_that_someone_put_on_top_stays_and_ours_then_only_hands_on(tmp_path, quiet):
     log = make_logger(tmp_path, errors={"excepthook": True})
     ours = sys.excepthook
     theirs_saw = []
@@ -104,7 +104,7 @@ def test_a_hook_that_somebody_put_on_top_stays_and_ours_then_only_hands_on(tmp_p
     assert read_records(log.run_folder / "metrics.jsonl", "error") == []
 
 
-def test_two_runs_are_both_told_and_the_last_one_gives_back(tmp_path, quiet):
+def test_two_runs_are_both_reported_and_the_last_one_gives_back(tmp_path, quiet):
     before = now()
     one, other = (make_logger(tmp_path, name, errors=ALL) for name in ("one", "other"))
     call_excepthook(raised(ValueError("bad")))
@@ -141,7 +141,7 @@ def handled():
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_signal_that_the_script_handles_is_told_and_handed_on(tmp_path, handled):
+def test_a_signal_that_the_script_handles_is_reported_and_handed_on(tmp_path, handled):
     theirs = signal.getsignal(signal.SIGTERM)
     with make_logger(tmp_path, errors={"signals": True}) as log:
         for _ in range(3):
@@ -156,7 +156,7 @@ def test_a_signal_that_the_script_handles_is_told_and_handed_on(tmp_path, handle
     assert signal.getsignal(signal.SIGTERM) is theirs
 
 
-def test_a_handler_that_somebody_put_on_top_stays_and_calls_through_to_the_one_before_us(tmp_path, handled):
+def test_a_handler_that_someone_put_on_top_stays_and_calls_through_to_the_one_before_us(tmp_path, handled):
     log = make_logger(tmp_path, errors={"signals": True})
     ours = signal.getsignal(signal.SIGTERM)
     on_top = []

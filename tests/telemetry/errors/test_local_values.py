@@ -27,7 +27,7 @@ def one(value):
 
 
 class Loud:
-    """Whose words nobody should ask for."""
+    """Its repr must not be called."""
 
     def __repr__(self):
         raise AssertionError("asked")
@@ -109,7 +109,7 @@ def test_secrets_are_masked_by_name_and_by_look(values, secret):
     assert secret not in str(shown(**values))
 
 
-def test_what_stands_for_something_else_is_not_made_to_get_it():
+def test_a_lazy_proxy_is_not_made_to_load_its_object():
     asked = []
 
     class Proxy:

@@ -30,7 +30,7 @@ class OutOfMemoryError(RuntimeError):
         (RuntimeError(7), False),
     ],
 )
-def test_errors_that_say_so_are_told_from_others(error, expected):
+def test_out_of_memory_errors_are_recognised(error, expected):
     assert is_out_of_memory(error) is expected
 
 
@@ -84,7 +84,7 @@ def test_the_limit_of_a_container_by_the_first_version_of_control_groups(kernel)
 
 
 @pytest.mark.parametrize("limit", ["max", str(2**63 - 4096), "", "hostile"])
-def test_no_limit_is_none(kernel, limit):
+def test_without_a_limit_none_is_reported(kernel, limit):
     (kernel[1] / "memory.max").write_text(limit)
 
     assert "cgroup_limit_mb" not in state(kernel)
@@ -116,7 +116,7 @@ def cuda(monkeypatch):
     return cuda
 
 
-def test_a_device_is_told_by_torch_s_counters_and_what_is_free_on_it(kernel, cuda):
+def test_a_device_is_reported_by_torch_s_counters_and_what_is_free_on_it(kernel, cuda):
     found = state(kernel, OutOfMemoryError("CUDA out of memory"))
 
     assert (found["gpu_mem_allocated"], found["gpu_mem_reserved"], found["gpu_mem_peak"]) == (3.0, 4.0, 5.0)
@@ -129,7 +129,7 @@ def test_the_driver_is_not_asked_where_the_host_ran_out(kernel, cuda):
     assert state(kernel, MemoryError())["gpu_mem_allocated"] == 3.0
 
 
-def test_a_device_that_nobody_uses_is_left_asleep(kernel, cuda):
+def test_an_unused_device_is_not_woken(kernel, cuda):
     cuda.is_initialized = lambda: False
     cuda.mem_get_info = lambda: pytest.fail("asked")
 

@@ -108,7 +108,7 @@ def test_each_stream_gets_its_own_write_back(replace):
     assert err.getvalue() == "still there\n"
 
 
-def test_a_write_that_somebody_put_on_top_of_it_stays(replace):
+def test_a_write_that_someone_put_on_top_of_it_stays(replace):
     out, _ = replace()
     tail = OutputTail(5)
     tail.follow()
@@ -127,7 +127,7 @@ def test_a_write_that_somebody_put_on_top_of_it_stays(replace):
     assert (seen, out.getvalue()) == (["x", "\n"], "x\n")
 
 
-def test_a_stream_that_takes_another_s_place_is_followed_and_what_it_hands_on_is_told_once(listen):
+def test_a_stream_that_takes_another_s_place_is_followed_and_what_it_hands_on_is_reported_once(listen):
     tail, out, _ = listen()
 
     class Tee(io.StringIO):
@@ -193,7 +193,7 @@ def test_a_script_that_replaces_its_output_again_and_again_does_not_fill_the_mem
     assert sum("write" in vars(stream) for stream in kept) <= 8
 
 
-def test_memory_is_bounded_and_a_huge_text_is_told_by_its_end(listen):
+def test_memory_is_bounded_and_a_huge_text_is_reported_by_its_end(listen):
     tail, _, _ = listen()
     for _ in range(100):
         print("x" * 1_000_000, "the end")
@@ -233,7 +233,7 @@ def try_to_fail(log):
         log.capture_errors()(fail)()
 
 
-def test_nothing_is_listened_to_before_somebody_asks_and_after_the_run(tmp_path, replace):
+def test_nothing_is_listened_to_before_someone_asks_and_after_the_run(tmp_path, replace):
     out, err = replace()
     with make_logger(tmp_path) as log:
         untouched = dict(vars(out))
@@ -254,7 +254,7 @@ def test_a_run_that_wants_no_lines_leaves_the_output_alone(tmp_path, replace):
         assert outputs_of(log) == [None]
 
 
-def test_two_runs_listen_with_one_ear_and_each_tells_as_much_as_it_wants(tmp_path, replace):
+def test_two_runs_share_one_capture_of_the_output_and_get_the_lines_they_asked_for(tmp_path, replace):
     out, _ = replace()
     few = make_logger(tmp_path, "few", errors={"output_lines": 2})
     many = make_logger(tmp_path, "many", errors={"output_lines": 4})
@@ -273,7 +273,7 @@ def test_two_runs_listen_with_one_ear_and_each_tells_as_much_as_it_wants(tmp_pat
     assert vars(out) == {}
 
 
-def test_a_stream_of_somebody_s_own_may_be_called_in_its_own_way(monkeypatch):
+def test_a_stream_of_someone_s_own_may_be_called_in_its_own_way(monkeypatch):
     class Tee:
         def __init__(self):
             self.written = []
@@ -294,7 +294,7 @@ def test_a_stream_of_somebody_s_own_may_be_called_in_its_own_way(monkeypatch):
         tail.let_go()
 
 
-def test_a_bar_that_is_drawn_again_and_again_is_shown_as_it_stands(listen):
+def test_a_progress_bar_is_recorded_as_the_terminal_shows_it(listen):
     tail, _, _ = listen()
     print("before")
     for width in range(90):

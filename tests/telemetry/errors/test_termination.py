@@ -127,7 +127,7 @@ def test_a_handler_that_is_set_later_takes_its_place_and_stays(tmp_path):
     log = make_logger(tmp_path)
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
-        assert before == signal.SIG_DFL, "whoever sets one finds that nobody had"
+        assert before == signal.SIG_DFL, "a script that sets one finds the default"
         os.kill(os.getpid(), signal.SIGTERM)
         assert log.is_live
         log.close()
@@ -159,7 +159,7 @@ def test_what_a_child_writes_before_its_exec_does_not_end_its_parent(tmp_path):
         subprocess.run(writes, pass_fds=[written_by], check=True)
         deadline = time.monotonic() + 60
         while select.select([hooked.reader], [], [], 0)[0]:
-            assert time.monotonic() < deadline, "nobody reads it"
+            assert time.monotonic() < deadline, "it is not read"
             time.sleep(0.01)
 
         assert is_hooked(hooked.number)

@@ -176,7 +176,7 @@ def test_a_span_that_is_still_open_has_its_line(tmp_path):
     assert [line["type"] for line in lines(tmp_path / "one_logger.jsonl")] == ["start", "stop"]
 
 
-def test_what_happens_in_a_short_span_stands_behind_its_start(exported):
+def test_events_of_a_short_span_follow_its_start(exported):
     found = exported(
         [event("b", "cache_miss", 1.5), span("x", "other", 1, 1.6)],
         [span("b", "encode", 1, 2)],
@@ -196,7 +196,7 @@ def test_an_event_whose_span_never_comes_is_not_lost(exported):
     assert [(line["type"], line["event"]["name"]) for line in found] == [("event", "cache_miss")]
 
 
-def test_a_run_that_goes_on_appends_and_ends_a_half_line_first(tmp_path):
+def test_a_resumed_run_appends_and_ends_a_half_line_first(tmp_path):
     path = tmp_path / "one_logger.jsonl"
     for name in ("first", "second"):
         sink = exporter(tmp_path)

@@ -622,7 +622,7 @@ def test_a_header_that_none_may_have_is_not_shown(monkeypatch):
     assert "s3cret" not in "".join(traceback.format_exception(failure.value))
 
 
-def test_tags_that_are_known_late_are_the_same_wherever_they_are_told(tmp_path):
+def test_tags_that_are_known_late_are_the_same_wherever_they_are_reported(tmp_path):
     with receiving() as receiver:
         log = TelemetryLogger("r", log_dir=tmp_path, otlp=receiver.url, system=False, csv=False, perf_tag="a")
         log.log_start()
@@ -637,7 +637,7 @@ def test_tags_that_are_known_late_are_the_same_wherever_they_are_told(tmp_path):
         log.close()
     found = read_records(log.run_folder / "metrics.jsonl")
     tags = {"perf_tag": "b,c", "session_tag": "night"}
-    (told,) = [record for record in found if record["event"] == "tags"]
+    (reported,) = [record for record in found if record["event"] == "tags"]
     ledger = read_run_time(log.run_folder).ledger
     session = read_manifest(log.run_folder).sessions[-1]
     sent = {
@@ -648,7 +648,7 @@ def test_tags_that_are_known_late_are_the_same_wherever_they_are_told(tmp_path):
         for span in scope.spans
     }
 
-    assert {name: told[name] for name in tags} == tags
+    assert {name: reported[name] for name in tags} == tags
     assert {name: getattr(session, name) for name in tags} == tags
     assert [one.perf_tag for one in ledger.sessions] == ["b,c"]
     assert [one.perf_tag for one in _ledger_without_manifest(found).sessions] == ["b,c"]

@@ -107,7 +107,7 @@ def test_a_child_that_is_written_before_its_parent_waits_for_it():
     assert parents(second) == {"d": "a", "e": "a"}
 
 
-def test_a_parent_that_is_never_told_of_is_waited_for_only_so_long():
+def test_a_parent_that_is_never_reported_is_waited_for_only_so_long():
     spans = SpanSelection(SpanFilter(except_=["middle"]))
 
     assert spans.take([span("d", "leaf", "gone", time=100.0)]) == []
@@ -122,7 +122,7 @@ def test_what_waits_at_the_end_is_handed_out():
     assert spans.rest() == []
 
 
-def test_an_event_of_a_short_span_is_told_by_the_nearest_exported_one():
+def test_an_event_of_a_short_span_is_reported_by_the_nearest_exported_one():
     spans = SpanSelection(SpanFilter(only=["outer", "forward"]))
 
     # A span that is only added up has no id; its events stand under its parent's.
@@ -172,11 +172,11 @@ def test_a_tree_stays_whole_whatever_is_left_out(data):
     count = data.draw(st.integers(1, 12))
     above = [None, *(data.draw(st.integers(0, child - 1)) for child in range(1, count))]
     names = [data.draw(st.sampled_from(["kept", "left out"])) for _ in range(count)]
-    told = [data.draw(st.booleans()) for _ in range(count)]
+    reported = [data.draw(st.booleans()) for _ in range(count)]
     records = [
         start(str(one), names[one], None if above[one] is None else str(above[one]))
         for one in range(count)
-        if told[one]
+        if reported[one]
     ]
     # Children end before their parents.
     records += [

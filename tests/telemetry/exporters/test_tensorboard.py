@@ -213,7 +213,7 @@ def test_a_file_that_ends_in_a_torn_event_is_left_and_another_begun(tmp_path, mo
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_file_that_was_removed_is_begun_anew(tmp_path):
+def test_a_file_that_was_removed_is_begun_again(tmp_path):
     exporter = TensorBoardExporter(tmp_path / "tensorboard")
     exporter.write([step(1)])
     next((tmp_path / "tensorboard").iterdir()).unlink()

@@ -88,7 +88,7 @@ def config(records):
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_logged_in(monkeypatch, tmp_path):
+def _without_login(monkeypatch, tmp_path):
     for variable in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

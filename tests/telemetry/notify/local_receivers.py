@@ -1,4 +1,4 @@
-"""Receivers of messages on this machine: they keep what they get, and answer as they are told to."""
+"""Receivers of messages on this machine: they keep what they get, and answer as configured."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class RawReceiver:
 
     def close(self):
         self.is_closing.set()
-        # An accept that waits is woken by somebody who comes.
+        # A pending accept is woken by a connection.
         socket.create_connection(("127.0.0.1", self.port)).close()
         self._socket.close()
         for thread in list(self._threads):

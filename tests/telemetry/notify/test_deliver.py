@@ -1,4 +1,4 @@
-"""A message is tried again where that may help, as often as is decent, and what came of it is told without secrets."""
+"""A message is retried if that may help, a limited number of times, and its outcome is recorded without secrets."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_was_sent_and_not_answered_is_sent_again_once_only():
     assert delivery.reason == f"{receiver.url}: no response within 1 s"
 
 
-def test_whoever_waits_can_be_called_off():
+def test_a_wait_can_be_cancelled():
     with receiving(*[BROKEN] * 9) as receiver:
         delivery = deliver(to(receiver.url), MESSAGE, pause=lambda _: False)
 
@@ -130,7 +130,7 @@ def test_a_service_cannot_bring_a_page_of_text_or_commands_into_the_records():
     assert len(delivery.reason) < 300
 
 
-def test_a_delivery_is_told_in_the_fields_of_a_record():
+def test_a_delivery_is_reported_in_the_fields_of_a_record():
     with receiving() as receiver:
         delivery, _ = send(to(receiver.url))
     fields = delivery.to_fields()

@@ -1,4 +1,4 @@
-"""A wrong `messages:` block is heard of at once, without a word of a secret that stands in it."""
+"""An invalid `messages:` block is refused immediately, without showing a secret in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refusal(block):
     return str(raised.value)
 
 
-def test_a_receiver_is_told_of_everything_unless_it_says_otherwise():
+def test_a_receiver_is_reported_everything_unless_it_says_otherwise():
     [one] = receivers({"to": "slack", "url_env": "HOOK"})
 
     assert (one.to, one.url, one.url_env, one.when) == ("slack", None, "HOOK", OCCASIONS)

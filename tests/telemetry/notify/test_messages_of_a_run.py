@@ -1,4 +1,4 @@
-"""Real runs and real receivers: what is told, when, to whom, and what the records say of it."""
+"""Real runs and real receivers: what is sent, when, to which receiver, and what the records say about it."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def logging_to(folder, *receivers, **options):
 
 
 def let_arrive(log, receiver, count):
-    """Wait until `count` messages have arrived and are recorded: those that wait at the end are told with it."""
+    """Wait until `count` messages have arrived and are recorded: those that wait at the end are sent with it."""
     log.flush()
     wait_until(lambda: len(receiver.got) >= count and len(records_of(log, "message")) >= count)
 
 
-def told_of(records):
-    """Return how many messages `records` tell of, by status, each by itself or with others."""
+def message_counts(records):
+    """Return how many messages `records` report, by status, alone or combined with others."""
     counts = Counter()
     for record in records:
         counts[record["status"]] += record.get("tells_of", 1)
@@ -74,7 +74,7 @@ def webhook(receiver, **options):
     return {"to": "webhook", "url": f"{receiver.url}/hook", **options}
 
 
-def test_a_run_is_told_from_start_to_finish_and_each_delivery_is_recorded(tmp_path):
+def test_a_run_is_reported_from_start_to_finish_and_each_delivery_is_recorded(tmp_path):
     with receiving() as receiver:
         with logging_to(tmp_path, webhook(receiver, milestones=["val_loss < 0.5", "every 50 steps"])) as log:
             log.log_start(training={"max_steps": 100})
@@ -92,10 +92,10 @@ def test_a_run_is_told_from_start_to_finish_and_each_delivery_is_recorded(tmp_pa
     assert finish["run"]["id"] == log.run_id
     records = read_records(log.run_folder / "metrics.jsonl")
     assert records[-1]["event"] == "end"
-    told = [record for record in records if record["event"] == "message"]
-    assert [record["status"] for record in told] == ["delivered"] * 5
-    assert told[-1]["about"] == ["end:1"]
-    assert (told[-1]["attempts"], told[-1]["service"]) == (1, "webhook")
+    reported = [record for record in records if record["event"] == "message"]
+    assert [record["status"] for record in reported] == ["delivered"] * 5
+    assert reported[-1]["about"] == ["end:1"]
+    assert (reported[-1]["attempts"], reported[-1]["service"]) == (1, "webhook")
 
 
 def test_milestones_say_the_step_and_what_is_left(tmp_path):
@@ -107,27 +107,27 @@ def test_milestones_say_the_step_and_what_is_left(tmp_path):
             for step in range(1, 51):
                 log.log_step(step, train_loss=1.0, lr=1e-4, sec_per_step=2.0)
 
-    [told] = [got.json for got in receiver.got]
-    assert told["text"] == "running · step 50 of 100 (50%) · loss 1 · LR 0.0001 · ETA 1 m 40 s"
-    assert told["eta_s"] == 100.0
+    [reported] = [got.json for got in receiver.got]
+    assert reported["text"] == "running · step 50 of 100 (50%) · loss 1 · LR 0.0001 · ETA 1 m 40 s"
+    assert reported["eta_s"] == 100.0
 
 
-def test_an_exception_is_told_with_its_type_and_reason(tmp_path):
+def test_an_exception_is_reported_with_its_type_and_reason(tmp_path):
     with receiving() as receiver:
         with suppress(ValueError):
             with make_logger(tmp_path, "r", log_every=1, messages=[webhook(receiver, when="failure")]) as log:
                 log.log_step(7, train_loss=0.5)
                 raise ValueError("the batch is empty")
 
-    [told] = [got.json for got in receiver.got]
-    assert told["occasion"] == "failure"
-    assert told["title"] == "r: failed with ValueError"
-    assert "ValueError: the batch is empty" in told["text"]
-    assert "failed · step 7 · loss 0.5 · after " in told["text"]
-    assert told["details"]["error_type"] == "ValueError"
+    [reported] = [got.json for got in receiver.got]
+    assert reported["occasion"] == "failure"
+    assert reported["title"] == "r: failed with ValueError"
+    assert "ValueError: the batch is empty" in reported["text"]
+    assert "failed · step 7 · loss 0.5 · after " in reported["text"]
+    assert reported["details"]["error_type"] == "ValueError"
 
 
-def test_the_error_that_ends_a_run_is_told_although_another_came_last(tmp_path):
+def test_the_error_that_ends_a_run_is_reported_although_another_came_last(tmp_path):
     with receiving() as receiver:
         log = make_logger(tmp_path, "r", messages=[webhook(receiver, when="failure")])
         log.log_event("error", type="KeyError", message="handled")
@@ -136,7 +136,7 @@ def test_the_error_that_ends_a_run_is_told_although_another_came_last(tmp_path):
     assert receiver.got[0].json["title"] == "r: failed with ZeroDivisionError"
 
 
-def test_a_critical_finding_is_told_once(tmp_path):
+def test_a_critical_finding_is_reported_once(tmp_path):
     with receiving() as receiver:
         with logging_to(tmp_path, webhook(receiver, when="finding")) as log:
             for step in range(80):
@@ -144,10 +144,10 @@ def test_a_critical_finding_is_told_once(tmp_path):
             log.flush()
             wait_until(lambda: receiver.got)
 
-    [told] = [got.json for got in receiver.got]
-    assert told["title"] == "greyjacket: critical finding: Not a number"
-    assert "train_loss is NaN or infinite from step 40 on" in told["text"]
-    assert told["details"]["kind"] == "nan"
+    [reported] = [got.json for got in receiver.got]
+    assert reported["title"] == "greyjacket: critical finding: Not a number"
+    assert "train_loss is NaN or infinite from step 40 on" in reported["text"]
+    assert reported["details"]["kind"] == "nan"
 
 
 def test_lark_takes_what_is_signed_for_it(tmp_path, monkeypatch):
@@ -163,7 +163,7 @@ def test_lark_takes_what_is_signed_for_it(tmp_path, monkeypatch):
         with logging_to(tmp_path, receivers) as log:
             log.log_step(1, train_loss=0.5)
 
-    assert told_of(deliveries(log)) == {"delivered": 2}
+    assert message_counts(deliveries(log)) == {"delivered": 2}
     assert all("greyjacket: " in got.json["content"]["text"] for got in receiver.got)
 
 
@@ -174,11 +174,11 @@ def test_a_wrong_signing_secret_is_said_and_recorded(tmp_path, monkeypatch, capl
         with logging_to(tmp_path, receivers) as log:
             log.log_step(1, train_loss=0.5)
 
-    [told] = deliveries(log)
-    assert (told["status"], told["attempts"]) == ("failed", 1)
-    assert "answered with code 19021: sign match fail" in told["reason"]
+    [reported] = deliveries(log)
+    assert (reported["status"], reported["attempts"]) == ("failed", 1)
+    assert "answered with code 19021: sign match fail" in reported["reason"]
     assert "sending messages to lark failed" in caplog.text
-    assert "another-secret" not in caplog.text + json.dumps(told)
+    assert "another-secret" not in caplog.text + json.dumps(reported)
 
 
 @pytest.mark.parametrize("service", ["slack", "discord", "ntfy"])
@@ -192,7 +192,7 @@ def test_the_other_services_take_it_too(tmp_path, service):
     assert [record["status"] for record in deliveries(log)] == ["delivered"]
 
 
-def test_each_receiver_is_told_what_it_wants_to_know(tmp_path):
+def test_each_receiver_is_reported_what_it_wants_to_know(tmp_path):
     with receiving() as first, receiving() as second:
         wishes = (
             webhook(first, when=["start", "milestone"], milestones=["train_loss < 0.5"]),
@@ -212,7 +212,7 @@ def test_each_receiver_is_told_what_it_wants_to_know(tmp_path):
 # ------------------------------------------------------------ who gets nothing
 
 
-def test_a_variable_that_is_not_set_is_said_at_the_start_and_harms_nobody(tmp_path, caplog, monkeypatch):
+def test_a_variable_that_is_not_set_is_reported_at_the_start(tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("EMPTY_HOOK", " ")
     monkeypatch.setenv("WRONG_HOOK", "http://hooks.slack.com/services/s3cr3t")
     wishes = [{"to": "slack", "url_env": name} for name in ("NO_SUCH_HOOK", "EMPTY_HOOK", "WRONG_HOOK")]
@@ -351,9 +351,7 @@ def start(tmp_path):
         ("lark", "https://open.larksuite.com/open-apis/bot/v2/hook/s3cr3ts3-cr3t-s3cr-3ts3-cr3ts3cr3ts3"),
     ],
 )
-def test_an_address_that_is_a_secret_is_warned_about_once_and_stands_in_no_file(
-    tmp_path, caplog, service, url
-):
+def test_a_secret_address_is_warned_about_once_and_is_in_no_file(tmp_path, caplog, service, url):
     from toolkit.telemetry import TelemetryLogger
 
     # Nothing happens that it wants to know, so that nothing is sent to it.
@@ -402,12 +400,12 @@ def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, c
             closing = time.monotonic() - began
 
     assert slowest < 5.0, "a request takes up to ten seconds"
-    assert closing < 9.0, "as does one that nobody gives up"
+    assert closing < 9.0, "as does one that is never given up"
     by_receiver = {}
     for record in deliveries(log):
         by_receiver.setdefault(record["receiver"], []).append(record)
-    assert told_of(by_receiver["webhook-2"]) == {"delivered": 2}
-    assert told_of(by_receiver["webhook"]) == {"failed": 2}
+    assert message_counts(by_receiver["webhook-2"]) == {"delivered": 2}
+    assert message_counts(by_receiver["webhook"]) == {"failed": 2}
     assert "before the run closed" in caplog.text
     assert [record["event"] for record in read_records(log.run_folder / "metrics.jsonl")][-1] == "end"
 
@@ -431,7 +429,7 @@ def test_a_flood_of_findings_is_few_messages_and_none_is_lost(tmp_path):
 
     assert sum(got.json["tells_of"] for got in receiver.got) == 301
     assert len(receiver.got) <= 7
-    assert told_of(deliveries(log)) == {"delivered": 301}
+    assert message_counts(deliveries(log)) == {"delivered": 301}
 
 
 def test_own_records_are_no_occasion(tmp_path):
@@ -443,13 +441,13 @@ def test_own_records_are_no_occasion(tmp_path):
             wait_until(lambda: receiver.got)
             time.sleep(0.3)
 
-    assert told_of(deliveries(log)) == {"failed": 2}
+    assert message_counts(deliveries(log)) == {"failed": 2}
 
 
 # ------------------------------------------------------------ once only
 
 
-def test_a_run_that_goes_on_repeats_no_milestone(tmp_path):
+def test_a_resumed_run_repeats_no_milestone(tmp_path):
     wishes = {"when": ["start", "milestone"], "milestones": ["train_loss < 0.5", "every 10 steps"]}
     with receiving() as receiver:
         with logging_to(tmp_path, webhook(receiver, **wishes)) as log:
@@ -476,7 +474,7 @@ def test_a_run_that_goes_on_repeats_no_milestone(tmp_path):
     ]
 
 
-def test_what_an_earlier_session_could_not_deliver_is_told_when_it_comes_again(tmp_path):
+def test_what_an_earlier_session_could_not_deliver_is_reported_when_it_comes_again(tmp_path):
     wishes = {"when": ["milestone"], "milestones": ["train_loss < 0.5"]}
     with receiving((403, {}, b"no")) as receiver:
         with logging_to(tmp_path, webhook(receiver, **wishes)) as log:
@@ -487,7 +485,7 @@ def test_what_an_earlier_session_could_not_deliver_is_told_when_it_comes_again(t
     assert [record["status"] for record in deliveries(log)] == ["failed", "delivered"]
 
 
-def test_a_record_that_is_read_again_is_not_told_again(tmp_path):
+def test_a_record_that_is_read_again_is_not_reported_again(tmp_path):
     put = []
     with receiving() as receiver:
         sink = MessageSink(
@@ -554,7 +552,7 @@ def training_yaml(folder, close_timeout=60.0):
     ("ending", "said"),
     [("close", "greyjacket: finished\n"), ("leave", "greyjacket: finished (the script ended)\n")],
 )
-def test_a_process_that_ends_tells_of_its_start_and_its_end(tmp_path, start, ending, said):
+def test_a_process_that_ends_reports_its_start_and_its_end(tmp_path, start, ending, said):
     with receiving(usual=verifying_lark()) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
         ended = start(TRAINING, training_yaml(tmp_path), ending, 30, env=env).end()
@@ -569,7 +567,7 @@ def test_a_process_that_ends_tells_of_its_start_and_its_end(tmp_path, start, end
     assert statuses == ["delivered", "delivered"]
 
 
-def test_a_process_that_crashes_tells_why(tmp_path, start):
+def test_a_process_that_crashes_reports_why(tmp_path, start):
     with receiving(usual=verifying_lark()) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
         ended = start(TRAINING, training_yaml(tmp_path), "crash", 30, env=env).end()
@@ -590,10 +588,10 @@ def test_a_process_whose_receiver_hangs_ends_in_time(tmp_path, start):
 
     assert ended.code == 0
     assert "no response before the run closed; it may have arrived" in ended.err
-    assert told_of(read_records(tmp_path / "greyjacket/metrics.jsonl", "message")) == {"failed": 2}
+    assert message_counts(read_records(tmp_path / "greyjacket/metrics.jsonl", "message")) == {"failed": 2}
 
 
-def test_what_there_was_no_time_to_tell_is_told_with_the_end(tmp_path):
+def test_messages_that_wait_at_the_end_are_sent_with_the_last_one(tmp_path):
     with receiving((429, {"Retry-After": "60"}, b"")) as receiver:
         with logging_to(
             tmp_path, webhook(receiver, when=["start", "milestone", "finish"], milestones="every 2 steps")
@@ -603,14 +601,14 @@ def test_what_there_was_no_time_to_tell_is_told_with_the_end(tmp_path):
             log.flush()
             wait_until(lambda: receiver.got)
 
-    assert told_of(deliveries(log)) == {"delivered": 5}
+    assert message_counts(deliveries(log)) == {"delivered": 5}
     # It does not wait for the first one, which the receiver has asked to wait.
     (last,) = (got.json for got in receiver.got if got.json["title"] == "greyjacket: finished")
     assert "Before that:" in last["text"]
     assert "- step 6 reached" in last["text"]
 
 
-def test_whoever_is_tired_of_waiting_for_a_receiver_still_gets_the_end_written(tmp_path, start):
+def test_an_interrupted_wait_for_a_receiver_still_writes_the_end(tmp_path, start):
     with raw_receiving(never_answer) as receiver:
         child = start(
             """
@@ -633,4 +631,4 @@ def test_whoever_is_tired_of_waiting_for_a_receiver_still_gets_the_end_written(t
     assert ended.out.splitlines()[-1] == "heard", ended.err
     records = read_records(tmp_path / "run/metrics.jsonl")
     assert (records[-1]["event"], records[-1]["status"]) == ("end", "finished")
-    assert told_of([record for record in records if record["event"] == "message"]) == {"failed": 1}
+    assert message_counts([record for record in records if record["event"] == "message"]) == {"failed": 1}

@@ -17,16 +17,16 @@ SECRET = "what-messages-are-signed-with"
 
 
 def messages_about(text, redactor):
-    """Return messages in which `text` stands wherever a run's texts can stand."""
+    """Return messages with `text` in every place where a run's texts can be."""
     story = RunEventReader(run_name=text)
     finding = {"event": "finding", "kind": text, "id": text, "severity": "critical", "state": "open", "message": text,
                "metric": text, "causes": [text], "advice": [text]}  # fmt: skip
     error = {"event": "error", "type": "ValueError", "message": f"ValueError: could not read {text}"}
-    happenings = [*story.take(finding), *story.take(error)]
-    happenings.append(story.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0))
-    happenings.append(story.end(status="failed", reason=text, failure=error, now=1.0, elapsed_s=1.0))
+    events = [*story.take(finding), *story.take(error)]
+    events.append(story.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0))
+    events.append(story.end(status="failed", reason=text, failure=error, now=1.0, elapsed_s=1.0))
     link = link_to((safe_run_name(text), text), None, redactor)
-    return [happening.to_message(redactor.redact, link=link) for happening in happenings]
+    return [event.to_message(redactor.redact, link=link) for event in events]
 
 
 def bytes_of(message):

@@ -1,4 +1,4 @@
-"""A POST goes to the machine that was looked at, trusts nobody who cannot prove who they are, and ends in time."""
+"""A POST goes to the address that was checked, requires a valid certificate, and ends in time."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_of_several_machines_behind_a_name_only_the_public_ones_are_asked(monkey
     assert answer.status == 200
 
 
-def test_a_name_that_nobody_knows_is_said_to_be_unknown():
+def test_an_unknown_host_name_is_reported():
     error = refusal("https://no-such-host.invalid/")
 
     assert "its name cannot be resolved" in str(error)
@@ -153,8 +153,8 @@ def test_a_name_that_no_machine_can_have_is_said_to_be_none(host):
     assert not error.retry
 
 
-def test_nobody_listening_is_said_as_it_is():
-    # Bound, so that nobody else can have the port meanwhile, and not listening.
+def test_a_refused_connection_is_reported():
+    # Bound, so that no other program can use the port, but not listening.
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         error = refusal(f"http://127.0.0.1:{held.getsockname()[1]}/")
@@ -216,7 +216,7 @@ def test_a_service_that_accepts_and_never_reads_is_left_in_time():
         b"A" * 100_000,
     ],
 )
-def test_an_answer_that_breaks_off_or_is_none_is_no_yes(said):
+def test_an_incomplete_or_missing_response_is_not_a_success(said):
     def say(connection, is_closing):
         take_request(connection)
         connection.sendall(said)
@@ -271,7 +271,7 @@ def test_endless_headers_are_an_end():
 # ------------------------------------------------------------ who answers
 
 
-def test_a_certificate_that_nobody_signed_is_not_trusted(tmp_path):
+def test_a_certificate_without_a_signature_is_not_trusted(tmp_path):
     tls, _ = certificate(tmp_path)
     with receiving(tls=tls) as receiver:
         error = refusal(f"https://localhost:{receiver.port}/")
@@ -281,7 +281,7 @@ def test_a_certificate_that_nobody_signed_is_not_trusted(tmp_path):
     assert receiver.got == []
 
 
-def test_a_certificate_of_somebody_else_is_not_trusted(tmp_path):
+def test_a_certificate_of_someone_else_is_not_trusted(tmp_path):
     tls, file = certificate(tmp_path, name="elsewhere.example.org")
     with receiving(tls=tls) as receiver:
         error = refusal(f"https://localhost:{receiver.port}/", tls=ssl.create_default_context(cafile=file))
@@ -348,7 +348,7 @@ def test_a_proxy_passes_the_connection_on_and_sees_nothing_of_it(tmp_path, monke
     assert b"secret" not in asked[0]
 
 
-def test_a_proxy_that_says_no_is_told_of_without_its_password(monkeypatch):
+def test_a_proxy_that_says_no_is_reported_without_its_password(monkeypatch):
     with raw_receiving(passing_on([], answer=b"HTTP/1.1 407 Auth\r\n\r\n")) as proxy:
         monkeypatch.setenv("https_proxy", f"http://me:s3cr3t@127.0.0.1:{proxy.port}")
         error = refusal("https://hooks.example.org/")

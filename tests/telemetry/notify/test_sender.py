@@ -46,8 +46,8 @@ class Sending:
         self.sender.give_up(deadline)
 
     @property
-    def told(self):
-        """How many messages were told of, by status, as one or in a summary."""
+    def reported(self):
+        """How many messages were reported, by status, alone or in a summary."""
         counts = Counter()
         for report in self.reports:
             counts[report.status] += report.message.message_count
@@ -61,10 +61,10 @@ def test_messages_arrive_one_by_one_and_in_order_while_they_are_few():
         wait_until(lambda: len(sending.reports) == 5)
 
     assert [got.json["step"] for got in receiver.got] == [0, 1, 2, 3, 4]
-    assert sending.told == {"delivered": 5}
+    assert sending.reported == {"delivered": 5}
 
 
-def test_whoever_puts_a_message_does_not_wait_for_a_receiver_that_hangs():
+def test_putting_a_message_does_not_wait_for_a_receiver_that_hangs():
     with raw_receiving(never_answer) as receiver, Sending(to(receiver.url)) as sending:
         began = time.monotonic()
         for number in range(1000):
@@ -74,16 +74,16 @@ def test_whoever_puts_a_message_does_not_wait_for_a_receiver_that_hangs():
         assert took < 5.0, "a single request takes up to ten seconds"
 
 
-def test_a_burst_is_told_as_one_message_and_nothing_of_it_is_lost():
+def test_a_burst_is_sent_as_one_message_and_nothing_is_lost():
     with receiving() as receiver, Sending(to(receiver.url, per_minute=3)) as sending:
         with sending.sender._changed:
             for number in range(50):
                 sending.sender._waiting.append((message(number), time.monotonic()))
             # Before its thread can look: one that has just begun would take the others without this one.
             sending.sender.put(message(50, "finding"))
-        wait_until(lambda: sending.told.get("delivered", 0) == 51)
+        wait_until(lambda: sending.reported.get("delivered", 0) == 51)
 
-    assert sending.told == {"delivered": 51}
+    assert sending.reported == {"delivered": 51}
     summary = receiver.got[-1].json
     assert len(receiver.got) == 1
     assert summary["occasion"] == "summary"
@@ -101,7 +101,7 @@ def test_a_flood_beyond_what_is_kept_is_counted():
             sending.sender.put(message(number))
         sending.end(timeout_s=0.1)
 
-    assert sending.told == {"failed": 1000}
+    assert sending.reported == {"failed": 1000}
     assert len(sending.reports) == 2
 
 
@@ -112,7 +112,7 @@ def test_more_messages_than_allowed_are_few_requests():
             time.sleep(0.002)
         sending.end(message(100, "finish"))
 
-    assert sending.told == {"delivered": 101}
+    assert sending.reported == {"delivered": 101}
     assert len(receiver.got) <= 4, "what was allowed at once, and the last word with the rest"
 
 
@@ -134,7 +134,7 @@ def test_the_last_word_takes_along_what_still_waits():
     assert last["title"] == "r: number 99"
     assert last["text"].startswith("why\nBefore that:\n- number 1: why\n- number 2: why\n")
     assert (last["tells_of"], last["details"]["occasions"]) == (10, {"milestone": 9})
-    assert sending.told == {"delivered": 11}
+    assert sending.reported == {"delivered": 11}
 
 
 def test_the_end_does_not_wait_longer_than_it_may_for_a_receiver_that_hangs():
@@ -156,7 +156,7 @@ def test_what_waits_behind_a_receiver_that_hangs_is_reported_too():
         sending.sender.put(message(1))
         sending.end(timeout_s=0.2)
 
-    assert sending.told == {"failed": 2}
+    assert sending.reported == {"failed": 2}
     assert any(report.reason.endswith("not sent before the run closed") for report in sending.reports)
 
 
@@ -169,7 +169,7 @@ def test_a_long_wait_for_a_second_try_is_cut_short_by_the_end():
         took = time.monotonic() - began
 
     assert took < 30.0
-    assert sending.told == {"delivered": 2}
+    assert sending.reported == {"delivered": 2}
 
 
 def test_nothing_is_sent_once_it_is_over():
@@ -196,7 +196,7 @@ def test_a_sender_whose_thread_never_started_says_that_nothing_was_sent():
     sending.sender.put(message(0))
     sending.end(message(1, "finish"))
 
-    assert sending.told == {"failed": 2}
+    assert sending.reported == {"failed": 2}
 
 
 # ------------------------------------------------------------ how many
@@ -234,13 +234,13 @@ def test_a_summary_of_summaries_counts_all():
     assert folded.message_count == 7
 
 
-def test_certificates_that_cannot_be_read_are_told_of(monkeypatch, tmp_path):
+def test_certificates_that_cannot_be_read_are_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path))
     with receiving() as receiver, Sending(to(f"https://localhost:{receiver.port}")) as sending:
         sending.sender.put(message(0))
         sending.end(message(1, "finish"), timeout_s=20.0)
 
-    assert sending.told == {"failed": 2}
+    assert sending.reported == {"failed": 2}
     assert sending.guard.counts == {}
 
 
@@ -281,7 +281,7 @@ def test_the_last_message_does_not_wait_for_one_that_is_in_flight(monkeypatch):
 
     (last,) = (report for report in sending.reports if report.message.occasion == "failure")
     assert (last.status, last.message.message_count) == ("delivered", 2), "with what waited before it"
-    assert sending.told == {"delivered": 3}
+    assert sending.reported == {"delivered": 3}
 
 
 def test_both_are_reported_where_neither_is_answered():
@@ -293,5 +293,5 @@ def test_both_are_reported_where_neither_is_answered():
         sending.sender.give_up(0.0)
 
     assert sorted(report.message.occasion for report in sending.reports) == ["failure", "milestone"]
-    assert sending.told == {"failed": 2}
+    assert sending.reported == {"failed": 2}
     assert all(report.attempts >= 1 for report in sending.reports), "each of them was tried"

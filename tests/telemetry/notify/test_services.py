@@ -139,7 +139,7 @@ def test_a_new_service_is_one_file_and_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_message_says_what_happened_and_how_the_run_stands(service):
+def test_a_message_says_what_happened_and_the_state_of_the_run(service):
     text = text_of(service).replace("\\", "")
 
     assert "greyjacket: failed with RuntimeError" in text
@@ -178,7 +178,7 @@ def test_lark_without_a_secret_is_not_signed():
     assert set(content("lark")) == {"msg_type", "content"}
 
 
-def test_nobody_is_called_by_a_message_to_lark():
+def test_a_message_to_lark_mentions_no_one():
     text = text_of("lark", lines=(HOSTILE, "< AT user_id='x'>"))
 
     assert "<at" not in text.lower().replace(" ", "")
@@ -231,7 +231,7 @@ def test_slack_says_no_in_json_too():
         SERVICES["slack"].check(HttpResponse(status=200, body=b'{"ok":false,"error":"invalid_payload"}'))
 
 
-def test_nobody_is_called_by_a_message_to_discord():
+def test_a_message_to_discord_mentions_no_one():
     found = content("discord", lines=(HOSTILE,))
 
     assert found["allowed_mentions"] == {"parse": []}

@@ -216,7 +216,7 @@ def test_a_name_may_stand_for_a_private_machine_where_that_is_allowed_and_by_htt
 @pytest.mark.parametrize(
     "network", ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"]
 )
-def test_private_networks_are_those_that_nobody_else_has(network):
+def test_private_networks_are_the_reserved_ones(network):
     edges = ipaddress.ip_network(network)
 
     assert is_private(edges[0])

@@ -2,7 +2,7 @@
 
 Whoever sends something somewhere plants each value of `PLANTED` in what is sent, with `ENVIRON` as the environment
 (it holds the name of the user and of the machine, and some secrets), and asserts that `found_in` finds none of them;
-and that each text of `HARMLESS` is still there. Each value is a text that gives itself away: a password stands behind
+and that each text of `HARMLESS` is still there. Each value is recognisable by itself: a password follows
 its name, a path is whole. What must not be found is its telling part: the password, the private folder.
 """
 
@@ -22,7 +22,7 @@ _TELLING: dict[str, tuple[str, ...]] = {}
 """The parts of a planted value that tell something; of all others it is the whole."""
 
 PLANTED: list[tuple[str, str]] = []
-"""Kind and value of everything that nobody else may see."""
+"""Kind and value of everything private."""
 
 
 def _letters(length, alphabet=string.ascii_letters + string.digits):
@@ -204,7 +204,7 @@ for _name in (
         "x@y-z.example.io",
         "bob%40example.com",
     ),
-    *("a.very.long.name.of.somebody.who.works.here@example-company.example", "<ann@example.net>"),
+    *("a.very.long.name.of.someone.who.works.here@example-company.example", "<ann@example.net>"),
 ):
     _plant("email", _name, _name.strip("<>").replace("o'brien", "brien"))
 
@@ -259,7 +259,7 @@ for _label in ("RSA PRIVATE KEY", "OPENSSH PRIVATE KEY", "PRIVATE KEY", "PGP PRI
     _body = "\n".join(_letters(64, string.ascii_letters + string.digits + "+/") for _ in range(3))
     _plant("pem", f"-----BEGIN {_label}-----\n{_body}\n-----END {_label}-----", *_body.split("\n"))
 
-# ------------------------------------------------------------ secrets that what stands around them gives away
+# ------------------------------------------------------------ secrets that are recognised by their context
 
 for _form in (
     "password={0}",
@@ -354,7 +354,7 @@ for _form in (
 for _secret in ENVIRONMENT_SECRETS.values():
     _plant("environment", f"refused {_secret} at the gate", _secret)
 
-# ------------------------------------------------------------ models that are nobody else's business
+# ------------------------------------------------------------ private models
 
 for _form in (
     "base_model=acme-corp/{0}",
@@ -564,7 +564,7 @@ HARMLESS: list[str] = [
 
 
 def found_in(data: bytes, value: str) -> bool:
-    """Say whether `value`, or a telling part of it, stands in `data`: as it is, or in base64, URL- or JSON-encoded."""
+    """Return whether `data` contains `value` or a distinctive part of it, plain or in base64, URL- or JSON-encoded."""
     return any(form in data for part in telling_parts(value) for form in forms_of(part))
 
 
@@ -581,7 +581,7 @@ def forms_of(text: str) -> frozenset[bytes]:
     for encoded in (quote(text, safe=""), quote(text), quote_plus(text)):
         forms |= {encoded.encode(), encoded.encode().replace(b"%2F", b"%2f").replace(b"%3A", b"%3a")}
     for before in range(3):
-        # Three bytes are four letters: what stands in front of the text shifts it by up to two bytes, and the
+        # Three bytes are four characters: what precedes the text shifts it by up to two bytes, and the
         # letters at both ends belong in part to the neighbours.
         for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
             encoded = alphabet(b"\0" * before + plain).rstrip(b"=")

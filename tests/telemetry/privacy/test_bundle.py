@@ -61,7 +61,7 @@ def test_the_bundle_opens_in_the_reader_in_pandas_and_in_the_dashboard(folder, t
     assert store.series(card.key, "train_loss").total == 6
 
 
-def test_numbers_that_are_none_stay_so(folder, tmp_path):
+def test_nan_and_infinity_are_kept(folder, tmp_path):
     _, unpacked = unpack(RunBundle(folder), tmp_path)
 
     (record,) = [r for r in read_from(unpacked / "metrics.jsonl").records if r.get("non_finite")]
@@ -80,7 +80,7 @@ def test_a_name_that_a_late_record_gives_away_is_taken_out_of_the_early_ones(fol
     assert b"zacharias" not in (unpacked / "metrics.jsonl").read_bytes()
 
 
-def test_the_name_of_the_run_is_redacted_wherever_it_stands(tmp_path):
+def test_the_name_of_the_run_is_redacted_wherever_it_is(tmp_path):
     log = log_a_run(tmp_path / "logs", "zacharias 7b", tags=("zacharias",), project="zacharias-llm")
     log.close()
 
@@ -106,7 +106,7 @@ def test_the_labels_of_people_are_redacted_and_still_read(folder, tmp_path):
     assert labels.notes == "ask <email-1>"
 
 
-def test_a_zip_tells_neither_when_nor_by_whom_it_was_made(folder, tmp_path):
+def test_a_zip_reveals_neither_when_nor_by_whom_it_was_made(folder, tmp_path):
     for name in ("one.zip", "two.zip"):
         RunBundle(folder).write(tmp_path / name)
 
@@ -146,7 +146,7 @@ def test_records_of_other_ranks_are_taken_along_and_links_are_not_followed(folde
     (folder / "ranks").mkdir()
     (folder / "ranks" / "00001.jsonl").write_bytes((folder / "metrics.jsonl").read_bytes())
     secret = tmp_path / "secret.txt"
-    secret.write_text('{"event":"x","seq":1,"text":"what nobody may see"}\n')
+    secret.write_text('{"event":"x","seq":1,"text":"what no one may see"}\n')
 
     contents, unpacked = unpack(RunBundle(folder), tmp_path)
     assert contents.records["ranks/00001.jsonl"] == contents.records["metrics.jsonl"]
@@ -192,7 +192,7 @@ def test_a_manifest_or_labels_that_cannot_be_read_are_left_out_and_named(folder,
     assert not (unpacked / "run.json").exists()
 
 
-def test_a_run_that_goes_on_is_shared_as_far_as_it_got(tmp_path):
+def test_a_resumed_run_is_shared_as_far_as_it_got(tmp_path):
     log = log_a_run(tmp_path / "logs")
     log.flush()
     bundle = RunBundle(log.run_folder)

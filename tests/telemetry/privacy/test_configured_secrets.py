@@ -61,7 +61,7 @@ def test_an_address_that_is_a_host_and_no_more_hides_nothing(address):
     assert parts_of_address(address) == set()
 
 
-def test_words_of_anybodys_webhook_are_no_secrets_and_its_look_is_still_known():
+def test_common_words_of_webhooks_are_not_secrets_and_their_patterns_are_still_found():
     """Else the address of another one would no longer look like one."""
     block = {"messages": [{"to": "slack", "url": "https://hooks.slack.com/services/T0/B0/abc"}]}
     keep_secrets_of(TelemetryOptions.from_mapping(block), {})

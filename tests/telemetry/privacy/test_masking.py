@@ -184,7 +184,7 @@ def test_a_secret_is_known_by_its_look_anywhere(secret):
 )
 def test_each_beginning_of_a_token_is_known_alone_and_amid_long_prose(beginning):
     secret = beginning + "a1B2c3D4" * 6
-    prose = "Once upon a time a fox ran over a hill, and nobody saw it again. " * 40
+    prose = "Once upon a time a fox ran over a hill, and no one saw it again. " * 40
 
     assert mask_secrets(secret) == "***"
     assert mask_secrets(f"{prose}{secret} {prose}") == f"{prose}*** {prose}"

@@ -82,7 +82,7 @@ def test_there_are_enough_of_them():
 
 
 def test_everything_is_in_the_runs_that_are_shared(log_dir):
-    """Else nothing would be proved: what is no secret stands in a run's own files as it was logged."""
+    """Else nothing would be proved: what is not a secret is in a run's own files as it was logged."""
     records = (main_run(log_dir) / "metrics.jsonl").read_bytes()
     errors = b"".join(path.read_bytes() for path in log_dir.glob("failures-*/metrics.jsonl"))
     notes = (main_run(log_dir) / "labels.json").read_bytes()
@@ -157,7 +157,7 @@ def test_every_harmless_value_survives_in_errors_and_lines_of_source(bundles):
         text for text in HARMLESS if f"ValueError: {messages[text]}" not in texts("error", "message")
     ] == []
     assert [text for text in HARMLESS if f"raise ValueError({messages[text]!r})" not in lines] == []
-    # Behind the last one of a run nobody failed, to repeat what it printed.
+    # After the last one of a run nothing failed, so its output is not repeated.
     last = [text for n, text in enumerate([*(v for _, v in PLANTED), *HARMLESS], 1) if n % ERRORS_A_RUN == 0]
     repeated = [text for text in HARMLESS[:-1] if text not in last]
     assert [text for text in repeated if f"at {messages[text]} now" not in output] == []

@@ -1,4 +1,4 @@
-"""What leaves the machine tells nobody who made it, where, or with what keys; and is still worth reading."""
+"""What is shared does not reveal who made it, where, or with what keys; and is still useful."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_a_name_that_is_also_a_word_is_taken_out_of_paths_only(name):
     assert name not in taking_out.redact_text(f"/home/{name}/acme")
 
 
-def test_addresses_and_words_that_everybody_has_stay_where_names_stand():
+def test_common_addresses_and_words_are_kept_in_settings_of_names():
     config = {"host": "127.0.0.1", "master_addr": "localhost", "bind": {"host": "0.0.0.0"}, "user": "root"}
 
     assert Redactor(environ={}).redact(config) == config
@@ -258,7 +258,7 @@ def test_a_conversation_gives_no_names_away():
     assert Redactor(environ={}).redact_text(text) == text
 
 
-def test_no_name_of_ours_is_ever_taken_for_somebodys():
+def test_our_own_field_names_are_never_taken_for_names_of_people():
     kinds = {value for name, value in vars(records).items() if name.isupper() and isinstance(value, str)}
 
     assert [name for name in {*FIRST_COLUMNS, *records.ENVELOPE, *kinds} if is_identifying(name)] == []
@@ -515,7 +515,7 @@ def test_redacting_never_raises_and_keeps_the_shape(value):
 
 @given(st.text(alphabet="/\\:.~@'\" \nabC1-=%", max_size=60))
 @settings(max_examples=300, deadline=None)
-def test_whatever_stands_in_a_text_comes_out_as_a_text(text):
+def test_any_text_is_rewritten_to_a_text(text):
     written = redactor().redact_text(text)
 
     assert isinstance(written, str)

@@ -75,7 +75,7 @@ def test_an_entry_with_a_missing_hint_is_noticed():
     assert [fault[:8] for fault in faults_of(toy._replace(hints=("toy_",)))] == ["no hint "]
 
 
-def test_every_sample_is_masked_wherever_it_stands(record_property):
+def test_every_sample_is_masked_wherever_it_is(record_property):
     masker = Masker({})
     looked_at = [
         (rule.name, place, value, parts)

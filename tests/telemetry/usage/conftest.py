@@ -6,7 +6,7 @@ from tests.telemetry.usage.posthog_server import KEY, KEY_ENV
 
 
 @pytest.fixture(autouse=True)
-def _somebody_who_may_be_tracked(monkeypatch):
+def _tracking_is_allowed(monkeypatch):
     for name in (
         "DO_NOT_TRACK",
         "TELEMETRY_DO_NOT_TRACK",

@@ -16,7 +16,7 @@ def options(**block):
 
 @pytest.mark.parametrize("variable", ["DO_NOT_TRACK", "TELEMETRY_DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK"])
 @pytest.mark.parametrize("value", YES)
-def test_whoever_sets_a_variable_is_not_tracked_whatever_the_yaml_says(variable, value):
+def test_do_not_track_wins_over_the_yaml(variable, value):
     environ = {"K": "phc_x", variable: value}
 
     assert refused_by(environ) == variable
@@ -37,7 +37,7 @@ def test_one_variable_that_refuses_is_enough(one):
 
 
 @pytest.mark.parametrize("block", [{}, {"usage_reports": False}, {"usage_reports": None}])
-def test_nothing_is_sent_unless_somebody_asks_for_it(block):
+def test_nothing_is_sent_unless_enabled(block):
     config = {"telemetry": block}
 
     assert why_not(options_from_config(config), {"K": "phc_x"}) == "telemetry.usage_reports is not enabled"
@@ -65,7 +65,7 @@ def test_a_key_that_is_not_there_is_said_by_the_name_of_its_variable():
 
 
 @pytest.mark.parametrize("key", ["phx_secret", "phs_secret", "a b", "schlüssel", "x" * 201])
-def test_a_key_that_is_none_or_may_do_more_than_write_is_refused_without_being_shown(key):
+def test_an_invalid_key_or_one_that_may_read_is_refused_without_being_shown(key):
     with pytest.raises(KeyUnusable) as refusal:
         project_key("K", {"K": key})
 

@@ -6,7 +6,7 @@ from toolkit.mirrors.usage.error_reports import ErrorReports, public_stack, publ
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "told"),
+    ("name", "module", "reported"),
     [
         ("ValueError", "builtins", "ValueError"),
         ("KeyError", None, "KeyError"),
@@ -24,11 +24,11 @@ from toolkit.mirrors.usage.error_reports import ErrorReports, public_stack, publ
         ("KeyError", 5, "an_exception_of_the_script"),
     ],
 )
-def test_types_of_python_and_of_public_packages_are_told_and_others_are_not(name, module, told):
-    assert public_type(name, module) == told
+def test_types_of_python_and_of_public_packages_are_reported_and_others_are_not(name, module, reported):
+    assert public_type(name, module) == reported
 
 
-def test_of_a_stack_public_code_is_told_and_the_script_is_not(tmp_path):
+def test_of_a_stack_public_code_is_reported_and_the_script_is_not(tmp_path):
     stack = [
         "train_orchid_merger.py:12 in main",
         "~/orchid/loop.py:99 in step_for_jane",
@@ -43,7 +43,7 @@ def test_of_a_stack_public_code_is_told_and_the_script_is_not(tmp_path):
         "acme_private/model.py:1 in forward",
         "torch/../acme/model.py:1 in forward",
         "/home/jane/torch/secret.py:1 in forward",
-        "torch/nn/functional.py:1 in a function named by somebody",
+        "torch/nn/functional.py:1 in a function named by someone",
         "nonsense",
         5,
     ]
@@ -68,13 +68,13 @@ def test_of_a_stack_public_code_is_told_and_the_script_is_not(tmp_path):
     ]
 
 
-def test_a_package_that_lies_where_the_script_runs_is_somebodys_own(tmp_path):
+def test_a_package_in_the_script_s_folder_is_private(tmp_path):
     (tmp_path / "transformers").mkdir()
 
     assert public_stack(["transformers/orchid_merger.py:1 in f"], [tmp_path]) == ["(script)"]
 
 
-def test_every_distinct_error_is_told_with_how_often_it_came(tmp_path):
+def test_every_distinct_error_is_reported_with_how_often_it_came(tmp_path):
     reports = ErrorReports([tmp_path])
     for count in (1, 10):
         reports.take(
@@ -90,11 +90,11 @@ def test_every_distinct_error_is_told_with_how_often_it_came(tmp_path):
         }
     )
     reports.take({"type": "OSError", "source": "telemetry", "doing": "writing"})
-    told = reports.totals(
+    reported = reports.totals(
         {"errors_total": 15, "errors": [{"type": "ValueError", "fingerprint": "a", "count": 14}]}
     )
 
-    assert told == {
+    assert reported == {
         "errors_total": 15,
         "errors": [
             {"type": "ValueError", "count": 14, "stack": None},

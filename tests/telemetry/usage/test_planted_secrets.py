@@ -1,4 +1,4 @@
-"""Everything that nobody else may see, planted wherever a run takes texts: none of it may arrive anywhere."""
+"""Everything private, planted wherever a run takes texts: none of it may be sent."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_no_planted_value_passes_the_list_under_any_property(event):
 
 @pytest.mark.usefixtures("machine")
 def test_what_gets_through_the_list_by_its_look_is_stopped_by_the_redactor():
-    """A name of a model, a stack and a device have a form only; a record that lies about them is told of by a story."""
+    """Names of models, stacks and devices only have to match a pattern; a record with false ones is checked here."""
     passed = []
     for kind, value in PLANTED:
         story = UsageEventReader(1, environ=ENVIRON)
@@ -136,11 +136,11 @@ def test_what_gets_through_the_list_by_its_look_is_stopped_by_the_redactor():
 
 
 @pytest.mark.usefixtures("machine")
-def test_public_models_and_ordinary_settings_are_still_told(tmp_path):
+def test_public_models_and_ordinary_settings_are_still_reported(tmp_path):
     models = [text for text in HARMLESS if text.count("/") == 1 and text[0].isalpha() and "-" in text]
     models = [text for text in models if " " not in text]
     assert len(models) >= 8
-    told = []
+    reported = []
     for number, model in enumerate(models):
         with make_logger(tmp_path, f"run-{number}") as log:
             log.log_start(
@@ -148,9 +148,9 @@ def test_public_models_and_ordinary_settings_are_still_told(tmp_path):
                 training={"optimizer": "AdamW", "scheduler": "cosine_with_restarts", "dtype": "bf16"},
             )
         start, _ = events_of(read_records(log.run_folder / "metrics.jsonl"))
-        told.append(start.properties.get("model"))
+        reported.append(start.properties.get("model"))
 
         assert start.properties["optimizer"] == "adamw"
         assert start.properties["scheduler"] == "cosine_with_restarts"
         assert start.properties["dtype"] == "bf16"
-    assert told == models
+    assert reported == models

@@ -83,7 +83,7 @@ def test_the_script_s_logging_is_left_as_it_is():
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
-def test_a_refusal_is_told_by_its_number_without_the_server_s_words(status, caplog):
+def test_a_refusal_is_reported_by_its_number_without_the_server_s_words(status, caplog):
     with receiving((status, {}, f"no such key: {KEY}".encode())) as server:
         with pytest.raises(ReportNotSent) as refusal:
             PostHogClient(server.url, KEY, "random-id").send(EVENT)
@@ -94,7 +94,7 @@ def test_a_refusal_is_told_by_its_number_without_the_server_s_words(status, capl
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_nobody_is_led_elsewhere(status):
+def test_redirects_are_not_followed(status):
     with receiving() as other, receiving((status, {"Location": f"{other.url}/batch/"}, b"")) as server:
         with pytest.raises(ReportNotSent) as refusal:
             PostHogClient(server.url, KEY, "random-id").send(EVENT)
@@ -115,7 +115,7 @@ def test_a_login_that_netrc_has_for_every_server_is_not_sent(tmp_path, monkeypat
     assert "authorization" not in {name.lower() for name in server.got[0].headers}
 
 
-def test_a_server_that_is_not_there_is_told():
+def test_a_server_that_is_not_there_is_reported():
     with receiving() as server:
         url = server.url
     with pytest.raises(ReportNotSent, match="was not reached"):

@@ -37,7 +37,7 @@ def test_what_is_not_known_is_absent_and_never_zero():
     }
 
 
-def test_a_step_that_says_nothing_but_its_number_tells_nothing_else():
+def test_a_step_with_only_a_number_adds_nothing_else():
     sent = allowed(RUN_PROGRESS, metrics_of((10.0, "step", {"global_step": 3})).progress())
 
     assert sent == {
@@ -190,7 +190,7 @@ def test_peaks_are_the_highest_that_any_record_knows():
     assert "gpu_memory" not in sent
 
 
-def test_the_counters_at_the_end_tell_of_a_peak_between_two_samples():
+def test_the_counters_at_the_end_reports_a_peak_between_two_samples():
     end = {"cpu_mem_peak_mb": 900.0, "gpu/0/mem_peak_gb": 12.0, "gpu/1/mem_peak_gb": 20.0}
     sent = totals_of(
         (1.0, "system", {"cpu_mem_rss_mb": 300.0, "gpu/0/mem_allocated_gb": 3.0, "gpu/0/mem_used_gb": 79.0}),

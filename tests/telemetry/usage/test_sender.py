@@ -107,7 +107,7 @@ def test_without_a_client_nothing_is_tried_again(caplog):
     assert "usage reports need PostHog's client" in caplog.text
 
 
-def test_whoever_asks_not_to_be_tracked_in_the_midst_of_a_run_is_not():
+def test_do_not_track_takes_effect_during_a_run():
     environ = {}
     server = Server()
     sender, guard = make(server, environ)
@@ -132,7 +132,7 @@ def test_a_bug_in_the_client_is_a_failure_like_any_other():
     assert guard.counts == {"sending usage reports: RuntimeError": 1}
 
 
-def test_a_server_that_hangs_holds_up_nobody():
+def test_a_server_that_hangs_delays_nothing():
     answer = threading.Event()
     guard = Guard()
     sender = UsageSender(lambda _: answer.wait(60), guard=guard, environ={})

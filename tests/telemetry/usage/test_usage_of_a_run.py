@@ -38,7 +38,7 @@ def train(folder, url, *, steps=3, **options):
     return log
 
 
-def told(log):
+def reported(log):
     """Return the sentences that telemetry itself put into the records."""
     records = records_of(log, "error")
     return [record["message"] for record in records if record.get("source") == "telemetry"]
@@ -150,7 +150,7 @@ def test_the_key_is_sent_to_the_server_and_written_nowhere_else(tmp_path, capsys
         ({KEY_ENV: "phx_personal"}, {}, "it must be a project's (phc_…)"),
     ],
 )
-def test_nothing_is_sent_where_somebody_does_not_want_it(
+def test_nothing_is_sent_where_someone_does_not_want_it(
     tmp_path, monkeypatch, capsys, environ, options, said
 ):
     for name, value in environ.items():
@@ -165,7 +165,7 @@ def test_nothing_is_sent_where_somebody_does_not_want_it(
 
 
 @pytest.mark.parametrize("usage", [None, False, {"enabled": False}])
-def test_nothing_is_sent_and_nothing_said_where_nobody_asks(tmp_path, capsys, usage):
+def test_nothing_is_sent_or_printed_unless_enabled(tmp_path, capsys, usage):
     with make_logger(tmp_path, usage_reports=usage) as log:
         log.log_step(1, train_loss=0.5)
 
@@ -229,9 +229,9 @@ def test_what_a_server_refused_at_first_it_gets_in_the_end(tmp_path):
         with make_logger(tmp_path, log_every=1, close_timeout=60.0, **reporting_to(server.url)) as log:
             log.log_start()
             log.log_step(1, train_loss=0.5)
-            wait_until(lambda: any("answered 503" in message for message in told(log)))
+            wait_until(lambda: any("answered 503" in message for message in reported(log)))
 
-            assert len(told(log)) == 1
+            assert len(reported(log)) == 1
 
     assert names(server) == ["run-start", "run-start", "run-end"]
 
@@ -265,7 +265,7 @@ def test_flushing_a_run_does_not_wait_for_a_server(tmp_path):
         assert not server.is_closing.is_set()
 
 
-def test_without_the_client_a_run_goes_on_and_it_is_said_once(tmp_path, monkeypatch, caplog):
+def test_without_the_client_a_run_continues_and_it_is_reported_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "posthog", None)
     with receiving() as server:
         log = train(tmp_path, server.url)

@@ -32,7 +32,7 @@ class Run:
         return [event.name for event in self.events]
 
 
-def test_a_run_is_told_from_start_to_end():
+def test_a_run_is_reported_from_start_to_end():
     run = Run()
     run.tell("start", 0.0, **MACHINE, batch_size=4)
     run.tell("step", 1.0, global_step=1, train_loss=0.5)
@@ -85,7 +85,7 @@ def test_a_machine_that_is_never_described_does_not_hold_the_start_up_for_long()
     assert "os" not in run.events[0].properties
 
 
-def test_a_run_that_ends_at_once_is_told_whole():
+def test_a_run_that_ends_at_once_is_reported_whole():
     run = Run()
     run.tell("start", 0.0)
     run.tell("end", 0.1, status="failed")
@@ -93,16 +93,16 @@ def test_a_run_that_ends_at_once_is_told_whole():
     assert run.names == ["run-start", "run-end"]
 
 
-def test_progress_is_told_ever_more_seldom():
+def test_progress_is_reported_ever_more_seldom():
     run = Run()
     run.tell("start", 0.0, **MACHINE)
     month = 30 * 24 * 3600
     for number in range(0, month, 60):
         run.tell("step", float(number), global_step=number)
-    told = [event for event in run.events if event.name == "run-progress"]
+    reported = [event for event in run.events if event.name == "run-progress"]
 
-    assert len(told) < 100
-    gaps = [later.time - earlier.time for earlier, later in itertools.pairwise(told)]
+    assert len(reported) < 100
+    gaps = [later.time - earlier.time for earlier, later in itertools.pairwise(reported)]
     assert min(gaps) >= 300
     assert gaps == sorted(gaps)
     assert gaps[-1] > 10_000
@@ -119,7 +119,7 @@ def test_an_evaluation_is_no_reason_to_report_and_no_step():
     assert run.events[-1].properties["train_loss"] == 0.5
 
 
-def test_errors_are_told_at_the_end_without_a_word_of_theirs():
+def test_errors_are_reported_at_the_end_without_a_word_of_theirs():
     run = Run()
     run.tell("start", 0.0, **MACHINE)
     run.tell(
@@ -161,7 +161,7 @@ def test_records_of_other_sessions_and_torn_ones_are_passed_over():
     assert [event.name for event in story.take({**whole, "elapsed": None})] == ["run-start", "run-end"]
 
 
-def test_a_run_that_was_resumed_is_told_by_session(tmp_path):
+def test_a_run_that_was_resumed_is_reported_by_session(tmp_path):
     for _ in range(2):
         with make_logger(tmp_path, resume=True, log_every=1) as log:
             log.log_start(training={"batch_size": 2})

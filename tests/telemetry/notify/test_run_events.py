@@ -1,4 +1,4 @@
-"""What of a run's records is worth a message, said once, with how the run stands."""
+"""Which of a run's records are worth a message, each once, with the state of the run."""
 
 from __future__ import annotations
 
@@ -49,36 +49,36 @@ def story(*milestones, **options):
     return RunEventReader(**given)
 
 
-def told(run, *records):
-    return [happening for one in records for happening in run.take(one)]
+def reported(run, *records):
+    return [event for one in records for event in run.take(one)]
 
 
-def words(happening):
-    message = happening.to_message(lambda value: value, link=None)
+def words(event):
+    message = event.to_message(lambda value: value, link=None)
     return "\n".join([message.title, *message.lines, message.run_state.as_text()])
 
 
-def test_a_start_is_told_once_with_what_is_planned():
+def test_a_start_is_reported_once_with_what_is_planned():
     run = story()
-    happenings = told(run, record("start", max_steps=5000), step(1), record("start"))
+    events = reported(run, record("start", max_steps=5000), step(1), record("start"))
 
-    assert [happening.occasion for happening in happenings] == ["start"]
-    assert words(happenings[0]) == "greyjacket: started\n5,000 steps are planned.\nrunning"
+    assert [event.occasion for event in events] == ["start"]
+    assert words(events[0]) == "greyjacket: started\n5,000 steps are planned.\nrunning"
 
 
-def test_a_run_that_goes_on_says_so():
-    [start] = told(story(session=3), record("start"))
+def test_a_resumed_run_says_so():
+    [start] = reported(story(session=3), record("start"))
 
     assert (start.name, start.what) == ("start:3", "resumed as session 3")
 
 
-def test_a_critical_finding_is_told_once_with_why_and_what_to_try():
+def test_a_critical_finding_is_reported_once_with_why_and_what_to_try():
     run = story()
-    happenings = told(
+    events = reported(
         run, step(40, train_loss=None, non_finite={"train_loss": "NaN"}, lr=1e-3), finding(), finding()
     )
 
-    [one] = happenings
+    [one] = events
     assert (one.occasion, one.name) == ("finding", "finding:1-nan-train_loss-40")
     assert words(one).splitlines() == [
         "greyjacket: critical finding: Not a number",
@@ -89,15 +89,15 @@ def test_a_critical_finding_is_told_once_with_why_and_what_to_try():
     ]
 
 
-def test_a_finding_that_becomes_critical_is_told_then():
+def test_a_finding_that_becomes_critical_is_reported_then():
     run = story()
 
-    assert told(run, finding(severity="warning")) == []
-    assert len(told(run, finding(), finding(state="resolved"))) == 1
+    assert reported(run, finding(severity="warning")) == []
+    assert len(reported(run, finding(), finding(state="resolved"))) == 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_told"),
+    ("changes", "is_reported"),
     [
         ({"severity": "warning"}, False),
         ({"severity": "info"}, False),
@@ -107,13 +107,13 @@ def test_a_finding_that_becomes_critical_is_told_then():
         ({"kind": "something_new"}, True),
     ],
 )
-def test_which_findings_are_news(changes, is_told):
-    assert bool(told(story(), finding(**changes))) is is_told
+def test_which_findings_are_news(changes, is_reported):
+    assert bool(reported(story(), finding(**changes))) is is_reported
 
 
 def test_two_that_notice_one_silence_are_one_stall():
     run = story()
-    happenings = told(
+    events = reported(
         run,
         step(10),
         finding(id="a", kind="stalled", severity="warning", message="No step for 70 s after step 10."),
@@ -122,15 +122,15 @@ def test_two_that_notice_one_silence_are_one_stall():
         finding(id="c", kind="hang", severity="critical", message="No step for 90 s."),
     )
 
-    assert [(happening.occasion, happening.name) for happening in happenings] == [
+    assert [(event.occasion, event.name) for event in events] == [
         ("stall", "stall:1:10"),
         ("stall", "stall:1:11"),
     ]
-    assert "No step for 70 s after step 10." in words(happenings[0])
+    assert "No step for 70 s after step 10." in words(events[0])
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_told"),
+    ("changes", "is_reported"),
     [
         ({"severity": "info"}, False),
         ({"state": "resolved"}, False),
@@ -138,18 +138,18 @@ def test_two_that_notice_one_silence_are_one_stall():
         ({"severity": "critical"}, True),
     ],
 )
-def test_a_pause_that_is_short_or_over_wakes_nobody(changes, is_told):
+def test_a_pause_that_is_short_or_over_sends_no_message(changes, is_reported):
     pause = {"kind": "hang", "severity": "warning", **changes}
 
-    assert bool(told(story(), step(10), finding(**pause))) is is_told
+    assert bool(reported(story(), step(10), finding(**pause))) is is_reported
 
 
-def test_a_pause_that_becomes_long_is_told_then():
+def test_a_pause_that_becomes_long_is_reported_then():
     run = story()
     quiet = finding(id="a", kind="hang", severity="info")
     loud = finding(id="a", kind="hang", severity="warning", message="No step for 300 s.")
 
-    assert [len(told(run, one)) for one in (quiet, loud, loud)] == [0, 1, 0]
+    assert [len(reported(run, one)) for one in (quiet, loud, loud)] == [0, 1, 0]
 
 
 # ------------------------------------------------------------ the end
@@ -161,7 +161,9 @@ def ended(run, status, reason):
 
 def test_a_failure_says_what_went_wrong():
     run = story()
-    told(run, step(7, train_loss=0.5), record("error", type="ValueError", message="ValueError: no such file"))
+    reported(
+        run, step(7, train_loss=0.5), record("error", type="ValueError", message="ValueError: no such file")
+    )
     end = ended(run, "failed", "failed")
 
     assert end.occasion == "failure"
@@ -172,10 +174,10 @@ def test_a_failure_says_what_went_wrong():
     ]
 
 
-def test_of_a_long_error_both_ends_are_told():
+def test_of_a_long_error_both_ends_are_reported():
     run = story()
     text = "ValueError: Caught ValueError in worker 3.\n" + "frame " * 900 + "ValueError: the cause"
-    told(run, record("error", type="ValueError", message=text))
+    reported(run, record("error", type="ValueError", message=text))
     (line,) = (
         run.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0)
         .to_message(lambda values: values, link=None)
@@ -188,7 +190,7 @@ def test_of_a_long_error_both_ends_are_told():
 
 def test_an_error_of_telemetry_itself_is_no_failure_of_the_run():
     run = story()
-    told(run, record("error", source="telemetry", type="OSError", message="disk"))
+    reported(run, record("error", source="telemetry", type="OSError", message="disk"))
     end = ended(run, "failed", "failed")
 
     assert (end.what, end.lines) == ("failed", ())
@@ -196,7 +198,7 @@ def test_an_error_of_telemetry_itself_is_no_failure_of_the_run():
 
 def test_an_error_that_the_run_lived_through_is_not_in_its_end():
     run = story()
-    told(run, record("error", type="ValueError", message="handled"))
+    reported(run, record("error", type="ValueError", message="handled"))
 
     assert ended(run, "finished", "finished").lines == ()
 
@@ -220,13 +222,13 @@ def test_every_end_has_words(status, reason, occasion, what):
     assert (end.occasion, end.what) == (occasion, what)
 
 
-# ------------------------------------------------------------ how it stands
+# ------------------------------------------------------------ the state of the run
 
 
 def test_what_is_left_follows_from_the_usual_pace():
     run = story()
-    told(run, record("start", max_steps=1000), *(step(n, sec_per_step=2.0) for n in range(1, 10)))
-    told(run, step(10, sec_per_step=500.0, train_loss=0.25, lr=1e-4))
+    reported(run, record("start", max_steps=1000), *(step(n, sec_per_step=2.0) for n in range(1, 10)))
+    reported(run, step(10, sec_per_step=500.0, train_loss=0.25, lr=1e-4))
 
     assert run.run_state.eta_s == 990 * 2.0
     assert run.run_state.as_text() == "running · step 10 of 1,000 (1%) · loss 0.25 · LR 0.0001 · ETA 33 m"
@@ -234,11 +236,11 @@ def test_what_is_left_follows_from_the_usual_pace():
 
 def test_a_loop_that_counts_from_zero_is_done_after_its_last_step():
     run = story()
-    told(run, record("start", max_steps=18), *(step(n, sec_per_step=2.0) for n in range(17)))
+    reported(run, record("start", max_steps=18), *(step(n, sec_per_step=2.0) for n in range(17)))
 
     assert run.run_state.eta_s == 2.0
 
-    told(run, step(17, sec_per_step=2.0))
+    reported(run, step(17, sec_per_step=2.0))
 
     assert run.run_state.eta_s is None
     assert run.run_state.as_text() == "running · step 18 of 18 (100%)"
@@ -247,7 +249,7 @@ def test_a_loop_that_counts_from_zero_is_done_after_its_last_step():
 def test_what_is_not_known_is_not_said():
     assert story().run_state.as_text() == "running"
     run = story()
-    told(run, step(5))
+    reported(run, step(5))
     assert run.run_state.as_text() == "running · step 5"
 
 
@@ -256,10 +258,10 @@ def test_what_is_not_known_is_not_said():
 )
 def test_odd_records_do_no_harm(odd):
     run = story("every 5 steps", "train_loss < 1")
-    told(run, {"event": []}, {"event": {}})
+    reported(run, {"event": []}, {"event": {}})
 
     assert (
-        told(
+        reported(
             run, record("step", **odd), record("finding"), record("start", max_steps="many"), {"event": None}
         )
         != []
@@ -301,7 +303,7 @@ def test_what_is_no_metric_reaches_nothing(one):
     assert reached(watch("m > 1"), one) == []
 
 
-def test_steps_are_told_each_time_they_are_passed_whatever_is_logged():
+def test_steps_are_reported_each_time_they_are_passed_whatever_is_logged():
     looking = watch("every 1000 steps")
     steps = [1, *range(70, 3500, 70)]
 
@@ -310,17 +312,17 @@ def test_steps_are_told_each_time_they_are_passed_whatever_is_logged():
     ]
 
 
-def test_a_run_that_goes_on_does_not_reach_what_lies_behind_it():
+def test_a_resumed_run_does_not_reach_what_lies_behind_it():
     assert reached(watch("every 1000 steps"), step(2500), step(2990), step(3000)) == [
         "milestone:every 1000 steps:3000"
     ]
 
 
-def test_a_first_record_that_folds_steps_tells_of_the_milestone_among_them():
+def test_a_first_record_that_folds_steps_reports_the_milestone_among_them():
     assert reached(watch("every 100 steps"), step(105, steps_folded=9)) == ["milestone:every 100 steps:100"]
 
 
-def test_steps_that_go_back_are_not_told_again():
+def test_steps_that_go_back_are_not_reported_again():
     looking = watch("every 10 steps")
 
     assert len(reached(looking, step(1), step(10), step(5), step(10), step(20))) == 2
@@ -332,7 +334,7 @@ def test_two_receivers_that_want_the_same_milestone_are_one_reaching():
 
 def test_a_milestone_says_which_and_by_how_much():
     run = story("val_loss < 0.1", "every 10 steps")
-    bound, steps = told(run, step(1), record("eval", global_step=9, val_loss=0.05), step(12))
+    bound, steps = reported(run, step(1), record("eval", global_step=9, val_loss=0.05), step(12))
 
     assert words(bound).splitlines()[:2] == [
         "greyjacket: milestone val_loss < 0.1 reached",
@@ -347,7 +349,7 @@ def test_a_milestone_says_which_and_by_how_much():
 
 def test_a_text_is_redacted_before_it_is_cut():
     run = story()
-    told(run, record("error", type="E", message="x" * 595 + " SECRET-SECRET"))
+    reported(run, record("error", type="E", message="x" * 595 + " SECRET-SECRET"))
     message = ended(run, "failed", "failed").to_message(
         lambda values: [
             values[0],
@@ -363,9 +365,9 @@ def test_a_text_is_redacted_before_it_is_cut():
 
 
 def test_half_a_character_in_a_name_is_no_trouble():
-    happening = told(story(run_name="bad\ud800name"), record("start"))[0]
+    event = reported(story(run_name="bad\ud800name"), record("start"))[0]
 
-    assert happening.to_message(lambda value: value, link=None).title == "bad?name: started"
+    assert event.to_message(lambda value: value, link=None).title == "bad?name: started"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from toolkit.mirrors.usage.start_fields import about_machine, about_training
 
 
 @pytest.mark.parametrize(
-    ("platform", "told"),
+    ("platform", "reported"),
     [
         ("Linux-6.1.0-17-amd64-x86_64-with-glibc2.36", ("Linux", "6.1", "x86_64")),
         ("Linux-5.15.0-1052.acme-orchid-aarch64-with-glibc2.35", ("Linux", "5.15", "aarch64")),
@@ -14,18 +14,18 @@ from toolkit.mirrors.usage.start_fields import about_machine, about_training
         ("Windows-10-10.0.19045-SP0", ("Windows", "10", None)),
     ],
 )
-def test_of_a_system_only_name_version_and_processor_are_told(platform, told):
+def test_of_a_system_only_name_version_and_processor_are_reported(platform, reported):
     machine = about_machine({"os": platform})
 
-    assert (machine["os"], machine["os_version"], machine["machine"]) == told
+    assert (machine["os"], machine["os_version"], machine["machine"]) == reported
 
 
 @pytest.mark.parametrize("platform", [None, 5, "", "???", "janes-gpu-box"])
-def test_a_system_that_is_none_is_not_told(platform):
+def test_an_unknown_system_is_not_reported(platform):
     assert about_machine({"os": platform}).get("os") is None
 
 
-def test_the_machine_is_told_in_coarse_figures():
+def test_the_machine_is_reported_in_coarse_figures():
     machine = about_machine(
         {
             "python": "3.11.9",
@@ -52,7 +52,7 @@ def test_the_machine_is_told_in_coarse_figures():
 
 
 @pytest.mark.parametrize("accelerators", [None, [], "gpu", [None]])
-def test_accelerators_that_were_not_found_are_not_told_as_none(accelerators):
+def test_accelerators_that_were_not_found_are_not_reported_as_none(accelerators):
     machine = about_machine({"accelerators": accelerators})
 
     assert not any(name.startswith("accelerator") for name in machine)
