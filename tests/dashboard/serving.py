@@ -16,7 +16,10 @@ from tests.fork_server import A_DASHBOARD, start_python
 from tests.project.markdown import ROOT
 
 RUN_DASHBOARD = ROOT / "run_dashboard.py"
-PATIENCE_S = 100.0
+PATIENCE_S = 180.0
+
+
+fork_dashboard = functools.partial(start_python, imported=A_DASHBOARD)
 
 
 class Started:
@@ -90,9 +93,7 @@ def dashboard(folder, *arguments, environ=None, fresh=False):
     command = [str(RUN_DASHBOARD), *port, "--no-browser", *arguments]
     if fresh:
         return Started([sys.executable, *command], folder, environ=environ)
-    return Started(
-        command, folder, environ=environ, start=functools.partial(start_python, imported=A_DASHBOARD)
-    )
+    return Started(command, folder, environ=environ, start=fork_dashboard)
 
 
 def ask(port, head, *, body=b""):

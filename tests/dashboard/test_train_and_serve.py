@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard.train_and_serve import Training
-from tests.dashboard.serving import PATIENCE_S, Started, free_port, get
+from tests.dashboard.serving import PATIENCE_S, Started, fork_dashboard, free_port, get
 from tests.project.markdown import ROOT
 
 LIKE_THE_TRAINER = """
@@ -67,7 +67,7 @@ def command(folder, trainer, *arguments):
 
 
 def train_and_serve(folder, trainer, *arguments):
-    return Started(command(folder, trainer, *arguments), folder)
+    return Started(command(folder, trainer, *arguments)[1:], folder, start=fork_dashboard)
 
 
 def children_of(started):

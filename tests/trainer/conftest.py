@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.fork_server import A_RUN, start_python
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
@@ -68,8 +69,9 @@ def start(tmp_path, write):
     started = []
 
     def start_run(*flags):
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "run.py"), str(write()), *flags],
+        process = start_python(
+            [ROOT / "run.py", write(), *flags],
+            (*A_RUN, "torch", "toolkit.trainer.*"),
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

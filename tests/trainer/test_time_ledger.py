@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.timing.trace_checker import check_trace
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.process import process_began
@@ -44,6 +45,7 @@ def longer(process):
 
 
 @pytest.mark.slow
+@in_make_faults
 @pytest.mark.usefixtures("longer")
 def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, write, records, run_folder, tmp_path):
     run = subprocess.Popen(
