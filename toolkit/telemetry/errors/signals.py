@@ -32,7 +32,7 @@ OnSignal = Callable[[str, "FrameType | None", bool], object]
 Handler = Callable[[int, "FrameType | None"], object]
 _OWN_CODE: Final = tuple(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep + folder + os.sep
-    for folder in ("telemetry", "runfolder", "diagnostics", "timing")
+    for folder in ("core", "diagnostics", "mirrors", "privacy", "runfolder", "telemetry", "timing")
 )
 _STANDARD_LIBRARY: Final = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _CAN_BE_SENT: Final = hasattr(signal, "pthread_kill")
