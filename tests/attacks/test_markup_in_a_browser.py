@@ -331,7 +331,7 @@ def pick(looked, name):
         ids = spans.evaluate("div => div._fullData.map(trace => trace.customdata[0][0])")
         for number in ids[: longer(1, 40)]:
             spans.evaluate("(div, number) => div.__pick(number)", number)
-            main_of(page).get_by_text(re.compile(r"began \d")).first.wait_for()
+            main_of(page).get_by_text(re.compile(r"started \d")).first.wait_for()
             settle(page)
             looked.check(f"span {number}")
     if name == "Completions":

@@ -241,7 +241,7 @@ def test_what_a_span_says_of_itself_cannot_pass_for_another_line_of_ours(logs):
         trace["text"] for figure in figures for trace in figure["data"] if "forward" in trace.get("name", "")
     ]
 
-    assert text == ["500 ms by the clock of a b<br>thread x still open<br>k step 7 = v 12 s"]
+    assert text == ["500 ms (a b clock)<br>thread x still open<br>k step 7 = v 12 s"]
 
 
 def test_a_tag_with_brackets_is_shown_as_it_is(logs):
