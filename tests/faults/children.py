@@ -204,10 +204,10 @@ def repair(*runs: Path) -> str:
     deadline = time.monotonic() + 60
     while True:
         said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = telemetry_command(["repair", *map(str, runs)])
         # Any run that starts on this machine recovers the killed ones it finds, and may be at this one now.
-        if "a living process" not in said.getvalue() or time.monotonic() > deadline:
+        if "a running process" not in said.getvalue() or time.monotonic() > deadline:
             break
     assert code == 0, said.getvalue()
     return said.getvalue()

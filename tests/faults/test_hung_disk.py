@@ -106,7 +106,7 @@ sys.exit(7)
     ended = child.end()
     repair(tmp_path / "run")
 
-    assert "living process" in meanwhile.stdout, "what the disk still holds may arrive at any moment"
+    assert "a running process" in meanwhile.stderr, "what the disk still holds may arrive at any moment"
     assert ended.code == 7, ended.err
     whole_run(tmp_path / "run", steps=range(20_000))
 

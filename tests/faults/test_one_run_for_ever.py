@@ -105,7 +105,7 @@ def test_a_run_that_takes_the_name_of_a_killed_one_gets_nothing_of_it(
     assert head_of(journal) is not None, "it is kept"
     report = repair(run)
     assert ": 0 records recovered, " in report
-    assert f"{journal} keeps {left} records of run {first_id}" in report
+    assert f"{journal} holds {left} records of run {first_id}" in report
     whole_run(run, steps=range(200))
 
     if what == "moved away":
@@ -113,7 +113,7 @@ def test_a_run_that_takes_the_name_of_a_killed_one_gets_nothing_of_it(
         recovered = whole_run(tmp_path / "elsewhere", steps=range(300))
         assert {step["of"] for step in events(recovered, "step")} == {"the first"}
         assert not journal.exists()
-        assert "keeps" not in repair(run)
+        assert " holds " not in repair(run)
     record_property("measured", f"{left} records of a killed run, 0 in the next one of its name, 0 lost")
 
 

@@ -362,7 +362,7 @@ def test_repair_leaves_a_living_run_alone(tmp_path, start):
     child.kill()
 
     assert done.returncode == 1
-    assert "living process" in done.stdout
+    assert "a running process" in done.stderr
     repair(tmp_path / "run")
     whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))
 

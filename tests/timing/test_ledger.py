@@ -570,3 +570,10 @@ def test_a_long_run_is_kept_in_bounded_memory_and_loses_no_second(records):
     assert segments < 25_000
     assert entries(builder.ledger())["training"] == pytest.approx(0.75 * 30_000, abs=10.0)
     assert entries(builder.ledger())["redone"] == pytest.approx(0.75 * 30_000, abs=10.0)
+
+
+def test_the_old_name_of_the_builder_still_works_and_warns():
+    with pytest.warns(DeprecationWarning, match="LedgerBuilder"):
+        from toolkit.timing.ledger import LedgerBook
+
+    assert LedgerBook is LedgerBuilder
