@@ -62,54 +62,54 @@ finish finished finite first fixed flag flash flax float flow flush flux fold fo
 form format forward fp frame frames free frequency from fsdp full function functional g gate gb gemma gen
 general generate generated generation generator get git global good gpt gpu gpus grad gradient gradients
 graph greedy group grpo guard guest guidance guide h half hand handler hang hard hash head header heads
-health help helper helpers hidden high history home hook hooks host hot hour hours how hub huggingface human
-hunyuan hybrid hyper i ia id idle ids if image images img import in inc index inf inference info init
-initial inner input inputs instance instruct int integration intel internal interval into io iou is iso it
-item items iter iteration iterations its job jobs join jpg jump k kb kernel key keys kind kl kolors kto l
-label labels lambda lang language large last latent latents latest launch launcher layer layernorm layers
-layout lazy leaf learn learning least ledger len length level lib library libs light lightning limit line
-linear linux lion list lists live llama llm load loaded loader local localhost lock logger loggers logging
-logits logps logs loha lokr long look loop lora loss losses lost low lower lr ltx lycoris m machine main
-make manager manifest many map mapping margin margins mask masks master match math matrix max mb mean media
-medium mem memory merge merged message messages meta metadata method metric metrics mid middle min mini
-minimal minute minutes mirror misc mistral mix mixed mixin mixture mlp mnist mode model modeling models
-module modules momentum monitor more most ms multi my n name names nan narrator nats nccl net network new
-newest next nn no node nodes noise non none norm normal normalize normalized not note notebook notebooks
-notes null num number numbers numpy nvidia o object of off offline offload ok old oldest on one only onnx
-open ops opt optim optimizer optimizers option options or orig original orpo other others out outer output
-outputs over overview own p pack package packages packed pad padding page pages pair pairs panel parallel
-param parameter parameters params parent parser part parts pass past patch path paths peak peft per perf
-performance perplexity phase pid pip pipe pipeline pixart pixel plan platform play plot plots plugin plus
-point pool pooler pooling pos position post power ppl ppo precision pred predict prediction predictions
-prefix preprocess pretrain pretrained pretraining preview previous print prior prob process processed
-processing processor prod profile profiler profiling program progress proj project projection projects
-prompt prompts proxy psnr public push python q qlora quality quant quantize query queue quick qwen r rank
-ranks rate rates ratio raw read reader readme real reason reasoning rec recall record recorder records
-recovery recurrent reference refiner region register registry regression regularization rejected release
-reload remote repair repeat replay repo report reports repository request requests requirements res research
-reserved reset residual resize resnet resolution resolved resource resources response rest restart result
-results resume reward rewards right rl rlhf rms rmsprop rng robust role roles root rope rotary rouge round
-row rows rslora rss run runner running runs runtime s safe safety sample sampled sampler samplers samples
-sampling sana save saved saver scalar scale scaled scaler scaling scan schedule scheduler schema scope score
-scores scratch script scripts sd sdxl search sec second seconds section seed seen segment select self send
-sentence seq sequence series server serving session sessions set sets settings setup severity sft sgd shape
-shapes shard sharded shards share shared shift short should show shuffle side sigma sign signal simple
-single size sizes skip slow small smoke smooth snapshot snapshots socket soft some sort source space spaces
-span spans speaker spec special speed spike split splits src ssim stable stack stage staging stall standard
-start started starting startup stat state states static stats status std stderr stdin stdout step steps stop
-stopped storage store stream strict string style sub submit success suffix sum summary super support switch
-sync system systems t tab table tables tag tags target targets task tasks teacher telemetry temp temperature
-template templates tensor tensorboard tensors term test tester testing tests text texts than that the then
-there this thread threads three threshold through throughput time timer times timing tiny tmp to token
-tokenization tokenize tokenized tokenizer tokenizers tokens tool toolkit tools top torch total trace train
-trainable trained trainer trainers training transform transformer transformers transforms tree trial trigger
-trl true tune tuned tuner tuning turbo tutorial two type types u ui uint under unencodable unet unit units
-unk unload up update updated upload upper upscale use user users using util utility utils v vae val valid
-validate validation value values var variance vec vector ver version versions video videos view viewer views
-vision visual visualize vit vocab volume w wait wall wan wandb warm warmup warning warnings was watch web
-weight weighted weights wer what when where which while white who width will window windows with without
-word words work worker workers workflow working workspace world wrap wrapper write writer x xl y year yes
-you your z zero zeros
+health help helper helpers hidden high histogram histograms history home hook hooks host hot hour hours how
+hub huggingface human hunyuan hybrid hyper i ia id idle ids if image images img import in inc index inf
+inference info init initial inner input inputs instance instruct int integration intel internal interval
+into io iou is iso it item items iter iteration iterations its job jobs join jpg jump k kb kernel key keys
+kind kl kolors kto l label labels lambda lang language large last latent latents latest launch launcher
+layer layernorm layers layout lazy leaf learn learning least ledger len length level lib library libs light
+lightning limit line linear linux lion list lists live llama llm load loaded loader local localhost lock
+logger loggers logging logits logps logs loha lokr long look loop lora loss losses lost low lower lr ltx
+lycoris m machine main make manager manifest many map mapping margin margins mask masks master match math
+matrix max mb mean media medium mem memory merge merged message messages meta metadata method metric metrics
+mid middle min mini minimal minute minutes mirror misc mistral mix mixed mixin mixture mlp mnist mode model
+modeling models module modules momentum monitor more most ms multi my n name names nan narrator nats nccl
+net network new newest next nn no node nodes noise non none norm normal normalize normalized not note
+notebook notebooks notes null num number numbers numpy nvidia o object of off offline offload ok old oldest
+on one only onnx open ops opt optim optimizer optimizers option options or orig original orpo other others
+out outer output outputs over overview own p pack package packages packed pad padding page pages pair pairs
+panel parallel param parameter parameters params parent parser part parts pass past patch path paths peak
+peft per perf performance perplexity phase pid pip pipe pipeline pixart pixel plan platform play plot plots
+plugin plus point pool pooler pooling pos position post power ppl ppo precision pred predict prediction
+predictions prefix preprocess pretrain pretrained pretraining preview previous print prior prob process
+processed processing processor prod profile profiler profiling program progress proj project projection
+projects prompt prompts proxy psnr public push python q qlora quality quant quantize query queue quick qwen
+r rank ranks rate rates ratio raw read reader readme real reason reasoning rec recall record recorder
+records recovery recurrent reference refiner region register registry regression regularization rejected
+release reload remote repair repeat replay repo report reports repository request requests requirements res
+research reserved reset residual resize resnet resolution resolved resource resources response rest restart
+result results resume reward rewards right rl rlhf rms rmsprop rng robust role roles root rope rotary rouge
+round row rows rslora rss run runner running runs runtime s safe safety sample sampled sampler samplers
+samples sampling sana save saved saver scalar scale scaled scaler scaling scan schedule scheduler schema
+scope score scores scratch script scripts sd sdxl search sec second seconds section seed seen segment select
+self send sentence seq sequence series server serving session sessions set sets settings setup severity sft
+sgd shape shapes shard sharded shards share shared shift short should show shuffle side sigma sign signal
+simple single size sizes skip slow small smoke smooth snapshot snapshots socket soft some sort source space
+spaces span spans speaker spec special speed spike split splits src ssim stable stack stage staging stall
+standard start started starting startup stat state states static stats status std stderr stdin stdout step
+steps stop stopped storage store stream strict string style sub submit success suffix sum summary super
+support switch sync system systems t tab table tables tag tags target targets task tasks teacher telemetry
+temp temperature template templates tensor tensorboard tensors term test tester testing tests text texts
+than that the then there this thread threads three threshold through throughput time timer times timing tiny
+tmp to token tokenization tokenize tokenized tokenizer tokenizers tokens tool toolkit tools top torch total
+trace train trainable trained trainer trainers training transform transformer transformers transforms tree
+trial trigger trl true tune tuned tuner tuning turbo tutorial two type types u ui uint under unencodable
+unet unit units unk unload up update updated upload upper upscale use user users using util utility utils v
+vae val valid validate validation value values var variance vec vector ver version versions video videos
+view viewer views vision visual visualize vit vocab volume w wait wall wan wandb warm warmup warning
+warnings was watch web weight weighted weights wer what when where which while white who width will window
+windows with without word words work worker workers workflow working workspace world wrap wrapper write
+writer x xl y year yes you your z zero zeros
 """
 
 EXTENSIONS: Final = frozenset(_EXTENSIONS.split())

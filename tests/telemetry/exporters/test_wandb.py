@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from toolkit.mirrors.shared.span_filter import SpanFilter
+from toolkit.mirrors.wandb import client as client_module
 from toolkit.mirrors.wandb.client import WandbError
 from toolkit.mirrors.wandb.exporter import WandbExporter
-from toolkit.mirrors.wandb.exporter import client as client_module
 
 messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
 

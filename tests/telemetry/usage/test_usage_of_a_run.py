@@ -146,8 +146,8 @@ def test_the_key_is_sent_to_the_server_and_written_nowhere_else(tmp_path, capsys
         ({"DO_NOT_TRACK": "0", "TELEMETRY_DO_NOT_TRACK": "1"}, {}, "TELEMETRY_DO_NOT_TRACK is set"),
         ({"AXOLOTL_DO_NOT_TRACK": "1"}, {}, "usage reports are off: AXOLOTL_DO_NOT_TRACK is set"),
         ({}, {"mode": "offline"}, "telemetry.usage_reports will not be sent"),
-        ({KEY_ENV: ""}, {}, f"the environment variable {KEY_ENV}, which"),
-        ({KEY_ENV: "phx_personal"}, {}, "it must be a project's (phc_…)"),
+        ({KEY_ENV: ""}, {}, f"the environment variable {KEY_ENV} (telemetry"),
+        ({KEY_ENV: "phx_personal"}, {}, "it must be a project key (phc_…)"),
     ],
 )
 def test_nothing_is_sent_where_someone_does_not_want_it(
