@@ -24,7 +24,7 @@ import toolkit.telemetry.compat.wandb as wandb
 from tests.telemetry.exporters.test_wandb import config as config_kept_by_wandb
 from tests.telemetry.exporters.test_wandb import kept_by_wandb, rows
 from tests.telemetry.logged import PATIENCE_S, Arriving, read_records
-from toolkit.telemetry.compat import stand_ins
+from toolkit.telemetry.compat import null_object
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.records.device_scalars import PendingScalar
@@ -262,7 +262,7 @@ def begin(tmp_path, monkeypatch):
     for name in list(os.environ):
         if name.startswith("WANDB_"):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(stand_ins, "_said", set())
+    monkeypatch.setattr(null_object, "_warned", set())
 
     def init(**given):
         return wandb.init(**{"dir": tmp_path, "name": "r", "telemetry": QUIET, **given})

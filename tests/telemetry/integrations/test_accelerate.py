@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import in_make_faults
-from tests.telemetry.integrations.asking import ask
+from tests.telemetry.integrations.control_requests import ask
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry.logger import TelemetryLogger

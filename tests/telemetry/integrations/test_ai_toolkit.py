@@ -1,4 +1,4 @@
-"""The hooks on a stand-in for ai-toolkit's trainers, which trains two numbers; see stand_in_ai_toolkit.py."""
+"""The hooks on a stand-in for ai-toolkit's trainers, which trains two numbers; see fake_ai_toolkit.py."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import pytest
 from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit import outputs, startup, steps, watched_process
-from toolkit.telemetry.integrations.ai_toolkit.between_steps import Asked
+from toolkit.telemetry.integrations.ai_toolkit.control_requests import PendingRequests
 from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
 from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, saved_weights
 from toolkit.telemetry.machine.environment import this_process_began
 from toolkit.timing.history import read_run_time
 
-STAND_IN = Path(__file__).with_name("stand_in_ai_toolkit.py")
+FAKE = Path(__file__).with_name("fake_ai_toolkit.py")
 
 
 @pytest.fixture
 def stand_in():
     """ai-toolkit's stand-in, with nothing attached to it yet."""
-    spec = importlib.util.spec_from_file_location("stand_in", STAND_IN)
+    spec = importlib.util.spec_from_file_location("stand_in", FAKE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -163,11 +163,11 @@ def test_the_gradient_norm_is_that_of_all_groups_before_clipping(trained, stand_
 def test_gradient_norms_that_are_tensors_stay_on_their_device():
     torch = pytest.importorskip("torch")
 
-    norm = steps._length_of([torch.tensor(3.0), torch.tensor(4.0)])
+    norm = steps._combined([torch.tensor(3.0), torch.tensor(4.0)])
 
     assert isinstance(norm, torch.Tensor)
     assert norm.item() == 5.0
-    assert steps._length_of([]) is None
+    assert steps._combined([]) is None
 
 
 def test_a_gradient_that_cannot_be_added_up_does_not_cost_the_step(make, stand_in, monkeypatch, records):
@@ -569,12 +569,12 @@ def test_a_broken_logger_does_not_reach_the_training(method, make, stand_in, con
     ("module", "name"),
     [
         (watched_process, "open_log"),
-        (startup, "describe"),
+        (startup, "start_fields"),
         (startup, "declare"),
         (steps, "learning_rate"),
         (outputs, "saved_weights"),
         (outputs, "new_samples"),
-        (watched_process, "answer"),
+        (watched_process, "carry_out"),
     ],
 )
 def test_no_part_of_the_hooks_that_fails_reaches_the_training(
@@ -601,7 +601,7 @@ def test_a_folder_that_cannot_be_made_does_not_stop_the_job(make, process_config
 
 
 def test_an_ai_toolkit_whose_timers_have_other_names_is_recorded_still(make, monkeypatch, records):
-    monkeypatch.setattr(steps, "_PART_OF_TIMER", {})
+    monkeypatch.setattr(steps, "_PHASE_OF_TIMER", {})
     make().run()
 
     assert [step["global_step"] for step in records("step")] == list(range(10))
@@ -730,9 +730,9 @@ def test_a_sampling_on_request_that_fails_ends_the_job_as_one_of_its_own_does(
 
 def test_a_request_to_stop_after_the_last_step_leaves_the_end_to_ai_toolkit(make, monkeypatch, records):
     def stop_at_last(process, log):
-        return Asked(to_stop=process.step_num == 10)
+        return PendingRequests(stop=process.step_num == 10)
 
-    monkeypatch.setattr(watched_process, "answer", stop_at_last)
+    monkeypatch.setattr(watched_process, "carry_out", stop_at_last)
     process = make()
     process.run()
 

@@ -17,7 +17,7 @@ from toolkit.telemetry.integrations.ai_toolkit.extension_file import extension_t
 from toolkit.trainer.command import main
 
 ROOT = Path(__file__).parents[3]
-STAND_IN = Path(__file__).with_name("stand_in_ai_toolkit.py")
+FAKE = Path(__file__).with_name("fake_ai_toolkit.py")
 
 RUN_PY = """
 import os, sys
@@ -64,7 +64,7 @@ def checkout(tmp_path):
     (folder / "toolkit" / "own_module.py").touch()
     (folder / "toolkit" / "job.py").write_text(JOB_PY)
     (folder / "jobs" / "__init__.py").touch()
-    shutil.copy(STAND_IN, folder / "jobs" / "process" / "__init__.py")
+    shutil.copy(FAKE, folder / "jobs" / "process" / "__init__.py")
     return folder
 
 
@@ -187,7 +187,7 @@ def test_a_file_of_somebody_else_is_left_alone(do, checkout):
 
 @pytest.mark.parametrize("do", [attach, detach, status])
 def test_a_folder_that_is_no_checkout_is_refused(do, tmp_path):
-    with pytest.raises(AttachError, match="no ai-toolkit checkout"):
+    with pytest.raises(AttachError, match="not an ai-toolkit checkout"):
         do(tmp_path)
 
 
@@ -261,7 +261,7 @@ def test_run_py_knows_a_job_of_ai_toolkits_other_trainers(job, tmp_path, monkeyp
 
 def test_run_py_refuses_what_is_no_checkout_or_no_job_of_ai_toolkit(checkout, job, tmp_path, capsys):
     assert main([str(job), "--ai-toolkit", str(tmp_path)]) == 2
-    assert "no ai-toolkit checkout" in capsys.readouterr().err
+    assert "not an ai-toolkit checkout" in capsys.readouterr().err
 
     tiny = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
     assert main([str(tiny), "--ai-toolkit", str(checkout)]) == 2

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.project.markdown import INTEGRATIONS, blocks
-from tests.telemetry.integrations import asking
+from tests.telemetry.integrations import control_requests
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import TelemetryLogger
@@ -297,7 +297,7 @@ class At(TrainerCallback):
 def ask(axolotl, step, action):
     """Return a callback that asks for something as somebody with an editor would, and has the run look at it."""
 
-    return At(step, lambda _: asking.ask(axolotl.plugin.log, actions=[action]))
+    return At(step, lambda _: control_requests.ask(axolotl.plugin.log, actions=[action]))
 
 
 @pytest.fixture(scope="module")
@@ -599,7 +599,7 @@ def test_a_folder_that_cannot_be_made_does_not_stop_the_training(axolotl, config
             "telemetry.log_evry (with the value 5) is not an option; did you mean 'log_every'?",
         ),
         ({"log_every": 0}, "telemetry.log_every is 0; it must be a whole number from 1 to 1000000"),
-        ({"run_name": 7}, "telemetry.run_name is 7; it must be a text that is not empty"),
+        ({"run_name": 7}, "telemetry.run_name is 7; it must be a non-empty text"),
         ("yes", "telemetry is 'yes'; it must be true, false or a mapping of options"),
     ],
 )

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import in_make_faults
-from tests.telemetry.integrations import asking
+from tests.telemetry.integrations import control_requests
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry.logger import TelemetryLogger
@@ -385,9 +385,9 @@ def test_what_is_asked_is_done_between_two_steps(tmp_path):
         if batch == 0:
             callback.telemetry.declare_knob("strength", float, low=0, high=1)
         if batch == 1:
-            asking.ask(callback.telemetry, actions=["save"], knobs={"strength": 0.5})
+            control_requests.ask(callback.telemetry, actions=["save"], knobs={"strength": 0.5})
         if batch == 3:
-            asking.ask(callback.telemetry, actions=["save_and_stop"])
+            control_requests.ask(callback.telemetry, actions=["save_and_stop"])
         return loss
 
     trainer = trainer_of(tmp_path, [callback], max_epochs=100)
@@ -415,7 +415,7 @@ def test_a_save_that_was_asked_for_and_fails_does_not_stop_the_training(tmp_path
 
     def ask(module, batch, loss):
         if batch == 1:
-            asking.ask(callback.telemetry, actions=["save"])
+            control_requests.ask(callback.telemetry, actions=["save"])
         return loss
 
     trainer = trainer_of(tmp_path, [callback])

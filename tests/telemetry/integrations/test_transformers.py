@@ -17,13 +17,13 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.lengths import in_make_faults
-from tests.telemetry.integrations.asking import ask
+from tests.telemetry.integrations.control_requests import ask
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
 from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger, read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch
-from toolkit.telemetry.integrations.transformers.start_facts import about_model
+from toolkit.telemetry.integrations.transformers.start_fields import model_fields
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.records.device_scalars import PendingScalar
 
@@ -693,7 +693,7 @@ def test_a_training_within_one_whose_logger_is_the_callers_is_left_out(tmp_path,
     log.close()
 
     assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2, 3, 4]
-    assert "the inner one is not written" in caplog.text
+    assert "the inner one is not recorded" in caplog.text
 
 
 def test_a_copy_of_a_trainer_is_on_its_own(tmp_path):
@@ -739,7 +739,7 @@ def test_a_second_callback_on_the_same_trainer_stays_silent(tmp_path, caplog):
     trainer.train()
 
     assert status(tmp_path) == "finished"
-    assert "another TelemetryCallback is there already" in caplog.text
+    assert "already has another TelemetryCallback" in caplog.text
 
 
 def test_where_the_trainer_is_not_found_its_hooks_and_logs_are_enough(tmp_path, monkeypatch):
@@ -779,7 +779,7 @@ def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp
             filtered.look(log, step, place)
         before = filtered.hidden
         memory.values = {1: 0.5, 2: math.inf}
-        filtered.look_at_arrived(log)
+        filtered.check_arrived(log)
 
     assert (before, filtered.hidden) == (0, 1)
     (said,) = read_records(tmp_path / "r/metrics.jsonl", "nan_inf_filter")
@@ -788,12 +788,12 @@ def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp
 
 def test_a_parameter_that_deepspeed_has_spread_counts_whole():
     model = make_model()
-    whole = about_model(model)
+    whole = model_fields(model)
     first = next(model.parameters())
     first.ds_numel = first.numel()
     first.data = torch.empty(0)
 
-    assert about_model(model) == whole
+    assert model_fields(model) == whole
 
 
 TWO_RANKS = """

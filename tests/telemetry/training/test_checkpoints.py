@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.telemetry.logged import records_of
-from tests.telemetry.training.told import events, spans, train
+from tests.telemetry.training.event_reader import events, spans, train
 
 CONFIG = {"global_batch_size": 4, "flops_per_sample": 1e12}
 

@@ -11,7 +11,7 @@ from nv_one_logger.api.config import OneLoggerConfig, OneLoggerErrorHandlingStra
 from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
 
 from tests.telemetry.logged import records_of
-from tests.telemetry.training.told import events, train
+from tests.telemetry.training.event_reader import events, train
 from toolkit.core.guard import Guard
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import OptionsError

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.telemetry.logged import records_of
-from tests.telemetry.training.told import spans
+from tests.telemetry.training.event_reader import spans
 from toolkit.core.clock import ManualClock
 from toolkit.telemetry.spans.span import NO_SPAN
 

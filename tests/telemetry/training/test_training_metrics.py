@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.telemetry.logged import read_records, records_of
-from tests.telemetry.training.told import events, spans, train
+from tests.telemetry.training.event_reader import events, spans, train
 
 CONFIG = {
     "global_batch_size": 4,

@@ -1,4 +1,4 @@
-"""Seconds of forward, backward and data loading inside the training loop, without those of an evaluation in it."""
+"""Seconds of forward, backward and data loading in the training loop, excluding evaluations inside it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD
 
 _WATCHED: Final = (FORWARD, BACKWARD, DATA_LOADING)
 
-SpanTotals = Callable[[str], tuple[int, float]]
-"""How many spans of a name there were so far, and their seconds."""
+ReadSpanTotals = Callable[[str], tuple[int, float]]
+"""The number of spans of a name so far, and their total seconds."""
 
 
-class Phases:
-    """Reads the sums that spans leave anyway, so that an iteration costs nothing here. Begins outside of training."""
+class PhaseSeconds:
+    """Reads totals that spans keep anyway, so an iteration costs nothing here. Starts outside of training."""
 
-    def __init__(self, totals: SpanTotals) -> None:
+    def __init__(self, totals: ReadSpanTotals) -> None:
         self._totals = totals
         self._elsewhere = dict.fromkeys(_WATCHED, 0.0)
-        """Seconds that were not training's."""
+        """Seconds that do not belong to training."""
         self._left_at: dict[str, float] | None = dict.fromkeys(_WATCHED, 0.0)
         self._outside = 1
-        """How many things are open, one in the other, that are not training; training goes on where it is 0."""
+        """The nesting depth of what is not training; 0 while training."""
         self._at_last_window = dict.fromkeys(_WATCHED, 0.0)
 
     def leave_training(self) -> None:
-        """Count nothing from here on: forward is now an evaluation's, or a sample's."""
+        """Stop counting: from here on, forward belongs to an evaluation or to sampling."""
         if self._outside == 0:
             self._left_at = self._read()
         self._outside += 1
 
     def return_to_training(self) -> None:
-        """Count again."""
+        """Resume counting."""
         if self._outside == 0:
             return
         self._outside -= 1
@@ -42,7 +42,7 @@ class Phases:
             self._left_at = None
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each phase in training so far; of a phase that nobody times there is nothing."""
+        """Return the seconds of each timed phase in training so far."""
         found = self._left_at or self._read()
         training = {name: found[name] - self._elsewhere[name] for name in _WATCHED}
         return {name: seconds for name, seconds in training.items() if seconds > 0.0}

@@ -18,7 +18,7 @@ import toolkit.telemetry.compat.wandb as wandb
 from benchmarks import wandb_calls
 from tests.fork_server import run_python
 from tests.telemetry.logged import PATIENCE_S, read_records
-from toolkit.telemetry.compat import stand_ins, tensorboard_sync
+from toolkit.telemetry.compat import null_object, tensorboard_sync
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
@@ -27,7 +27,7 @@ QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
     """Begin runs in a folder of the test's own, and end what it left open."""
-    monkeypatch.setattr(stand_ins, "_said", set())
+    monkeypatch.setattr(null_object, "_warned", set())
 
     def init(**given):
         return wandb.init(**{"dir": tmp_path, "name": "r", "mode": "offline", "telemetry": QUIET, **given})

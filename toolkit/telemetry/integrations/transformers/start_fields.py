@@ -1,4 +1,4 @@
-"""What the start record says of a training by `Trainer`: the model, its adapter, and how it is trained."""
+"""The Trainer's part of the start record: the model, its adapter, and how it is trained."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from typing import Any
 
 from transformers import __version__ as transformers_version
 
+from toolkit.telemetry.machine.start_fields import module_fields
 
-def about_model(model: Any) -> dict[str, Any]:
+
+def model_fields(model: Any) -> dict[str, Any]:
     """Return the model's name, class and size."""
     if model is None:
         return {}
-    sizes = [(_size_of(parameter), parameter.requires_grad) for parameter in model.parameters()]
-    return {
-        "name": getattr(getattr(model, "config", None), "name_or_path", None) or type(model).__name__,
-        "architecture": type(model).__name__,
-        "total_params": sum(size for size, _ in sizes),
-        "trainable_params": sum(size for size, is_trained in sizes if is_trained),
-    }
+    return module_fields(model, getattr(getattr(model, "config", None), "name_or_path", None))
 
 
-def about_lora(model: Any) -> dict[str, Any] | None:
+def lora_fields(model: Any) -> dict[str, Any] | None:
     """Return the configuration of the first adapter of a PEFT model."""
     adapters = getattr(model, "peft_config", None)
     if not isinstance(adapters, Mapping) or not adapters:
@@ -32,13 +28,13 @@ def about_lora(model: Any) -> dict[str, Any] | None:
     return {name: sorted(value) if isinstance(value, set) else value for name, value in found.items()}
 
 
-def about_training(trainer: Any, args: Any, state: Any, model: Any) -> dict[str, Any]:
+def training_fields(trainer: Any, args: Any, state: Any, model: Any) -> dict[str, Any]:
     """Return how it is trained."""
     dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else getattr(model, "dtype", None)
     return {
         "batch_size": state.train_batch_size or args.train_batch_size,
         "gradient_accumulation_steps": args.gradient_accumulation_steps,
-        "effective_batch_size": samples_a_step(trainer, args, state),
+        "effective_batch_size": samples_per_step(trainer, args, state),
         "optimizer": args.optim,
         "scheduler": args.lr_scheduler_type,
         "learning_rate": args.learning_rate,
@@ -55,15 +51,10 @@ def about_training(trainer: Any, args: Any, state: Any, model: Any) -> dict[str,
     }
 
 
-def samples_a_step(trainer: Any, args: Any, state: Any) -> int:
+def samples_per_step(trainer: Any, args: Any, state: Any) -> int:
     """Return the samples of one optimizer step, over all processes."""
     if hasattr(trainer, "get_total_train_batch_size"):
         return int(trainer.get_total_train_batch_size(args))
     return int(
         (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps * args.world_size
     )
-
-
-def _size_of(parameter: Any) -> int:
-    # DeepSpeed leaves an empty tensor behind where a parameter is spread over the ranks.
-    return int(getattr(parameter, "ds_numel", 0) or parameter.numel())

@@ -1,4 +1,4 @@
-"""One part of a job as a `with` block or a decorator."""
+"""One phase of a job as a `with` block or a decorator."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from toolkit.telemetry.spans.span import AnySpan, timed_function
+from toolkit.core.wrap_calls import wrap_calls
+from toolkit.telemetry.spans.span import AnySpan
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Part(ABC):
-    """Begins with its block and ends with it, whatever happens there; gives its span. Decorates functions, too."""
+class Phase(ABC):
+    """Begins and ends with its block, whatever happens inside, and yields its span. It also decorates functions."""
 
     __slots__ = ()
 
@@ -27,16 +28,16 @@ class Part(ABC):
     ) -> None: ...
 
     @abstractmethod
-    def again(self) -> Part:
-        """Return another one of its kind, which has not begun."""
+    def again(self) -> Phase:
+        """Return a new phase of the same kind, not yet begun."""
 
     def __call__(self, function: _F) -> _F:
-        """Return `function` with such a part around each of its calls, whether it is awaited, iterated or neither."""
-        return timed_function(function, self.again)
+        """Return `function` with such a phase around each call; coroutines and generators are supported."""
+        return wrap_calls(function, self.again)
 
 
-class Block(Part):
-    """A part whose beginning and end are functions."""
+class FunctionPhase(Phase):
+    """A phase whose beginning and end are functions."""
 
     __slots__ = ("_begin", "_end", "_span")
 
@@ -55,30 +56,30 @@ class Block(Part):
     ) -> None:
         self._end(self._span, error)
 
-    def again(self) -> Block:
-        """Return another one of its kind, which has not begun."""
-        return Block(self._begin, self._end)
+    def again(self) -> FunctionPhase:
+        """Return a new phase of the same kind, not yet begun."""
+        return FunctionPhase(self._begin, self._end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """Parts of one name that are a span and no more, or are counted as well."""
+class PhaseKind:
+    """What all phases of one name share; each is a span, and may be counted too."""
 
     name: str
     make: Callable[..., AnySpan]
-    """Returns a span of a name, which has not begun."""
+    """Returns a span with the given name, not yet begun."""
     fail: Callable[[AnySpan, BaseException], None]
-    """Called with an exception that goes through one, before it ends."""
+    """Called with an exception raised inside the phase, before it ends."""
     count: Callable[[AnySpan], None] | None = None
-    """Called after one has ended well."""
+    """Called after a phase that ended without an exception."""
 
 
-class SpanBlock(Part):
-    """A part of a kind. There are several in each iteration, so that little is done here."""
+class SpanPhase(Phase):
+    """A phase that is a span. There are several in each iteration, so it does as little as possible."""
 
     __slots__ = ("_attributes", "_kind", "_span")
 
-    def __init__(self, kind: Kind, attributes: dict[str, Any]) -> None:
+    def __init__(self, kind: PhaseKind, attributes: dict[str, Any]) -> None:
         self._kind = kind
         self._attributes = attributes
 
@@ -101,6 +102,6 @@ class SpanBlock(Part):
         if count is not None:
             count(span)
 
-    def again(self) -> SpanBlock:
-        """Return another one of its kind, which has not begun."""
-        return SpanBlock(self._kind, dict(self._attributes))
+    def again(self) -> SpanPhase:
+        """Return a new phase of the same kind, not yet begun."""
+        return SpanPhase(self._kind, dict(self._attributes))

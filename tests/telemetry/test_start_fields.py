@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import yaml
 
-from toolkit.telemetry.machine.metadata import find_process, lora_metadata, model_metadata, training_metadata
+from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
 
 CONFIG = yaml.safe_load(
     """
@@ -69,7 +69,7 @@ def test_a_configuration_without_a_process_is_no_process():
 
 
 def test_a_lora_is_described_in_the_start_records_words():
-    assert lora_metadata(find_process(CONFIG)["network"]) == {
+    assert lora_fields(find_process(CONFIG)["network"]) == {
         "lora_type": "lora",
         "lora_rank": 16,
         "lora_alpha": 8,
@@ -84,7 +84,7 @@ def test_a_lora_is_described_in_the_start_records_words():
 def test_a_peft_configuration_is_described_in_the_same_words():
     peft = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "target_modules": ["q_proj"]}
 
-    assert lora_metadata(peft) == {
+    assert lora_fields(peft) == {
         "lora_type": "LORA",
         "lora_rank": 8,
         "lora_alpha": 16,
@@ -94,7 +94,7 @@ def test_a_peft_configuration_is_described_in_the_same_words():
 
 
 def test_the_training_setup_is_described_with_its_effective_batch_size():
-    assert training_metadata(find_process(CONFIG)) == {
+    assert training_fields(find_process(CONFIG)) == {
         "batch_size": 2,
         "gradient_accumulation_steps": 4,
         "effective_batch_size": 8,
@@ -110,7 +110,7 @@ def test_the_training_setup_is_described_with_its_effective_batch_size():
 
 
 def test_the_model_is_described():
-    assert model_metadata(find_process(CONFIG)) == {
+    assert model_fields(find_process(CONFIG)) == {
         "model_name_or_path": "black-forest-labs/FLUX.1-dev",
         "is_flux": True,
         "quantize": True,
@@ -119,17 +119,17 @@ def test_the_model_is_described():
 
 
 def test_what_is_not_stated_is_absent_rather_than_guessed():
-    assert lora_metadata({}) == {}
-    assert training_metadata({}) == {}
-    assert model_metadata({}) == {}
-    assert training_metadata({"train": {"batch_size": 4}}) == {"batch_size": 4}
-    assert training_metadata({"train": {"lr": None, "batch_size": "auto", "gradient_accumulation": 2}}) == {
+    assert lora_fields({}) == {}
+    assert training_fields({}) == {}
+    assert model_fields({}) == {}
+    assert training_fields({"train": {"batch_size": 4}}) == {"batch_size": 4}
+    assert training_fields({"train": {"lr": None, "batch_size": "auto", "gradient_accumulation": 2}}) == {
         "batch_size": "auto",
         "gradient_accumulation_steps": 2,
     }
 
 
 def test_blocks_of_the_wrong_kind_are_passed_over():
-    assert training_metadata({"train": ["lr"]}) == {}
-    assert model_metadata({"model": "flux"}) == {}
-    assert lora_metadata({"linear": 4, "network_kwargs": None}) == {"lora_rank": 4}
+    assert training_fields({"train": ["lr"]}) == {}
+    assert model_fields({"model": "flux"}) == {}
+    assert lora_fields({"linear": 4, "network_kwargs": None}) == {"lora_rank": 4}

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.telemetry.training.windows import Sizes, Window
+from toolkit.telemetry.training.iteration_window import IterationSizes, IterationWindow
 
 # However long an example takes on a machine that pauses.
 tries = settings(deadline=None)
 
-SIZES = Sizes(batch=4, tokens_per_sample=10, flops_per_sample=3.0)
+SIZES = IterationSizes(batch=4, tokens_per_sample=10, flops_per_sample=3.0)
 
 iterations = st.lists(
     st.tuples(
@@ -26,7 +26,7 @@ iterations = st.lists(
 
 
 def counted(iterations, sizes=SIZES):
-    window = Window()
+    window = IterationWindow()
     for seconds, batch, tokens in iterations:
         if batch is None and tokens is None:
             window.add_alike([seconds], sizes)
@@ -57,7 +57,7 @@ def test_two_windows_together_are_the_whole(iterations, cut):
 @tries
 @given(iterations)
 def test_sizes_that_become_known_later_come_to_the_same_sums(iterations):
-    late = counted(iterations, Sizes())
+    late = counted(iterations, IterationSizes())
     late.settle(SIZES)
     known = counted(iterations)
 
@@ -67,7 +67,7 @@ def test_sizes_that_become_known_later_come_to_the_same_sums(iterations):
 
 
 def test_iterations_alike_are_counted_as_if_one_by_one():
-    together, one_by_one = Window(), Window()
+    together, one_by_one = IterationWindow(), IterationWindow()
     together.add_alike([1.0, 3.0, 2.0], SIZES)
     for seconds in (1.0, 3.0, 2.0):
         one_by_one.add_other(seconds, SIZES, 4, 40)
@@ -77,7 +77,7 @@ def test_iterations_alike_are_counted_as_if_one_by_one():
 
 
 def test_the_fastest_iteration_is_the_one_of_most_operations_a_second_not_the_shortest():
-    window = Window()
+    window = IterationWindow()
     window.add_other(1.0, SIZES, 1, None)
     window.add_other(2.0, SIZES, 100, None)
 
@@ -86,19 +86,19 @@ def test_the_fastest_iteration_is_the_one_of_most_operations_a_second_not_the_sh
 
 
 def test_a_sum_over_some_of_the_iterations_is_not_taken_for_one_over_all():
-    window = Window()
-    window.add_other(1.0, Sizes(tokens_per_sample=2), 4, None)
+    window = IterationWindow()
+    window.add_other(1.0, IterationSizes(tokens_per_sample=2), 4, None)
     assert (window.known_samples, window.known_tokens, window.known_flops) == (4, 8, None)
 
-    window.add_alike([1.0], Sizes())
+    window.add_alike([1.0], IterationSizes())
     assert (window.known_samples, window.known_tokens, window.known_flops) == (None, None, None)
 
-    window.settle(Sizes(batch=4))
+    window.settle(IterationSizes(batch=4))
     assert (window.known_samples, window.known_tokens, window.known_flops) == (8, None, None)
 
 
 def test_an_empty_window_and_one_of_no_length_have_no_rate():
-    window = Window()
+    window = IterationWindow()
     window.add_alike([], SIZES)
     assert window.average is None
 

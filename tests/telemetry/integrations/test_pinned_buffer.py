@@ -8,28 +8,28 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from toolkit.telemetry.integrations.host_copies import HostRoom  # noqa: E402
+from toolkit.telemetry.integrations.pinned_buffer import PinnedBuffer  # noqa: E402
 
 
 def test_a_tensor_in_host_memory_is_there_at_once_and_stays_what_it_was():
     tensor = torch.tensor([[1, 2], [3, 4]])
-    copy = HostRoom(0, for_gpu=False).take(tensor)
+    copy = PinnedBuffer(0, for_gpu=False).take(tensor)
     tensor.zero_()
 
-    assert copy.is_here
+    assert copy.has_arrived
     assert copy.values() == [[1, 2], [3, 4]]
 
 
 def test_a_tensor_that_gradients_flow_through_is_copied_without_them():
     weights = torch.ones(3, requires_grad=True)
 
-    assert HostRoom(0, for_gpu=False).take(weights * 2).values() == [2.0, 2.0, 2.0]
+    assert PinnedBuffer(0, for_gpu=False).take(weights * 2).values() == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_a_device_is_not_waited_for_and_the_value_is_that_of_the_call():
-    room = HostRoom(4096, for_gpu=True)
+    buffer = PinnedBuffer(4096, for_gpu=True)
     tensor = torch.arange(6, device="cuda").reshape(2, 3)
     flags = torch.tensor([True, False], device="cuda")
     # A kernel that is used for the first time is loaded, which waits for the device.
@@ -42,14 +42,14 @@ def test_a_device_is_not_waited_for_and_the_value_is_that_of_the_call():
     try:
         # Work of about a second is queued before the copy.
         torch.cuda._sleep(int(1.9e9))
-        copy, other = room.take(tensor), room.take(flags)
-        too_large = room.take(large)
+        copy, other = buffer.take(tensor), buffer.take(flags)
+        too_large = buffer.take(large)
         tensor.zero_()
-        was_here = copy.is_here
+        was_here = copy.has_arrived
     finally:
         torch.cuda.set_sync_debug_mode("default")
     deadline = time.monotonic() + 30
-    while not (copy.is_here and other.is_here):
+    while not (copy.has_arrived and other.has_arrived):
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -57,5 +57,5 @@ def test_a_device_is_not_waited_for_and_the_value_is_that_of_the_call():
     assert copy.values() == [[0, 1, 2], [3, 4, 5]]
     assert other.values() == [True, False]
     assert too_large is None
-    room.clear()
-    assert room.left == 4096
+    buffer.clear()
+    assert buffer.free_bytes == 4096

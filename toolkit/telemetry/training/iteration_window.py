@@ -1,4 +1,4 @@
-"""Iterations added up: how many, how long, how many samples, tokens and operations."""
+"""Totals over iterations: count, time, samples, tokens and floating-point operations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What one iteration amounts to, as far as it is known."""
+class IterationSizes:
+    """The size of one iteration, as far as it is known."""
 
     batch: int | None = None
     tokens_per_sample: int | None = None
     flops_per_sample: float | None = None
 
 
-class Times:
-    """Durations of something that is done again and again."""
+class Durations:
+    """Count, sum and extremes of durations."""
 
     __slots__ = ("count", "longest", "seconds", "shortest")
 
@@ -36,7 +36,7 @@ class Times:
         if seconds > self.longest:
             self.longest = seconds
 
-    def add_all(self, others: Times) -> None:
+    def add_all(self, others: Durations) -> None:
         """Count all of `others` too."""
         self.count += others.count
         self.seconds += others.seconds
@@ -45,14 +45,14 @@ class Times:
 
     @property
     def average(self) -> float | None:
-        """Seconds that one takes; None before the first."""
+        """Mean seconds; None before the first."""
         return self.seconds / self.count if self.count else None
 
 
-class Window(Times):
-    """Training iterations in a row: their times, and what they worked through.
+class IterationWindow(Durations):
+    """Consecutive training iterations: their times, samples, tokens and operations.
 
-    What an iteration amounts to may become known only later; `settle` then counts the earlier ones too.
+    The size of an iteration may become known only later; `settle` then counts the earlier ones too.
     """
 
     __slots__ = (
@@ -66,19 +66,19 @@ class Window(Times):
         self.tokens = 0
         self.flops = 0.0
         self.best_rate = 0.0
-        """Operations a second of the fastest iteration; the slowest's is below. 0 and infinity where none is known."""
+        """Operations per second of the fastest iteration, then of the slowest; 0 and infinity if unknown."""
         self.worst_rate = math.inf
         self._unsized = 0
-        """Iterations whose batch is not known, and those of them that said how many tokens they had."""
+        """Iterations of unknown batch size, and those of them with a known number of tokens."""
         self._unsized_with_tokens = 0
         self._samples_without_tokens = 0
         self._samples_without_flops = 0
 
-    def add_alike(self, durations: Sequence[float], sizes: Sizes) -> None:
+    def add_alike(self, durations: Sequence[float], sizes: IterationSizes) -> None:
         """Count iterations of the same sizes by their durations."""
         if not durations:
             return
-        alike = Window()
+        alike = IterationWindow()
         alike.count = len(durations)
         alike.seconds = sum(durations)
         alike.shortest, alike.longest = min(durations), max(durations)
@@ -89,8 +89,8 @@ class Window(Times):
             alike._see_rate(sizes.batch * sizes.flops_per_sample, alike.longest)
         self.merge(alike)
 
-    def add_other(self, seconds: float, sizes: Sizes, batch: int | None, tokens: int | None) -> None:
-        """Count an iteration that says how large its batch was or how many tokens it had."""
+    def add_other(self, seconds: float, sizes: IterationSizes, batch: int | None, tokens: int | None) -> None:
+        """Count an iteration with its own batch size or number of tokens."""
         self.add(seconds)
         if batch is None:
             batch = sizes.batch
@@ -109,13 +109,13 @@ class Window(Times):
             self._see_rate(batch * sizes.flops_per_sample, seconds)
 
     def _see_rate(self, flops: float, seconds: float) -> None:
-        # An iteration of no length, by a clock that is too coarse, has no rate.
+        # An iteration of length 0, by a coarse clock, has no rate.
         if seconds > 0.0:
             self.best_rate = max(self.best_rate, flops / seconds)
             self.worst_rate = min(self.worst_rate, flops / seconds)
 
-    def settle(self, sizes: Sizes) -> None:
-        """Count what was not known of earlier iterations by what is known now."""
+    def settle(self, sizes: IterationSizes) -> None:
+        """Apply sizes known now to earlier iterations of unknown size."""
         if sizes.batch is not None:
             self.samples += self._unsized * sizes.batch
             self._samples_without_tokens += (self._unsized - self._unsized_with_tokens) * sizes.batch
@@ -128,7 +128,7 @@ class Window(Times):
             self.flops += self._samples_without_flops * sizes.flops_per_sample
             self._samples_without_flops = 0
 
-    def merge(self, other: Window) -> None:
+    def merge(self, other: IterationWindow) -> None:
         """Count all of `other`'s iterations too."""
         self.add_all(other)
         self.samples += other.samples
@@ -141,21 +141,21 @@ class Window(Times):
         self._samples_without_tokens += other._samples_without_tokens
         self._samples_without_flops += other._samples_without_flops
 
-    # What is known of all the iterations; a sum over some of them would be taken for one over all.
+    # Totals over all iterations; a total over only some of them would mislead.
 
     @property
     def known_samples(self) -> int | None:
-        """Samples; None where an iteration's batch is not known."""
+        """Samples; None if the batch size of an iteration is unknown."""
         return None if self._unsized else self.samples
 
     @property
     def known_tokens(self) -> int | None:
-        """Tokens; None where they are not known of all samples, or nobody counts any."""
+        """Tokens; None if they are unknown for some samples, or not counted."""
         missing = self._unsized > self._unsized_with_tokens or self._samples_without_tokens
         return None if missing or not self.tokens else self.tokens
 
     @property
     def known_flops(self) -> float | None:
-        """Operations; None where they are not known of all samples."""
+        """Operations; None if they are unknown for some samples."""
         missing = self._unsized or self._samples_without_flops
         return None if missing or not self.flops else self.flops

@@ -1,4 +1,4 @@
-"""What somebody may ask of a trainer of ai-toolkit between two steps, and how it is done there."""
+"""Control requests to an ai-toolkit trainer, carried out between two steps."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.logger import TelemetryLogger
 
 _KNOBS: Final = (("save_every", "save_config"), ("sample_every", "sample_config"))
-"""Intervals that ai-toolkit looks up anew at every step."""
+"""Intervals that ai-toolkit reads again at every step."""
 
 
 class StoppedOnRequest(BaseException):
     """Ends the loop, which has no other way out; caught around the trainer's `run`.
 
-    Not an `Exception`, so that nobody in between takes it for a failure.
+    Not an `Exception`, so that no code in between handles it as a failure.
     """
 
 
 def declare(process: Any, log: TelemetryLogger) -> None:
-    """Say what this trainer can be asked for."""
+    """Declare the actions and knobs of this trainer."""
     for action in ("save", "stop", "save_and_stop"):
         log.declare_action(action)
     if _can_sample(process):
         log.declare_action("sample")
     for knob, config in _KNOBS:
         value = getattr(getattr(process, config, None), knob, None)
-        # 0 and nothing turn it off, and what is off may have no prompts or no room.
+        # 0 or None turns it off; then prompts or disk space may be missing.
         if isinstance(value, int) and value >= 1:
             log.declare_knob(knob, int, low=1, high=1_000_000, value=value)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is left to be done of what was asked for."""
+class PendingRequests:
+    """Requests that are left to carry out."""
 
-    to_sample: bool = False
-    to_stop: bool = False
+    sample: bool = False
+    stop: bool = False
 
 
-def answer(process: Any, log: TelemetryLogger) -> Asked:
-    """Do what was asked for, short of sampling and stopping. A save that fails is told of, and does not raise."""
+def carry_out(process: Any, log: TelemetryLogger) -> PendingRequests:
+    """Carry out all requests except sampling and stopping. A save that fails is reported and does not raise."""
     to_sample = to_stop = False
     for request in log.take_requests():
         if request.name == "sample":
@@ -54,24 +54,24 @@ def answer(process: Any, log: TelemetryLogger) -> Asked:
             _save(process, log.guard)
         elif request.name == "save_and_stop":
             is_saved = _save(process, log.guard)
-            # Whoever asks for this wants the weights. Other ranks cannot know that the first could not write them.
+            # The request is for the weights. Other ranks cannot know that rank 0 failed to write them.
             to_stop = to_stop or is_saved or process.accelerator.num_processes > 1
             if not to_stop:
-                print("\n[telemetry] the weights could not be saved, so the training goes on")
+                print("\n[telemetry] the weights could not be saved, so the training continues")
         else:
             for knob, config in _KNOBS:
                 if request.name == knob and isinstance(request.value, int):
                     setattr(getattr(process, config), knob, request.value)
-    return Asked(to_sample, to_stop)
+    return PendingRequests(to_sample, to_stop)
 
 
 def sample(process: Any) -> None:
-    """Sample as ai-toolkit does it between two steps.
+    """Sample as ai-toolkit does between two steps.
 
-    What it raises goes on and ends the job, as with a sampling of ai-toolkit's own: one that fails may leave the LoRA
-    merged into the model, and a training that went on from there would be another one.
+    An exception ends the job, as in a sampling of ai-toolkit's own: it may leave the LoRA merged into the model, and
+    training on from there would give different results.
     """
-    print(f"\n[telemetry] sampling at step {process.step_num}, as was asked")
+    print(f"\n[telemetry] sampling at step {process.step_num}, as requested")
     with _paused(process):
         if getattr(process.train_config, "free_u", False):
             process.sd.pipeline.disable_freeu()
@@ -81,7 +81,7 @@ def sample(process: Any) -> None:
 
 
 def tidy_up(process: Any, guard: Guard) -> None:
-    """Do for a trainer that was stopped what it does itself at its end, short of saving."""
+    """Clean up after a stopped trainer as it does itself at its end, without saving."""
     bar = getattr(process, "progress_bar", None)
     if bar is not None:
         with guard.catch("closing the progress bar"):
@@ -89,8 +89,8 @@ def tidy_up(process: Any, guard: Guard) -> None:
     with guard.catch("ending ai-toolkit's own log"):
         if process.accelerator.is_main_process:
             process.logger.finish()
-    with guard.catch("telling ai-toolkit of the stop"):
-        # As its own run.py does it where somebody presses Ctrl-C: its pages then show the job as stopped.
+    with guard.catch("reporting the stop to ai-toolkit"):
+        # As its own run.py does on Ctrl-C: its pages then show the job as stopped.
         process.on_error(KeyboardInterrupt("stopped on request"))
     with guard.catch("ending the accelerator"):
         process.accelerator.end_training()
@@ -100,8 +100,8 @@ def tidy_up(process: Any, guard: Guard) -> None:
 
 
 def _save(process: Any, guard: Guard) -> bool:
-    """Save; say whether that came to its end."""
-    print(f"\n[telemetry] saving at step {process.step_num}, as was asked")
+    """Save, and return whether it succeeded."""
+    print(f"\n[telemetry] saving at step {process.step_num}, as requested")
     is_saved = False
     with guard.catch("saving on request"), _paused(process):
         process.save(process.step_num)
@@ -119,7 +119,7 @@ def _paused(process: Any) -> Iterator[None]:
             process.accelerator.wait_for_everyone()
         yield
     finally:
-        # A save that failed half-way must not leave the averaged weights in place.
+        # A save that failed halfway must not leave the averaged weights in place.
         if getattr(process, "ema", None) is not None:
             process.ema.train()
         process.ensure_params_requires_grad()

@@ -1,38 +1,20 @@
-"""What the start record says of a module, its data and its trainer."""
+"""Lightning's part of the start record: the module, its hyperparameters and its trainer."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from toolkit.telemetry.integrations.lightning.step_so_far import learning_rates
+from toolkit.telemetry.integrations.lightning.trainer_call import learning_rates
 
 
 def hyperparameters(owner: Any) -> dict[str, Any]:
-    """Return the hyperparameters of a module or a data module, where it has saved any."""
+    """Return the hyperparameters that a module or a data module has saved."""
     return {str(name): value for name, value in dict(getattr(owner, "hparams", None) or {}).items()}
 
 
-def about_model(pl_module: Any) -> dict[str, Any]:
-    """Return what the module is called and how large it is; a size that is not known yet is None."""
-    parameters = [*pl_module.parameters()]
-    # A lazy layer's have no size before the first batch.
-    sizes = [
-        (parameter.numel(), parameter.requires_grad)
-        for parameter in parameters
-        if not hasattr(parameter, "materialize")
-    ]
-    is_known = len(sizes) == len(parameters)
-    return {
-        "name": type(pl_module).__name__,
-        "architecture": type(pl_module).__name__,
-        "total_params": sum(size for size, _ in sizes) if is_known else None,
-        "trainable_params": sum(size for size, trains in sizes if trains) if is_known else None,
-    }
-
-
-def about_training(trainer: Any) -> dict[str, Any]:
-    """Return what is trained how; what is not known is None and left out of the record."""
+def training_fields(trainer: Any) -> dict[str, Any]:
+    """Return how it is trained; unknown values are None and left out of the record."""
     batch_size = getattr(getattr(trainer, "train_dataloader", None), "batch_size", None)
     accumulated = trainer.accumulate_grad_batches
     is_known = isinstance(batch_size, int) and not isinstance(batch_size, bool)
@@ -50,12 +32,12 @@ def about_training(trainer: Any) -> dict[str, Any]:
         "max_epochs": trainer.max_epochs if trainer.max_epochs != -1 else None,
         "max_grad_norm": trainer.gradient_clip_val if clips_by_norm else None,
         "seed": int(seed) if seed.isdecimal() else None,
-        **about_hardware(trainer),
+        **hardware_fields(trainer),
     }
 
 
-def about_hardware(trainer: Any) -> dict[str, Any]:
-    """Return what the trainer runs on, also where it only evaluates."""
+def hardware_fields(trainer: Any) -> dict[str, Any]:
+    """Return what the trainer runs on, for trainings and evaluations."""
     return {
         "framework": "lightning",
         "dtype": str(trainer.precision),
@@ -65,14 +47,14 @@ def about_hardware(trainer: Any) -> dict[str, Any]:
 
 
 def max_steps(trainer: Any) -> int | None:
-    """Return after how many steps the training ends at the latest; None where that cannot be said."""
+    """Return the largest number of steps the training can have; None if unknown."""
     limits = [] if trainer.max_steps == -1 else [int(trainer.max_steps)]
     batches, epochs = trainer.num_training_batches, trainer.max_epochs
-    # Steps by hand are as many of a batch as the module likes, and a callback may change the accumulation.
+    # With manual optimization a batch may have any number of steps, and a callback may change the accumulation.
     is_steady = trainer.lightning_module.automatic_optimization and not any(
         hasattr(callback, "going_to_accumulate_grad_batches") for callback in trainer.callbacks
     )
     if is_steady and epochs not in (None, -1) and isinstance(batches, int):
-        # An epoch's last batches make a step, too, where they are fewer.
+        # The last batches of an epoch make a step even if they are fewer.
         limits.append(int(-(-batches // trainer.accumulate_grad_batches) * epochs))
     return min(limits, default=None)

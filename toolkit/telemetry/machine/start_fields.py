@@ -1,20 +1,20 @@
-"""What a training configuration says about its LoRA, its model and its set-up, in the words of the start record.
+"""What the start record says about the model, its LoRA and the training, from a configuration or from the model.
 
-Only what is written in the configuration is repeated: a key that is not there is absent, for its default is the
-trainer's business and may change with the trainer.
+A configuration is only repeated: a missing key is absent from the record, because its default belongs to the trainer
+and may change with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 
 def find_process(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the process that a training configuration describes, or an empty mapping where there is none.
+    """Return the process that a training configuration describes, or an empty mapping.
 
-    Takes the whole file (`config.process[…]`), its `config` part, or a process itself. Of several processes, the one
-    with a `telemetry` block of its own is meant, else the first that trains, else the first.
+    `config` is the whole file (`config.process[…]`), its `config` part, or a process itself. Of several processes, the
+    one with its own `telemetry` block is returned, else the first that trains, else the first.
     """
     inner = _mapping(config.get("config"))
     listed = inner.get("process", config.get("process"))
@@ -34,16 +34,16 @@ def find_process(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return processes[0] if processes else {}
 
 
-def lora_metadata(network_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `lora_…` fields that a `network` block, or a PEFT configuration, states."""
+def lora_fields(network_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `lora_…` fields of a `network` block or a PEFT configuration."""
     inner = _mapping(network_config.get("network_kwargs"))
     return _first_of_each(_LORA, network_config, inner)
 
 
-def training_metadata(process_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training set-up that a process states: batch, optimizer, schedule, steps, precision.
+def training_fields(process_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the training setup of a process: batch, optimizer, schedule, steps, precision.
 
-    `effective_batch_size` is there where batch size and accumulation both are; it does not know of several devices.
+    `effective_batch_size` is added if batch size and accumulation are known; it does not count several devices.
     """
     train = _mapping(process_config.get("train"))
     described = _first_of_each(_TRAINING, train, _mapping(train.get("lr_scheduler_params")))
@@ -53,9 +53,35 @@ def training_metadata(process_config: Mapping[str, Any]) -> dict[str, Any]:
     return described
 
 
-def model_metadata(process_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a process states of its base model: name, architecture, quantisation."""
+def model_fields(process_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a process states about its base model: name, architecture, quantisation."""
     return _first_of_each(_MODEL, _mapping(process_config.get("model")))
+
+
+def module_fields(module: Any, name: str | None = None) -> dict[str, Any]:
+    """Return the name, class and size of a torch module."""
+    architecture = type(module).__name__
+    total, trainable = parameter_counts(module.parameters())
+    return {
+        "name": name or architecture,
+        "architecture": architecture,
+        "total_params": total,
+        "trainable_params": trainable,
+    }
+
+
+def parameter_counts(parameters: Iterable[Any]) -> tuple[int | None, int | None]:
+    """Return how many values the parameters have, and how many of those are trained; None if a size is unknown."""
+    total = trainable = 0
+    for parameter in parameters:
+        if hasattr(parameter, "materialize"):
+            # A lazy layer's parameters have no size before the first batch.
+            return None, None
+        # DeepSpeed leaves an empty tensor behind if a parameter is spread over the ranks.
+        size = int(getattr(parameter, "ds_numel", 0) or parameter.numel())
+        total += size
+        trainable += size if getattr(parameter, "requires_grad", True) else 0
+    return total, trainable
 
 
 _LORA: Final = {
@@ -101,7 +127,7 @@ _MODEL: Final = {
 
 
 def _first_of_each(fields: Mapping[str, tuple[str, ...]], *blocks: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each field under its own name, from the first block that has one of its keys with a value."""
+    """Return each field from the first block that has a value for one of its keys."""
     described: dict[str, Any] = {}
     for field, keys in fields.items():
         values = (block[key] for block in blocks for key in keys if block.get(key) is not None)

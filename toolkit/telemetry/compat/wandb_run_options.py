@@ -1,4 +1,4 @@
-"""Where a run that a W&B script begins is logged, and which earlier one it goes on with."""
+"""The name, folder and options of a run that a W&B script begins, and which earlier run it resumes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.safefile import open_regular
-from toolkit.telemetry.compat.stand_ins import say_once
-from toolkit.telemetry.compat.wandb_identity import About
+from toolkit.telemetry.compat.null_object import warn_once
+from toolkit.telemetry.compat.wandb_identity import RunInfo
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
 
-_LOOKED_THROUGH_BYTES: Final = 1024 * 1024
-"""From the end of the records back: some record in there has a step."""
+_SEARCHED_BYTES: Final = 1024 * 1024
+"""How much is searched for the last step, from the end of the records back."""
 _BY_ID: Final = ("allow", "must")
 _BY_NAME: Final = (True, "auto")
-"""W&B goes on with the last run of the folder then, unless that run finished."""
+"""W&B then resumes the last run of the folder, unless that run is finished."""
 _SETTINGS: Final = {
     # init's name: the settings' name, and the variable.
     "entity": ("entity", "WANDB_ENTITY"),
@@ -40,63 +40,71 @@ _SETTINGS: Final = {
 }
 
 
-def asked_for(given: Mapping[str, Any], settings: Any) -> dict[str, Any]:
-    """Return what is asked of a run: by the call, else by its settings, else by W&B's variables."""
+def requested_settings(given: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+    """Return the settings of a run: from the call, else from its settings, else from W&B's environment variables."""
     stated = settings if isinstance(settings, Mapping) else getattr(settings, "__dict__", {})
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     for name, (setting, variable) in _SETTINGS.items():
         value = given[name] if given[name] is not None else stated.get(setting)
-        asked[name] = value if value is not None or variable is None else os.environ.get(variable) or None
-    return asked
+        requested[name] = value if value is not None or variable is None else os.environ.get(variable) or None
+    return requested
 
 
-def home_of(asked: Mapping[str, Any], telemetry: Mapping[str, Any]) -> tuple[About, TelemetryOptions]:
-    """Return what a run is called and whose it is, and how it is logged; with `telemetry`, which wins.
+def run_options(
+    requested: Mapping[str, Any], telemetry: Mapping[str, Any]
+) -> tuple[RunInfo, TelemetryOptions]:
+    """Return the description of a run and the logger's options; those in `telemetry` win.
 
     Raises:
-        OptionsError: an option of `telemetry` is wrong.
+        OptionsError: an option of `telemetry` is invalid.
     """
     switched_off = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes")
-    tags = asked["tags"] or ()
+    tags = requested["tags"] or ()
     tags = tags.split(",") if isinstance(tags, str) else tags
-    project, by_name = asked["project"], asked["resume"] in _BY_NAME
-    name = asked["name"] or project or "run"
-    # The ranks of one run find each other by its name, and the clocks of two of them need not agree.
-    if not asked["name"] and not asked["id"] and not by_name and find_rank().world_size == 1:
+    project, by_name = requested["project"], requested["resume"] in _BY_NAME
+    name = requested["name"] or project or "run"
+    # Ranks find each other by the run's name, and their clocks may differ.
+    if not requested["name"] and not requested["id"] and not by_name and find_rank().world_size == 1:
         name = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     options = TelemetryOptions.from_mapping(
         {
-            "enabled": asked["mode"] != "disabled" and not switched_off,
-            "log_dir": os.path.join(os.fspath(asked["dir"] or "."), "logs"),
+            "enabled": requested["mode"] != "disabled" and not switched_off,
+            "log_dir": os.path.join(os.fspath(requested["dir"] or "."), "logs"),
             # W&B keeps every row.
             "log_every": 1,
             "project": str(project) if project else None,
             "tags": tuple(str(tag) for tag in tags),
-            "run_id": str(asked["id"]) if asked["id"] else None,
-            "resume": by_name or (asked["resume"] in _BY_ID and bool(asked["id"])),
+            "run_id": str(requested["id"]) if requested["id"] else None,
+            "resume": by_name or (requested["resume"] in _BY_ID and bool(requested["id"])),
             **telemetry,
         }
     )
-    goes_on_by_name = options.enabled and by_name and not options.run_id
-    if goes_on_by_name and _has_finished(Path(options.log_dir), str(name)):
+    resumes_by_name = options.enabled and by_name and not options.run_id
+    if resumes_by_name and _has_finished(Path(options.log_dir), str(name)):
         options = options.changed(resume=False)
-    if options.enabled and asked["resume"] == "never" and _is_taken(Path(options.log_dir), options.run_id):
-        say_once("wandb.init(resume='never')", f"found the id {options.run_id!r} taken: the run gets another")
+    if (
+        options.enabled
+        and requested["resume"] == "never"
+        and _is_taken(Path(options.log_dir), options.run_id)
+    ):
+        warn_once(
+            "wandb.init(resume='never')", f"found the id {options.run_id!r} taken: the run gets another"
+        )
         options = options.changed(run_id=None)
-    about = About(
+    info = RunInfo(
         name=str(name),
         project=str(project) if project else None,
-        entity=asked["entity"],
-        group=asked["group"],
-        job_type=asked["job_type"],
-        notes=asked["notes"],
+        entity=requested["entity"],
+        group=requested["group"],
+        job_type=requested["job_type"],
+        notes=requested["notes"],
         tags=options.tags,
     )
-    return about, options
+    return info, options
 
 
 def last_step_of(log: TelemetryLogger) -> int | None:
-    """Return the last step of the run that `log` goes on with; -1 for one that had none, None for a new run."""
+    """Return the last step of the run that `log` resumes; -1 if it had no step, None for a new run."""
     folder = log.run_folder
     if folder is None:
         return None
@@ -113,7 +121,7 @@ def _last_step_in(record_file: Path) -> int:
     descriptor = open_regular(record_file)
     try:
         size = os.fstat(descriptor).st_size
-        within = min(size, _LOOKED_THROUGH_BYTES)
+        within = min(size, _SEARCHED_BYTES)
         os.lseek(descriptor, size - within, os.SEEK_SET)
         lines = os.read(descriptor, within).split(b"\n")
     finally:
@@ -133,7 +141,7 @@ def _is_taken(log_dir: Path, run_id: str | None) -> bool:
 
 
 def _has_finished(log_dir: Path, name: str) -> bool:
-    """Say whether the newest run of that name came to its end; one that does not exist did not."""
+    """Return whether the newest run of that name exists and is finished."""
     called = [manifest for manifest in _runs_in(log_dir) if manifest.display_name == name]
     newest = max(called, key=lambda manifest: manifest.created, default=None)
     return newest is not None and newest.latest is not None and newest.latest.status == "finished"

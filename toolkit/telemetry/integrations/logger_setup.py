@@ -1,4 +1,4 @@
-"""How every integration comes to its logger, and finds the run that a checkpoint is from."""
+"""How every integration gets its logger, and finds the run that a checkpoint belongs to."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
 
 LINEAGE_FILE: Final = "telemetry_run.json"
-"""Stands in a checkpoint's folder and names the run that it is from."""
+"""A file in a checkpoint's folder that names its run."""
 _MAX_LINEAGE_BYTES: Final = 64 * 1024
 
 GivenLog = TelemetryLogger | TelemetryOptions | Mapping[str, Any] | None
-"""What an integration is given: a logger, which stays its owner's to close, or how to make one."""
+"""What an integration is given: a logger, which its owner closes, or the options to create one."""
 
 
 def options_of(given: TelemetryOptions | Mapping[str, Any] | None, **options: Any) -> TelemetryOptions:
-    """Return the options that a `telemetry:` block and keywords state; keywords win.
+    """Return the options of a `telemetry:` block and keywords; keywords win.
 
     Raises:
-        OptionsError: a key or value is wrong; the message names it and what is allowed.
+        OptionsError: a key or value is invalid; the message names it and what is allowed.
     """
     if isinstance(given, TelemetryOptions):
         return given.changed(**options) if options else given
@@ -34,7 +34,7 @@ def options_of(given: TelemetryOptions | Mapping[str, Any] | None, **options: An
 def open_log(
     options: TelemetryOptions, run_name: str, *, config: Any = None, from_checkpoint: Any = None
 ) -> TelemetryLogger:
-    """Return a logger; where the training goes on from a checkpoint that we know, it goes on with that run."""
+    """Return a logger; it resumes the run of `from_checkpoint` if that is known."""
     run_id = run_id_in(from_checkpoint)
     if run_id is not None and options.run_id is None:
         options = options.changed(run_id=run_id)
@@ -42,7 +42,7 @@ def open_log(
 
 
 def remember_run(checkpoint: Any, log: TelemetryLogger) -> None:
-    """Leave a note in a checkpoint's folder that says which run it is from. Call it where failures are guarded."""
+    """Write into a checkpoint's folder which run it belongs to. May raise: call it where failures are guarded."""
     folder = Path(checkpoint)
     if log.run_id is not None and folder.is_dir():
         data = json.dumps({"run_id": log.run_id, "run_name": log.run_name}).encode() + b"\n"
@@ -50,7 +50,7 @@ def remember_run(checkpoint: Any, log: TelemetryLogger) -> None:
 
 
 def run_id_in(checkpoint: Any) -> str | None:
-    """Return the id of the run that the checkpoint at `checkpoint` is from; None where nothing says so."""
+    """Return the id of the run that the checkpoint at `checkpoint` belongs to; None if unknown."""
     if not isinstance(checkpoint, (str, os.PathLike)):
         return None
     try:

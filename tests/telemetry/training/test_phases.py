@@ -8,7 +8,7 @@ import inspect
 import pytest
 
 from tests.telemetry.logged import records_of
-from tests.telemetry.training.told import events, spans, train
+from tests.telemetry.training.event_reader import events, spans, train
 from toolkit.core.guard import MisuseError
 from toolkit.telemetry.spans.span import NO_SPAN
 from toolkit.timing import names

@@ -1,4 +1,4 @@
-"""What a trainer of ai-toolkit says of itself: the start record and the learning rate."""
+"""ai-toolkit's part of the start record, and the learning rate of its optimizers."""
 
 from __future__ import annotations
 
@@ -9,38 +9,43 @@ from typing import Any
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import find_rank
 from toolkit.runfolder.step_count import FIRST_STEP
-from toolkit.telemetry.machine.metadata import lora_metadata, model_metadata, training_metadata
+from toolkit.telemetry.machine.start_fields import (
+    lora_fields,
+    model_fields,
+    parameter_counts,
+    training_fields,
+)
 
 
-def samples_a_step(process: Any) -> int:
-    """Return how many samples one step of ai-toolkit's count trains on, over all ranks."""
+def samples_per_step(process: Any) -> int:
+    """Return how many samples one ai-toolkit step trains on, over all ranks."""
     train = process.train_config
     return int(train.batch_size) * int(train.gradient_accumulation) * find_rank().world_size
 
 
 def weight_names(process: Any) -> list[str]:
-    """Return what the names of the weights that it saves begin with."""
+    """Return the prefixes of the weight files it saves."""
     trigger = getattr(getattr(process, "embed_config", None), "trigger", None)
     return [str(process.job.name), *([trigger] if isinstance(trigger, str) and trigger else [])]
 
 
-def describe(process: Any, guard: Guard) -> dict[str, Any]:
-    """Return the parts of the start record; what cannot be found out is left out."""
+def start_fields(process: Any, guard: Guard) -> dict[str, Any]:
+    """Return the fields of the start record; unknown ones are left out."""
     config: Mapping[str, Any] = process.config
-    model: dict[str, Any] = {**model_metadata(config)}
+    model: dict[str, Any] = {**model_fields(config)}
     model.setdefault("name", model.get("model_name_or_path"))
     with guard.catch("naming the model's architecture"):
         model.setdefault("architecture", process.model_config.arch)
     with guard.catch("counting the model's parameters"):
-        model["total_params"] = _count(process.sd.unet.parameters())
-        model["trainable_params"] = _count(_trained(process.params))
-    training: dict[str, Any] = {**training_metadata(config)}
+        model["total_params"], _ = parameter_counts(process.sd.unet.parameters())
+        model["trainable_params"], _ = parameter_counts(_trained(process.params))
+    training: dict[str, Any] = {**training_fields(config)}
     with guard.catch("describing the training"):
         train = process.train_config
         training.update(
             batch_size=train.batch_size,
             gradient_accumulation=train.gradient_accumulation,
-            effective_batch_size=samples_a_step(process),
+            effective_batch_size=samples_per_step(process),
             learning_rate=train.lr,
             optimizer=train.optimizer,
             scheduler=train.lr_scheduler,
@@ -49,14 +54,14 @@ def describe(process: Any, guard: Guard) -> dict[str, Any]:
         )
         if process.training_seed is not None:
             training["seed"] = process.training_seed
-    # As ai-toolkit's own log and the names of its files count them.
+    # Steps are counted as in ai-toolkit's own log and file names.
     training[FIRST_STEP] = 0
     if process.start_step:
         training["resumed_from_step"] = process.start_step
     network = config.get("network")
     return {
         "config": process.job.raw_config,
-        "lora": lora_metadata(network) if isinstance(network, Mapping) else None,
+        "lora": lora_fields(network) if isinstance(network, Mapping) else None,
         "model": model,
         "training": training,
         "trainer": "ai-toolkit",
@@ -66,7 +71,7 @@ def describe(process: Any, guard: Guard) -> dict[str, Any]:
 
 
 def learning_rate(process: Any) -> Any:
-    """Return the rate in force, by the same rules as ai-toolkit's own progress bar."""
+    """Return the current learning rate, by the same rules as ai-toolkit's own progress bar."""
     optimizer = process.optimizer
     inner = getattr(optimizer, "optimizer", optimizer)
     if hasattr(inner, "get_avg_learning_rate"):
@@ -80,7 +85,7 @@ def learning_rate(process: Any) -> Any:
 
 
 def is_costly_rate(process: Any) -> bool:
-    """Say whether the optimizer works its rate out of its state, so that it is not asked at every step."""
+    """Return whether the optimizer computes its rate from its state, which is too slow for every step."""
     optimizer = process.optimizer
     inner = getattr(optimizer, "optimizer", optimizer)
     return hasattr(inner, "get_avg_learning_rate") or hasattr(inner, "get_learning_rates")
@@ -89,7 +94,3 @@ def is_costly_rate(process: Any) -> bool:
 def _trained(params: Iterable[Any]) -> Iterable[Any]:
     for group in params:
         yield from group["params"] if isinstance(group, Mapping) else (group,)
-
-
-def _count(parameters: Iterable[Any]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
