@@ -776,7 +776,7 @@ def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp
     filtered._device = SimpleNamespace(take=lambda loss: PendingScalar(memory, loss, "f32"))
     with make_logger(tmp_path) as log:
         for step, place in enumerate((1, 2), start=6):
-            filtered.look(log, step, place)
+            filtered.check(log, step, place)
         before = filtered.hidden
         memory.values = {1: 0.5, 2: math.inf}
         filtered.check_arrived(log)
