@@ -115,7 +115,7 @@ def test_a_writer_answers_as_before_and_its_files_are_the_same(begin, tmp_path):
     assert "b" not in read_records(run.telemetry.run_folder / "metrics.jsonl", "step")[0]
 
 
-def test_writers_of_two_folders_are_told_apart(begin, tmp_path):
+def test_writers_of_two_folders_have_different_prefixes(begin, tmp_path):
     made = summary_writer("torch.utils.tensorboard")
     run = begin(sync_tensorboard=True)
     train, val = made(str(tmp_path / "train")), made(str(tmp_path / "val"))
@@ -302,7 +302,7 @@ def test_a_watched_model_trains_to_the_same_weights(begin):
     assert all(torch.equal(one, other) for one, other in zip(plain, watched, strict=True))
 
 
-def test_only_what_was_asked_for_is_counted_and_nothing_once_it_is_unwatched(begin):
+def test_only_what_was_requested_is_counted_until_unwatch(begin):
     model = two_layers()
     run = begin()
     wandb.watch(model, log="gradients", log_freq=2)
@@ -353,7 +353,7 @@ def test_what_goes_wrong_in_a_hook_does_not_reach_the_backward_pass(begin, monke
     assert len(finished(run, "step")) == 3
 
 
-def test_what_is_no_model_is_said_once(begin, caplog):
+def test_watching_something_else_than_a_model_warns_once(begin, caplog):
     pytest.importorskip("torch")
     begin()
     wandb.watch(object())
@@ -447,7 +447,7 @@ def test_curves_of_a_classifier_are_those_of_its_scores(begin):
     ]
 
 
-def test_a_chart_of_nothing_reaches_nobody(begin):
+def test_an_empty_chart_does_not_raise(begin):
     run = begin()
     wandb.log(
         {"a": wandb.plot.line(1, 2, 3), "b": wandb.plot.roc_curve(), "c": wandb.plot.confusion_matrix()}
@@ -536,7 +536,7 @@ def test_a_page_is_kept_as_it_is(begin, tmp_path):
     assert texts == {"a": "<i>text</i>", "b": "<b>from a file</b>", "c": "<p>open</p>"}
 
 
-def test_media_that_cannot_be_read_reach_nobody(begin, tmp_path):
+def test_unreadable_media_do_not_raise(begin, tmp_path):
     numpy = pytest.importorskip("numpy")
     run = begin()
     wandb.log(
@@ -634,7 +634,7 @@ def test_code_is_an_artifact_of_python_files(begin, tmp_path):
     assert logged.type == "code"
 
 
-def test_an_artifact_that_no_run_logged_is_said_and_is_empty(begin, caplog):
+def test_an_unknown_artifact_warns_and_is_empty(begin, caplog):
     begin()
     used = wandb.use_artifact("nowhere:latest")
 
@@ -685,7 +685,7 @@ def test_without_a_run_artifacts_do_nothing(begin, caplog, tmp_path):
 # ------------------------------------------------------------ the rest
 
 
-def test_the_settings_of_a_process_are_asked_and_heard(begin, tmp_path):
+def test_the_settings_of_a_process_can_be_read_and_set(begin, tmp_path):
     settings = wandb.setup().settings
     try:
         assert settings.mode == "offline"

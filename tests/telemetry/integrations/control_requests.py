@@ -1,4 +1,4 @@
-"""Asking a run for something, and having it look at that before the next step."""
+"""Sends a control request to a run, and makes the run read it before the next step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _PATIENCE_S = 60.0
 
 
 def ask(log, **request):
-    """Ask a run for something, as somebody with an editor would, and have it look at that at once."""
+    """Write a request into the control file, as with an editor, and make the run read it at once."""
     write_request(log.run_folder, **request)
     look_at_requests(log)
 
 
 def look_at_requests(log):
-    """Have the run look at its control file now."""
-    # Its own thread looks every two seconds. Beside it, this look would find the request half taken, and a step
-    # would pass before it is done, or both would take it; so that thread ends first, and is not needed any more.
+    """Make the run read its control file now."""
+    # Its own thread reads every two seconds. In parallel, both could take the request, or a step could pass before it
+    # is carried out; so that thread is stopped first.
     log._run.periodic.close(_PATIENCE_S)
     log._run._look_at_control()

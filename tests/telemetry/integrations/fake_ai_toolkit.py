@@ -1,8 +1,8 @@
-"""A stand-in for ai-toolkit's trainers: their hooks in their order, around a model of two numbers.
+"""A fake of ai-toolkit's trainers: their hooks in their order, around a model of two numbers.
 
 It is not ai-toolkit. It has the names, the order of the calls and the traps that the attached hooks rely on, so that
 they can be tried where ai-toolkit is not installed. test_ai_toolkit_checkout.py tries them on the real one.
-This file is also copied into a stand-in checkout, so that it imports nothing of this project.
+This file is also copied into a fake checkout, so it imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class BaseSDTrainProcess:
         with open(path, "w") as file:
             saved = {"step": self.step_num, "epoch": self.epoch_num, "weights": self.network.weights}
             json.dump(saved, file)
-        # The clock of files stands still for milliseconds, and whoever goes on takes the newest.
+        # File times are milliseconds apart at best, and a resumed job takes the newest.
         while os.stat(path).st_mtime_ns <= at:
             os.utime(path)
         path = os.path.join(self.save_root, "optimizer.pt")

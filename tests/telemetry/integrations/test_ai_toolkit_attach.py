@@ -1,4 +1,4 @@
-"""The one file, in a stand-in checkout whose `toolkit` is a package of its own, as ai-toolkit's is."""
+"""The extension file, in a fake checkout whose `toolkit` is its own package, as in ai-toolkit."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_an_attached_checkout_records_its_jobs_and_a_detached_one_does_not(check
 
 
 @pytest.mark.parametrize("fault", ["gone", "broken", "another ai-toolkit"])
-def test_a_file_that_cannot_do_its_work_says_so_and_the_job_is_trained(fault, checkout, job, tmp_path):
+def test_a_broken_extension_file_reports_it_and_the_job_is_trained(fault, checkout, job, tmp_path):
     folder = tmp_path / "toolkit"
     # Without packages: else this project, installed for development, would be found after all.
     flags = ["-S"]
@@ -146,7 +146,7 @@ def test_a_package_that_has_moved_is_found_where_python_finds_packages(checkout,
     assert steps_of(checkout) == 5
 
 
-def test_all_jobs_are_recorded_where_that_was_asked_for(checkout, job):
+def test_all_jobs_are_recorded_with_all_jobs(checkout, job):
     attach(checkout, all_jobs=True)
     config = json.loads(job.read_text())
     del config["config"]["process"][0]["telemetry"]
@@ -157,7 +157,7 @@ def test_all_jobs_are_recorded_where_that_was_asked_for(checkout, job):
     assert (checkout / "logs" / "greyjacket" / "metrics.jsonl").exists()
 
 
-def test_the_status_tells_what_is_there(checkout):
+def test_status_reports_the_attachment(checkout):
     assert not status(checkout).is_there
 
     path = attach(checkout)
@@ -176,7 +176,7 @@ def test_detaching_what_is_not_attached_does_nothing(checkout):
 
 
 @pytest.mark.parametrize("do", [attach, detach, status])
-def test_a_file_of_somebody_else_is_left_alone(do, checkout):
+def test_a_foreign_file_is_left_alone(do, checkout):
     theirs = checkout / "extensions" / "ai_toolkit_telemetry.py"
     theirs.write_text("# mine\n")
     with pytest.raises(AttachError, match="left alone"):
@@ -199,7 +199,7 @@ def test_a_checkout_with_a_telemetry_of_its_own_is_refused(checkout):
     assert not status(checkout).is_there
 
 
-def test_a_script_in_an_attached_checkout_reaches_the_logger_as_it_is_told(checkout):
+def test_a_script_in_an_attached_checkout_can_import_the_logger(checkout):
     attach(checkout)
     (checkout / "run.py").write_text(
         "import sys\n"

@@ -1,4 +1,4 @@
-"""Tensors are copied to host memory as they are at that moment, and nobody waits for a device."""
+"""Tensors are copied to host memory as they are at that moment, without waiting for a device."""
 
 from __future__ import annotations
 

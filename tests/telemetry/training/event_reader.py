@@ -1,4 +1,4 @@
-"""What a training job's records say: its spans, its events, and a loop to be told of."""
+"""Reads a training job's records: its spans and events; and a loop to record."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_every_name_of_the_vocabulary_has_a_block_and_callbacks():
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_part_is_a_block_a_decorator_or_two_callbacks(make, clock, name):
+def test_a_phase_is_a_block_a_decorator_or_two_callbacks(make, clock, name):
     log = make()
     part = getattr(log.training, name)
 
@@ -74,14 +74,16 @@ def test_a_part_is_a_block_a_decorator_or_two_callbacks(make, clock, name):
     clock.advance(4.0)
     getattr(log.training, PLAIN[name] + "_end")()
 
-    told = spans(log, name)
-    assert [span["duration"] for span in told] == [pytest.approx(seconds) for seconds in (1.0, 2.0, 3.0, 4.0)]
-    assert told[0]["attributes"]["seen"] is True
-    assert started.id == told[3]["id"]
+    recorded = spans(log, name)
+    assert [span["duration"] for span in recorded] == [
+        pytest.approx(seconds) for seconds in (1.0, 2.0, 3.0, 4.0)
+    ]
+    assert recorded[0]["attributes"]["seen"] is True
+    assert started.id == recorded[3]["id"]
     assert log.guard.counts == {}
 
 
-def test_an_exception_is_noted_on_the_part_and_goes_on(log):
+def test_an_exception_is_recorded_on_the_phase_and_raised(log):
     for name in PLAIN:
         with pytest.raises(ValueError, match=name), getattr(log.training, name)():
             raise ValueError(f"{name} went wrong")
@@ -113,14 +115,18 @@ def test_iterations_are_timed_by_when_they_happened(log, clock):
         log.training.on_training_single_iteration_end(long_ago + i * 2000 + 500 * (i + 1))
     log.training.on_train_end(long_ago + 6000)
 
-    [told] = events(log, "training_metrics_update")
-    assert told["min_iteration_time_sec"] == pytest.approx(0.5)
-    assert told["max_iteration_time_sec"] == pytest.approx(1.5)
-    assert told["first_logged_train_iterations_finish_timestamp_sec"] == pytest.approx(long_ago / 1000 + 0.5)
-    assert told["last_logged_train_iterations_finish_timestamp_sec"] == pytest.approx(long_ago / 1000 + 5.5)
+    [recorded] = events(log, "training_metrics_update")
+    assert recorded["min_iteration_time_sec"] == pytest.approx(0.5)
+    assert recorded["max_iteration_time_sec"] == pytest.approx(1.5)
+    assert recorded["first_logged_train_iterations_finish_timestamp_sec"] == pytest.approx(
+        long_ago / 1000 + 0.5
+    )
+    assert recorded["last_logged_train_iterations_finish_timestamp_sec"] == pytest.approx(
+        long_ago / 1000 + 5.5
+    )
 
 
-def test_the_application_says_which_process_of_which_job_it_is(make, monkeypatch):
+def test_the_application_records_which_process_of_which_job_it_is(make, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     log = make()
@@ -128,11 +134,11 @@ def test_the_application_says_which_process_of_which_job_it_is(make, monkeypatch
     with log.training.application():
         pass
 
-    [told] = events(log, "one_logger_initialization")
-    version = told.pop("one_logger_training_telemetry_version")
+    [recorded] = events(log, "one_logger_initialization")
+    version = recorded.pop("one_logger_training_telemetry_version")
     assert version[0].isdigit()
-    assert told.pop("node_name")
-    assert told == {
+    assert recorded.pop("node_name")
+    assert recorded == {
         "world_size": 4,
         "enable_for_current_rank": True,
         "session_tag": log.run_id,
@@ -145,7 +151,7 @@ def test_the_application_says_which_process_of_which_job_it_is(make, monkeypatch
     assert application["attributes"] == {"application_name": "greyjacket"}
 
 
-def test_parts_stand_inside_each_other_as_in_the_code(log):
+def test_phases_are_nested_as_in_the_code(log):
     training = log.training
     with training.application() as application:
         with training.model_init() as init:
@@ -168,7 +174,7 @@ def test_parts_stand_inside_each_other_as_in_the_code(log):
     }
 
 
-def test_validation_tells_of_the_job_and_of_this_loop(log, clock):
+def test_validation_metrics_cover_the_job_and_this_loop(log, clock):
     training = log.training
     with training.training_loop():
         for seconds in ([1.0, 2.0], [5.0]):
@@ -192,7 +198,7 @@ def test_validation_tells_of_the_job_and_of_this_loop(log, clock):
     assert testing["window_total_iteration_time_sec"] == pytest.approx(7.0)
 
 
-def test_an_evaluation_that_raised_is_told_of_without_the_iteration_that_did(log, clock):
+def test_an_evaluation_that_raised_is_recorded_without_the_failed_iteration(log, clock):
     training = log.training
 
     @training.validation_iteration()
@@ -202,8 +208,8 @@ def test_an_evaluation_that_raised_is_told_of_without_the_iteration_that_did(log
     with pytest.raises(ZeroDivisionError), training.validation_loop():
         [evaluate(batch) for batch in (1, 0)]
 
-    [told] = events(log, "validation_metrics_update")
-    assert told["window_num_iterations"] == 1
+    [recorded] = events(log, "validation_metrics_update")
+    assert recorded["window_num_iterations"] == 1
 
 
 MISUSES = {
@@ -232,7 +238,7 @@ def test_a_call_that_makes_no_sense_is_counted_and_raises_only_where_that_is_wan
         MISUSES[misuse](strict.training)
 
 
-def test_after_a_second_application_the_first_goes_on(log, clock):
+def test_after_a_second_application_the_first_continues(log, clock):
     training = log.training
     with training.application() as first, training.application() as second:
         assert second is NO_SPAN
@@ -244,7 +250,7 @@ def test_after_a_second_application_the_first_goes_on(log, clock):
     assert spans(log, "application")[0]["id"] == first.id
 
 
-def test_a_loop_whose_end_was_never_told_is_ended_by_the_next(log, clock):
+def test_a_loop_without_an_end_is_ended_by_the_next(log, clock):
     training = log.training
     training.on_train_start()
     train(log, clock, [1.0])
@@ -252,12 +258,12 @@ def test_a_loop_whose_end_was_never_told_is_ended_by_the_next(log, clock):
     train(log, clock, [1.0])
     training.on_train_end()
 
-    told = events(log, "training_metrics_update")
-    assert [event["current_iteration"] for event in told] == [0, 5]
+    recorded = events(log, "training_metrics_update")
+    assert [event["current_iteration"] for event in recorded] == [0, 5]
     assert len(spans(log, "training_loop")) == 2
 
 
-def test_an_iteration_whose_end_was_never_told_is_not_counted(log, clock):
+def test_an_iteration_without_an_end_is_not_counted(log, clock):
     training = log.training
     training.on_train_start()
     for _ in range(3):
@@ -270,7 +276,7 @@ def test_an_iteration_whose_end_was_never_told_is_not_counted(log, clock):
     assert [("error" in span) for span in spans(log, "training_iteration")] == [True, True, False]
 
 
-def test_a_validation_whose_end_was_never_told_does_not_keep_forward_from_being_counted(log, clock):
+def test_a_validation_without_an_end_does_not_stop_counting_forward(log, clock):
     training = log.training
     with training.training_loop():
         training.on_validation_start()
@@ -282,7 +288,7 @@ def test_a_validation_whose_end_was_never_told_does_not_keep_forward_from_being_
     assert events(log, "training_metrics_update")[0]["avg_forward_time_sec"] == pytest.approx(2.0)
 
 
-def test_an_error_that_a_framework_caught_is_told_on_what_is_open(log):
+def test_an_error_that_a_framework_caught_is_recorded_on_the_open_span(log):
     with log.training.training_loop() as loop:
         log.training.on_error(ValueError("the framework swallowed it"))
 
@@ -329,7 +335,7 @@ def test_the_end_of_the_data_is_no_error(log):
     assert "error" not in spans(log, "data_loading")[0]
 
 
-def test_a_part_around_a_generator_lasts_as_long_as_it_is_iterated(log, clock):
+def test_a_phase_around_a_generator_lasts_as_long_as_it_is_iterated(log, clock):
     @log.training.data_loading()
     def batches():
         clock.advance(1.0)
@@ -355,13 +361,13 @@ def test_an_application_that_began_at_no_time_began_now(log, clock):
     assert spans(log, "application")[0]["start"] == pytest.approx(clock.wall())
 
 
-def test_secrets_among_what_is_known_of_a_job_are_masked(log):
+def test_secrets_in_the_configuration_of_a_job_are_masked(log):
     log.training.configure(custom_metadata={"hf_token": "hf_" + "a1B2c3D4e5" * 3, "team": "blue"})
     span = log.start_span("encode")
     span.stop(error="refused: hf_" + "a1B2c3D4e5" * 3)
 
-    [told] = events(log, "update_training_telemetry_config")
-    assert told["custom_metadata"] == ["hf_token:***", "team:blue"]
+    [recorded] = events(log, "update_training_telemetry_config")
+    assert recorded["custom_metadata"] == ["hf_token:***", "team:blue"]
     assert "a1B2c3" not in str(spans(log))
 
 
