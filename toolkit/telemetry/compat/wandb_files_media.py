@@ -12,9 +12,9 @@ import wave
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.runfolder.layout import SAMPLES
 from toolkit.telemetry.compat.null_object import warn_once
-from toolkit.telemetry.compat.wandb_media import MEDIA, Media, MediaTarget, no_run_guard, pixels_of
+from toolkit.telemetry.compat.wandb_media import MEDIA, Media, MediaTarget, Sample, no_run_guard
+from toolkit.telemetry.records.media import pixels_of
 from toolkit.telemetry.records.png import animation_of
 
 _MOST_VIDEO_BYTES: Final = 64 * 1024 * 1024
@@ -23,32 +23,6 @@ _LONGEST_TEXT: Final = 32 * 1024
 _FRAMES_A_SECOND: Final = 4
 """W&B's default."""
 _LOUDEST: Final = 32767
-
-
-class Sample(Media):
-    """A file that is recorded as a sample, under its caption or its key."""
-
-    caption: str | None = None
-    format: str = ""
-    data: bytes = b""
-    """The file's content; empty if it could not be read."""
-
-    def save(self, target: MediaTarget) -> Any:
-        """Write the file and a record."""
-        if not self.data:
-            return None
-        path = target.write(SAMPLES, f".{self.format}", self.data)
-        run = target.log.run_folder
-        assert run is not None
-        target.log.log_sample(
-            target.step,
-            run / path,
-            prompt=self.caption or target.key,
-            name=target.key,
-            caption=self.caption,
-            index=target.index,
-        )
-        return path
 
 
 class Video(Sample):

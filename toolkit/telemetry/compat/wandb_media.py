@@ -4,32 +4,27 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from toolkit.core.guard import Guard
-from toolkit.runfolder.layout import SAMPLES, safe_run_name
+from toolkit.runfolder.layout import SAMPLES, TABLES, safe_run_name
 from toolkit.runfolder.safefile import replace_file
 from toolkit.telemetry.compat.null_object import NullObject, null_object, warn_once
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.records.png import png_of
+from toolkit.telemetry.records.media import MOST_BINS, histogram_of, image_file, listed
 
-TABLES: Final = "tables"
 MEDIA: Final = "media"
-_MAX_BINS: Final = 512
 _MAX_LISTED: Final = 64
 """Values of an array that a step record lists; a larger array becomes a histogram, as in W&B."""
 _BINS_OF_AN_ARRAY: Final = 32
-_IMAGES_IN_A_ROW: Final = 8
 no_run_guard = Guard()
 """For failures that belong to no run."""
 
@@ -69,8 +64,34 @@ class Media:
         return null_object(f"wandb.{type(self).__name__}.{name}")
 
 
-class Image(Media):
-    """An image: a path, a PIL image, a matplotlib figure, or an array of numpy or torch.
+class Sample(Media):
+    """A file that is recorded as a sample, under its caption or its key."""
+
+    caption: str | None = None
+    format: str = ""
+    data: bytes = b""
+    """The file's content; empty if it could not be read."""
+
+    def save(self, target: MediaTarget) -> Any:
+        """Write the file and a record."""
+        if not self.data:
+            return None
+        path = target.write(SAMPLES, f".{self.format}", self.data)
+        run = target.log.run_folder
+        assert run is not None
+        target.log.log_sample(
+            target.step,
+            run / path,
+            prompt=self.caption or target.key,
+            name=target.key,
+            caption=self.caption,
+            index=target.index,
+        )
+        return path
+
+
+class Image(Sample):
+    """An image: a path, a file's bytes, a PIL image, a matplotlib figure, or an array of numpy or torch.
 
     It is encoded when it is created, because the array may be reused before it is logged.
     """
@@ -88,53 +109,14 @@ class Image(Media):
     ) -> None:
         self.caption = caption
         self.format = (file_type or "png").lower().lstrip(".")
-        self.data = b""
-        """The file's content; empty if it could not be read."""
         if boxes or masks or classes:
             warn_once("wandb.Image(boxes=…, masks=…)", "is shown without its boxes and masks")
         with no_run_guard.catch("reading an image"):
-            self.data = self._read(data_or_path, mode)
-
-    def _read(self, given: Any, mode: str | None) -> bytes:
-        if isinstance(given, bytes):
-            # Already encoded, as by a SummaryWriter.
-            self.format = "gif" if given.startswith(b"GIF8") else self.format
-            return given
-        if isinstance(given, (str, os.PathLike)):
-            path = Path(given)
-            self.format = path.suffix.lower().lstrip(".") or self.format
-            return path.read_bytes()
-        if isinstance(given, Image):
-            self.format, self.caption = given.format, self.caption or given.caption
-            return given.data
-        figure: Any = given if hasattr(given, "savefig") else getattr(given, "figure", None)
-        buffer = io.BytesIO()
-        if hasattr(figure, "savefig"):
-            figure.savefig(buffer, format=self.format)
-        elif hasattr(given, "save") and hasattr(given, "convert"):
-            picture = given.convert(mode) if mode else given
-            picture.save(buffer, format="JPEG" if self.format == "jpg" else self.format.upper())
-        else:
-            self.format = "png"
-            return png_of(pixels_of(given))
-        return buffer.getvalue()
-
-    def save(self, target: MediaTarget) -> Any:
-        """Write the file and a sample record, under its caption or its key."""
-        if not self.data:
-            return None
-        path = target.write(SAMPLES, f".{self.format}", self.data)
-        run = target.log.run_folder
-        assert run is not None
-        target.log.log_sample(
-            target.step,
-            run / path,
-            prompt=self.caption or target.key,
-            name=target.key,
-            caption=self.caption,
-            index=target.index,
-        )
-        return path
+            if isinstance(data_or_path, Image):
+                self.data, self.format = data_or_path.data, data_or_path.format
+                self.caption = caption or data_or_path.caption
+            else:
+                self.data, self.format = image_file(data_or_path, mode=mode, file_format=self.format)()
 
 
 class Histogram(Media):
@@ -146,9 +128,9 @@ class Histogram(Media):
         with no_run_guard.catch("counting a histogram"):
             if np_histogram is not None:
                 counts, edges = np_histogram
-                self.histogram, self.bins = _listed(counts), _listed(edges)
+                self.histogram, self.bins = listed(counts), listed(edges)
             elif sequence is not None:
-                self.histogram, self.bins = _count(sequence, max(1, min(int(num_bins), _MAX_BINS)))
+                self.histogram, self.bins, _ = histogram_of(sequence, max(1, min(int(num_bins), MOST_BINS)))
 
     def save(self, target: MediaTarget) -> Any:
         """Write a record."""
@@ -303,51 +285,3 @@ def _cell(cell: Any, target: MediaTarget | None) -> Any:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def pixels_of(given: Any, *, is_image: bool = True) -> Any:
-    """Return a numpy array; that of an image has its channels last."""
-    if hasattr(given, "detach"):
-        given = given.detach().cpu()
-        if given.is_floating_point():
-            given = given.float()
-        if is_image and given.ndim == 4:
-            given = _side_by_side(given)
-        if is_image and given.ndim == 3:
-            given = given.permute(1, 2, 0)
-    return given.numpy() if hasattr(given, "numpy") else given
-
-
-def _side_by_side(batch: Any) -> Any:
-    """Return a batch of torch images as one grid, whose last row is padded with zeros."""
-    count, channels, height, width = batch.shape
-    columns = min(count, _IMAGES_IN_A_ROW)
-    rows = -(-count // columns)
-    grid = batch.new_zeros((rows * columns, channels, height, width))
-    grid[:count] = batch
-    grid = grid.reshape(rows, columns, channels, height, width).permute(2, 0, 3, 1, 4)
-    return grid.reshape(channels, rows * height, columns * width)
-
-
-def _listed(values: Any) -> list[float]:
-    return [float(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
-
-
-def _count(sequence: Any, bins: int) -> tuple[list[float], list[float]]:
-    if hasattr(sequence, "detach"):
-        sequence = sequence.detach().float().cpu().numpy()
-    # numpy is loaded if the script uses arrays; otherwise it is not needed.
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numbers = numpy.asarray(sequence, dtype=float)
-        # NaN and infinity are in no bin.
-        counts, edges = numpy.histogram(numbers[numpy.isfinite(numbers)], bins=bins)
-        return _listed(counts), _listed(edges)
-    values = [value for value in _listed(sequence) if math.isfinite(value)]
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    counted = [0.0] * bins
-    for value in values:
-        counted[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
-    return counted, [low + (high - low) * edge / bins for edge in range(bins + 1)]
