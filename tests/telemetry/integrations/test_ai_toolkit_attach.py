@@ -191,9 +191,9 @@ def test_a_folder_that_is_no_checkout_is_refused(do, tmp_path):
         do(tmp_path)
 
 
-def test_a_checkout_with_a_telemetry_of_its_own_is_refused(checkout):
+def test_a_checkout_with_its_own_telemetry_is_refused(checkout):
     (checkout / "toolkit" / "telemetry.py").touch()
-    with pytest.raises(AttachError, match=r"of its own\. Move it away .* read as they are"):
+    with pytest.raises(AttachError, match=r"its own telemetry\. Move it away .* stay readable"):
         attach(checkout)
 
     assert not status(checkout).is_there

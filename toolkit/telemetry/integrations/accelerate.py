@@ -15,12 +15,19 @@ from accelerate.tracking import GeneralTracker
 
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
-from toolkit.telemetry.integrations.logger_setup import GivenLog, options_of, remember_run, run_id_in
+from toolkit.telemetry.integrations.logger_setup import (
+    GivenLog,
+    given_logger,
+    options_of,
+    remember_run,
+    resuming,
+    run_id_in,
+)
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
-from toolkit.telemetry.integrations.open_phases import GuardedPhase, OpenPhases
+from toolkit.telemetry.integrations.open_phases import GuardedPhase, OpenPhases, exit_arguments
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.spans.span import NO_FAILURES
 from toolkit.timing.names import APPLICATION, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION, TRAINING_LOOP
 
@@ -65,21 +72,16 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             OptionsError: an option is unknown or invalid.
         """
         super().__init__()
-        self._is_ours = not isinstance(log, TelemetryLogger)
+        self._log = given_logger(log, options)
+        self._is_ours = self._log is None
         if isinstance(log, TelemetryLogger):
-            if options:
-                raise OptionsError(
-                    f"a logger was given together with options {sorted(options)}: give one of the two"
-                )
             self._options = options_of({"enabled": log.is_live or find_rank().rank > 0})
-            self._log: TelemetryLogger | None = log
             self.guard = log.guard
         else:
             if log is None or isinstance(log, Mapping):
                 # The script itself decides what to log and when: nothing is left out.
                 log = {"log_every": 1, **(log or {})}
             self._options = options_of(log, **options)
-            self._log = None
             self.guard = Guard()
         self.is_live = False
         """Whether anything is written: between `start` and `finish`."""
@@ -175,14 +177,13 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         error = sys.exc_info()[1]
         if isinstance(error, NO_FAILURES):
             error = None
-        exc_info = (type(error), error, error.__traceback__) if error is not None else (None, None, None)
         with self.guard.catch("restoring Accelerate's methods"):
             self._unwatch()
         with self.guard.catch("ending the phases of a training"):
             self._phases.end_all(error)
         with self.guard.catch("closing the run of Accelerate"):
             if self.is_live and self._is_ours and self._log is not None:
-                self._log.__exit__(*exc_info)
+                self._log.__exit__(*exit_arguments(error))
         self.is_live = self._has_start = False
         self._resumed_from_step, self._listed = None, 0
 
@@ -242,10 +243,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             return
         if self._is_ours:
             # A run is resumed once; the next training of this process begins another.
-            options, run_id, self._run_id = self._options, self._run_id, None
-            if run_id is not None and options.run_id is None:
-                options = options.changed(run_id=run_id)
-            self._log = TelemetryLogger(self.run_name, options)
+            run_id, self._run_id = self._run_id, None
+            self._log = TelemetryLogger(self.run_name, resuming(self._options, run_id))
             self.guard = self._patches.guard = self._log.guard
         assert self._log is not None, "it was given or just created"
         self.is_live = self._log.is_live or find_rank().rank > 0

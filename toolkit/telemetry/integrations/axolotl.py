@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.lifetime import code_of
-from toolkit.telemetry.integrations.logger_setup import options_of, run_id_in
+from toolkit.telemetry.integrations.logger_setup import options_of, resuming, run_id_in
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.logger import TelemetryLogger
@@ -184,9 +184,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         if earlier is not None:
             earlier.make_way()
         assert self._options is not None, "only a plugin that is on gets here"
-        options, run_id = self._options, _run_to_resume(cfg)
-        if run_id is not None and options.run_id is None:
-            options = options.changed(run_id=run_id)
+        options = resuming(self._options, _run_to_resume(cfg))
         self._log = log = _JobLogger(self._run_name or _name_of(cfg), options, config=_plain(cfg))
         self.guard = log.guard
         if "ended" in self._loading:

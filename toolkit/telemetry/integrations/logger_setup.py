@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolkit.runfolder.safefile import open_regular, replace_file
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.options import OptionsError, TelemetryOptions
 
 LINEAGE_FILE: Final = "telemetry_run.json"
 """A file in a checkpoint's folder that names its run."""
@@ -31,14 +31,31 @@ def options_of(given: TelemetryOptions | Mapping[str, Any] | None, **options: An
     return TelemetryOptions.from_mapping(given or {}, **options)
 
 
+def given_logger(log: GivenLog, options: Mapping[str, Any]) -> TelemetryLogger | None:
+    """Return `log` if it is a logger, None if a logger has to be made from options.
+
+    Raises:
+        OptionsError: options are given together with a logger, which has its own.
+    """
+    if not isinstance(log, TelemetryLogger):
+        return None
+    if options:
+        raise OptionsError(f"a logger was given together with options {sorted(options)}: give one of the two")
+    return log
+
+
+def resuming(options: TelemetryOptions, run_id: str | None) -> TelemetryOptions:
+    """Return options that resume the run with this id, unless they name another."""
+    if run_id is None or options.run_id is not None:
+        return options
+    return options.changed(run_id=run_id)
+
+
 def open_log(
     options: TelemetryOptions, run_name: str, *, config: Any = None, from_checkpoint: Any = None
 ) -> TelemetryLogger:
     """Return a logger; it resumes the run of `from_checkpoint` if that is known."""
-    run_id = run_id_in(from_checkpoint)
-    if run_id is not None and options.run_id is None:
-        options = options.changed(run_id=run_id)
-    return TelemetryLogger(run_name, options, config=config)
+    return TelemetryLogger(run_name, resuming(options, run_id_in(from_checkpoint)), config=config)
 
 
 def remember_run(checkpoint: Any, log: TelemetryLogger) -> None:

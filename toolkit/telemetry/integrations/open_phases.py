@@ -61,10 +61,15 @@ class OpenPhases:
 
     def _end_one(self, name: str, error: BaseException | None) -> None:
         phase, _ = self._open.pop(name)
-        if error is None:
-            phase.__exit__(None, None, None)
-        else:
-            phase.__exit__(type(error), error, error.__traceback__)
+        phase.__exit__(*exit_arguments(error))
+
+
+ExitArguments = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+
+
+def exit_arguments(error: BaseException | None) -> ExitArguments:
+    """Return the arguments of `__exit__` for a block that ended normally or with `error`."""
+    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
 class GuardedPhase:

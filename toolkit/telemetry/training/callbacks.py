@@ -6,6 +6,7 @@ All accept a time, in milliseconds since the epoch, for what happened at another
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from toolkit.core.guard import Guard
@@ -197,11 +198,13 @@ class Callbacks:
 
     def on_validation_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of a validation loop."""
-        return self._start(VALIDATION_LOOP, self._job.begin_validation, start_time_msec)
+        return self._start(
+            VALIDATION_LOOP, partial(self._job.begin_evaluation, self._job.validation), start_time_msec
+        )
 
     def on_validation_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the validation loop."""
-        self._end(VALIDATION_LOOP, self._job.end_validation, finish_time_msec)
+        self._end(VALIDATION_LOOP, partial(self._job.end_evaluation, self._job.validation), finish_time_msec)
 
     def on_validation_single_iteration_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of one of its iterations."""
@@ -209,15 +212,21 @@ class Callbacks:
 
     def on_validation_single_iteration_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the iteration."""
-        self._end(VALIDATION_ITERATION, self._job.end_validation_iteration, finish_time_msec)
+        self._end(
+            VALIDATION_ITERATION,
+            partial(self._job.end_evaluation_iteration, self._job.validation),
+            finish_time_msec,
+        )
 
     def on_testing_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of a testing loop."""
-        return self._start(TESTING_LOOP, self._job.begin_testing, start_time_msec)
+        return self._start(
+            TESTING_LOOP, partial(self._job.begin_evaluation, self._job.testing), start_time_msec
+        )
 
     def on_testing_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the testing loop."""
-        self._end(TESTING_LOOP, self._job.end_testing, finish_time_msec)
+        self._end(TESTING_LOOP, partial(self._job.end_evaluation, self._job.testing), finish_time_msec)
 
     def on_testing_single_iteration_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of one of its iterations."""
@@ -225,7 +234,11 @@ class Callbacks:
 
     def on_testing_single_iteration_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the iteration."""
-        self._end(TESTING_ITERATION, self._job.end_testing_iteration, finish_time_msec)
+        self._end(
+            TESTING_ITERATION,
+            partial(self._job.end_evaluation_iteration, self._job.testing),
+            finish_time_msec,
+        )
 
     def on_sampling_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of sampling."""

@@ -16,18 +16,14 @@ from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.training.attributes import (
     CONFIG_UPDATE,
     INITIALIZATION,
-    TESTING_METRICS,
     TRAINING_METRICS,
-    VALIDATION_METRICS,
     OneLoggerInitializationAttributes,
-    TestingMetricsUpdateAttributes,
     TrainingTelemetryAttributes,
-    ValidationMetricsUpdateAttributes,
 )
 from toolkit.telemetry.training.config import ConfigSource, TrainingConfig
 from toolkit.telemetry.training.event_writer import EventWriter
 from toolkit.telemetry.training.job_log import JobLog
-from toolkit.telemetry.training.job_state import JobState
+from toolkit.telemetry.training.job_state import Evaluations, JobState
 from toolkit.telemetry.training.phase import PhaseKind
 from toolkit.telemetry.training.phase_seconds import PhaseSeconds
 from toolkit.telemetry.training.progress import IterationProgress
@@ -37,11 +33,9 @@ from toolkit.timing.names import (
     BESIDE_TRAINING,
     SAMPLING,
     TESTING_ITERATION,
-    TESTING_LOOP,
     TRAINING_ITERATION,
     TRAINING_LOOP,
     VALIDATION_ITERATION,
-    VALIDATION_LOOP,
 )
 
 _PACKAGE: Final = "ai-toolkit-telemetry"
@@ -68,6 +62,7 @@ class Job:
         self._state = JobState(self._progress)
         self._events = EventWriter(log)
         self.saving = Saving(log, clock, self._state, self._events)
+        self.validation, self.testing = self._state.validation, self._state.testing
         self._first: AnySpan | None = None
         """The first iteration; `_latest` is the last one so far."""
         self._latest: AnySpan | None = None
@@ -129,8 +124,8 @@ class Job:
         """Return what all phases of a name share, for phases that are a span."""
         count = {
             TRAINING_ITERATION: self.count_iteration,
-            VALIDATION_ITERATION: self.count_validation_iteration,
-            TESTING_ITERATION: self.count_testing_iteration,
+            VALIDATION_ITERATION: self.validation.count,
+            TESTING_ITERATION: self.testing.count,
         }
         return PhaseKind(name=name, make=self._log.span, fail=self._events.write_error, count=count.get(name))
 
@@ -323,38 +318,29 @@ class Job:
 
     # Validation, testing and sampling, which pause the training.
 
-    def begin_validation(
-        self, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
+    def begin_evaluation(
+        self,
+        loops: Evaluations,
+        attributes: Mapping[str, Any] | None = None,
+        start_time: float | None = None,
     ) -> AnySpan:
-        """Begin a validation loop."""
-        self._state.validation.begin_loop()
-        return self.begin_pause(VALIDATION_LOOP, attributes, start_time)
+        """Begin a validation or testing loop."""
+        loops.begin_loop()
+        return self.begin_pause(loops.loop_name, attributes, start_time)
 
-    def end_validation(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
+    def end_evaluation(
+        self,
+        loops: Evaluations,
+        span: AnySpan,
+        error: BaseException | None = None,
+        stop_time: float | None = None,
     ) -> None:
         """Write how long its iterations took, and end it."""
-        attributes = self._state.validation.end_loop(
-            ValidationMetricsUpdateAttributes, self._progress.completed
-        )
-        if self._state.config.is_validation_iterations_enabled:
-            self._events.write(span, VALIDATION_METRICS, attributes, stop_time)
-        self.end_pause(span, error, stop_time)
-
-    def begin_testing(
-        self, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
-    ) -> AnySpan:
-        """Begin a testing loop."""
-        self._state.testing.begin_loop()
-        return self.begin_pause(TESTING_LOOP, attributes, start_time)
-
-    def end_testing(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
-    ) -> None:
-        """Write how long its iterations took, and end it."""
-        attributes = self._state.testing.end_loop(TestingMetricsUpdateAttributes, self._progress.completed)
-        if self._state.config.is_test_iterations_enabled:
-            self._events.write(span, TESTING_METRICS, attributes, stop_time)
+        attributes = loops.end_loop(self._progress.completed)
+        config = self._state.config
+        is_validation = loops is self._state.validation
+        if config.is_validation_iterations_enabled if is_validation else config.is_test_iterations_enabled:
+            self._events.write(span, loops.event, attributes, stop_time)
         self.end_pause(span, error, stop_time)
 
     def begin_sampling(
@@ -377,31 +363,17 @@ class Job:
         self._events.end(span, error, stop_time)
         self._phases.return_to_training()
 
-    def end_validation_iteration(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
+    def end_evaluation_iteration(
+        self,
+        loops: Evaluations,
+        span: AnySpan,
+        error: BaseException | None = None,
+        stop_time: float | None = None,
     ) -> None:
-        """End an iteration of a validation loop, and count it unless an exception was raised."""
+        """End an iteration of such a loop, and count it unless an exception was raised."""
         self._events.end(span, error, stop_time)
         if error is None:
-            self.count_validation_iteration(span)
-
-    def count_validation_iteration(self, span: AnySpan) -> None:
-        """Count a completed one."""
-        if span.duration is not None:
-            self._state.validation.add(span.duration)
-
-    def end_testing_iteration(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
-    ) -> None:
-        """End an iteration of a testing loop, and count it unless an exception was raised."""
-        self._events.end(span, error, stop_time)
-        if error is None:
-            self.count_testing_iteration(span)
-
-    def count_testing_iteration(self, span: AnySpan) -> None:
-        """Count a completed one."""
-        if span.duration is not None:
-            self._state.testing.add(span.duration)
+            loops.count(span)
 
     def _world_size(self) -> int:
         return self._state.config.world_size or find_rank().world_size

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from toolkit.telemetry.spans.span import AnySpan
-from toolkit.telemetry.training.attributes import EvaluationMetricsUpdateAttributes
+from toolkit.telemetry.training.attributes import (
+    TESTING_METRICS,
+    VALIDATION_METRICS,
+    EvaluationMetricsUpdateAttributes,
+    TestingMetricsUpdateAttributes,
+    ValidationMetricsUpdateAttributes,
+)
 from toolkit.telemetry.training.checkpoints import WorkDone
 from toolkit.telemetry.training.config import TrainingConfig
 from toolkit.telemetry.training.iteration_window import Durations
 from toolkit.telemetry.training.progress import IterationProgress
-
-_A = TypeVar("_A", bound=EvaluationMetricsUpdateAttributes)
+from toolkit.timing.names import TESTING_LOOP, VALIDATION_LOOP
 
 
 class Evaluations:
-    """The validation loops of this job, or its testing loops."""
+    """The validation loops of this job, or its testing loops: their names and durations."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop_name: str, event: str, kind: type[EvaluationMetricsUpdateAttributes]) -> None:
+        self.loop_name = loop_name
+        self.event = event
+        self._kind = kind
         self.job = Durations()
         """All iterations of this job; `loop` has those of the open loop."""
         self.loop = Durations()
@@ -28,16 +34,17 @@ class Evaluations:
         """Start counting the iterations of a new loop."""
         self.loop = Durations()
 
-    def add(self, seconds: float) -> None:
-        """Count one iteration."""
-        self.job.add(seconds)
-        self.loop.add(seconds)
+    def count(self, span: AnySpan) -> None:
+        """Count a completed iteration."""
+        if span.duration is not None:
+            self.job.add(span.duration)
+            self.loop.add(span.duration)
 
-    def end_loop(self, kind: type[_A], completed: int) -> _A:
+    def end_loop(self, completed: int) -> EvaluationMetricsUpdateAttributes:
         """Return the attributes of a loop that ends after `completed` training iterations."""
         loop, job = self.loop, self.job
         interval, self.since = completed - self.since, completed
-        return kind(
+        return self._kind(
             current_iteration=max(0, completed - 1),
             interval=interval,
             avg_iteration_time_sec=job.average,
@@ -58,8 +65,8 @@ class JobState:
     def __init__(self, progress: IterationProgress) -> None:
         self.config = TrainingConfig()
         self.progress = progress
-        self.validation = Evaluations()
-        self.testing = Evaluations()
+        self.validation = Evaluations(VALIDATION_LOOP, VALIDATION_METRICS, ValidationMetricsUpdateAttributes)
+        self.testing = Evaluations(TESTING_LOOP, TESTING_METRICS, TestingMetricsUpdateAttributes)
         self.application: AnySpan | None = None
         self.loop: AnySpan | None = None
 

@@ -9,6 +9,7 @@ from toolkit.core.clock import Clock, SystemClock
 from toolkit.telemetry.training.callbacks import Callbacks
 from toolkit.telemetry.training.job import Job
 from toolkit.telemetry.training.job_log import JobLog
+from toolkit.telemetry.training.job_state import Evaluations
 from toolkit.telemetry.training.phase import FunctionPhase, Phase, SpanPhase
 from toolkit.timing.names import (
     BACKWARD,
@@ -150,7 +151,7 @@ class TrainingTelemetry(Callbacks):
 
     def validation_loop(self, **attributes: Any) -> Phase:
         """One validation; forward passes in it are not counted as the training's."""
-        return FunctionPhase(partial(self._job.begin_validation, attributes), self._job.end_validation)
+        return self._evaluation(self._job.validation, attributes)
 
     def validation_iteration(self, **attributes: Any) -> Phase:
         """One of its iterations."""
@@ -158,11 +159,16 @@ class TrainingTelemetry(Callbacks):
 
     def testing_loop(self, **attributes: Any) -> Phase:
         """One test of the model."""
-        return FunctionPhase(partial(self._job.begin_testing, attributes), self._job.end_testing)
+        return self._evaluation(self._job.testing, attributes)
 
     def testing_iteration(self, **attributes: Any) -> Phase:
         """One of its iterations."""
         return SpanPhase(self._kinds[TESTING_ITERATION], attributes)
+
+    def _evaluation(self, loops: Evaluations, attributes: dict[str, Any]) -> Phase:
+        return FunctionPhase(
+            partial(self._job.begin_evaluation, loops, attributes), partial(self._job.end_evaluation, loops)
+        )
 
     def sampling(self, **attributes: Any) -> Phase:
         """Sampling."""

@@ -7,9 +7,8 @@ from typing import Any
 
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import find_rank
-from toolkit.telemetry.integrations.logger_setup import GivenLog, options_of
+from toolkit.telemetry.integrations.logger_setup import GivenLog, given_logger, options_of, resuming
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.training import TrainingTelemetry
 
 
@@ -31,15 +30,11 @@ class SharedRun:
         """Whether Lightning is passing its own metrics to its loggers; all others come from the script."""
         self.knows_its_ranks = True
         """Whether requests are possible, which all ranks carry out at the same step."""
-        self.log: TelemetryLogger | None = None
         self._metrics: dict[str, Any] = {}
         self._ranks_at_first = find_rank().world_size
+        self.log = given_logger(given, options)
         if isinstance(given, TelemetryLogger):
-            if options:
-                raise OptionsError(
-                    f"a logger was given together with options {sorted(options)}: give one of the two"
-                )
-            self.log, self.guard = given, given.guard
+            self.guard = given.guard
             self.run_name = run_name or given.run_name
             self.run_id = given.run_id
             self._options = options_of({"enabled": given.is_live or find_rank().rank > 0})
@@ -70,9 +65,7 @@ class SharedRun:
         if self.is_live or self.is_off:
             return False
         if self.is_ours:
-            options = self._options
-            if self.run_id is not None and options.run_id is None:
-                options = options.changed(run_id=self.run_id)
+            options = resuming(self._options, self.run_id)
             if every_step and not self._states_interval:
                 options = options.changed(log_every=1)
             self.log = TelemetryLogger(self.run_name or default_name, options)

@@ -23,8 +23,15 @@ from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
 from toolkit.core.wall_times import wall_time_of
 from toolkit.runfolder.records import STEP
-from toolkit.telemetry.integrations.logger_setup import GivenLog, open_log, options_of, remember_run
+from toolkit.telemetry.integrations.logger_setup import (
+    GivenLog,
+    given_logger,
+    open_log,
+    options_of,
+    remember_run,
+)
 from toolkit.telemetry.integrations.metric_names import with_known_names
+from toolkit.telemetry.integrations.open_phases import exit_arguments
 from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch
 from toolkit.telemetry.integrations.transformers.start_fields import (
     lora_fields,
@@ -38,7 +45,6 @@ from toolkit.telemetry.integrations.transformers.trainer_watch import (
     is_being_called,
 )
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.training import TrainingTelemetry
 from toolkit.telemetry.training.phase import Phase
 from toolkit.timing.names import APPLICATION
@@ -66,11 +72,8 @@ class TelemetryCallback(TrainerCallback):
         Raises:
             OptionsError: an option is unknown or invalid, or given together with a logger.
         """
-        given = log if isinstance(log, TelemetryLogger) else None
-        if given is not None and (options or run_name is not None):
-            beside = sorted([*options, *(["run_name"] if run_name is not None else [])])
-            raise OptionsError(f"a logger was given together with options {beside}: give one of the two")
-        self._given = given
+        named = {} if run_name is None else {"run_name": run_name}
+        self._given = given = given_logger(log, {**options, **named})
         self._options = options_of(log if not isinstance(log, TelemetryLogger) else None, **options)
         self._run_name = run_name
         self._log: TelemetryLogger | None = given
@@ -427,7 +430,6 @@ class TelemetryCallback(TrainerCallback):
         if not self._is_training or log is None:
             return
         self._is_training = False
-        exc_info = (type(error), error, error.__traceback__) if error is not None else (None, None, None)
         with self.guard.catch("restoring the Trainer's methods"):
             self._watch.stop()
         with self.guard.catch("recording the last step"):
@@ -436,22 +438,21 @@ class TelemetryCallback(TrainerCallback):
         with self.guard.catch("ending an iteration"):
             self._end_open_phases(error)
         with self.guard.catch("ending the training loop"):
-            self._blocks.__exit__(*exc_info)
+            self._blocks.__exit__(*exit_arguments(error))
         self._blocks, self._job = ExitStack(), None
         if self._given is None:
             self.is_live = False
             with self.guard.catch("closing the run"):
-                log.__exit__(*exc_info)
+                log.__exit__(*exit_arguments(error))
 
     def _end_open_phases(self, error: BaseException | None) -> None:
         if error is None:
             self._drop_iteration()
-        exc_info = (type(error), error, error.__traceback__) if error is not None else (None, None, None)
         phases = self._update, self._iteration
         self._update = self._iteration = self._iteration_span = None
         for phase in phases:
             if phase is not None:
-                phase.__exit__(*exc_info)
+                phase.__exit__(*exit_arguments(error))
 
 
 def _make_copy(kind: type[TelemetryCallback], log: GivenLog, run_name: str | None) -> TelemetryCallback:
