@@ -743,7 +743,7 @@ def test_a_script_that_logs_through_accelerate_does_so_without_wandb(tmp_path):
     assert not (tmp_path / "wandb").exists()
 
 
-def test_the_share_of_answered_calls_is_counted_where_they_are_written(tmp_path, capsys):
+def test_supported_calls_are_counted_where_they_are_written(tmp_path, capsys):
     (tmp_path / "a.py").write_text(
         textwrap.dedent("""
             import wandb as w
@@ -766,8 +766,8 @@ def test_the_share_of_answered_calls_is_counted_where_they_are_written(tmp_path,
 
     assert wandb_calls.main([str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "2 scripts, 11 calls: 8 answered (72.7%)" in printed
-    assert "0 scripts have every call answered (0.0%); 1 could not be parsed" in printed
+    assert "2 scripts, 11 calls: 8 supported (72.7%)" in printed
+    assert "0 scripts have every call supported (0.0%); 1 could not be parsed" in printed
     left_out = printed.partition("left out:\n")[2].split()
     assert left_out == ["1", "wandb.Api", "1", "Api.run", "1", "wandb.init(monitor_gym=…)"]
     assert wandb_calls.main([str(tmp_path / "nothing")]) == 2

@@ -454,7 +454,7 @@ def test_the_run_of_a_checkpoint_is_found_where_axolotl_looks_for_it(
     if was_interrupted:
         (tmp_path / "out/checkpoint-4/telemetry_run.json").unlink()
     monkeypatch.chdir(tmp_path)
-    found = sys.modules[MODULE]._run_to_go_on_with({"output_dir": "out", **asked})
+    found = sys.modules[MODULE]._run_to_resume({"output_dir": "out", **asked})
 
     assert found == (
         json.loads((only_run(trained.folder) / "run.json").read_text())["run_id"] if expected else None
