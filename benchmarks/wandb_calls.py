@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.compat import wandb
-from toolkit.telemetry.compat.stand_ins import StandIn
+from toolkit.telemetry.compat.null_object import NullObject
 from toolkit.telemetry.compat.wandb_summary import Summary
 
 _RUN: Final = "Run"
@@ -161,10 +161,12 @@ def _is_answered(name: str) -> bool:
     for part in rest:
         if isinstance(found, type) and first != "wandb":
             # Only methods that the class defines, not those made up by __getattr__.
-            found = next((vars(base)[part] for base in found.__mro__ if part in vars(base)), StandIn())
+            found = next((vars(base)[part] for base in found.__mro__ if part in vars(base)), NullObject())
         else:
-            found = getattr(found, part, StandIn())
-    return not isinstance(found, StandIn) and not (isinstance(found, type) and issubclass(found, StandIn))
+            found = getattr(found, part, NullObject())
+    return not isinstance(found, NullObject) and not (
+        isinstance(found, type) and issubclass(found, NullObject)
+    )
 
 
 def _scripts(folder: Path) -> Iterator[Path]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
-from toolkit.telemetry.machine.metadata import find_process, lora_metadata, model_metadata, training_metadata
+from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
 from toolkit.telemetry.records.device_scalars import DeviceScalars
 from toolkit.telemetry.records.plain_values import PlainValues
 
@@ -76,7 +76,7 @@ def start_fields(
     with guard.catch("reading the configuration"):
         fields.update(_stated_in(config if isinstance(config, Mapping) else {}))
     about_lora = _as_mapping("lora", lora)
-    fields |= {**lora_metadata(about_lora), **_prefixed("lora_", about_lora)}
+    fields |= {**lora_fields(about_lora), **_prefixed("lora_", about_lora)}
     fields |= _prefixed("model_", _as_mapping("model", model))
     fields |= {_name(name): value for name, value in _as_mapping("training", training).items()}
     if config is not None:
@@ -91,9 +91,9 @@ def _stated_in(config: Mapping[str, Any]) -> dict[str, Any]:
     process = find_process(config) or {}
     network = process.get("network")
     return {
-        **lora_metadata(network if isinstance(network, Mapping) else {}),
-        **model_metadata(process),
-        **training_metadata(process),
+        **lora_fields(network if isinstance(network, Mapping) else {}),
+        **model_fields(process),
+        **training_fields(process),
     }
 
 

@@ -1,4 +1,4 @@
-"""Code written for ai-toolkit's telemetry fork goes on working."""
+"""Code written for ai-toolkit's telemetry fork keeps working."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_everything_else_is_kept_too(run):
     assert run[-1]["status"] == "finished"
 
 
-def test_a_second_start_goes_on_in_the_same_folder(tmp_path):
+def test_a_second_start_resumes_in_the_same_folder(tmp_path):
     for first in (1, 3):
         telemetry = TelemetryLogger("again", str(tmp_path), **QUIET)
         for step in (first, first + 1):
@@ -349,7 +349,7 @@ def test_the_log_directory_may_come_second(tmp_path):
         ((), {"enable_wandb": True}, "tensorboard and wandb here, given by name; the logger of ai-toolkit's"),
     ],
 )
-def test_what_is_given_otherwise_is_said_in_one_line(tmp_path, monkeypatch, arguments, options, said):
+def test_other_arguments_are_reported_in_one_line(tmp_path, monkeypatch, arguments, options, said):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OptionsError, match=re.escape(said)) as error:
         Logger("run", *arguments, **options)
@@ -358,7 +358,7 @@ def test_what_is_given_otherwise_is_said_in_one_line(tmp_path, monkeypatch, argu
     assert os.listdir(tmp_path) == []
 
 
-def test_what_only_the_forks_logger_has_is_said_to_be_there(tmp_path):
+def test_an_error_names_the_forks_logger_for_what_only_it_has(tmp_path):
     with Logger("run", tmp_path, **QUIET) as log, TelemetryLogger("fork", tmp_path, **QUIET) as fork:
         there = {name for name in dir(fork) if not name.startswith("_")} - {"telemetry"}
         missing = sorted(name for name in there if not hasattr(log, name) and name != "log_dir")
@@ -387,7 +387,7 @@ def test_what_only_the_forks_logger_has_is_said_to_be_there(tmp_path):
         ((), {}, (None, None, False)),
     ],
 )
-def test_a_checkpoint_is_recorded_however_it_is_told_of(tmp_path, arguments, names, kept):
+def test_a_checkpoint_is_recorded_in_either_calling_convention(tmp_path, arguments, names, kept):
     with Logger("run", tmp_path, **QUIET) as log:
         log.log_checkpoint(*arguments, **names)
     (found,) = read_records(log.run_folder / "metrics.jsonl", "checkpoint")

@@ -24,7 +24,7 @@ import toolkit.telemetry.compat.wandb as wandb
 from tests.telemetry.exporters.test_wandb import config as config_kept_by_wandb
 from tests.telemetry.exporters.test_wandb import kept_by_wandb, rows
 from tests.telemetry.logged import PATIENCE_S, Arriving, read_records
-from toolkit.telemetry.compat import stand_ins
+from toolkit.telemetry.compat import null_object
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.records.device_scalars import PendingScalar
@@ -157,7 +157,7 @@ def test_a_typical_script_leaves_the_summary_that_wandb_keeps(both):
     assert ours["val/acc/max"] == max(row["val/acc"] for row in values)
 
 
-def test_a_typical_script_leaves_its_configuration_and_what_it_said_of_itself(both):
+def test_a_typical_script_records_its_configuration_and_description(both):
     messages, folder = both
     start = read_records(folder / "metrics.jsonl", "start")
     manifest = json.loads((folder / "run.json").read_text())
@@ -262,7 +262,7 @@ def begin(tmp_path, monkeypatch):
     for name in list(os.environ):
         if name.startswith("WANDB_"):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(stand_ins, "_said", set())
+    monkeypatch.setattr(null_object, "_warned", set())
 
     def init(**given):
         return wandb.init(**{"dir": tmp_path, "name": "r", "telemetry": QUIET, **given})
@@ -376,7 +376,7 @@ def test_a_step_metric_that_is_no_whole_number_is_not_the_runs_step(begin, caplo
     assert caplog.text.count("step_metric='epoch') has no effect here: 0.5") == 1
 
 
-def test_a_step_metric_of_some_metrics_is_said_to_be_a_record_only(begin, caplog):
+def test_a_step_metric_of_some_metrics_warns_that_it_is_only_recorded(begin, caplog):
     run = begin()
     wandb.define_metric("val/*", step_metric="epoch", summary=["min", "max"])
     wandb.log({"val/loss": 1.0, "epoch": 7})
@@ -495,7 +495,7 @@ def test_images_of_every_kind_become_samples(begin, tmp_path):
         ([0.0, 100.0, 300.0], [0, 100, 255]),
     ],
 )
-def test_shades_are_spread_as_their_range_says(drawn, shown):
+def test_float_images_are_scaled_by_their_range(drawn, shown):
     numpy, pil = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
     image = pil.open(io.BytesIO(wandb.Image(numpy.array([drawn])).data))
 
@@ -618,7 +618,7 @@ def test_the_configuration_is_read_and_changed_by_item_and_attribute(begin):
     assert "batch_size" not in start
 
 
-def test_a_run_goes_on_by_its_id_where_its_steps_ended(begin):
+def test_a_run_resumes_by_its_id_at_its_last_step(begin):
     first = begin(id="abc123")
     for loss in (3.0, 2.0, 1.0):
         wandb.log({"loss": loss})
@@ -633,7 +633,7 @@ def test_a_run_goes_on_by_its_id_where_its_steps_ended(begin):
     assert records(second, "start")[-1]["resumed_from_step"] == 2
 
 
-def test_without_an_id_only_a_run_that_did_not_finish_is_gone_on_with(begin):
+def test_without_an_id_only_an_unfinished_run_is_resumed(begin):
     def folder_of(resume, exit_code):
         run = begin(resume=resume)
         wandb.log({"loss": 1.0})
@@ -664,7 +664,7 @@ def test_an_id_that_must_be_new_gets_another(begin, caplog):
     assert "'abc123' taken" in caplog.text
 
 
-def test_a_second_init_gives_the_first_run_unless_another_is_asked_for(begin):
+def test_a_second_init_returns_the_first_run_unless_reinit(begin):
     first = begin()
     assert begin(name="other") is first
     beside = begin(name="beside", reinit="create_new")
@@ -745,7 +745,7 @@ def test_an_alert_of_the_same_title_waits(begin):
     ]
 
 
-def test_what_is_not_supported_is_said_once_and_never_raises(begin, caplog):
+def test_what_is_not_supported_warns_once_and_never_raises(begin, caplog):
     run = begin()
     for _ in range(2):
         wandb.log({"shape": wandb.Object3D("shape.obj"), "loss": 1.0}, commit=False)
@@ -765,7 +765,7 @@ def test_what_is_not_supported_is_said_once_and_never_raises(begin, caplog):
     assert not {"shape", "shapes"} & set(records(run, "step")[0])
 
 
-def test_stand_ins_are_compared_added_up_inherited_from_and_hinted_at(begin, caplog):
+def test_null_objects_support_comparison_arithmetic_inheritance_and_hints(begin, caplog):
     class Callback(wandb.keras.WandbCallback):
         def on_epoch_end(self):
             return "called"
@@ -807,7 +807,7 @@ def test_a_copy_of_the_configuration_or_the_summary_is_values_alone(begin, copie
     assert records(run, "config_change") == []
 
 
-def test_what_is_logged_where_it_cannot_be_kept_is_said_once(begin, caplog):
+def test_what_cannot_be_saved_warns_once(begin, caplog):
     run = begin()
     child = multiprocessing.get_context("fork").Process(target=_log_in_a_child, args=(run, log_file(run)))
     child.start()
@@ -899,7 +899,7 @@ def test_a_broken_logger_does_not_stop_the_script(begin, monkeypatch):
     ("error", "status"),
     [(ValueError("boom"), "failed"), (KeyboardInterrupt(), "stopped"), (SystemExit(0), "finished")],
 )
-def test_an_exception_ends_the_run_and_goes_on(begin, error, status):
+def test_an_exception_ends_the_run_and_is_raised(begin, error, status):
     def train():
         with begin():
             wandb.log({"a": 1}, commit=False)
@@ -916,7 +916,7 @@ def test_an_exception_ends_the_run_and_goes_on(begin, error, status):
     assert wandb.run is None
 
 
-def test_an_exit_code_says_how_a_run_ended(begin):
+def test_an_exit_code_sets_how_a_run_ended(begin):
     run = begin()
     wandb.finish(exit_code=1)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import in_make_faults
-from tests.telemetry.integrations.asking import ask
+from tests.telemetry.integrations.control_requests import ask
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry.logger import TelemetryLogger
@@ -136,20 +136,27 @@ def test_what_is_logged_is_in_the_run_and_beside_it_in_tensorboard(trained):
     assert (evaluation["global_step"], evaluation["eval_loss"], evaluation["eval/accuracy"]) == (5, 0.5, 0.25)
 
 
-def test_the_start_says_what_the_configuration_does(trained):
+def test_the_start_record_has_the_configuration(trained):
     folder, _, _, _ = trained
     (start,) = records(folder, "start")
 
     assert start["config"]["note"] == "tiny"
-    told = ("learning_rate", "batch_size", "max_steps", "seed", "gradient_accumulation_steps", "world_size")
-    assert [start[name] for name in told] == [0.1, 4, 5, 7, 2, 1]
+    recorded = (
+        "learning_rate",
+        "batch_size",
+        "max_steps",
+        "seed",
+        "gradient_accumulation_steps",
+        "world_size",
+    )
+    assert [start[name] for name in recorded] == [0.1, 4, 5, 7, 2, 1]
     (session,) = read_manifest(folder / "logs/r").sessions
     assert (session.status, session.perf_tag, session.session_tag) == ("finished", "cpu", "night")
 
 
-def test_an_iteration_is_a_step_of_the_optimizer_and_its_parts_have_spans(trained):
+def test_an_iteration_is_an_optimizer_step_and_its_phases_have_spans(trained):
     folder, tracker, _, _ = trained
-    # One that takes long is told of meanwhile, too; the last one has all.
+    # A long one is written in between, too; the last record has all.
     summary = records(folder, "span_summary")[-1]
 
     assert {name: times["count"] for name, times in summary["span_times"].items()} == {
@@ -170,7 +177,7 @@ def test_the_gradients_norm_is_noted_where_the_script_does_not_log_it(trained):
     assert [r["grad_norm"] for r in records(folder, "step")] == pytest.approx(norms, rel=1e-5)
 
 
-def test_a_saved_state_is_told_of_and_knows_its_run(trained):
+def test_a_saved_state_is_recorded_and_knows_its_run(trained):
     folder, _, _, _ = trained
     (saved,) = records(folder, "checkpoint")
 
@@ -181,7 +188,7 @@ def test_a_saved_state_is_told_of_and_knows_its_run(trained):
     assert (folder / "three/telemetry_run.json").exists()
 
 
-def test_a_training_from_a_saved_state_goes_on_in_its_run(tmp_path):
+def test_a_training_from_a_saved_state_resumes_its_run(tmp_path):
     train(
         tmp_path,
         tracker_of(tmp_path),
@@ -198,7 +205,7 @@ def test_a_training_from_a_saved_state_goes_on_in_its_run(tmp_path):
     assert "checkpoint_load" in names
 
 
-def test_a_state_that_is_loaded_first_says_which_run_goes_on(tmp_path):
+def test_a_state_loaded_first_determines_the_resumed_run(tmp_path):
     train(
         tmp_path,
         tracker_of(tmp_path),
@@ -295,7 +302,7 @@ class NotOfTorch:
         return {}
 
 
-def test_an_optimizer_without_hooks_keeps_nobody_from_asking_for_a_save(tmp_path):
+def test_a_save_can_be_requested_with_an_optimizer_without_hooks(tmp_path):
     tracker = tracker_of(tmp_path)
     accelerator = Accelerator(cpu=True, log_with=tracker)
     accelerator._optimizers.append(NotOfTorch())
@@ -323,7 +330,7 @@ def test_a_copy_has_a_run_of_its_own(tmp_path, make_copy):
     assert len(read_records(tmp_path / "logs/r-2/metrics.jsonl", "step")) == 5
 
 
-def test_what_is_asked_is_done_between_two_steps(tmp_path):
+def test_requests_are_carried_out_between_two_steps(tmp_path):
     tracker = tracker_of(tmp_path)
 
     def ask_at_two(accelerator, step):

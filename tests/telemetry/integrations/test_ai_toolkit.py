@@ -1,4 +1,4 @@
-"""The hooks on a stand-in for ai-toolkit's trainers, which trains two numbers; see stand_in_ai_toolkit.py."""
+"""The hooks on a fake of ai-toolkit's trainers, which trains two numbers; see fake_ai_toolkit.py."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import pytest
 from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit import outputs, startup, steps, watched_process
-from toolkit.telemetry.integrations.ai_toolkit.between_steps import Asked
+from toolkit.telemetry.integrations.ai_toolkit.control_requests import PendingRequests
 from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
 from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, saved_weights
 from toolkit.telemetry.machine.environment import this_process_began
 from toolkit.timing.history import read_run_time
 
-STAND_IN = Path(__file__).with_name("stand_in_ai_toolkit.py")
+FAKE = Path(__file__).with_name("fake_ai_toolkit.py")
 
 
 @pytest.fixture
 def stand_in():
-    """ai-toolkit's stand-in, with nothing attached to it yet."""
-    spec = importlib.util.spec_from_file_location("stand_in", STAND_IN)
+    """The fake ai-toolkit, with nothing attached to it yet."""
+    spec = importlib.util.spec_from_file_location("stand_in", FAKE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -142,7 +142,7 @@ def test_the_start_is_the_first_line_and_the_run_ends_with_all_its_steps_done(tr
     assert records("end")[0]["global_step"] == 9
 
 
-def test_what_is_done_between_two_steps_is_no_part_of_their_time(trained, records):
+def test_work_between_two_steps_does_not_count_as_their_time(trained, records):
     steps, spans = records("step"), records("span")
     for before, step in itertools.pairwise(steps):
         beside = [
@@ -163,11 +163,11 @@ def test_the_gradient_norm_is_that_of_all_groups_before_clipping(trained, stand_
 def test_gradient_norms_that_are_tensors_stay_on_their_device():
     torch = pytest.importorskip("torch")
 
-    norm = steps._length_of([torch.tensor(3.0), torch.tensor(4.0)])
+    norm = steps._combined([torch.tensor(3.0), torch.tensor(4.0)])
 
     assert isinstance(norm, torch.Tensor)
     assert norm.item() == 5.0
-    assert steps._length_of([]) is None
+    assert steps._combined([]) is None
 
 
 def test_a_gradient_that_cannot_be_added_up_does_not_cost_the_step(make, stand_in, monkeypatch, records):
@@ -184,7 +184,7 @@ def test_a_gradient_that_cannot_be_added_up_does_not_cost_the_step(make, stand_i
     assert records("end")[0]["telemetry_errors"] == 10
 
 
-def test_what_a_trainer_logs_besides_is_told_of_the_steps_that_have_it(make, process_config, records):
+def test_additional_logs_of_a_trainer_are_written_with_their_step(make, process_config, records):
     def on_step(process):
         if process.step_num in (2, 3, 7):
             process.additional_logs["loss/audio"] = process.step_num / 8
@@ -193,8 +193,8 @@ def test_what_a_trainer_logs_besides_is_told_of_the_steps_that_have_it(make, pro
     process_config["logging"] = {"log_every": 5}
     make().run()
 
-    told = {step["global_step"]: step["loss/audio"] for step in records("step") if "loss/audio" in step}
-    assert told == {2: 0.25, 3: 0.375, 7: 0.875}
+    recorded = {step["global_step"]: step["loss/audio"] for step in records("step") if "loss/audio" in step}
+    assert recorded == {2: 0.25, 3: 0.375, 7: 0.875}
 
 
 def test_what_a_trainer_logs_besides_does_not_take_the_place_of_a_field(make, process_config, records):
@@ -248,7 +248,7 @@ def test_losses_without_a_mean_do_not_cost_their_epoch(trouble, make, process_co
     assert records("end")[0]["telemetry_errors"] == 0
 
 
-def test_the_start_record_says_what_is_trained(trained, records):
+def test_the_start_record_describes_the_training(trained, records):
     start = records("start")[-1]
 
     expected = {
@@ -270,7 +270,7 @@ def test_the_start_record_says_what_is_trained(trained, records):
     assert "resumed_from_step" not in start
 
 
-def test_the_trigger_word_stands_in_the_prompt_as_it_was_used(make, process_config, records):
+def test_the_trigger_word_is_inserted_into_the_prompt(make, process_config, records):
     process = make()
     process.trigger_word = "gr3yjacket"
     process.run()
@@ -278,7 +278,7 @@ def test_the_trigger_word_stands_in_the_prompt_as_it_was_used(make, process_conf
     assert records("sample")[0]["prompt"] == "one gr3yjacket"
 
 
-def test_the_parts_of_the_work_are_spans_and_the_ledger_adds_up(trained, records, run_folder):
+def test_phases_are_spans_and_the_ledger_adds_up(trained, records, run_folder):
     totals = records("span_summary")[-1]["span_times"]
 
     assert {name: totals[name]["count"] for name in totals} == {
@@ -396,9 +396,7 @@ def test_a_job_that_is_not_to_be_recorded_is_not_touched(block, make, process_co
     assert "start" not in vars(process.timer)
 
 
-def test_jobs_without_a_block_are_recorded_where_that_was_asked_for(
-    make, process_config, tmp_path, monkeypatch
-):
+def test_jobs_without_a_block_are_recorded_with_all_jobs(make, process_config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     del process_config["telemetry"]
     make(all_jobs=True).run()
@@ -406,13 +404,13 @@ def test_jobs_without_a_block_are_recorded_where_that_was_asked_for(
     assert read_records(tmp_path / "logs" / "greyjacket" / "metrics.jsonl", "end")
 
 
-def test_a_job_that_says_no_is_not_recorded_with_all_the_others(make, process_config):
+def test_a_disabled_job_is_not_recorded_with_all_jobs(make, process_config):
     process_config["telemetry"] = {"enabled": False}
 
     assert "run" not in vars(make(all_jobs=True))
 
 
-def test_a_wrong_block_is_said_and_the_job_is_trained(make, process_config, tmp_path, capsys):
+def test_an_invalid_block_is_reported_and_the_job_is_trained(make, process_config, tmp_path, capsys):
     process_config["telemetry"]["log_evry"] = 3
     process = make()
     process.run()
@@ -440,7 +438,7 @@ def test_a_loss_that_is_no_number_is_seen(make, process_config, records):
     assert records("step")[3]["non_finite"] == {"train_loss": "NaN"}
 
 
-def test_running_out_of_memory_is_told_and_the_trainer_goes_on_as_it_would(make, process_config, records):
+def test_out_of_memory_is_recorded_and_the_trainer_continues(make, process_config, records):
     process_config["train"]["trouble"] = {"3": "oom", "4": "oom"}
     make().run()
 
@@ -492,7 +490,7 @@ def stops_from_its_own_pages(process):
     raise Exception("Job returning to queue")
 
 
-def test_weights_are_told_of_although_the_job_was_stopped_right_after_they_were_saved(
+def test_weights_are_recorded_if_the_job_is_stopped_right_after_the_save(
     make, stand_in, monkeypatch, records, tmp_path
 ):
     save = stand_in.SDTrainer.save
@@ -524,7 +522,7 @@ def test_a_save_that_never_came_to_its_end_is_no_checkpoint(make, stand_in, monk
     assert save["error"]["message"] == "Exception: Job returning to queue"
 
 
-def test_samples_are_told_of_although_the_job_was_stopped_among_them(make, stand_in, monkeypatch, records):
+def test_samples_are_recorded_if_the_job_is_stopped_between_them(make, stand_in, monkeypatch, records):
     def look(process, number, total):
         if process.step_num == 6:
             stops_from_its_own_pages(process)
@@ -569,17 +567,15 @@ def test_a_broken_logger_does_not_reach_the_training(method, make, stand_in, con
     ("module", "name"),
     [
         (watched_process, "open_log"),
-        (startup, "describe"),
+        (startup, "start_fields"),
         (startup, "declare"),
         (steps, "learning_rate"),
         (outputs, "saved_weights"),
         (outputs, "new_samples"),
-        (watched_process, "answer"),
+        (watched_process, "carry_out"),
     ],
 )
-def test_no_part_of_the_hooks_that_fails_reaches_the_training(
-    module, name, make, stand_in, config, monkeypatch, tmp_path
-):
+def test_failing_hooks_do_not_reach_the_training(module, name, make, stand_in, config, monkeypatch, tmp_path):
     def fail(*_, **__):
         raise RuntimeError("broken on purpose")
 
@@ -601,7 +597,7 @@ def test_a_folder_that_cannot_be_made_does_not_stop_the_job(make, process_config
 
 
 def test_an_ai_toolkit_whose_timers_have_other_names_is_recorded_still(make, monkeypatch, records):
-    monkeypatch.setattr(steps, "_PART_OF_TIMER", {})
+    monkeypatch.setattr(steps, "_PHASE_OF_TIMER", {})
     make().run()
 
     assert [step["global_step"] for step in records("step")] == list(range(10))
@@ -643,7 +639,7 @@ def test_a_request_to_stop_does_not_save(make, process_config, run_folder, recor
     assert records("checkpoint") == []
 
 
-def test_saves_samples_and_intervals_are_answered_while_the_training_goes_on(
+def test_save_sample_and_interval_requests_are_carried_out_during_training(
     make, process_config, run_folder, records
 ):
     process_config["train"].update(steps=450, validate_every=0)
@@ -730,9 +726,9 @@ def test_a_sampling_on_request_that_fails_ends_the_job_as_one_of_its_own_does(
 
 def test_a_request_to_stop_after_the_last_step_leaves_the_end_to_ai_toolkit(make, monkeypatch, records):
     def stop_at_last(process, log):
-        return Asked(to_stop=process.step_num == 10)
+        return PendingRequests(stop=process.step_num == 10)
 
-    monkeypatch.setattr(watched_process, "answer", stop_at_last)
+    monkeypatch.setattr(watched_process, "carry_out", stop_at_last)
     process = make()
     process.run()
 
@@ -744,7 +740,7 @@ def test_a_request_to_stop_after_the_last_step_leaves_the_end_to_ai_toolkit(make
 # Going on.
 
 
-def test_a_resumed_training_goes_on_in_the_same_run(make, process_config, records, tmp_path):
+def test_a_resumed_training_resumes_its_run(make, process_config, records, tmp_path):
     make().run()
     process_config["train"]["steps"] = 15
     make().run()
@@ -760,7 +756,7 @@ def test_a_resumed_training_goes_on_in_the_same_run(make, process_config, record
     )
 
 
-def test_a_training_that_begins_anew_has_a_run_of_its_own(make, records, tmp_path):
+def test_a_new_training_gets_a_new_run(make, records, tmp_path):
     make().run()
     for weights in (tmp_path / "output" / "greyjacket").glob("*.safetensors"):
         weights.unlink()
@@ -812,7 +808,7 @@ def test_the_weights_of_a_save_are_found(step, there, found, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["sam", "opt"])
-def test_what_lies_beside_the_weights_is_none_although_it_begins_like_them(name, tmp_path):
+def test_files_beside_the_weights_with_their_prefix_are_not_weights(name, tmp_path):
     (tmp_path / "samples").mkdir()
     (tmp_path / "optimizer.pt").touch()
     assert not has_weights(tmp_path, [name])
@@ -832,7 +828,7 @@ def untouched(stand_in, config, tmp_path):
     return trainer.trained
 
 
-def test_another_rank_trains_on_and_writes_and_says_nothing(
+def test_another_rank_trains_and_writes_nothing(
     make, stand_in, config, process_config, monkeypatch, tmp_path, caplog
 ):
     watched = []

@@ -1,4 +1,4 @@
-"""The one file, in a stand-in checkout whose `toolkit` is a package of its own, as ai-toolkit's is."""
+"""The extension file, in a fake checkout whose `toolkit` is its own package, as in ai-toolkit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolkit.telemetry.integrations.ai_toolkit.extension_file import extension_t
 from toolkit.trainer.command import main
 
 ROOT = Path(__file__).parents[3]
-STAND_IN = Path(__file__).with_name("stand_in_ai_toolkit.py")
+FAKE = Path(__file__).with_name("fake_ai_toolkit.py")
 
 RUN_PY = """
 import os, sys
@@ -64,7 +64,7 @@ def checkout(tmp_path):
     (folder / "toolkit" / "own_module.py").touch()
     (folder / "toolkit" / "job.py").write_text(JOB_PY)
     (folder / "jobs" / "__init__.py").touch()
-    shutil.copy(STAND_IN, folder / "jobs" / "process" / "__init__.py")
+    shutil.copy(FAKE, folder / "jobs" / "process" / "__init__.py")
     return folder
 
 
@@ -116,7 +116,7 @@ def test_an_attached_checkout_records_its_jobs_and_a_detached_one_does_not(check
 
 
 @pytest.mark.parametrize("fault", ["gone", "broken", "another ai-toolkit"])
-def test_a_file_that_cannot_do_its_work_says_so_and_the_job_is_trained(fault, checkout, job, tmp_path):
+def test_a_broken_extension_file_reports_it_and_the_job_is_trained(fault, checkout, job, tmp_path):
     folder = tmp_path / "toolkit"
     # Without packages: else this project, installed for development, would be found after all.
     flags = ["-S"]
@@ -146,7 +146,7 @@ def test_a_package_that_has_moved_is_found_where_python_finds_packages(checkout,
     assert steps_of(checkout) == 5
 
 
-def test_all_jobs_are_recorded_where_that_was_asked_for(checkout, job):
+def test_all_jobs_are_recorded_with_all_jobs(checkout, job):
     attach(checkout, all_jobs=True)
     config = json.loads(job.read_text())
     del config["config"]["process"][0]["telemetry"]
@@ -157,7 +157,7 @@ def test_all_jobs_are_recorded_where_that_was_asked_for(checkout, job):
     assert (checkout / "logs" / "greyjacket" / "metrics.jsonl").exists()
 
 
-def test_the_status_tells_what_is_there(checkout):
+def test_status_reports_the_attachment(checkout):
     assert not status(checkout).is_there
 
     path = attach(checkout)
@@ -176,7 +176,7 @@ def test_detaching_what_is_not_attached_does_nothing(checkout):
 
 
 @pytest.mark.parametrize("do", [attach, detach, status])
-def test_a_file_of_somebody_else_is_left_alone(do, checkout):
+def test_a_foreign_file_is_left_alone(do, checkout):
     theirs = checkout / "extensions" / "ai_toolkit_telemetry.py"
     theirs.write_text("# mine\n")
     with pytest.raises(AttachError, match="left alone"):
@@ -187,19 +187,19 @@ def test_a_file_of_somebody_else_is_left_alone(do, checkout):
 
 @pytest.mark.parametrize("do", [attach, detach, status])
 def test_a_folder_that_is_no_checkout_is_refused(do, tmp_path):
-    with pytest.raises(AttachError, match="no ai-toolkit checkout"):
+    with pytest.raises(AttachError, match="not an ai-toolkit checkout"):
         do(tmp_path)
 
 
-def test_a_checkout_with_a_telemetry_of_its_own_is_refused(checkout):
+def test_a_checkout_with_its_own_telemetry_is_refused(checkout):
     (checkout / "toolkit" / "telemetry.py").touch()
-    with pytest.raises(AttachError, match=r"of its own\. Move it away .* read as they are"):
+    with pytest.raises(AttachError, match=r"its own telemetry\. Move it away .* stay readable"):
         attach(checkout)
 
     assert not status(checkout).is_there
 
 
-def test_a_script_in_an_attached_checkout_reaches_the_logger_as_it_is_told(checkout):
+def test_a_script_in_an_attached_checkout_can_import_the_logger(checkout):
     attach(checkout)
     (checkout / "run.py").write_text(
         "import sys\n"
@@ -261,7 +261,7 @@ def test_run_py_knows_a_job_of_ai_toolkits_other_trainers(job, tmp_path, monkeyp
 
 def test_run_py_refuses_what_is_no_checkout_or_no_job_of_ai_toolkit(checkout, job, tmp_path, capsys):
     assert main([str(job), "--ai-toolkit", str(tmp_path)]) == 2
-    assert "no ai-toolkit checkout" in capsys.readouterr().err
+    assert "not an ai-toolkit checkout" in capsys.readouterr().err
 
     tiny = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
     assert main([str(tiny), "--ai-toolkit", str(checkout)]) == 2

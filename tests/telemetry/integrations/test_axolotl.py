@@ -1,6 +1,6 @@
-"""Runs against Axolotl where it is installed, else against a stand-in that calls the hooks in Axolotl's order.
+"""Runs against Axolotl if it is installed, else against a fake that calls the hooks in Axolotl's order.
 
-Axolotl pins its packages, so it has an environment of its own; these tests run there as they stand.
+Axolotl pins its packages, so it has an environment of its own; these tests run there unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.project.markdown import INTEGRATIONS, blocks
-from tests.telemetry.integrations import asking
+from tests.telemetry.integrations import control_requests
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry import TelemetryLogger
@@ -30,7 +30,7 @@ from toolkit.telemetry import TelemetryLogger
 MODULE = "toolkit.telemetry.integrations.axolotl"
 PLUGIN = f"{MODULE}.TelemetryPlugin"
 IS_REAL = importlib.util.find_spec("axolotl") is not None
-only_real = pytest.mark.skipif(not IS_REAL, reason="axolotl is not installed: only its stand-in was tried")
+only_real = pytest.mark.skipif(not IS_REAL, reason="axolotl is not installed: only the fake was tested")
 os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"
 
 
@@ -85,7 +85,7 @@ class StandInConfig(dict):
 
 
 class StandIn:
-    """Does what Axolotl's `train` command does, as far as a plugin can tell, with the real `Trainer`."""
+    """Does what Axolotl's `train` command does, as far as a plugin can see, with the real `Trainer`."""
 
     def __init__(self):
         self.plugin = None
@@ -191,7 +191,7 @@ class Real:
 
 @pytest.fixture(scope="module")
 def axolotl():
-    """Axolotl, or what stands for it; the plugin's module is made anew, with the base class that there is."""
+    """Axolotl or its fake; the plugin's module is imported again, with the available base class."""
     if IS_REAL:
         yield Real()
         return
@@ -295,9 +295,9 @@ class At(TrainerCallback):
 
 
 def ask(axolotl, step, action):
-    """Return a callback that asks for something as somebody with an editor would, and has the run look at it."""
+    """Return a callback that writes a request into the control file, and makes the run read it."""
 
-    return At(step, lambda _: asking.ask(axolotl.plugin.log, actions=[action]))
+    return At(step, lambda _: control_requests.ask(axolotl.plugin.log, actions=[action]))
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +329,7 @@ def test_evaluations_are_those_of_the_trainer(trained):
     assert ours.keys() >= {2, 4}
 
 
-def test_the_start_says_what_is_trained_and_has_the_configuration_of_axolotl(trained):
+def test_the_start_record_has_axolotls_configuration(trained):
     start = records(trained.folder, "start")[-1]
 
     assert start["config"]["lora_alpha"] == 8
@@ -353,7 +353,7 @@ def test_what_comes_before_the_training_is_timed(trained):
     assert startup == pytest.approx(timed, rel=0.05, abs=0.05)
 
 
-def test_checkpoints_and_the_weights_that_axolotl_saves_last_are_told_of(trained):
+def test_checkpoints_and_axolotls_final_weights_are_recorded(trained):
     checkpoints = records(trained.folder, "checkpoint")
     out = trained.folder / "out"
 
@@ -379,19 +379,19 @@ def test_weights_of_an_earlier_training_are_not_taken_for_the_new_ones(
     (tmp_path / "out").mkdir()
     (tmp_path / "out/model.safetensors").touch()
     os.utime(tmp_path / "out/model.safetensors", (1e9, 1e9))
-    plugin, told = axolotl.plugin, []
+    plugin, recorded = axolotl.plugin, []
     original = plugin.post_train
 
     def post_train(cfg, model):
         original(cfg, model)
         plugin.log.flush()
-        told.append(len([entry for entry in records(tmp_path, "checkpoint") if "is_final" in entry]))
+        recorded.append(len([entry for entry in records(tmp_path, "checkpoint") if "is_final" in entry]))
 
     monkeypatch.setattr(plugin, "post_train", post_train)
     axolotl.train(cfg)
 
     # Before Axolotl saves the weights, and after.
-    assert told == [0, 1]
+    assert recorded == [0, 1]
 
 
 def test_the_run_ends_as_finished_and_nothing_went_wrong_on_the_way(trained):
@@ -421,7 +421,7 @@ def test_what_another_plugin_has_put_on_the_trainer_stays_there(axolotl, config,
     assert sessions(tmp_path)[-1]["status"] == "finished"
 
 
-def test_a_training_goes_on_in_the_run_that_its_checkpoint_is_from(trained, axolotl, config, tmp_path):
+def test_a_training_resumes_the_run_of_its_checkpoint(trained, axolotl, config, tmp_path):
     shutil.copytree(trained.folder, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "out/checkpoint-4")
     given = config(tmp_path, save_steps=2, eval_steps=2, **WITH_LORA)
@@ -443,7 +443,7 @@ def test_a_training_goes_on_in_the_run_that_its_checkpoint_is_from(trained, axol
         ({"resume_from_checkpoint": "out/checkpoint-2"}, True),
         ({"resume_from_checkpoint": "elsewhere/checkpoint-2"}, False),
     ],
-    ids=["anew", "the newest", "one by name", "one from elsewhere"],
+    ids=["new", "the newest", "one by name", "one from elsewhere"],
 )
 @pytest.mark.parametrize("was_interrupted", [False, True], ids=["whole", "interrupted while saving"])
 def test_the_run_of_a_checkpoint_is_found_where_axolotl_looks_for_it(
@@ -454,14 +454,14 @@ def test_the_run_of_a_checkpoint_is_found_where_axolotl_looks_for_it(
     if was_interrupted:
         (tmp_path / "out/checkpoint-4/telemetry_run.json").unlink()
     monkeypatch.chdir(tmp_path)
-    found = sys.modules[MODULE]._run_to_go_on_with({"output_dir": "out", **asked})
+    found = sys.modules[MODULE]._run_to_resume({"output_dir": "out", **asked})
 
     assert found == (
         json.loads((only_run(trained.folder) / "run.json").read_text())["run_id"] if expected else None
     )
 
 
-def test_a_save_and_a_stop_are_done_at_the_step_where_they_are_asked_for(axolotl, config, tmp_path):
+def test_save_and_stop_requests_are_carried_out_at_their_step(axolotl, config, tmp_path):
     callbacks = [ask(axolotl, 2, "save"), ask(axolotl, 3, "stop")]
     trainer = axolotl.train(axolotl.load(**config(tmp_path)), callbacks)
 
@@ -471,7 +471,7 @@ def test_a_save_and_a_stop_are_done_at_the_step_where_they_are_asked_for(axolotl
     assert sessions(tmp_path)[-1]["status"] == "stopped"
 
 
-def test_a_failure_is_recorded_and_goes_on_as_it_is(axolotl, config, tmp_path):
+def test_a_failure_is_recorded_and_raised_unchanged(axolotl, config, tmp_path):
     error = RuntimeError("the disk of the data is gone")
 
     def fail(_):
@@ -585,7 +585,7 @@ def test_a_broken_logger_does_not_stop_the_training(axolotl, config, tmp_path, m
 
 
 def test_a_folder_that_cannot_be_made_does_not_stop_the_training(axolotl, config, tmp_path):
-    (tmp_path / "logs").write_text("a file stands where the folder should be")
+    (tmp_path / "logs").write_text("a file is where the folder should be")
     trainer = axolotl.train(axolotl.load(**config(tmp_path, max_steps=1)))
 
     assert trainer.state.global_step == 1
@@ -599,7 +599,7 @@ def test_a_folder_that_cannot_be_made_does_not_stop_the_training(axolotl, config
             "telemetry.log_evry (with the value 5) is not an option; did you mean 'log_every'?",
         ),
         ({"log_every": 0}, "telemetry.log_every is 0; it must be a whole number from 1 to 1000000"),
-        ({"run_name": 7}, "telemetry.run_name is 7; it must be a text that is not empty"),
+        ({"run_name": 7}, "telemetry.run_name is 7; it must be a non-empty text"),
         ("yes", "telemetry is 'yes'; it must be true, false or a mapping of options"),
     ],
 )
@@ -631,7 +631,7 @@ def test_the_yaml_of_the_document_trains(axolotl, config, tmp_path, monkeypatch)
 
 
 @only_real
-def test_the_stand_in_has_the_hooks_of_axolotl():
+def test_the_fake_has_the_hooks_of_axolotl():
     from axolotl.integrations.base import BasePlugin
 
     for name, hook in inspect.getmembers(StandInPlugin, inspect.isfunction):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import in_make_faults
-from tests.telemetry.integrations import asking
+from tests.telemetry.integrations import control_requests
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry.logger import TelemetryLogger
@@ -224,7 +224,7 @@ def test_metrics_are_those_that_lightnings_own_logger_has(trained):
     )
 
 
-def test_an_older_metric_is_not_told_again(trained):
+def test_an_older_metric_is_not_recorded_again(trained):
     folder, _, _, _ = trained
 
     for record in records(folder, "step"):
@@ -237,7 +237,7 @@ def test_an_older_metric_is_not_told_again(trained):
     ]
 
 
-def test_the_start_says_what_is_trained_and_how(trained):
+def test_the_start_record_describes_model_and_training(trained):
     folder, _, _, module = trained
     start, of_test = records(folder, "start")
     parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -245,15 +245,21 @@ def test_the_start_says_what_is_trained_and_how(trained):
     assert start["config"] == {"width": 8}
     assert (start["model_name"], start["model_total_params"]) == ("Regression", parameters)
     assert start["model_trainable_params"] == parameters
-    told = ("batch_size", "gradient_accumulation_steps", "effective_batch_size", "max_steps", "max_epochs")
-    assert [start[name] for name in told] == [BATCH, ACCUMULATED, BATCH * ACCUMULATED, STEPS, EPOCHS]
+    recorded = (
+        "batch_size",
+        "gradient_accumulation_steps",
+        "effective_batch_size",
+        "max_steps",
+        "max_epochs",
+    )
+    assert [start[name] for name in recorded] == [BATCH, ACCUMULATED, BATCH * ACCUMULATED, STEPS, EPOCHS]
     assert (start["optimizer"], start["scheduler"], start["learning_rate"]) == ("SGD", "StepLR", 0.1)
     assert (start["max_grad_norm"], start["dtype"], start["perf_tag"]) == (1.0, "32-true", "cpu")
     assert "resumed_from_step" not in start
     assert "optimizer" not in of_test
 
 
-def test_checkpoints_are_told_of_with_their_path_size_and_time(trained):
+def test_checkpoints_are_recorded_with_path_size_and_time(trained):
     folder, trainer, _, _ = trained
     saved = records(folder, "checkpoint")
 
@@ -267,9 +273,9 @@ def test_checkpoints_are_told_of_with_their_path_size_and_time(trained):
     assert len(spans(folder, "checkpoint_save_sync")) == 2
 
 
-def test_every_part_of_the_training_has_its_span(trained):
+def test_every_phase_has_its_span(trained):
     folder, _, _, _ = trained
-    # One that takes long is told of meanwhile, too; the last one has all.
+    # A long one is written in between, too; the last record has all.
     summary = records(folder, "span_summary", session=1)[-1]
     counts = {
         name: times["count"]
@@ -356,7 +362,7 @@ def test_the_trainer_is_left_as_it_was(trained):
     assert not trainer.optimizers[0]._optimizer_step_post_hooks
 
 
-def test_a_training_from_a_checkpoint_goes_on_in_its_run(tmp_path):
+def test_a_training_from_a_checkpoint_resumes_its_run(tmp_path):
     saves = ModelCheckpoint(dirpath=tmp_path, save_last=True)
     trainer_of(tmp_path, [callback_of(tmp_path), saves], max_epochs=1).fit(Regression(), loader())
     resumed = callback_of(tmp_path)
@@ -372,7 +378,7 @@ def test_a_training_from_a_checkpoint_goes_on_in_its_run(tmp_path):
     assert loop["attributes"]["train_iterations_start"] == 5
 
 
-def test_what_is_asked_is_done_between_two_steps(tmp_path):
+def test_requests_are_carried_out_between_two_steps(tmp_path):
     asked = []
 
     class WithKnob(TelemetryCallback):
@@ -385,9 +391,9 @@ def test_what_is_asked_is_done_between_two_steps(tmp_path):
         if batch == 0:
             callback.telemetry.declare_knob("strength", float, low=0, high=1)
         if batch == 1:
-            asking.ask(callback.telemetry, actions=["save"], knobs={"strength": 0.5})
+            control_requests.ask(callback.telemetry, actions=["save"], knobs={"strength": 0.5})
         if batch == 3:
-            asking.ask(callback.telemetry, actions=["save_and_stop"])
+            control_requests.ask(callback.telemetry, actions=["save_and_stop"])
         return loss
 
     trainer = trainer_of(tmp_path, [callback], max_epochs=100)
@@ -410,12 +416,12 @@ def test_what_is_asked_is_done_between_two_steps(tmp_path):
     assert end["status"] == "stopped"
 
 
-def test_a_save_that_was_asked_for_and_fails_does_not_stop_the_training(tmp_path, monkeypatch):
+def test_a_requested_save_that_fails_does_not_stop_the_training(tmp_path, monkeypatch):
     callback = callback_of(tmp_path)
 
     def ask(module, batch, loss):
         if batch == 1:
-            asking.ask(callback.telemetry, actions=["save"])
+            control_requests.ask(callback.telemetry, actions=["save"])
         return loss
 
     trainer = trainer_of(tmp_path, [callback])
@@ -445,7 +451,7 @@ def test_a_checkpoint_of_the_trainers_own_that_fails_raises_as_without_us(tmp_pa
     assert records(tmp_path, "end")[0]["status"] == "failed"
 
 
-def test_a_checkpoint_that_is_saved_beside_the_training_is_told_of_once_it_is_there(tmp_path):
+def test_a_background_checkpoint_is_recorded_once_it_is_saved(tmp_path):
     plugin = AsyncCheckpointIO()
     saves = ModelCheckpoint(dirpath=tmp_path, save_top_k=-1)
     trainer_of(tmp_path, [callback_of(tmp_path), saves], plugins=[plugin]).fit(Regression(), loader())
@@ -453,16 +459,16 @@ def test_a_checkpoint_that_is_saved_beside_the_training_is_told_of_once_it_is_th
     assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [5, 10]
     assert all(r["bytes"] > 0 for r in records(tmp_path, "checkpoint"))
     assert len(spans(tmp_path, "checkpoint_save_async")) == 2
-    told = [r for r in records(tmp_path, "span_event") if r["name"] == "save_checkpoint_success"]
-    assert [r["attributes"]["current_iteration"] for r in told] == [5, 10]
+    recorded = [r for r in records(tmp_path, "span_event") if r["name"] == "save_checkpoint_success"]
+    assert [r["attributes"]["current_iteration"] for r in recorded] == [5, 10]
 
 
 def test_a_validation_alone_is_a_run_of_its_own(tmp_path):
     callback = callback_of(tmp_path)
-    (told,) = trainer_of(tmp_path, [callback]).validate(Regression(), loader(), verbose=False)
+    (recorded,) = trainer_of(tmp_path, [callback]).validate(Regression(), loader(), verbose=False)
 
     (evaluation,) = records(tmp_path, "eval")
-    assert evaluation["val_loss"] == pytest.approx(told["val_loss"], rel=1e-6)
+    assert evaluation["val_loss"] == pytest.approx(recorded["val_loss"], rel=1e-6)
     assert len(spans(tmp_path, "validation_loop")) == 1
     assert records(tmp_path, "end")[0]["status"] == "finished"
     assert callback.guard.total == 0
@@ -587,7 +593,7 @@ def test_a_logger_alone_writes_what_lightning_hands_to_loggers(tmp_path):
     assert logger.guard.total == 0
 
 
-def test_a_logger_alone_tells_that_a_training_failed(tmp_path):
+def test_a_logger_alone_records_that_a_training_failed(tmp_path):
     logger = TelemetryLightningLogger(log_dir=tmp_path / "logs", run_name="r", save_dir=tmp_path, **QUIET)
 
     def fail(module, batch, loss):
@@ -664,8 +670,8 @@ def test_metrics_are_on_every_record_however_many_steps_a_batch_makes(tmp_path):
     callback = callback_of(tmp_path, log_every=5)
     trainer_of(tmp_path, [callback]).fit(ThreeOptimizers(), loader())
 
-    told = [(r["global_step"], "loss" in r) for r in records(tmp_path, "step")]
-    assert told == [(step, True) for step in (3, 6, 12, 15, 21, 27, 30)]
+    recorded = [(r["global_step"], "loss" in r) for r in records(tmp_path, "step")]
+    assert recorded == [(step, True) for step in (3, 6, 12, 15, 21, 27, 30)]
 
 
 def test_no_last_step_is_promised_that_may_be_another(tmp_path):
@@ -680,7 +686,7 @@ def test_no_last_step_is_promised_that_may_be_another(tmp_path):
     assert promised(Regression(), GradientAccumulationScheduler({0: 1, 1: 2})) is None
 
 
-def test_a_clipped_value_is_not_told_as_a_norm(tmp_path):
+def test_a_clipped_value_is_not_recorded_as_a_norm(tmp_path):
     trainer_of(
         tmp_path,
         [callback_of(tmp_path)],
@@ -731,12 +737,12 @@ def test_single_batches_of_a_validation_are_on_no_record(tmp_path, has_callback)
     assert steps == sorted(steps)
 
 
-def test_what_is_handed_to_the_logger_stands_where_it_belongs(tmp_path):
+def test_metrics_passed_to_the_logger_are_in_the_right_record(tmp_path):
     logger = logger_of(tmp_path, log_every=1)
 
     class Handing(BatchwiseValidation):
         def training_step(self, batch, batch_idx):
-            # This name has Lightning tell its loggers of another step than its own.
+            # With this name Lightning passes another step than its own to its loggers.
             self.log("step", 100.0)
             self.log("number", float(self.global_step))
             if self.global_step == 2:
@@ -761,7 +767,7 @@ def test_what_is_handed_to_the_logger_stands_where_it_belongs(tmp_path):
     assert (validated["handed"], tested["of_test"]) == (7.0, 2.0)
 
 
-def test_a_logger_alone_takes_the_latest_step_for_what_names_none(tmp_path):
+def test_a_logger_alone_uses_the_latest_step_by_default(tmp_path):
     logger = logger_of(tmp_path)
 
     def add(module, batch, loss):
@@ -786,7 +792,7 @@ def test_predictions_are_no_run(tmp_path):
 
 
 @pytest.mark.parametrize("has_callback", [True, False])
-def test_a_second_training_is_a_run_of_its_own_unless_it_goes_on(tmp_path, has_callback):
+def test_a_second_training_gets_a_new_run_unless_it_resumes(tmp_path, has_callback):
     logger = logger_of(tmp_path, log_every=1)
     callbacks = [TelemetryCallback(logger)] if has_callback else []
 
@@ -818,7 +824,7 @@ def test_checkpoints_of_a_given_logger_name_its_own_run(tmp_path):
     assert callback.state_dict() == {"run_id": log.run_id}
 
 
-def test_a_checkpoint_saved_beside_the_training_is_told_of_though_a_better_one_took_its_place(tmp_path):
+def test_a_background_checkpoint_is_recorded_even_if_a_better_one_replaced_it(tmp_path):
     class InTheirOrder(AsyncCheckpointIO):
         """Removes nothing that is still to be saved: Lightning's own would find no file, and it would stay."""
 
@@ -837,7 +843,7 @@ def test_a_checkpoint_saved_beside_the_training_is_told_of_though_a_better_one_t
     assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [5, 10, 15]
 
 
-def test_what_was_done_before_a_training_failed_is_told_of(tmp_path):
+def test_what_was_done_before_a_failure_is_recorded(tmp_path):
     plugin = AsyncCheckpointIO()
 
     class FailsInTheEnd(L.Callback):
@@ -871,7 +877,7 @@ def test_a_batch_that_the_module_refuses_ends_with_its_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda trainer: pickle.loads(pickle.dumps(trainer))])
-def test_a_trainer_can_be_copied_in_the_midst_of_its_training(tmp_path, how):
+def test_a_trainer_can_be_copied_during_its_training(tmp_path, how):
     copies = []
 
     class Copies(L.Callback):
@@ -949,7 +955,7 @@ def test_a_training_that_is_terminated_is_a_stopped_run(tmp_path):
     assert (end["status"], end["reason"]) == ("stopped", "signal")
 
 
-def test_a_trial_run_without_loggers_writes_nothing_that_nobody_asked_for(tmp_path, monkeypatch):
+def test_fast_dev_run_without_loggers_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     logger = TelemetryLightningLogger(enabled=False)
     trainer_of(tmp_path, [TelemetryCallback()], logger=logger, fast_dev_run=True).fit(Regression(), loader())
@@ -1178,7 +1184,7 @@ class SlowValidation(Regression):
         super().validation_step(batch, batch_idx)
 
 
-def test_a_validation_is_no_part_of_a_steps_time(tmp_path):
+def test_a_validation_does_not_count_as_step_time(tmp_path):
     fit(tmp_path, SlowValidation())
     found = records(tmp_path, "step")
 

@@ -260,7 +260,7 @@ def test_the_run_ends_with_the_application_and_carries_its_tags(by_callbacks):
     assert error["message"] == "something is missing"
 
 
-def test_short_spans_stand_in_the_tree_too(by_contexts):
+def test_short_spans_are_in_the_tree_too(by_contexts):
     forward = [span for span in by_contexts.spans if span["name"] == "forward"]
     validation = [span for span in by_contexts.spans if span["name"] == "validation_iteration"]
 
@@ -327,7 +327,7 @@ def test_short_spans_are_added_up_as_ours_are(failed):
     assert [span["name"] for span in failed.spans] == ["training_loop", "application"]
     assert summary["count"] == len(theirs) == 3
     assert summary["total"] == pytest.approx(sum(theirs), abs=0.0035)
-    # OneLogger tells of the metrics before it ends the third iteration.
+    # OneLogger exports the metrics before it ends the third iteration.
     (step,) = failed.of("step")
     assert step["time/training_iteration"] == pytest.approx(sum(theirs[:2]), abs=0.0025)
 

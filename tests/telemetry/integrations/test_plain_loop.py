@@ -1,4 +1,4 @@
-"""The script of docs/integrations/plain-pytorch.md, under torchrun with two ranks on gloo, and gone on with alone."""
+"""The script of docs/integrations/plain-pytorch.md, under torchrun with two ranks on gloo, and resumed alone."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_ranks_trained_one_model_on_different_data(ranks):
     assert first[-1]["train_loss"] < first[0]["train_loss"]
 
 
-def test_each_rank_says_where_its_time_went(ranks):
+def test_each_rank_records_its_own_time(ranks):
     for records in ranks:
         (loop,) = [span for span in of(records, "span") if span["name"] == "training_loop"]
         summary = of(records, "span_summary")[-1]["span_times"]
@@ -116,7 +116,7 @@ def test_rank_zero_alone_saves(ranks):
     assert of(ranks[1], "checkpoint") == []
 
 
-def test_the_tags_and_the_set_up_stand_in_the_start_record_of_each_rank(ranks):
+def test_tags_and_setup_are_in_the_start_record_of_each_rank(ranks):
     for records in ranks:
         (start,) = of(records, "start")
 
@@ -125,7 +125,7 @@ def test_the_tags_and_the_set_up_stand_in_the_start_record_of_each_rank(ranks):
         assert "resumed_from_step" not in start
 
 
-def test_what_goes_on_from_the_checkpoint_goes_on_in_the_run(trained, ranks):
+def test_a_training_resumed_from_the_checkpoint_resumes_the_run(trained, ranks):
     records = [record for record in read_records(trained / "metrics.jsonl") if record["session"] == 2]
     manifest = json.loads((trained / "run.json").read_text())
 
@@ -136,7 +136,7 @@ def test_what_goes_on_from_the_checkpoint_goes_on_in_the_run(trained, ranks):
     assert [session["perf_tag"] for session in manifest["sessions"]] == ["plain-cpu", "plain-cpu"]
 
 
-def test_a_stop_that_is_asked_for_ends_both_ranks_at_one_step(tmp_path):
+def test_a_stop_request_ends_both_ranks_at_one_step(tmp_path):
     write_script(tmp_path, steps=10_000_000)
     folder = tmp_path / "logs/plain"
     files = (folder / "metrics.jsonl", folder / "ranks/00001.jsonl")

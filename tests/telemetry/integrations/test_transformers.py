@@ -17,13 +17,13 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.lengths import in_make_faults
-from tests.telemetry.integrations.asking import ask
+from tests.telemetry.integrations.control_requests import ask
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
 from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger, read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch
-from toolkit.telemetry.integrations.transformers.start_facts import about_model
+from toolkit.telemetry.integrations.transformers.start_fields import model_fields
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.records.device_scalars import PendingScalar
 
@@ -31,7 +31,7 @@ QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 
 
 def make_trainer(folder, *callbacks, trainer=Trainer, model=None, **arguments):
-    """Return a trainer of a tiny model on eight examples, four a step: two steps an epoch unless told otherwise."""
+    """Return a trainer of a tiny model on eight examples, four a step: two steps an epoch by default."""
     given = {
         "output_dir": str(folder / "out"),
         "per_device_train_batch_size": 2,
@@ -80,7 +80,7 @@ def steps_of(found):
 
 
 class AskAt(TrainerCallback):
-    """Asks for something, as somebody with an editor would, and has the run look at it before a step ends."""
+    """Writes a request into the control file, and makes the run read it before a step ends."""
 
     def __init__(self, telemetry, step, **request):
         self.telemetry = telemetry
@@ -178,7 +178,7 @@ def test_speed_is_known_from_the_second_step_on(trained):
         assert step["samples_per_sec"] == pytest.approx(4 / step["sec_per_step"])
 
 
-def test_the_start_says_what_is_trained_and_how(trained):
+def test_the_start_record_describes_model_and_training(trained):
     (start,) = records(trained.folder, "start")
 
     assert start["run_name"] == "greyjacket"
@@ -204,7 +204,7 @@ def test_an_evaluation_is_a_record_of_its_own_kind(trained):
     assert [entry["eval_loss"] for entry in evaluations] == [entry["eval_loss"] for entry in history]
 
 
-def test_whole_epochs_are_told(trained):
+def test_complete_epochs_are_recorded(trained):
     assert [(entry["epoch"], entry["global_step"]) for entry in records(trained.folder, "epoch")] == [
         (1, 2),
         (2, 4),
@@ -212,13 +212,13 @@ def test_whole_epochs_are_told(trained):
 
 
 class Endless(torch.utils.data.IterableDataset):
-    """Data of which nobody knows how much there are: two steps."""
+    """Data of unknown length: two steps."""
 
     def __iter__(self):
         return iter(make_examples(8))
 
 
-def test_an_epoch_of_data_of_unknown_length_is_told_when_they_end(tmp_path):
+def test_an_epoch_of_unknown_length_is_recorded_at_its_end(tmp_path):
     trainer = make_trainer(tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), max_steps=5)
     trainer.train_dataset = Endless()
     trainer.train()
@@ -250,7 +250,7 @@ def test_the_trainers_summary_is_no_step(trained):
     assert summary["summary/train_runtime"] > 0
 
 
-def test_the_time_is_told_by_its_parts(trained):
+def test_time_is_recorded_by_phase(trained):
     spans = records(trained.folder, "span")
     summary = records(trained.folder, "span_summary")[-1]["span_times"]
 
@@ -286,7 +286,7 @@ def test_profiling_can_be_switched_off(tmp_path):
     assert not [name for record in records(tmp_path) for name in record if name.startswith("profiling/")]
 
 
-def test_the_vocabulary_is_told_steps_samples_and_tokens(trained):
+def test_training_metrics_have_steps_samples_and_tokens(trained):
     (update,) = [
         event["attributes"]
         for event in records(trained.folder, "span_event")
@@ -322,7 +322,7 @@ def test_what_report_to_names_is_written_beside_it(trained):
     assert len([one for one in trained.trainer.callback_handler.callbacks if one is trained.telemetry]) == 1
 
 
-def test_a_resumed_training_goes_on_in_the_same_run(trained, tmp_path):
+def test_a_resumed_training_resumes_its_run(trained, tmp_path):
     shutil.copytree(trained.folder / "logs", tmp_path / "logs")
     shutil.copytree(trained.folder / "out/checkpoint-4", tmp_path / "elsewhere")
     telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
@@ -344,7 +344,7 @@ class NanAt(Trainer):
         return loss * math.nan if self.state.global_step == 2 else loss
 
 
-def test_a_loss_that_the_trainers_filter_hides_is_seen_and_said(tmp_path):
+def test_a_loss_hidden_by_the_trainers_filter_is_recorded(tmp_path):
     trainer = make_trainer(
         tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), trainer=NanAt, logging_steps=4
     )
@@ -361,7 +361,7 @@ def test_a_loss_that_the_trainers_filter_hides_is_seen_and_said(tmp_path):
     assert records(tmp_path, "train_summary")[0]["losses_hidden_by_nan_inf_filter"] == 2
 
 
-def test_without_the_filter_nothing_is_said_of_it(tmp_path):
+def test_without_the_filter_no_hidden_loss_is_recorded(tmp_path):
     trainer = make_trainer(
         tmp_path,
         TelemetryCallback(log_dir=tmp_path / "logs", **QUIET),
@@ -469,7 +469,7 @@ def test_a_step_that_is_cut_short_among_its_micro_batches_is_not_counted(tmp_pat
     assert records(tmp_path, "end")[0]["telemetry_errors"] == 0
 
 
-def test_a_save_is_done_at_the_step_where_it_is_asked_for(tmp_path):
+def test_a_save_request_is_carried_out_at_its_step(tmp_path):
     telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     make_trainer(tmp_path, telemetry, AskAt(telemetry, 3, actions=["save"])).train()
 
@@ -479,7 +479,7 @@ def test_a_save_is_done_at_the_step_where_it_is_asked_for(tmp_path):
     assert (tmp_path / "out/checkpoint-3/telemetry_run.json").exists()
 
 
-def test_a_stop_saves_first_where_that_is_asked_for(tmp_path):
+def test_save_and_stop_saves_first(tmp_path):
     telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     trainer = make_trainer(
         tmp_path, telemetry, AskAt(telemetry, 2, actions=["save_and_stop"]), logging_strategy="no"
@@ -491,7 +491,7 @@ def test_a_stop_saves_first_where_that_is_asked_for(tmp_path):
     assert status(tmp_path) == "stopped"
 
 
-def test_an_evaluation_and_another_interval_can_be_asked_for(tmp_path):
+def test_an_evaluation_and_an_interval_can_be_requested(tmp_path):
     telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     ask = AskAt(telemetry, 1, actions=["evaluate"], knobs={"logging_steps": 2})
     trainer = make_trainer(tmp_path, telemetry, ask)
@@ -511,7 +511,7 @@ def test_a_log_at_the_very_step_where_the_interval_grows_is_kept(tmp_path):
     assert {step: steps[step]["loss"] for step in (1, 2, 3, 4)} == history
 
 
-def test_a_failure_is_recorded_and_goes_on_as_it_is(tmp_path):
+def test_a_failure_is_recorded_and_raised_unchanged(tmp_path):
     error = RuntimeError("the disk of the data is gone")
     trainer = make_trainer(
         tmp_path, FailAt(2, error), TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), logging_steps=100
@@ -522,10 +522,10 @@ def test_a_failure_is_recorded_and_goes_on_as_it_is(tmp_path):
 
     assert raised.value is error
     assert status(tmp_path) == "failed"
-    (told,) = records(tmp_path, "error")
-    assert told["message"] == "RuntimeError: the disk of the data is gone"
-    stack = "\n".join(told["stack"])
-    assert f"in {test_a_failure_is_recorded_and_goes_on_as_it_is.__name__}\n" in stack, (
+    (recorded,) = records(tmp_path, "error")
+    assert recorded["message"] == "RuntimeError: the disk of the data is gone"
+    stack = "\n".join(recorded["stack"])
+    assert f"in {test_a_failure_is_recorded_and_raised_unchanged.__name__}\n" in stack, (
         "who began the training"
     )
     assert "telemetry/integrations/transformers/" not in stack.replace("tests/telemetry/integrations", "")
@@ -537,10 +537,10 @@ def test_a_failure_is_recorded_and_goes_on_as_it_is(tmp_path):
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end", "on_step_end"])
 def test_another_callback_that_fails_ends_the_run(tmp_path, hook):
     def fail(trainer, state, control):
-        raise RuntimeError("somebody else's")
+        raise RuntimeError("another callback's")
 
     telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
-    with pytest.raises(RuntimeError, match="somebody else's"):
+    with pytest.raises(RuntimeError, match="another callback's"):
         train_with(tmp_path, telemetry, AtHook(hook, fail))
 
     assert status(tmp_path) == "failed"
@@ -693,7 +693,7 @@ def test_a_training_within_one_whose_logger_is_the_callers_is_left_out(tmp_path,
     log.close()
 
     assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2, 3, 4]
-    assert "the inner one is not written" in caplog.text
+    assert "the inner one is not recorded" in caplog.text
 
 
 def test_a_copy_of_a_trainer_is_on_its_own(tmp_path):
@@ -739,7 +739,7 @@ def test_a_second_callback_on_the_same_trainer_stays_silent(tmp_path, caplog):
     trainer.train()
 
     assert status(tmp_path) == "finished"
-    assert "another TelemetryCallback is there already" in caplog.text
+    assert "already has another TelemetryCallback" in caplog.text
 
 
 def test_where_the_trainer_is_not_found_its_hooks_and_logs_are_enough(tmp_path, monkeypatch):
@@ -776,10 +776,10 @@ def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp
     filtered._device = SimpleNamespace(take=lambda loss: PendingScalar(memory, loss, "f32"))
     with make_logger(tmp_path) as log:
         for step, place in enumerate((1, 2), start=6):
-            filtered.look(log, step, place)
+            filtered.check(log, step, place)
         before = filtered.hidden
         memory.values = {1: 0.5, 2: math.inf}
-        filtered.look_at_arrived(log)
+        filtered.check_arrived(log)
 
     assert (before, filtered.hidden) == (0, 1)
     (said,) = read_records(tmp_path / "r/metrics.jsonl", "nan_inf_filter")
@@ -788,12 +788,12 @@ def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp
 
 def test_a_parameter_that_deepspeed_has_spread_counts_whole():
     model = make_model()
-    whole = about_model(model)
+    whole = model_fields(model)
     first = next(model.parameters())
     first.ds_numel = first.numel()
     first.data = torch.empty(0)
 
-    assert about_model(model) == whole
+    assert model_fields(model) == whole
 
 
 TWO_RANKS = """

@@ -169,7 +169,7 @@ def test_the_rewards_and_advantages_are_those_that_the_trainer_logs(grpo):
             assert one["reward"] == 2.0 * one["rewards/prefer_blue"] + one.get("rewards/at_times", 0.0)
 
 
-def test_a_reward_that_does_not_apply_is_absent_and_no_number_that_is_none(grpo):
+def test_a_reward_that_does_not_apply_is_absent_not_nan(grpo):
     assert ["rewards/at_times" in one for one in of_step(grpo, 1)] == [True, False]
     assert not any("non_finite" in one for one in grpo.completions)
 
@@ -319,7 +319,7 @@ def test_nothing_is_collected_where_that_is_switched_off(tmp_path):
     assert run.completions == []
 
 
-def test_a_plain_trainer_is_none_of_them(tmp_path):
+def test_a_plain_trainer_has_no_completions(tmp_path):
     settings = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
 
     assert kind_of(Trainer(make_model(), settings, train_dataset=make_examples(2))) is None

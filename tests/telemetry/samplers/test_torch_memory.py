@@ -108,7 +108,7 @@ def test_apple_devices_are_read_through_mps(monkeypatch):
 def test_nothing_heavy_is_imported_by_the_samplers_modules():
     script = (
         "import sys, toolkit.telemetry.machine.samplers.sampling, toolkit.telemetry.machine.environment,"
-        " toolkit.telemetry.machine.metadata,"
+        " toolkit.telemetry.machine.start_fields,"
         " toolkit.mirrors.tensorboard, toolkit.mirrors.wandb;"
         "heavy = {'torch', 'numpy', 'pandas', 'psutil', 'pynvml', 'wandb', 'tensorboard'};"
         "print(sorted(heavy & set(sys.modules)))"

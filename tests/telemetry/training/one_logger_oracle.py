@@ -78,7 +78,7 @@ def play(script):
 
 
 def _play(script):
-    # Each time that it is told it converts to its other clock by reading both, one after the other: between the two a
+    # Each time that it is given it converts to its other clock by reading both, one after the other: between the two a
     # busy machine may pause, and all lengths would be wrong by that.
     now, counter = time.time(), time.perf_counter()
     their_time.time = SimpleNamespace(time=lambda: now, perf_counter=lambda: counter)
@@ -102,7 +102,7 @@ def _play(script):
 def _raise_in_an_iteration():
     try:
         with context.training_iteration():
-            raise RuntimeError("as told")
+            raise RuntimeError("as scripted")
     except RuntimeError:
         pass
 

@@ -43,7 +43,7 @@ CONFIG = {
     "custom_metadata": {"node": "big"},
 }
 ITERATIONS_S = (1.0, 2.0, 4.0, 1.5, 1.5, 3.0, 0.5, 2.0, 2.5, 1.0, 5.0, 0.75)
-# OneLogger has two clocks, and guesses what the one shows from the other, anew for every call.
+# OneLogger has two clocks, and estimates one from the other again for every call.
 NEAR_S = 0.05
 ABOUT = 0.03
 
@@ -199,7 +199,7 @@ def ours(script, folder):
             training.configure(**arguments)
         elif name == "an iteration that raises":
             with pytest.raises(RuntimeError), training.training_iteration():
-                raise RuntimeError("as told")
+                raise RuntimeError("as scripted")
         else:
             getattr(training, name)(**arguments)
     finished = {span["id"]: span for span in records_of(log, "span")}
@@ -258,7 +258,7 @@ def assert_same(theirs, ours, *, but=()):
 
 
 @pytest.mark.parametrize("strategy", ["sync", "async"])
-def test_a_whole_job_is_told_alike(both, strategy):
+def test_a_whole_job_is_recorded_alike(both, strategy):
     them, us = both(strategy)
 
     assert tree(us) == tree(them)
@@ -266,7 +266,7 @@ def test_a_whole_job_is_told_alike(both, strategy):
         is_checkpoint = our_span["name"].startswith("checkpoint_save")
         assert_same(their_span["attributes"], our_span["attributes"], but=("duration_msec",))
         if is_checkpoint:
-            # Theirs begins when it is told of, not when it began; its length is then that of the time since, negative.
+            # Theirs starts when it is reported, not when it began; its length is then the time since, negative.
             assert their_span["attributes"]["duration_msec"] < 0
             assert their_span["start_msec"] > our_span["start_msec"] + 100_000
         else:
@@ -277,12 +277,12 @@ def test_a_whole_job_is_told_alike(both, strategy):
 
     [(where, initialization)] = named(them, "one_logger_initialization")
     assert named(us, "one_logger_initialization")[0][0] == where == "application"
-    told = named(us, "one_logger_initialization")[0][1]
+    recorded = named(us, "one_logger_initialization")[0][1]
     # Each says which version of which package wrote it.
-    assert_same(initialization, told, but=("one_logger_training_telemetry_version",))
+    assert_same(initialization, recorded, but=("one_logger_training_telemetry_version",))
 
     [(where, configuration)] = named(them, "update_training_telemetry_config")
-    # Ours was told of the base configuration, too, before the application began and at its start.
+    # Ours also has events for the base configuration, before the application began and at its start.
     last = named(us, "update_training_telemetry_config")[-1]
     assert last[0] == where == "application"
     assert_same(configuration, last[1])
@@ -310,7 +310,7 @@ def test_a_whole_job_is_told_alike(both, strategy):
 EXTREMES = ("train_throughput_per_gpu_max", "train_throughput_per_gpu_min")
 
 
-def test_training_metrics_are_told_alike_but_for_the_extremes_and_the_rest(both):
+def test_training_metrics_are_alike_except_the_extremes_and_the_rest(both):
     them, us = both("sync")
 
     their_updates, our_updates = named(them, "training_metrics_update"), named(us, "training_metrics_update")
@@ -319,7 +319,7 @@ def test_training_metrics_are_told_alike_but_for_the_extremes_and_the_rest(both)
         assert_same(they, we, but=EXTREMES)
         assert we["train_throughput_per_gpu"] == pytest.approx(they["train_throughput_per_gpu"], rel=ABOUT)
 
-    # Explained: the iterations after the last multiple of the interval are never told of by OneLogger.
+    # Explained: OneLogger never reports the iterations after the last multiple of the interval.
     assert [update["num_iterations"] for _, update in their_updates] == [5, 10]
     assert [update["num_iterations"] for _, update in our_updates] == [5, 10, 12]
 
@@ -357,7 +357,7 @@ def test_with_an_interval_of_one_the_first_iteration_counts_too(both):
     assert [update["current_iteration"] for _, update in our_updates] == [0, 1, 2]
     for (_, they), (_, we) in zip(their_updates, our_updates[1:], strict=True):
         assert_same(they, we, but=("total_flops",))
-        # Explained: operations that nobody counts are not 0.
+        # Explained: operations that are not counted are not 0.
         assert they["total_flops"] == 0
         assert "total_flops" not in we
 

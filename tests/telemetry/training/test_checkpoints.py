@@ -1,4 +1,4 @@
-"""What a checkpoint makes safe: the work up to its beginning, told once it has succeeded, in whatever order."""
+"""What a checkpoint saves: the work up to its start, recorded once it has succeeded, in any order."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from tests.telemetry.logged import records_of
-from tests.telemetry.training.told import events, spans, train
+from tests.telemetry.training.event_reader import events, spans, train
 
 CONFIG = {"global_batch_size": 4, "flops_per_sample": 1e12}
 
 
-def test_a_checkpoint_tells_what_is_safe_now(log, clock, tmp_path):
+def test_a_checkpoint_records_the_work_it_saved(log, clock, tmp_path):
     training = log.training
     training.configure(**CONFIG)
     weights = tmp_path / "weights.safetensors"
@@ -24,8 +24,8 @@ def test_a_checkpoint_tells_what_is_safe_now(log, clock, tmp_path):
             weights.write_bytes(b"0" * 1234)
             clock.advance(3.0)
 
-    [told] = events(log, "save_checkpoint_success")
-    assert told == {
+    [recorded] = events(log, "save_checkpoint_success")
+    assert recorded == {
         "checkpoint_strategy": "sync",
         "current_iteration": 12,
         "first_successful_save_checkpoint_timestamp_sec": pytest.approx(clock.wall()),
@@ -80,7 +80,7 @@ def test_a_checkpoint_that_failed_is_an_attempt_and_no_success(log):
     with log.training.checkpoint_save(2):
         pass
 
-    assert [told["current_iteration"] for told in events(log, "save_checkpoint_success")] == [2]
+    assert [recorded["current_iteration"] for recorded in events(log, "save_checkpoint_success")] == [2]
     attempts = [
         span["attributes"]["save_checkpoint_attempt_count"] for span in spans(log, "checkpoint_save_sync")
     ]
@@ -130,7 +130,7 @@ def _finish(training, clock):
     training.on_save_checkpoint_success(1, size=99)
 
 
-def test_finalisation_can_be_told_by_callbacks(log, clock):
+def test_finalisation_can_be_reported_by_callbacks(log, clock):
     training = log.training
     for step in (1, 2):
         training.on_save_checkpoint_start(step, strategy="async")
@@ -145,15 +145,15 @@ def test_finalisation_can_be_told_by_callbacks(log, clock):
         span["attributes"]["current_iteration"] for span in spans(log, "checkpoint_save_finalization")
     ]
     assert finalized == [1, 2]
-    assert [told["current_iteration"] for told in events(log, "save_checkpoint_success")] == [1]
+    assert [recorded["current_iteration"] for recorded in events(log, "save_checkpoint_success")] == [1]
 
 
-def test_a_success_that_nobody_began_says_nothing_of_productive_work(log):
+def test_a_success_without_a_start_has_no_productive_work(log):
     log.training.on_save_checkpoint_success(5)
 
-    [told] = events(log, "save_checkpoint_success")
-    assert told["current_iteration"] == 5
-    assert "productive_train_iterations" not in told
+    [recorded] = events(log, "save_checkpoint_success")
+    assert recorded["current_iteration"] == 5
+    assert "productive_train_iterations" not in recorded
 
 
 def test_a_checkpoint_in_a_folder_is_as_large_as_its_files(log, tmp_path):

@@ -11,7 +11,7 @@ from nv_one_logger.api.config import OneLoggerConfig, OneLoggerErrorHandlingStra
 from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
 
 from tests.telemetry.logged import records_of
-from tests.telemetry.training.told import events, train
+from tests.telemetry.training.event_reader import events, train
 from toolkit.core.guard import Guard
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import OptionsError
@@ -96,7 +96,7 @@ def test_the_whole_configuration_of_one_logger_is_taken():
         ({"telemetry_config": {"custom_metadata": {"a": 1}}, "custom_metadata": 7}, "custom_metadata is 7"),
     ],
 )
-def test_a_key_of_one_loggers_that_is_none_of_ours_is_answered_with_what_takes_its_place(given, said):
+def test_an_unsupported_key_of_one_logger_names_its_replacement(given, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         source(**given)
 
@@ -166,7 +166,7 @@ def test_integers_of_numpy_are_integers():
     assert source(global_batch_size=np.int64(8)).now().global_batch_size == 8
 
 
-def test_a_function_that_fails_or_returns_nonsense_is_said_once_and_its_field_left_out(make):
+def test_a_function_that_fails_or_returns_nonsense_is_reported_once_and_left_out(make):
     log = make()
 
     def fails():
@@ -175,8 +175,8 @@ def test_a_function_that_fails_or_returns_nonsense_is_said_once_and_its_field_le
     log.training.configure(global_batch_size=fails, seq_length=lambda: -1, micro_batch_size=lambda: 2)
     log.training.configure(world_size=4)
 
-    told = events(log, "update_training_telemetry_config")
-    assert [set(event) & {"global_batch_size", "seq_length", "micro_batch_size"} for event in told] == [
+    recorded = events(log, "update_training_telemetry_config")
+    assert [set(event) & {"global_batch_size", "seq_length", "micro_batch_size"} for event in recorded] == [
         {"micro_batch_size"},
         {"micro_batch_size"},
     ]
@@ -186,15 +186,15 @@ def test_a_function_that_fails_or_returns_nonsense_is_said_once_and_its_field_le
     }
 
 
-def test_each_call_is_told_on_the_application_or_on_the_run(log):
+def test_each_call_is_an_event_of_the_application_or_the_run(log):
     log.training.configure(perf_tag="a")
     with log.training.application() as application:
         log.training.configure(global_batch_size=4)
 
-    told = [event for event in records_of(log, "span_event") if event["name"].startswith("update")]
-    assert [event.get("span_id") for event in told] == [None, application.id, application.id]
-    assert [event["attributes"].get("global_batch_size") for event in told] == [None, None, 4]
-    assert {event["attributes"]["perf_tag"] for event in told} == {"a"}
+    recorded = [event for event in records_of(log, "span_event") if event["name"].startswith("update")]
+    assert [event.get("span_id") for event in recorded] == [None, application.id, application.id]
+    assert [event["attributes"].get("global_batch_size") for event in recorded] == [None, None, 4]
+    assert {event["attributes"]["perf_tag"] for event in recorded} == {"a"}
 
 
 def test_configuration_that_arrives_after_the_start_counts_for_what_came_before(log, clock):
@@ -205,12 +205,12 @@ def test_configuration_that_arrives_after_the_start_counts_for_what_came_before(
         log.training.configure(flops_per_sample=1e12, world_size=2)
         train(log, clock, [1.0])
 
-    [told] = events(log, "training_metrics_update")
-    assert told["num_iterations"] == 4
-    assert told["num_train_samples"] == 32
-    assert told["train_tokens"] == 512
-    assert told["total_flops"] == 32e12
-    assert told["train_throughput_per_gpu"] == pytest.approx(4.0)
+    [recorded] = events(log, "training_metrics_update")
+    assert recorded["num_iterations"] == 4
+    assert recorded["num_train_samples"] == 32
+    assert recorded["train_tokens"] == 512
+    assert recorded["total_flops"] == 32e12
+    assert recorded["train_throughput_per_gpu"] == pytest.approx(4.0)
 
 
 def test_without_a_batch_size_nothing_is_made_up_from_it(log, clock):
@@ -218,21 +218,21 @@ def test_without_a_batch_size_nothing_is_made_up_from_it(log, clock):
     with log.training.training_loop():
         train(log, clock, [1.0])
 
-    [told] = events(log, "training_metrics_update")
+    [recorded] = events(log, "training_metrics_update")
     for name in ("num_train_samples", "train_tokens", "total_flops", "avg_tflops", "avg_batch_size"):
-        assert name not in told
+        assert name not in recorded
 
 
-def test_a_batch_size_that_is_a_function_is_asked_for_each_iteration(log, clock):
+def test_a_batch_size_function_is_called_for_each_iteration(log, clock):
     sizes = iter([2, 2, 4, 6])
     log.training.configure(global_batch_size=lambda: next(sizes), seq_length=10)
     with log.training.training_loop():
         train(log, clock, [1.0, 1.0])
 
-    [told] = events(log, "training_metrics_update")
-    assert told["num_train_samples"] == 4 + 6
-    assert told["avg_batch_size"] == 5.0
-    assert told["train_tokens"] == 100
+    [recorded] = events(log, "training_metrics_update")
+    assert recorded["num_train_samples"] == 4 + 6
+    assert recorded["avg_batch_size"] == 5.0
+    assert recorded["train_tokens"] == 100
 
 
 def test_tags_that_are_known_late_reach_the_manifest(log):

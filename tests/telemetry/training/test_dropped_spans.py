@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.telemetry.logged import records_of
-from tests.telemetry.training.told import spans
+from tests.telemetry.training.event_reader import spans
 from toolkit.core.clock import ManualClock
 from toolkit.telemetry.spans.span import NO_SPAN
 
@@ -96,7 +96,7 @@ def test_a_name_that_no_figure_needs_costs_nothing(make):
     assert log.span("forward") is NO_SPAN
 
 
-def test_one_that_is_stopped_twice_is_said(make):
+def test_stopping_twice_is_reported(make):
     log = make(spans={"drop": ["training_loop"]})
     span = log.start_span("training_loop", start_time=time.time() - 5)
     span.stop()

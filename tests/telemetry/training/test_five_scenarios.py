@@ -33,7 +33,7 @@ def run_job(folder, *, start=0, stop=1000, evicted_at=None, **options):
     return log.run_folder
 
 
-def told(folders):
+def summarised(folders):
     """Return what the start records, the manifests and the applications of these runs say of the tags."""
     starts, sessions, applications, jobs = [], [], [], []
     for folder in dict.fromkeys(folders):
@@ -66,7 +66,7 @@ def test_after_a_change_that_matters_two_trainings_are_neither_comparable_nor_on
     first = run_job(tmp_path, stop=5, perf_tag="as it was", session_tag="monday")
     second = run_job(tmp_path, stop=5, perf_tag=change, session_tag="a week later")
 
-    sessions, jobs = told([first, second])
+    sessions, jobs = summarised([first, second])
     assert first != second
     assert sessions == [("as it was", "monday"), (change, "a week later")]
     assert grouped(jobs) == ({"as it was": 1, change: 1}, {"monday": 1, "a week later": 1})
@@ -76,19 +76,19 @@ def test_3_after_a_change_that_should_not_matter_two_trainings_are_comparable(tm
     first = run_job(tmp_path, stop=5, perf_tag="rev 7", session_tag="monday")
     second = run_job(tmp_path, stop=5, perf_tag="rev 7", session_tag="after the security patch")
 
-    sessions, jobs = told([first, second])
+    sessions, jobs = summarised([first, second])
     assert first != second
     assert [perf_tag for perf_tag, _ in sessions] == ["rev 7"] * 2
     assert grouped(jobs) == ({"rev 7": 2}, {"monday": 1, "after the security patch": 1})
 
 
 @pytest.mark.parametrize("resume", [True, False], ids=["in the same folder", "on another machine"])
-def test_4_a_job_that_goes_on_after_a_failure_is_comparable_and_part_of_the_same(tmp_path, resume):
+def test_4_a_job_resumed_after_a_failure_is_comparable_and_part_of_the_same(tmp_path, resume):
     tags = {"perf_tag": "rev 7", "session_tag": "night"}
     first = run_job(tmp_path, evicted_at=100, **tags)
     second = run_job(tmp_path, start=90, stop=110, resume=resume, **tags)
 
-    sessions, jobs = told([first, second])
+    sessions, jobs = summarised([first, second])
     assert (first == second) is resume
     assert sessions == [("rev 7", "night")] * 2
     assert grouped(jobs) == ({"rev 7": 2}, {"night": 2})
@@ -96,11 +96,11 @@ def test_4_a_job_that_goes_on_after_a_failure_is_comparable_and_part_of_the_same
 
 
 @pytest.mark.parametrize("resume", [True, False], ids=["in the same folder", "on another machine"])
-def test_5_a_job_that_goes_on_with_faster_code_is_part_of_the_same_and_not_comparable(tmp_path, resume):
+def test_5_a_job_resumed_with_faster_code_is_part_of_the_same_and_not_comparable(tmp_path, resume):
     first = run_job(tmp_path, evicted_at=100, perf_tag="rev 7", session_tag="night")
     second = run_job(tmp_path, start=90, stop=110, resume=resume, perf_tag="rev 8", session_tag="night")
 
-    sessions, jobs = told([first, second])
+    sessions, jobs = summarised([first, second])
     assert (first == second) is resume
     assert sessions == [("rev 7", "night"), ("rev 8", "night")]
     assert grouped(jobs) == ({"rev 7": 1, "rev 8": 1}, {"night": 2})
@@ -126,5 +126,5 @@ def test_without_tags_a_run_and_its_resumption_are_one_piece_of_work_and_compare
     first = run_job(tmp_path, evicted_at=3)
     run_job(tmp_path, start=2, stop=4, resume=True)
 
-    _, jobs = told([first])
+    _, jobs = summarised([first])
     assert grouped(jobs) == ({}, {read_manifest(first).run_id: 2})

@@ -1,4 +1,4 @@
-"""What `training_metrics_update` says: totals for the job, windows that begin anew, and nothing lost at the end."""
+"""What `training_metrics_update` contains: totals of the job, separate windows, and nothing lost at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.telemetry.logged import read_records, records_of
-from tests.telemetry.training.told import events, spans, train
+from tests.telemetry.training.event_reader import events, spans, train
 
 CONFIG = {
     "global_batch_size": 4,
@@ -29,9 +29,9 @@ def test_every_n_iterations_a_window_ends_and_the_rest_comes_at_the_end(log, clo
         train(log, clock, [1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 0.5])
 
     first, second, rest = events(log, "training_metrics_update")
-    assert [told["current_iteration"] for told in (first, second, rest)] == [2, 5, 6]
-    assert [told["num_iterations"] for told in (first, second, rest)] == [3, 6, 7]
-    assert [told["interval"] for told in (first, second, rest)] == [3, 3, 1]
+    assert [recorded["current_iteration"] for recorded in (first, second, rest)] == [2, 5, 6]
+    assert [recorded["num_iterations"] for recorded in (first, second, rest)] == [3, 6, 7]
+    assert [recorded["interval"] for recorded in (first, second, rest)] == [3, 3, 1]
 
     assert second["avg_iteration_time_sec"] == pytest.approx(11.0)
     assert second["min_iteration_time_sec"] == pytest.approx(1.0)
@@ -52,26 +52,26 @@ def test_samples_tokens_operations_and_throughput(log, clock):
     with log.training.training_loop(train_iterations_start=10):
         train(log, clock, [1.0, 4.0])
 
-    [told] = events(log, "training_metrics_update")
-    assert told["train_iterations_start"] == 10
-    assert told["current_iteration"] == 11
-    assert told["train_samples_start"] == 40
-    assert told["num_train_samples"] == 8
-    assert told["avg_batch_size"] == 4.0
-    assert told["train_tokens"] == 64
-    assert told["avg_tokens_per_second"] == pytest.approx(64 / 5)
-    assert told["total_flops"] == 8e12
-    assert told["completed_floating_point_operations_overall"] == 48e12
-    assert told["avg_tflops"] == pytest.approx(8 / 5)
-    assert told["train_throughput_per_gpu"] == pytest.approx(8 / 5 / 2)
+    [recorded] = events(log, "training_metrics_update")
+    assert recorded["train_iterations_start"] == 10
+    assert recorded["current_iteration"] == 11
+    assert recorded["train_samples_start"] == 40
+    assert recorded["num_train_samples"] == 8
+    assert recorded["avg_batch_size"] == 4.0
+    assert recorded["train_tokens"] == 64
+    assert recorded["avg_tokens_per_second"] == pytest.approx(64 / 5)
+    assert recorded["total_flops"] == 8e12
+    assert recorded["completed_floating_point_operations_overall"] == 48e12
+    assert recorded["avg_tflops"] == pytest.approx(8 / 5)
+    assert recorded["train_throughput_per_gpu"] == pytest.approx(8 / 5 / 2)
     # Of single iterations, and not of the average as it goes.
-    assert told["train_throughput_per_gpu_max"] == pytest.approx(4 / 1 / 2)
-    assert told["train_throughput_per_gpu_min"] == pytest.approx(4 / 4 / 2)
-    assert told["window_throughput_per_gpu"] == pytest.approx(8 / 5 / 2)
-    assert told["window_avg_tokens_per_second"] == pytest.approx(64 / 5)
+    assert recorded["train_throughput_per_gpu_max"] == pytest.approx(4 / 1 / 2)
+    assert recorded["train_throughput_per_gpu_min"] == pytest.approx(4 / 4 / 2)
+    assert recorded["window_throughput_per_gpu"] == pytest.approx(8 / 5 / 2)
+    assert recorded["window_avg_tokens_per_second"] == pytest.approx(64 / 5)
 
 
-def test_the_loop_says_where_it_begins_and_where_it_is_meant_to_end(log):
+def test_the_loop_records_its_start_and_targets(log):
     log.training.configure(**CONFIG, train_iterations_target=5)
     with log.training.training_loop(10, train_samples_target=lambda: 100):
         pass
@@ -87,14 +87,14 @@ def test_the_loop_says_where_it_begins_and_where_it_is_meant_to_end(log):
     }
 
 
-def test_a_job_that_goes_on_reports_at_the_same_iterations_as_the_one_before_it(log, clock):
+def test_a_resumed_job_reports_at_the_same_iterations_as_the_one_before_it(log, clock):
     log.training.configure(log_every_n_train_iterations=50)
     with log.training.training_loop(train_iterations_start=90):
         train(log, clock, [1.0] * 15)
 
-    told = events(log, "training_metrics_update")
-    assert [event["current_iteration"] for event in told] == [99, 104]
-    assert [event["window_num_iterations"] for event in told] == [10, 5]
+    recorded = events(log, "training_metrics_update")
+    assert [event["current_iteration"] for event in recorded] == [99, 104]
+    assert [event["window_num_iterations"] for event in recorded] == [10, 5]
 
 
 def test_with_an_interval_of_one_the_first_iteration_is_reported_too(log, clock):
@@ -110,12 +110,12 @@ def test_windows_longer_than_what_is_held_back_are_whole(log, clock):
     with log.training.training_loop():
         train(log, clock, [0.5] * 2600)
 
-    told = events(log, "training_metrics_update")
-    assert [event["window_num_iterations"] for event in told] == [2500, 100]
-    assert told[1]["total_iteration_time_sec"] == pytest.approx(1300.0)
+    recorded = events(log, "training_metrics_update")
+    assert [event["window_num_iterations"] for event in recorded] == [2500, 100]
+    assert recorded[1]["total_iteration_time_sec"] == pytest.approx(1300.0)
 
 
-def test_an_iteration_that_raised_is_not_counted_and_the_rest_is_told(log, clock):
+def test_an_iteration_that_raised_is_not_counted_and_the_rest_is_written(log, clock):
     @log.training.application()
     @log.training.training_loop()
     def job():
@@ -127,8 +127,8 @@ def test_an_iteration_that_raised_is_not_counted_and_the_rest_is_told(log, clock
     with pytest.raises(RuntimeError):
         job()
 
-    [told] = events(log, "training_metrics_update")
-    assert (told["num_iterations"], told["max_iteration_time_sec"]) == (2, pytest.approx(1.0))
+    [recorded] = events(log, "training_metrics_update")
+    assert (recorded["num_iterations"], recorded["max_iteration_time_sec"]) == (2, pytest.approx(1.0))
     assert [span["name"] for span in spans(log) if "error" in span] == [
         "training_iteration",
         "training_loop",
@@ -141,7 +141,7 @@ def test_an_iteration_that_raised_is_not_counted_and_the_rest_is_told(log, clock
     assert "test_training_metrics.py" in error["attributes"]["exception_traceback"]
 
 
-def test_closing_the_logger_inside_the_loop_tells_of_the_rest(log, clock):
+def test_closing_the_logger_inside_the_loop_writes_the_rest(log, clock):
     log.training.on_app_start()
     clock.advance(1.0)
     log.training.on_train_start()
@@ -149,15 +149,17 @@ def test_closing_the_logger_inside_the_loop_tells_of_the_rest(log, clock):
     log.close()
 
     path = log.run_folder / "metrics.jsonl"
-    told = [event for event in read_records(path, "span_event") if event["name"] == "training_metrics_update"]
-    assert [event["attributes"]["num_iterations"] for event in told] == [2]
+    recorded = [
+        event for event in read_records(path, "span_event") if event["name"] == "training_metrics_update"
+    ]
+    assert [event["attributes"]["num_iterations"] for event in recorded] == [2]
     assert [span["name"] for span in read_records(path, "span") if span.get("unfinished")] == [
         "training_loop",
         "application",
     ]
 
 
-def test_a_script_that_dies_of_an_exception_tells_of_the_rest(tmp_path):
+def test_a_script_that_dies_of_an_exception_writes_the_rest(tmp_path):
     script = """
         from toolkit.telemetry import TelemetryLogger
         log = TelemetryLogger("r", log_dir="logs", system=False, csv=False, control=False, close_timeout=60.0)
@@ -176,8 +178,8 @@ def test_a_script_that_dies_of_an_exception_tells_of_the_rest(tmp_path):
     )
 
     assert b"the script is broken" in done.stderr
-    told = read_records(tmp_path / "logs" / "r" / "metrics.jsonl", "span_event")
-    assert [event["attributes"]["num_iterations"] for event in told] == [3]
+    recorded = read_records(tmp_path / "logs" / "r" / "metrics.jsonl", "span_event")
+    assert [event["attributes"]["num_iterations"] for event in recorded] == [3]
 
 
 def test_the_phases_of_an_iteration_are_averaged_and_evaluations_left_out(log, clock):
@@ -207,12 +209,12 @@ def test_the_phases_of_an_iteration_are_averaged_and_evaluations_left_out(log, c
     assert rest["window_avg_dataloader_time_sec"] == pytest.approx(0.25)
 
 
-def test_a_phase_that_nobody_times_is_left_out(log, clock):
+def test_an_untimed_phase_is_left_out(log, clock):
     with log.training.training_loop():
         train(log, clock, [1.0])
 
-    [told] = events(log, "training_metrics_update")
-    assert not {"avg_forward_time_sec", "avg_backward_time_sec", "avg_dataloader_time_sec"} & set(told)
+    [recorded] = events(log, "training_metrics_update")
+    assert not {"avg_forward_time_sec", "avg_backward_time_sec", "avg_dataloader_time_sec"} & set(recorded)
 
 
 def test_the_latest_loss_is_the_step_records_or_what_the_callback_was_given(log, clock):
@@ -240,7 +242,7 @@ class OnADevice:
     item = tolist = cpu = wait
 
 
-def test_a_device_is_never_asked_for_a_number(log, clock):
+def test_a_device_is_never_waited_for(log, clock):
     training = log.training
     training.configure(log_every_n_train_iterations=1, global_batch_size=2)
     training.on_train_start()
@@ -248,13 +250,13 @@ def test_a_device_is_never_asked_for_a_number(log, clock):
     clock.advance(1.0)
     training.on_training_single_iteration_end(loss=OnADevice(), batch_size=OnADevice(), tokens=OnADevice())
 
-    [told] = events(log, "training_metrics_update")
-    assert told["num_train_samples"] == 2
-    assert not {"latest_loss", "train_tokens"} & set(told)
+    [recorded] = events(log, "training_metrics_update")
+    assert recorded["num_train_samples"] == 2
+    assert not {"latest_loss", "train_tokens"} & set(recorded)
     assert log.guard.total == 2
 
 
-def test_an_iteration_says_itself_what_it_trained_on(log, clock):
+def test_an_iteration_can_set_its_own_sizes(log, clock):
     training = log.training
     training.configure(**CONFIG)
     training.on_train_start()
@@ -267,9 +269,9 @@ def test_an_iteration_says_itself_what_it_trained_on(log, clock):
         clock.advance(1.0)
         span.set(batch_size="many")
 
-    [told] = events(log, "training_metrics_update")
-    assert told["num_train_samples"] == 10 + 6 + 4
-    assert told["train_tokens"] == 7 + 6 * 8 + 4 * 8
+    [recorded] = events(log, "training_metrics_update")
+    assert recorded["num_train_samples"] == 10 + 6 + 4
+    assert recorded["train_tokens"] == 7 + 6 * 8 + 4 * 8
     assert log.guard.total == 1
 
 
@@ -304,8 +306,8 @@ def test_folded_iterations_are_counted_like_those_that_are_written(make, clock):
         train(log, clock, [1.0, 3.0])
 
     assert spans(log, "training_iteration") == []
-    [told] = events(log, "training_metrics_update")
-    assert (told["num_iterations"], told["avg_iteration_time_sec"]) == (2, pytest.approx(2.0))
+    [recorded] = events(log, "training_metrics_update")
+    assert (recorded["num_iterations"], recorded["avg_iteration_time_sec"]) == (2, pytest.approx(2.0))
 
 
 def test_of_a_second_loop_nothing_is_counted_twice(log, clock):
@@ -332,5 +334,5 @@ def test_a_loss_that_is_no_float_does_no_harm(log, clock):
         log.training.on_training_single_iteration_start()
         log.training.on_training_single_iteration_end(loss=10**400)
 
-    [told] = events(log, "training_metrics_update")
-    assert "latest_loss" not in told
+    [recorded] = events(log, "training_metrics_update")
+    assert "latest_loss" not in recorded

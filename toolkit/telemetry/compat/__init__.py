@@ -1,1 +1,1 @@
-"""Doors for code that was written for another logger; each is imported only by who goes through it."""
+"""Compatibility with code written for other loggers; import the module you need."""

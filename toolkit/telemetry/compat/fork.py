@@ -1,7 +1,7 @@
-"""The calls of ai-toolkit's telemetry fork, for code that was written for it, on the logger of this package.
+"""The API of ai-toolkit's telemetry fork on top of this package's logger, for code written for the fork.
 
-Only the signatures are the fork's. Records, files and control are this package's: a run goes on in its folder instead
-of overwriting its CSV file, NaN is kept as valid JSON, and a request is answered once.
+Only the signatures are the fork's. Records, files and control are this package's: a run is resumed in its folder
+instead of overwriting its CSV file, NaN is written as valid JSON, and a request is answered once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from toolkit.core.guard import Guard, guarded
 from toolkit.runfolder.layout import CONTROL, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.records import CONTROL_CHANGE
 from toolkit.telemetry.logger import TelemetryLogger as Logger
-from toolkit.telemetry.machine.metadata import lora_metadata, model_metadata, training_metadata
+from toolkit.telemetry.machine.start_fields import (
+    lora_fields,
+    model_fields,
+    parameter_counts,
+    training_fields,
+)
 from toolkit.telemetry.options import run_name_from_config
 
 _guard = Guard()
-"""For what is done before there is a run to do it for."""
+"""For failures before there is a run."""
 _COUNTS: Final = ("total_params", "trainable_params")
 
 
 class TelemetryLogger:
-    """The fork's logger. Wrong options raise when it is made; after that no call raises.
+    """The fork's logger. Invalid options raise when it is created; after that no call raises.
 
     `telemetry` is the logger behind it. Options of the `telemetry:` block may be given by name.
     """
@@ -42,7 +47,7 @@ class TelemetryLogger:
         mirrors: dict[str, Any] = {"tensorboard": bool(enable_tensorboard), "wandb": bool(enable_wandb)}
         if enable_wandb:
             mirrors["wandb_project"] = "ai-toolkit"
-        # The fork wrote every step it was told of, and always into the folder of the run's name.
+        # The fork wrote every step, and always into the folder with the run's name.
         known = {"log_dir": log_dir, "log_every": 1, "resume": True, **mirrors}
         self.telemetry = Logger(run_name, **{**known, **options})
         self.run_name = run_name
@@ -56,7 +61,7 @@ class TelemetryLogger:
         self.guard = self.telemetry.guard
         self.is_live = True
         self._log_every = self.telemetry.log_every
-        self._handed_out: Any = None
+        self._returned: Any = None
 
     @guarded
     def log_start(
@@ -66,7 +71,7 @@ class TelemetryLogger:
         model_info: Mapping[str, Any] | None = None,
         training_info: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say what is being trained and how."""
+        """Write what is being trained and how."""
         model = dict(model_info or {})
         self.telemetry.log_start(
             config=config,
@@ -80,45 +85,45 @@ class TelemetryLogger:
     def log_step(
         self, global_step: int, epoch: int | None = None, metrics: Mapping[str, Any] | None = None
     ) -> None:
-        """Tell of one training step."""
+        """Log one training step."""
         self.telemetry.log_step(global_step, **{"epoch": epoch, **_without(metrics, "global_step")})
 
     @guarded
     def log_epoch(self, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
-        """Tell of the end of an epoch."""
+        """Log the end of an epoch."""
         self.telemetry.log_epoch(epoch, **_without(metrics, "epoch"))
 
     @guarded
     def log_checkpoint(
         self, global_step: int, checkpoint_path: str | os.PathLike[str], is_best: bool = False
     ) -> None:
-        """Tell of a checkpoint that was saved."""
+        """Log a checkpoint that was saved."""
         self.telemetry.log_checkpoint(global_step, checkpoint_path, is_best=is_best)
 
     @guarded
     def log_eval(self, global_step: int, metrics: Mapping[str, Any] | None = None) -> None:
-        """Tell of an evaluation; its metrics are named `eval/<name>`, as the fork named them."""
+        """Log an evaluation; its metrics are named `eval/<name>`, as in the fork."""
         given = _without(metrics, "global_step")
         fields = {f"eval/{name}": value for name, value in given.items()}
         if "val_loss" in given:
-            # What pages and detectors look for.
+            # The name that pages and detectors look for.
             fields["val_loss"] = given["val_loss"]
         self.telemetry.log_eval(global_step, **fields)
 
     @guarded
     def log_control_change(self, old_value: Any, new_value: Any, source: str = "dashboard") -> None:
-        """Tell of a change that the script made by itself; one that `check_control_file` gave was told of already."""
-        if self._handed_out is not None:
-            told, self._handed_out = self._handed_out, None
-            if told == (new_value.get("log_every") if isinstance(new_value, Mapping) else new_value):
+        """Log a change that the script made by itself; one returned by `check_control_file` is already logged."""
+        if self._returned is not None:
+            returned, self._returned = self._returned, None
+            if returned == (new_value.get("log_every") if isinstance(new_value, Mapping) else new_value):
                 return
         self.telemetry.log_event(CONTROL_CHANGE, old=old_value, new=new_value, source=source)
 
     @guarded
     def check_control_file(self) -> dict[str, Any] | None:
-        """Return what somebody asked for since the last call, once; None where nobody did.
+        """Return the requests since the last call, once; None if there are none.
 
-        A new `log_every` is in force already. Declared actions are listed under `actions`, knobs stand by their names.
+        A new `log_every` is already applied. Declared actions are listed under `actions`, knobs are under their names.
         """
         found: dict[str, Any] = {}
         now = self.telemetry.log_every
@@ -131,7 +136,7 @@ class TelemetryLogger:
                 found[request.name] = request.value
         if not found:
             return None
-        self._handed_out = found.get("log_every", self._handed_out)
+        self._returned = found.get("log_every", self._returned)
         return {**found, "timestamp": time.time()}
 
     def close(self) -> None:
@@ -149,42 +154,40 @@ class TelemetryLogger:
         self.is_live = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy in another process must not write, so it is one that does nothing.
+        # A copy in another process must not write, so it does nothing.
         return _inert_logger, (self.run_name, self.log_dir)
 
 
 def get_run_name(config: Any) -> str:
-    """Return the job's name, or one made of the time."""
+    """Return the job's name, or one made from the time."""
     return run_name_from_config(_block(config)) or time.strftime("run-%Y%m%d_%H%M%S")
 
 
 def extract_lora_metadata(network_config: Any) -> dict[str, Any]:
-    """Return what a `network` block says of the LoRA; what it leaves open has the fork's default."""
+    """Return the LoRA fields of a `network` block; missing ones have the fork's defaults."""
     network = _block(network_config)
     if not network:
         return {}
     defaults: dict[str, Any] = {"lora_type": "lora", "lora_rank": 4, "lora_alpha": 1.0}
     defaults |= dict.fromkeys(("lora_conv_rank", "lora_conv_alpha", "lora_dropout"))
-    return {**defaults, **lora_metadata(network)}
+    return {**defaults, **lora_fields(network)}
 
 
 def extract_model_info(model_config: Any, sd_model: Any = None) -> dict[str, Any]:
-    """Return what a `model` block says, and how many parameters the network of `sd_model` has, where there is one."""
+    """Return the fields of a `model` block, and how many parameters the network of `sd_model` has, if there is one."""
     flags = ("is_flux", "is_sdxl", "is_v2", "quantize", "low_vram")
-    stated = model_metadata({"model": _block(model_config)})
+    stated = model_fields({"model": _block(model_config)})
     info = {"model_name_or_path": None, **dict.fromkeys(flags, False), **stated}
     with _guard.catch("counting the network's parameters"):
         parameters = getattr(getattr(sd_model, "network", None), "parameters", None)
         if callable(parameters):
-            counted = [(parameter.numel(), parameter.requires_grad) for parameter in parameters()]
-            info["trainable_params"] = sum(count for count, trained in counted if trained)
-            info["total_params"] = sum(count for count, _ in counted)
+            info["total_params"], info["trainable_params"] = parameter_counts(parameters())
     return info
 
 
 def extract_training_info(train_config: Any) -> dict[str, Any]:
-    """Return the training set-up that a `train` block states; what it leaves open has the fork's default."""
-    stated = training_metadata({"train": _block(train_config)})
+    """Return the training setup of a `train` block; missing fields have the fork's defaults."""
+    stated = training_fields({"train": _block(train_config)})
     info: dict[str, Any] = {
         "batch_size": 1,
         "gradient_accumulation_steps": 1,
@@ -205,7 +208,7 @@ def extract_training_info(train_config: Any) -> dict[str, Any]:
 
 
 def _block(given: Any) -> Mapping[str, Any]:
-    """Return a block of a configuration: a mapping, or an object such as ai-toolkit makes of one."""
+    """Return a block of a configuration as a mapping; ai-toolkit turns blocks into objects."""
     return given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
 
 
@@ -214,5 +217,5 @@ def _inert_logger(run_name: str, log_dir: Path) -> TelemetryLogger:
 
 
 def _without(metrics: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
-    """Return metrics without one that has a place of its own in the call."""
+    """Return metrics without one that is an argument of its own."""
     return {str(key): value for key, value in (metrics or {}).items() if key != name}

@@ -1,7 +1,7 @@
-"""`wandb.init(sync_tensorboard=True)`: what a script writes with a SummaryWriter goes into its run as well.
+"""`wandb.init(sync_tensorboard=True)`: records what a script writes with a SummaryWriter in its run as well.
 
-Both writers, torch's and tensorboardX's, hand over finished summaries in one place: numbers, encoded images, counted
-histograms. They are taken from there, behind the writer's own call, so nothing is computed twice.
+Both writers, torch's and tensorboardX's, pass finished summaries through one method: numbers, encoded images, counted
+histograms. They are taken there, after the writer's own call, so nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.compat.stand_ins import say_once
+from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.compat.wandb_files_media import Audio, Text
 from toolkit.telemetry.compat.wandb_media import Histogram, Image
 
 _WRITERS: Final = (("torch", "torch.utils.tensorboard.writer"), ("tensorboardX", "tensorboardX.writer"))
-"""A package, and its module with the class through which all of its summaries go."""
+"""A package, and its module with the class that all of its summaries go through."""
 _LONGEST_WAIT_S: Final = 1.0
-"""How long values of one step are collected before they are written, should no other step begin."""
+"""How long values of one step are collected before they are written, if no other step begins."""
 _TEXT: Final = "text"
 _SCALARS: Final = "scalars"
 _SETTINGS: Final = frozenset({"hparams", "custom_scalars"})
-"""Plugins that say how a page is drawn."""
+"""Plugins that only configure TensorBoard's pages."""
 
 
-class TakesRows(Protocol):
+class RowSink(Protocol):
     """Where the rows go: a run."""
 
     guard: Guard
 
     def log_at(self, row: dict[str, Any], step: int) -> None:
-        """Write a row of values under a step of the writer's own."""
+        """Write a row of values at a step of the writer's own."""
         ...
 
 
 class TensorBoardSync:
-    """Collects what writers write at one step, and hands it to the run as one row."""
+    """Collects what writers write at one step, and passes it to the run as one row."""
 
-    def __init__(self, run: TakesRows) -> None:
+    def __init__(self, run: RowSink) -> None:
         self._run = run
         self._row: dict[str, Any] = {}
         self._step = 0
@@ -54,14 +54,14 @@ class TensorBoardSync:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen to every SummaryWriter, those that exist already among them."""
+        """Listen to every SummaryWriter, including existing ones."""
         with _patching:
             if not _active:
                 _patch(self._run.guard)
             _active.append(self)
 
     def close(self) -> None:
-        """Write what is left, and listen no more."""
+        """Write what is left, and stop listening."""
         with _patching:
             if self in _active:
                 _active.remove(self)
@@ -71,14 +71,14 @@ class TensorBoardSync:
         self.flush()
 
     def after_fork_in_child(self) -> None:
-        """Listen no more: the run is the parent's."""
+        """Stop listening: the run is the parent's."""
         self._lock = threading.RLock()
         self._row = {}
         if self in _active:
             _active.remove(self)
 
     def take(self, writer: Any, summary: Any, step: Any) -> None:
-        """Take a summary that was written; nothing of it reaches the script."""
+        """Take a summary that was written; never raises into the script."""
         with self._run.guard.catch("taking what a SummaryWriter wrote"), self._lock:
             number = self._step if step is None else int(step)
             if number != self._step:
@@ -91,7 +91,7 @@ class TensorBoardSync:
                     continue
                 if not self._row:
                     self._began = time.monotonic()
-                    self._watch_over()
+                    self._start_thread()
                 self._row[self._name(logdir, value.tag)] = found
 
     def flush(self) -> None:
@@ -105,11 +105,11 @@ class TensorBoardSync:
         logdir = os.path.normpath(logdir)
         above, folder = os.path.split(logdir)
         if logdir not in self._prefixes:
-            # The first writer's tags are the run's own; those of another folder begin with its name.
+            # The first writer's tags have no prefix; those of another folder begin with its name.
             self._prefixes[logdir] = f"{folder}/" if self._prefixes else ""
         if self._prefixes[logdir]:
-            # `add_scalars("loss", {"train": …})` writes "loss" into a folder of its own: "loss_train" of torch's,
-            # "loss/train" of tensorboardX's.
+            # `add_scalars("loss", {"train": …})` writes "loss" into its own folder: "loss_train" in torch,
+            # "loss/train" in tensorboardX.
             main = tag.replace("/", "_") + "_"
             if folder.startswith(main):
                 return f"{tag}/{folder[len(main) :]}"
@@ -117,9 +117,9 @@ class TensorBoardSync:
                 return f"{tag}/{folder}"
         return self._prefixes[logdir] + tag
 
-    def _watch_over(self) -> None:
+    def _start_thread(self) -> None:
         if self._thread is None:
-            # The last row before a long pause is written all the same.
+            # Writes the last row before a long pause.
             self._thread = threading.Thread(
                 target=self._flush_late, name="telemetry-tensorboard", daemon=True
             )
@@ -133,7 +133,7 @@ class TensorBoardSync:
 
 
 def _value_of(value: Any) -> Any:
-    """Return one value of a summary as `wandb.log` would take it; None where it is nothing to keep."""
+    """Return one value of a summary as `wandb.log` would take it; None if it is not recorded."""
     plugin = value.metadata.plugin_data.plugin_name
     kind = value.WhichOneof("value")
     if kind == "simple_value":
@@ -150,7 +150,7 @@ def _value_of(value: Any) -> Any:
     if kind == "tensor" and plugin == _TEXT:
         return Text("\n".join(part.decode("utf-8", "replace") for part in value.tensor.string_val))
     if plugin not in _SETTINGS:
-        say_once(f"a SummaryWriter's {plugin or kind}", "is not taken into the run")
+        warn_once(f"a SummaryWriter's {plugin or kind}", "is not taken into the run")
     return None
 
 
@@ -158,7 +158,7 @@ def _histogram(counted: Any) -> Histogram | None:
     limits, counts = list(counted.bucket_limit), list(counted.bucket)
     if not limits or len(limits) != len(counts):
         return None
-    # The last bucket may reach to the largest number there is, and the first one from the smallest.
+    # The last bucket may end at the largest float, and the first one start at the smallest.
     edges = [min(counted.min, limits[0]), *limits[:-1], min(limits[-1], max(counted.max, limits[-2:][0]))]
     return Histogram(np_histogram=(counts, edges))
 
@@ -177,30 +177,30 @@ def _patch(guard: Guard) -> None:
             if module is not None:
                 _patched.append(_Wrapped(module.FileWriter))
     if not _patched:
-        say_once(
+        warn_once(
             "wandb.init(sync_tensorboard=True)",
             "found no SummaryWriter to listen to: torch's or tensorboardX's",
         )
     if "tensorflow" in sys.modules:
-        say_once(
+        warn_once(
             "wandb.init(sync_tensorboard=True)",
             "takes what torch's and tensorboardX's SummaryWriter write; tf.summary is not listened to",
         )
 
 
 def _module(package: str, name: str) -> Any:
-    """Return the module with the writers; None where there is none."""
+    """Return the module with the writers; None if it is not installed."""
     if name not in sys.modules and importlib.util.find_spec(package) is None:
         return None
     try:
         return importlib.import_module(name)
     except ImportError:
-        # torch is there, and tensorboard is not: then the script has no writer either.
+        # torch without tensorboard: the script has no writer either.
         return None
 
 
 class _Wrapped:
-    """One class of writers that is listened to."""
+    """One patched class of writers."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -218,7 +218,7 @@ class _Wrapped:
         self._ours = writer.add_summary = add_summary
 
     def undo(self) -> None:
-        """Listen no more. Where it was wrapped again since, ours stays below theirs and passes everything on."""
+        """Stop listening. If another wrapper was added since, ours stays below it and passes everything on."""
         self._is_on = False
         if self._writer.add_summary is self._ours:
             self._writer.add_summary = self._original

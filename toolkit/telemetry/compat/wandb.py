@@ -1,9 +1,9 @@
-"""`import toolkit.telemetry.compat.wandb as wandb`: a script written for W&B, logged into a run folder on this machine.
+"""`import toolkit.telemetry.compat.wandb as wandb`: a script written for W&B logs into a local run folder.
 
-Nothing is sent anywhere and no account is needed. What is not here warns once, by name, and does nothing.
+Nothing is sent anywhere and no account is needed. What is not supported warns once, by name, and does nothing.
 """
 
-# ruff: noqa: ARG001 - the parameters are W&B's, and some of them mean nothing here
+# ruff: noqa: ARG001 - the parameters are W&B's, and some have no meaning here
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.compat.stand_ins import NOT_SUPPORTED, say_once, stand_in
+from toolkit.telemetry.compat.null_object import NOT_SUPPORTED, null_object, warn_once
 from toolkit.telemetry.compat.wandb_artifacts import Artifact
-from toolkit.telemetry.compat.wandb_config import Config, config_mapping
-from toolkit.telemetry.compat.wandb_errors import CommError, Error, UsageError, errors
+from toolkit.telemetry.compat.wandb_config import Config, Settings, Setup, config_mapping, settings_in
 from toolkit.telemetry.compat.wandb_files_media import Audio, Html, Video
-from toolkit.telemetry.compat.wandb_home import asked_for, home_of
 from toolkit.telemetry.compat.wandb_media import Histogram, Image, Plotly, Table
-from toolkit.telemetry.compat.wandb_parts import Part, data_types, plot, sdk, util
+from toolkit.telemetry.compat.wandb_modules import (
+    CommError,
+    Error,
+    ModuleProxy,
+    UsageError,
+    data_types,
+    errors,
+    plot,
+    sdk,
+    util,
+)
 from toolkit.telemetry.compat.wandb_plots import plot_table, visualize
 from toolkit.telemetry.compat.wandb_run import Run
-from toolkit.telemetry.compat.wandb_settings import Settings, Setup, settings_in
+from toolkit.telemetry.compat.wandb_run_options import requested_settings, run_options
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary
 
 __all__ = [
@@ -74,11 +82,11 @@ __all__ = [
 ]
 
 __version__: Final = "0.31.0"
-"""The version of W&B whose calls these are; scripts compare it before they make some of them."""
+"""The version of W&B whose API this is; some scripts check it."""
 wandb_sdk = sdk
 
 UNSUPPORTED_KEYWORDS: Final = ("resume_from", "fork_from", "monitor_gym")
-"""What `init` takes and does nothing with, apart from saying so."""
+"""Keywords that `init` accepts with a warning, and ignores."""
 
 run: Run | None = None
 """The run that `init` began, until it is finished."""
@@ -128,14 +136,14 @@ def init(
     *,
     telemetry: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Begin a run, in `logs/` under `dir` or the working directory, and make it `wandb.run`.
+    """Begin a run in `logs/` under `dir` or the working directory, and make it `wandb.run`.
 
     `telemetry` is ours: options of the `telemetry:` block, such as `{"log_dir": "runs", "tensorboard": True}`.
 
     Raises:
-        OptionsError: one of those is wrong, or the folder cannot hold runs.
+        OptionsError: one of those is invalid, or the folder cannot hold runs.
     """
-    asked = asked_for(
+    requested = requested_settings(
         {
             "entity": entity,
             "project": project,
@@ -154,29 +162,29 @@ def init(
     )
     for keyword, value in zip(UNSUPPORTED_KEYWORDS, (resume_from, fork_from, monitor_gym), strict=True):
         if value:
-            say_once(f"wandb.init({keyword}=…)", _WHY.get(keyword, NOT_SUPPORTED))
+            warn_once(f"wandb.init({keyword}=…)", _WHY.get(keyword, NOT_SUPPORTED))
     # The parameter hides the module of that name.
-    syncs = bool(sync_tensorboard or tensorboard or _tensorboard.is_asked_for)
+    syncs = bool(sync_tensorboard or tensorboard or _tensorboard.is_requested)
     current = run
-    # A process that was forked has its parent's run, which is not its own to go on with.
+    # A forked process has its parent's run, which it must not write.
     is_ours = current is not None and current.is_of_this_process
     if current is not None and is_ours:
-        if asked["reinit"] in (True, "finish_previous"):
+        if requested["reinit"] in (True, "finish_previous"):
             current.finish()
-        elif asked["reinit"] != "create_new":
+        elif requested["reinit"] != "create_new":
             if syncs:
                 current.sync_tensorboard()
             return current
     if os.path.exists("config-defaults.yaml"):
-        say_once("config-defaults.yaml", "is not read here: hand its values over with wandb.init(config=…)")
+        warn_once("config-defaults.yaml", "is not read here: pass its values with wandb.init(config=…)")
     values = config_mapping(config)
     if config_include_keys:
         values = {key: values[key] for key in config_include_keys if key in values}
     values = {key: value for key, value in values.items() if key not in (config_exclude_keys or ())}
-    about, options = home_of(asked, telemetry or {})
-    begun = Run(about, options, values, on_finish=_forget)
-    if asked["resume"] == "must" and begun.telemetry.is_live and not begun.resumed:
-        say_once("wandb.init(resume='must')", f"found no earlier run {id or begun.name!r}: a new one begins")
+    info, options = run_options(requested, telemetry or {})
+    begun = Run(info, options, values, on_finish=_forget)
+    if requested["resume"] == "must" and begun.telemetry.is_live and not begun.resumed:
+        warn_once("wandb.init(resume='must')", f"found no earlier run {id or begun.name!r}: a new one begins")
     if run is None or not is_ours:
         _set_current(begun, begun.config, begun.summary)
     if syncs:
@@ -197,7 +205,7 @@ def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = 
     """Log a row of values to the current run."""
     current = run
     if current is None:
-        _say_there_is_no_run("log")
+        _warn_no_run("log")
     else:
         current.log(data, step, commit)
 
@@ -211,9 +219,9 @@ def define_metric(
     overwrite: bool | None = None,
     goal: str | None = None,
 ) -> Metric:
-    """Say how a metric of the current run is summed up."""
+    """Define how a metric of the current run is summarised."""
     if run is None:
-        _say_there_is_no_run("define_metric")
+        _warn_no_run("define_metric")
         return Metric(name=name)
     return run.define_metric(name, step_metric, step_sync, hidden, summary, overwrite, goal)
 
@@ -221,7 +229,7 @@ def define_metric(
 def alert(title: str, text: str, level: Any = None, wait_duration: Any = None) -> None:
     """Put an alert into the current run's records."""
     if run is None:
-        _say_there_is_no_run("alert")
+        _warn_no_run("alert")
     else:
         run.alert(title, text, level, wait_duration)
 
@@ -234,7 +242,7 @@ def save(
 ) -> bool | list[str]:
     """Link files into the current run's folder."""
     if run is None:
-        _say_there_is_no_run("save")
+        _warn_no_run("save")
         return []
     return run.save(glob_str, base_path, policy, glob)
 
@@ -247,15 +255,15 @@ def watch(
     idx: int | None = None,
     log_graph: bool = False,
 ) -> None:
-    """Have histograms of a model's gradients, parameters or both written at each `log_freq`-th training batch."""
+    """Write histograms of a model's gradients, parameters or both at every `log_freq`-th training batch."""
     if run is None:
-        _say_there_is_no_run("watch")
+        _warn_no_run("watch")
     else:
         run.watch(models, criterion, log, log_freq, idx, log_graph)
 
 
 def unwatch(models: Any = None) -> None:
-    """Look at one model, or at all of them, no more."""
+    """Stop watching one model, or all."""
     if run is not None:
         run.unwatch(models)
 
@@ -269,8 +277,10 @@ def log_artifact(
 ) -> Any:
     """Copy an artifact's files into the current run's folder, as the next version of its name."""
     if run is None:
-        _say_there_is_no_run("log_artifact")
-        return artifact_or_path if isinstance(artifact_or_path, Artifact) else stand_in("wandb.log_artifact")
+        _warn_no_run("log_artifact")
+        return (
+            artifact_or_path if isinstance(artifact_or_path, Artifact) else null_object("wandb.log_artifact")
+        )
     return run.log_artifact(artifact_or_path, name, type, aliases, tags)
 
 
@@ -280,10 +290,10 @@ def use_artifact(
     aliases: Sequence[str] | None = None,
     use_as: str | None = None,
 ) -> Any:
-    """Return an artifact that a run of this log directory has logged."""
+    """Return an artifact that a run in this log directory has logged."""
     if run is None:
-        _say_there_is_no_run("use_artifact")
-        return stand_in("wandb.use_artifact")
+        _warn_no_run("use_artifact")
+        return null_object("wandb.use_artifact")
     return run.use_artifact(artifact_or_name, type, aliases, use_as)
 
 
@@ -292,15 +302,15 @@ def log_model(
 ) -> None:
     """Log a file or folder as an artifact of the type `model`."""
     if run is None:
-        _say_there_is_no_run("log_model")
+        _warn_no_run("log_model")
     else:
         run.log_model(path, name, aliases)
 
 
 def use_model(name: str) -> str:
-    """Return where a model lies that a run of this log directory has logged."""
+    """Return the path of a model that a run in this log directory has logged."""
     if run is None:
-        _say_there_is_no_run("use_model")
+        _warn_no_run("use_model")
         return ""
     return run.use_model(name)
 
@@ -316,12 +326,12 @@ def login(
     prompt: bool = True,
     anonymous: Any = None,
 ) -> bool:
-    """Return that all is well: no account is needed, and nobody is asked."""
+    """Return True: no account is needed."""
     return True
 
 
 def setup(settings: Any = None) -> Setup:
-    """Return the settings of this process, as `.settings`, with those that are given."""
+    """Return the settings of this process, as `.settings`, updated with the given ones."""
     _setup.settings.update(settings)
     return _setup
 
@@ -332,11 +342,11 @@ def teardown(exit_code: int | None = None) -> None:
 
 
 def require(*_: Any, **__: Any) -> None:
-    """Do nothing: there are no features to ask for."""
+    """Do nothing: there are no features to enable."""
 
 
 def mark_preempting() -> None:
-    """Do nothing: a run that is preempted goes on by its id."""
+    """Do nothing: a preempted run is resumed by its id."""
 
 
 def termlog(string: str = "", newline: bool = True, repeat: bool = True, prefix: bool = True) -> None:
@@ -357,7 +367,7 @@ def termerror(string: str, newline: bool = True, repeat: bool = True, prefix: bo
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    return stand_in(f"wandb.{name}", _WHY.get(name, NOT_SUPPORTED))
+    return null_object(f"wandb.{name}", _WHY.get(name, NOT_SUPPORTED))
 
 
 _WHY: Final = {
@@ -373,32 +383,32 @@ def _print(string: str, newline: bool, repeat: bool, prefix: str) -> None:
         try:
             sys.stderr.write(f"{prefix}{string}" + ("\n" if newline else ""))
         except (AttributeError, OSError, ValueError):
-            # Standard error may be closed, or not be there.
+            # Standard error may be closed or missing.
             pass
 
 
-class _TensorBoard(Part):
-    """`wandb.tensorboard`, whose `patch` asks for what `init(sync_tensorboard=True)` asks for."""
+class _TensorBoard(ModuleProxy):
+    """`wandb.tensorboard`, whose `patch` does what `init(sync_tensorboard=True)` does."""
 
-    is_asked_for = False
+    is_requested = False
 
     def patch(self, *_: Any, **__: Any) -> None:
-        """Have what is written with a SummaryWriter go into the current run, or into the next one."""
+        """Record what is written with a SummaryWriter in the current run, or in the next one."""
         if run is not None:
             run.sync_tensorboard()
         else:
-            self.__dict__["is_asked_for"] = True
+            self.__dict__["is_requested"] = True
 
     def unpatch(self) -> None:
-        """Have the next run not listen to SummaryWriters."""
-        self.__dict__["is_asked_for"] = False
+        """Do not listen to SummaryWriters in the next run."""
+        self.__dict__["is_requested"] = False
 
 
 tensorboard = _tensorboard = _TensorBoard("wandb.tensorboard")
 
 
-def _say_there_is_no_run(call: str) -> None:
-    say_once(f"wandb.{call}() without a run", "does nothing: call wandb.init() first")
+def _warn_no_run(call: str) -> None:
+    warn_once(f"wandb.{call}() without a run", "does nothing: call wandb.init() first")
 
 
 def _set_current(begun: Run | None, its_config: Config, its_summary: Summary) -> None:

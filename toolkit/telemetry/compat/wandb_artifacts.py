@@ -1,12 +1,12 @@
-"""Artifacts of W&B scripts: named, versioned sets of files, kept in the run folder that logged them.
+"""Artifacts of W&B scripts: named, versioned sets of files, stored in the folder of the run that logged them.
 
     <run folder>/artifacts/<name>/v0/…        its files
-    <run folder>/artifacts/<name>/v0.json     what it is
+    <run folder>/artifacts/<name>/v0.json     its description
 
 Versions are counted over all runs of a log directory, where `use_artifact` looks for them.
 """
 
-# ruff: noqa: ARG002 - the parameters are W&B's, and some of them mean nothing here
+# ruff: noqa: ARG002 - the parameters are W&B's, and some have no meaning here
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ import orjson
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.safefile import open_regular, replace_file
-from toolkit.telemetry.compat.stand_ins import say_once, stand_in
-from toolkit.telemetry.compat.wandb_media import Table, as_json, made_before_a_run
+from toolkit.telemetry.compat.null_object import null_object, warn_once
+from toolkit.telemetry.compat.wandb_media import Table, as_json, no_run_guard
 from toolkit.telemetry.logger import TelemetryLogger
 
 ARTIFACTS: Final = "artifacts"
@@ -40,27 +40,27 @@ _NO_CODE: Final = frozenset({".git", ".venv", "venv", "node_modules", "__pycache
 class Entry:
     """One file of an artifact."""
 
-    def __init__(self, path: str, place: Path) -> None:
+    def __init__(self, path: str, location: Path) -> None:
         self.path = self.name = path
         """Its name inside the artifact."""
-        self._place = place
+        self._location = location
 
     @property
     def size(self) -> int:
-        """Its bytes; 0 where it is gone."""
+        """Its size in bytes; 0 if it is gone."""
         try:
-            return self._place.stat().st_size
+            return self._location.stat().st_size
         except OSError:
             return 0
 
     def download(self, root: str | None = None, *_: Any, **__: Any) -> str:
-        """Return where it lies; with `root`, where a copy of it lies."""
+        """Return its path; with `root`, the path of a copy in there."""
         if root is None:
-            return str(self._place)
+            return str(self._location)
         target = Path(root) / self.path
-        with made_before_a_run.catch("copying a file of an artifact"):
+        with no_run_guard.catch("copying a file of an artifact"):
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self._place, target)
+            shutil.copyfile(self._location, target)
         return str(target)
 
 
@@ -86,7 +86,7 @@ class Artifact:
         self.version = ""
         """Empty until it is logged."""
         self.folder: Path | None = None
-        """Where its files lie once it is logged."""
+        """The folder of its files once it is logged."""
         self._files: dict[str, Path] = {}
         self._references: dict[str, str] = {}
         self._staged: tempfile.TemporaryDirectory[str] | None = None
@@ -98,17 +98,17 @@ class Artifact:
 
     @property
     def id(self) -> str:
-        """What identifies it: its name and version."""
+        """Its name and version."""
         return self.name
 
     @property
     def state(self) -> str:
-        """Whether it is logged, in W&B's words."""
+        """W&B's word for whether it is logged."""
         return "COMMITTED" if self.folder is not None else "PENDING"
 
     @property
     def size(self) -> int:
-        """The bytes of its files."""
+        """The size of its files in bytes."""
         return sum(entry.size for entry in self.files())
 
     @property
@@ -116,12 +116,12 @@ class Artifact:
         """How many files it has."""
         return len(self.files())
 
-    # What goes into it.
+    # Adding files.
 
     def add_file(
         self, local_path: str | os.PathLike[str], name: str | None = None, *_: Any, **__: Any
     ) -> Entry:
-        """Have a file be part of it, under its own name or another."""
+        """Add a file, under its own name or another."""
         path = Path(local_path)
         inside = _inside(name or path.name)
         self._files[inside] = path.absolute()
@@ -130,8 +130,8 @@ class Artifact:
     def add_dir(
         self, local_path: str | os.PathLike[str], name: str | None = None, *_: Any, **__: Any
     ) -> None:
-        """Have all files of a folder be part of it; links are not followed."""
-        with made_before_a_run.catch("adding a folder to an artifact"):
+        """Add all files of a folder; links are not followed."""
+        with no_run_guard.catch("adding a folder to an artifact"):
             root = Path(local_path).absolute()
             for folder, _folders, files in os.walk(root):
                 for file in files:
@@ -141,7 +141,7 @@ class Artifact:
                         self._files[_inside(str(Path(name) / inside if name else inside))] = path
 
     def add(self, obj: Any, name: str, *_: Any, **__: Any) -> Entry:
-        """Have a table, an image or the like be part of it."""
+        """Add a table, an image or similar."""
         inside = _inside(name)
         if isinstance(obj, Table):
             inside = inside if inside.endswith(".table.json") else f"{inside}.table.json"
@@ -153,11 +153,11 @@ class Artifact:
             with self.new_file(inside, mode="wb") as file:
                 file.write(obj.data)
         else:
-            say_once(f"wandb.Artifact.add of a {type(obj).__name__}", "is left out")
+            warn_once(f"wandb.Artifact.add of a {type(obj).__name__}", "is left out")
         return Entry(inside, self._files.get(inside, Path(inside)))
 
     def add_reference(self, uri: Any, name: str | None = None, *_: Any, **__: Any) -> Sequence[Entry]:
-        """Note an address that belongs to it; nothing is fetched from there."""
+        """Add a URL; nothing is fetched from it."""
         text = str(getattr(uri, "url", uri))
         inside = _inside(name or text.rpartition("/")[2] or "reference")
         self._references[inside] = text
@@ -165,7 +165,7 @@ class Artifact:
 
     @contextmanager
     def new_file(self, name: str, mode: str = "x", encoding: str | None = None) -> Iterator[IO[Any]]:
-        """Open a new file that is part of it."""
+        """Open a new file of the artifact for writing."""
         inside = _inside(name)
         path = self._stage() / inside
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ class Artifact:
         self._files[inside] = path
 
     def remove(self, item: Any) -> None:
-        """Take a file or a folder out of it."""
+        """Remove a file or a folder."""
         inside = _inside(str(getattr(item, "path", item)))
         self._files = {
             name: path
@@ -182,7 +182,7 @@ class Artifact:
             if name != inside and not name.startswith(f"{inside}/")
         }
 
-    # What is in it.
+    # Reading files.
 
     def files(self, names: Sequence[str] | None = None, *_: Any, **__: Any) -> list[Entry]:
         """Return its files."""
@@ -194,7 +194,7 @@ class Artifact:
         inside = _inside(str(name))
         if inside in self._files:
             return Entry(inside, self._files[inside])
-        return stand_in(f"the file {inside!r} of the artifact {self.name!r}", "is not there")
+        return null_object(f"the file {inside!r} of the artifact {self.name!r}", "does not exist")
 
     get_path = get_entry
 
@@ -202,13 +202,13 @@ class Artifact:
         """Return a table that was added to it."""
         path = self._files.get(_inside(name)) or self._files.get(f"{_inside(name)}.table.json")
         if path is not None and path.name.endswith(".table.json"):
-            with made_before_a_run.catch("reading a table of an artifact"):
+            with no_run_guard.catch("reading a table of an artifact"):
                 content = orjson.loads(path.read_bytes())
                 return Table(columns=content["columns"], data=content["data"])
-        return stand_in(f"{name!r} of the artifact {self.name!r}", "is no table that was added to it")
+        return null_object(f"{name!r} of the artifact {self.name!r}", "is not a table that was added to it")
 
     def download(self, root: str | os.PathLike[str] | None = None, *_: Any, **__: Any) -> str:
-        """Return the folder of its files; with `root`, that folder, with copies of them."""
+        """Return the folder of its files; with `root`, copy them there and return that folder."""
         if root is None and self.folder is not None:
             return str(self.folder)
         target = Path(root) if root is not None else self._stage()
@@ -223,39 +223,39 @@ class Artifact:
         entries = self.files()
         return entries[0].download(root) if entries else ""
 
-    # What W&B has to do, and is done here at once.
+    # What W&B does in the background and this package at once.
 
     def wait(self, timeout: float | None = None) -> Artifact:
-        """Return it: nothing is under way."""
+        """Return the artifact: nothing is pending."""
         return self
 
     def finalize(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: it is complete."""
 
     def verify(self, root: str | None = None) -> None:
-        """Nothing is compared: the files are those that were copied."""
+        """Do nothing: the files are the ones that were copied."""
 
     def new_draft(self) -> Artifact:
-        """Return another one with the same files, to be logged as the next version."""
+        """Return a new artifact with the same files, to be logged as the next version."""
         draft = Artifact(self.base_name, self.type, self.description, self.metadata)
         draft._files, draft._references = dict(self._files), dict(self._references)
         return draft
 
     def logged_by(self) -> None:
-        """Not known here."""
+        """Return None: unknown here."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return stand_in(f"wandb.Artifact.{name}")
+        return null_object(f"wandb.Artifact.{name}")
 
     def __repr__(self) -> str:
         return f"<Artifact {self.name}>"
 
-    # For the run that logs it.
+    # Used by the run that logs it.
 
     def describe(self) -> dict[str, Any]:
-        """Return what its description says."""
+        """Return its description."""
         return {
             "name": self.base_name,
             "type": self.type,
@@ -270,10 +270,10 @@ class Artifact:
         }
 
     def copy_into(self, folder: Path) -> None:
-        """Copy its files into a folder that is new, and have them be its files.
+        """Copy its files into a new folder, and use the copies from now on.
 
         Raises:
-            OSError: one of them cannot be read, or the disk takes no more.
+            OSError: a file cannot be read, or the disk is full.
         """
         copied = {}
         for name, path in self._files.items():
@@ -283,8 +283,8 @@ class Artifact:
             copied[name] = target
         self._files = copied
 
-    def belongs_in(self, folder: Path) -> None:
-        """Know where its files lie now."""
+    def moved_to(self, folder: Path) -> None:
+        """Note that its files are in `folder` now."""
         self._files = {name: folder / name for name in self._files}
         self.folder = folder
         if self._staged is not None:
@@ -293,15 +293,15 @@ class Artifact:
 
     def _stage(self) -> Path:
         if self._staged is None:
-            # Gone with the artifact, also where it is never logged.
+            # Deleted with the artifact, even if it is never logged.
             self._staged = tempfile.TemporaryDirectory(
                 prefix="telemetry-artifact-", ignore_cleanup_errors=True
             )
         return Path(self._staged.name)
 
 
-class KeepsArtifacts:
-    """The part of a run that keeps artifacts."""
+class ArtifactStore:
+    """The artifact methods of a run."""
 
     telemetry: TelemetryLogger
     _event: Callable[..., None]
@@ -346,12 +346,12 @@ class KeepsArtifacts:
         aliases: Sequence[str] | None = None,
         use_as: str | None = None,
     ) -> Any:
-        """Return an artifact that a run of this log directory has logged: `name`, `name:latest`, `name:v3`."""
+        """Return an artifact that a run in this log directory has logged: `name`, `name:latest`, `name:v3`."""
         if isinstance(artifact_or_name, Artifact):
             return self.log_artifact(artifact_or_name, aliases=aliases)
         folder = self.telemetry.run_folder
         if folder is None:
-            return stand_in(f"the artifact {artifact_or_name!r}", "is not looked for: nothing is logged")
+            return null_object(f"the artifact {artifact_or_name!r}", "is not looked up: nothing is logged")
         found = None
         with self.telemetry.guard.catch("wandb.use_artifact"):
             found = find_artifact(folder.parent, str(artifact_or_name))
@@ -360,7 +360,9 @@ class KeepsArtifacts:
                     "artifact_used", name=found.base_name, version=found.version, path=str(found.folder)
                 )
         if found is None:
-            return stand_in(f"the artifact {artifact_or_name!r}", f"was logged by no run in {folder.parent}")
+            return null_object(
+                f"the artifact {artifact_or_name!r}", f"was logged by no run in {folder.parent}"
+            )
         return found
 
     def log_model(
@@ -373,7 +375,7 @@ class KeepsArtifacts:
         self.log_artifact(path, name, "model", aliases)
 
     def use_model(self, name: str) -> str:
-        """Return the file of a model that was logged, or its folder where there are several."""
+        """Return the file of a logged model, or its folder if there are several."""
         found = self.use_artifact(name)
         if not isinstance(found, Artifact):
             return ""
@@ -394,16 +396,16 @@ class KeepsArtifacts:
                 folders[:] = [each for each in folders if each not in _NO_CODE]
                 for file in files:
                     path = os.path.join(folder, file)
-                    is_wanted = _asked(include_fn, path, base) if include_fn else file.endswith(_CODE)
-                    if is_wanted and not (exclude_fn is not None and _asked(exclude_fn, path, base)):
+                    is_wanted = _matches(include_fn, path, base) if include_fn else file.endswith(_CODE)
+                    if is_wanted and not (exclude_fn is not None and _matches(exclude_fn, path, base)):
                         artifact.add_file(path, os.path.relpath(path, base))
             if artifact.file_count:
                 return self.log_artifact(artifact)
         return None
 
 
-def _asked(function: Callable[..., bool], path: str, root: Path) -> bool:
-    """Say what a script's own function says of a file; some take the root as well."""
+def _matches(function: Callable[..., bool], path: str, root: Path) -> bool:
+    """Call a script's own filter function on a file; some take the root as well."""
     try:
         return bool(function(path, str(root)))
     except TypeError:
@@ -424,32 +426,32 @@ def _as_artifact(given: Any, name: str | None, kind: str | None, run: str) -> Ar
 
 def _store(artifact: Artifact, run_folder: Path) -> Path:
     mode = stat.S_IMODE(run_folder.stat().st_mode)
-    home = run_folder / ARTIFACTS / safe_run_name(artifact.base_name)
-    home.mkdir(mode=mode, parents=True, exist_ok=True)
-    half_done = Path(tempfile.mkdtemp(prefix=".", dir=home))
+    base = run_folder / ARTIFACTS / safe_run_name(artifact.base_name)
+    base.mkdir(mode=mode, parents=True, exist_ok=True)
+    half_done = Path(tempfile.mkdtemp(prefix=".", dir=base))
     try:
         os.chmod(half_done, mode)
         artifact.copy_into(half_done)
         number = 1 + max(
             (known["number"] for known in _versions(run_folder.parent, artifact.base_name)), default=-1
         )
-        # Another run may have taken the number meanwhile; in this folder it cannot.
-        while os.path.lexists(home / f"v{number}"):
+        # Another run may have taken the number in its own folder by now; here it must be free.
+        while os.path.lexists(base / f"v{number}"):
             number += 1
         artifact.version = f"v{number}"
-        os.rename(half_done, home / artifact.version)
+        os.rename(half_done, base / artifact.version)
     except BaseException:
         artifact.version = ""
         shutil.rmtree(half_done, ignore_errors=True)
         raise
-    stored = home / artifact.version
-    artifact.belongs_in(stored)
-    replace_file(home / f"{artifact.version}.json", as_json(artifact.describe()), mode=mode & 0o666)
+    stored = base / artifact.version
+    artifact.moved_to(stored)
+    replace_file(base / f"{artifact.version}.json", as_json(artifact.describe()), mode=mode & 0o666)
     return stored
 
 
 def find_artifact(log_dir: Path, asked: str) -> Artifact | None:
-    """Return the artifact that `entity/project/name:alias` means, of those that the runs in `log_dir` logged."""
+    """Return the artifact `entity/project/name:alias`, of those that the runs in `log_dir` logged."""
     name, _, alias = asked.rpartition("/")[2].partition(":")
     known = _versions(log_dir, name)
     if alias in ("", _LATEST):
@@ -467,21 +469,21 @@ def find_artifact(log_dir: Path, asked: str) -> Artifact | None:
 
 
 def _versions(log_dir: Path, name: str) -> list[dict[str, Any]]:
-    """Return what is known of each version of an artifact, over the runs of a log directory; links are not followed."""
+    """Return the description of each version of an artifact in all runs of a log directory; links are not followed."""
     found = []
     safe = safe_run_name(name)
     with os.scandir(log_dir) as runs:
         for number, run in enumerate(runs):
             if number >= _MOST_RUNS:
                 break
-            home = log_dir / run.name / ARTIFACTS / safe
-            if run.is_dir(follow_symlinks=False) and home.is_dir() and not home.parent.is_symlink():
-                found += [known for path in home.glob("v*.json") if (known := _described(path, name))]
+            base = log_dir / run.name / ARTIFACTS / safe
+            if run.is_dir(follow_symlinks=False) and base.is_dir() and not base.parent.is_symlink():
+                found += [known for path in base.glob("v*.json") if (known := _described(path, name))]
     return found
 
 
 def _described(path: Path, name: str) -> dict[str, Any] | None:
-    """Return what a description says; None where it is another's, or cannot be used."""
+    """Return a description; None if it is another artifact's or invalid."""
     folder = path.with_suffix("")
     try:
         descriptor = open_regular(path)
@@ -507,6 +509,6 @@ def _described(path: Path, name: str) -> dict[str, Any] | None:
 
 
 def _inside(name: str) -> str:
-    """Return a name that leads nowhere else: relative, with no way up."""
+    """Return a safe relative path: without `..` or a leading slash."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     return "/".join(parts) or "file"

@@ -1,6 +1,6 @@
-"""Videos, sounds, pages and texts that W&B scripts log: a file each in the run folder, and a record."""
+"""Video, audio, HTML and text that W&B scripts log: a file each in the run folder, and a record."""
 
-# ruff: noqa: ARG002 - the parameters are W&B's, and some of them mean nothing here
+# ruff: noqa: ARG002 - the parameters are W&B's, and some have no meaning here
 
 from __future__ import annotations
 
@@ -12,47 +12,21 @@ import wave
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.runfolder.layout import SAMPLES
-from toolkit.telemetry.compat.stand_ins import say_once
-from toolkit.telemetry.compat.wandb_media import MEDIA, Media, Place, made_before_a_run, pixels_of
+from toolkit.telemetry.compat.null_object import warn_once
+from toolkit.telemetry.compat.wandb_media import MEDIA, Media, MediaTarget, Sample, no_run_guard
+from toolkit.telemetry.records.media import pixels_of
 from toolkit.telemetry.records.png import animation_of
 
 _MOST_VIDEO_BYTES: Final = 64 * 1024 * 1024
-"""Of pixels: to pack them takes about a second, in which the script waits."""
+"""Of pixels: encoding them takes about a second, during which the script waits."""
 _LONGEST_TEXT: Final = 32 * 1024
 _FRAMES_A_SECOND: Final = 4
-"""What W&B takes where a script does not say."""
+"""W&B's default."""
 _LOUDEST: Final = 32767
 
 
-class Sample(Media):
-    """A file that is recorded as a sample, under its caption or else its key."""
-
-    caption: str | None = None
-    format: str = ""
-    data: bytes = b""
-    """The file's content; empty where it could not be read."""
-
-    def keep(self, place: Place) -> Any:
-        """Write the file and a record."""
-        if not self.data:
-            return None
-        path = place.write(SAMPLES, f".{self.format}", self.data)
-        run = place.log.run_folder
-        assert run is not None
-        place.log.log_sample(
-            place.step,
-            run / path,
-            prompt=self.caption or place.key,
-            name=place.key,
-            caption=self.caption,
-            index=place.index,
-        )
-        return path
-
-
 class Video(Sample):
-    """A video: the path of one, or an array of frames, channels and pixels, which becomes an animated PNG."""
+    """A video: a path, or an array of frames, channels and pixels, which becomes an animated PNG."""
 
     def __init__(
         self,
@@ -63,7 +37,7 @@ class Video(Sample):
     ) -> None:
         self.caption = caption
         self.format = (format or "gif").lower().lstrip(".")
-        with made_before_a_run.catch("reading a video"):
+        with no_run_guard.catch("reading a video"):
             if isinstance(data_or_path, (str, os.PathLike)):
                 path = Path(data_or_path)
                 self.format = path.suffix.lower().lstrip(".") or self.format
@@ -75,29 +49,29 @@ class Video(Sample):
 
 
 def _animated(given: Any, fps: float) -> bytes:
-    """Return frames as an animated PNG; of several videos, one beside the other."""
+    """Return frames as an animated PNG; several videos are placed side by side."""
     frames = pixels_of(given, is_image=False)
     if frames.ndim == 5:
-        # One beside the other: (video, frame, channel, height, width) to frames whose width is all of theirs.
+        # Side by side: (video, frame, channel, height, width) to frames of the combined width.
         count, length, channels, height, width = frames.shape
         frames = frames.transpose(1, 2, 3, 0, 4).reshape(length, channels, height, count * width)
     if frames.ndim != 4:
         raise ValueError(
-            f"an array of shape {tuple(frames.shape)} is no video: frames, channels, height, width"
+            f"an array of shape {tuple(frames.shape)} is not a video: frames, channels, height, width"
         )
     each = math.ceil(frames.size / _MOST_VIDEO_BYTES)
     if each > 1:
-        say_once("wandb.Video of many pixels", f"keeps every {each}th frame; log a file for all of them")
+        warn_once("wandb.Video of many pixels", f"keeps every {each}th frame; log a file for all of them")
     return animation_of(frames[::each].transpose(0, 2, 3, 1), fps / each)
 
 
 class Audio(Sample):
-    """A sound: the path of a file, its bytes, or an array of samples between -1 and 1, which becomes a WAV file."""
+    """Audio: a path, a file's bytes, or an array of samples between -1 and 1, which becomes a WAV file."""
 
     def __init__(self, data_or_path: Any, sample_rate: int | None = None, caption: str | None = None) -> None:
         self.caption = caption
         self.format = "wav"
-        with made_before_a_run.catch("reading a sound"):
+        with no_run_guard.catch("reading a sound"):
             if isinstance(data_or_path, bytes):
                 self.data = data_or_path
             elif isinstance(data_or_path, (str, os.PathLike)):
@@ -105,7 +79,7 @@ class Audio(Sample):
                 self.format = path.suffix.lower().lstrip(".") or self.format
                 self.data = path.read_bytes()
             elif sample_rate is None:
-                say_once("wandb.Audio of an array", "needs a sample_rate")
+                warn_once("wandb.Audio of an array", "needs a sample_rate")
             else:
                 self.data = _wav(data_or_path, int(sample_rate))
 
@@ -130,17 +104,17 @@ def _wav(given: Any, rate: int) -> bytes:
 def _level(sample: float) -> int:
     if not math.isfinite(sample):
         return 0
-    # Whole numbers are 16 bits wide already.
+    # Integers are already 16-bit samples.
     loud = sample if isinstance(sample, int) else sample * _LOUDEST
     return max(-_LOUDEST, min(_LOUDEST, round(loud)))
 
 
 class Html(Media):
-    """A page: its text, the path of one, or an open file. It is kept as it is, and shown by no page of ours."""
+    """An HTML page: its text, a path, or an open file. It is stored as it is, and not shown in the dashboard."""
 
     def __init__(self, data: Any, inject: bool = True, data_is_not_path: bool = False) -> None:
         self.html = ""
-        with made_before_a_run.catch("reading a page"):
+        with no_run_guard.catch("reading a page"):
             if hasattr(data, "read"):
                 self.html = str(data.read())
             elif not data_is_not_path and isinstance(data, (str, os.PathLike)) and _is_file(data):
@@ -148,10 +122,10 @@ class Html(Media):
             else:
                 self.html = str(data)
 
-    def keep(self, place: Place) -> Any:
+    def save(self, target: MediaTarget) -> Any:
         """Write the file and a record."""
-        path = place.write(MEDIA, ".html", self.html.encode("utf-8", "replace"))
-        place.log.log_event("html", name=place.key, global_step=place.step, path=path)
+        path = target.write(MEDIA, ".html", self.html.encode("utf-8", "replace"))
+        target.log.log_event("html", name=target.key, global_step=target.step, path=path)
         return path
 
 
@@ -163,12 +137,12 @@ def _is_file(data: str | os.PathLike[str]) -> bool:
 
 
 class Text(Media):
-    """A text of some lines, which becomes a record."""
+    """A text, which becomes a record."""
 
     def __init__(self, text: str) -> None:
         self.text = text[:_LONGEST_TEXT]
 
-    def keep(self, place: Place) -> Any:
+    def save(self, target: MediaTarget) -> Any:
         """Write a record."""
-        place.log.log_event("text", name=place.key, global_step=place.step, text=self.text)
+        target.log.log_event("text", name=target.key, global_step=target.step, text=self.text)
         return self.text

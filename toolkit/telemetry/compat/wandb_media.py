@@ -1,42 +1,37 @@
-"""What W&B scripts log besides numbers: images, tables and histograms."""
+"""Images, tables, histograms and figures that W&B scripts log."""
 
-# ruff: noqa: ARG002 - the parameters are W&B's, and some of them mean nothing here
+# ruff: noqa: ARG002 - the parameters are W&B's, and some have no meaning here
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from toolkit.core.guard import Guard
-from toolkit.runfolder.layout import SAMPLES, safe_run_name
+from toolkit.runfolder.layout import SAMPLES, TABLES, safe_run_name
 from toolkit.runfolder.safefile import replace_file
-from toolkit.telemetry.compat.stand_ins import StandIn, say_once, stand_in
+from toolkit.telemetry.compat.null_object import NullObject, null_object, warn_once
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.records.png import png_of
+from toolkit.telemetry.records.media import MOST_BINS, histogram_of, image_file, listed
 
-TABLES: Final = "tables"
 MEDIA: Final = "media"
-_MAX_BINS: Final = 512
 _MAX_LISTED: Final = 64
-"""Values of an array that a step record lists; how more of them are spread is counted, as W&B does."""
+"""Values of an array that a step record lists; a larger array becomes a histogram, as in W&B."""
 _BINS_OF_AN_ARRAY: Final = 32
-_IMAGES_IN_A_ROW: Final = 8
-made_before_a_run = Guard()
-"""For what is made before there is a run to make it for."""
+no_run_guard = Guard()
+"""For failures that belong to no run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where in a run something was logged: under which key, at which step, as which of several."""
+class MediaTarget:
+    """Where media are saved: the run, the key, the step, and the index among several."""
 
     log: TelemetryLogger
     key: str
@@ -44,35 +39,61 @@ class Place:
     index: int = 0
 
     def write(self, folder: str, ending: str, data: bytes) -> str:
-        """Put a file into one of the run's folders and return its path inside the run folder."""
+        """Write a file into one of the run's folders, and return its path inside the run folder."""
         run = self.log.run_folder
-        assert run is not None, "only a live run keeps files"
-        # Whoever may read the run may read what is in it.
+        assert run is not None, "only a live run saves files"
+        # Same permissions as the run folder.
         mode = stat.S_IMODE(run.stat().st_mode)
         (run / folder).mkdir(mode=mode, exist_ok=True)
-        # A key may be logged twice at one step, and both are kept.
+        # A key may be logged twice at one step; both are kept.
         name = f"{safe_run_name(self.key)}_{self.step:09d}_{self.index}_{os.urandom(3).hex()}{ending}"
         replace_file(run / folder / name, data, mode=mode & 0o666)
         return f"{folder}/{name}"
 
 
 class Media:
-    """Something that gets a file or a record of its own."""
+    """Something with a file or a record of its own."""
 
-    def keep(self, place: Place) -> Any:
-        """Put it into the run, and return what a table's cell shows of it. Call it where failures are guarded."""
+    def save(self, target: MediaTarget) -> Any:
+        """Save it in the run, and return what a table's cell shows. May raise: call it where failures are guarded."""
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return stand_in(f"wandb.{type(self).__name__}.{name}")
+        return null_object(f"wandb.{type(self).__name__}.{name}")
 
 
-class Image(Media):
-    """A picture: the path of one, a PIL image, a figure of matplotlib's, or an array of numpy's or torch's.
+class Sample(Media):
+    """A file that is recorded as a sample, under its caption or its key."""
 
-    It is turned into a file's bytes when it is made, for the array may be used again before it is logged.
+    caption: str | None = None
+    format: str = ""
+    data: bytes = b""
+    """The file's content; empty if it could not be read."""
+
+    def save(self, target: MediaTarget) -> Any:
+        """Write the file and a record."""
+        if not self.data:
+            return None
+        path = target.write(SAMPLES, f".{self.format}", self.data)
+        run = target.log.run_folder
+        assert run is not None
+        target.log.log_sample(
+            target.step,
+            run / path,
+            prompt=self.caption or target.key,
+            name=target.key,
+            caption=self.caption,
+            index=target.index,
+        )
+        return path
+
+
+class Image(Sample):
+    """An image: a path, a file's bytes, a PIL image, a matplotlib figure, or an array of numpy or torch.
+
+    It is encoded when it is created, because the array may be reused before it is logged.
     """
 
     def __init__(
@@ -88,78 +109,39 @@ class Image(Media):
     ) -> None:
         self.caption = caption
         self.format = (file_type or "png").lower().lstrip(".")
-        self.data = b""
-        """The file's content; empty where it could not be read."""
         if boxes or masks or classes:
-            say_once("wandb.Image(boxes=…, masks=…)", "is shown without its boxes and masks")
-        with made_before_a_run.catch("reading an image"):
-            self.data = self._read(data_or_path, mode)
-
-    def _read(self, given: Any, mode: str | None) -> bytes:
-        if isinstance(given, bytes):
-            # Encoded already, as a SummaryWriter does it.
-            self.format = "gif" if given.startswith(b"GIF8") else self.format
-            return given
-        if isinstance(given, (str, os.PathLike)):
-            path = Path(given)
-            self.format = path.suffix.lower().lstrip(".") or self.format
-            return path.read_bytes()
-        if isinstance(given, Image):
-            self.format, self.caption = given.format, self.caption or given.caption
-            return given.data
-        figure: Any = given if hasattr(given, "savefig") else getattr(given, "figure", None)
-        buffer = io.BytesIO()
-        if hasattr(figure, "savefig"):
-            figure.savefig(buffer, format=self.format)
-        elif hasattr(given, "save") and hasattr(given, "convert"):
-            picture = given.convert(mode) if mode else given
-            picture.save(buffer, format="JPEG" if self.format == "jpg" else self.format.upper())
-        else:
-            self.format = "png"
-            return png_of(pixels_of(given))
-        return buffer.getvalue()
-
-    def keep(self, place: Place) -> Any:
-        """Write the file and tell of it as a sample, under its caption or else its key."""
-        if not self.data:
-            return None
-        path = place.write(SAMPLES, f".{self.format}", self.data)
-        run = place.log.run_folder
-        assert run is not None
-        place.log.log_sample(
-            place.step,
-            run / path,
-            prompt=self.caption or place.key,
-            name=place.key,
-            caption=self.caption,
-            index=place.index,
-        )
-        return path
+            warn_once("wandb.Image(boxes=…, masks=…)", "is shown without its boxes and masks")
+        with no_run_guard.catch("reading an image"):
+            if isinstance(data_or_path, Image):
+                self.data, self.format = data_or_path.data, data_or_path.format
+                self.caption = caption or data_or_path.caption
+            else:
+                self.data, self.format = image_file(data_or_path, mode=mode, file_format=self.format)()
 
 
 class Histogram(Media):
-    """How often values fall into each of some bins."""
+    """Counts of values per bin."""
 
     def __init__(self, sequence: Any = None, np_histogram: Any = None, num_bins: int = 64) -> None:
         self.histogram: list[float] = []
         self.bins: list[float] = []
-        with made_before_a_run.catch("counting a histogram"):
+        with no_run_guard.catch("counting a histogram"):
             if np_histogram is not None:
                 counts, edges = np_histogram
-                self.histogram, self.bins = _listed(counts), _listed(edges)
+                self.histogram, self.bins = listed(counts), listed(edges)
             elif sequence is not None:
-                self.histogram, self.bins = _count(sequence, max(1, min(int(num_bins), _MAX_BINS)))
+                self.histogram, self.bins, _ = histogram_of(sequence, max(1, min(int(num_bins), MOST_BINS)))
 
-    def keep(self, place: Place) -> Any:
-        """Tell of it as a record of its own."""
-        place.log.log_event(
-            "histogram", name=place.key, global_step=place.step, values=self.histogram, bins=self.bins
+    def save(self, target: MediaTarget) -> Any:
+        """Write a record."""
+        target.log.log_event(
+            "histogram", name=target.key, global_step=target.step, values=self.histogram, bins=self.bins
         )
         return {"values": self.histogram, "bins": self.bins}
 
 
 class Table(Media):
-    """Rows under named columns; kept as a JSON file of `columns` and `data` in the run folder."""
+    """Rows under named columns, saved as a JSON file of `columns` and `data` in the run folder."""
 
     def __init__(
         self,
@@ -174,7 +156,7 @@ class Table(Media):
     ) -> None:
         self.columns: list[Any] = ["Input", "Output", "Expected"]
         self.data: list[list[Any]] = []
-        with made_before_a_run.catch("reading a table"):
+        with no_run_guard.catch("reading a table"):
             if columns is not None:
                 self.columns = list(columns)
             if dataframe is None and hasattr(data, "columns"):
@@ -195,8 +177,8 @@ class Table(Media):
         self.data.append(list(row))
 
     def add_column(self, name: str, data: Any, optional: bool = False) -> None:
-        """Add a column, a value for each row there is; the first one makes the rows."""
-        with made_before_a_run.catch("adding a column to a table"):
+        """Add a column with a value for each row; the first column creates the rows."""
+        with no_run_guard.catch("adding a column to a table"):
             values = list(data)
             if not self.data:
                 self.columns, self.data = [], [[] for _ in values]
@@ -205,38 +187,38 @@ class Table(Media):
                 row.append(value)
 
     def get_column(self, name: str, convert_to: str | None = None) -> list[Any]:
-        """Return the values of one column; none where it does not exist."""
+        """Return the values of one column; empty if it does not exist."""
         if name not in self.columns:
             return []
-        place = self.columns.index(name)
-        return [row[place] for row in self.data if place < len(row)]
+        column = self.columns.index(name)
+        return [row[column] for row in self.data if column < len(row)]
 
     def iterrows(self) -> Iterator[tuple[int, list[Any]]]:
         """Yield each row with its number."""
         yield from enumerate(self.data)
 
     def get_dataframe(self) -> Any:
-        """Return the rows as a frame of pandas; whoever wants one has it loaded."""
+        """Return the rows as a pandas DataFrame, if pandas is imported."""
         pandas = sys.modules.get("pandas")
         if pandas is None:
-            return stand_in("wandb.Table.get_dataframe", "needs pandas to be imported before")
+            return null_object("wandb.Table.get_dataframe", "needs pandas to be imported first")
         width = len(self.columns)
         rows = [[*row[:width], *[None] * (width - len(row))] for row in self.data]
         return pandas.DataFrame(rows, columns=self.columns)
 
-    def content(self, place: Place | None = None) -> dict[str, Any]:
-        """Return what its file says; what its cells hold is kept at `place`, where one is given."""
-        rows = [[_cell(cell, place) for cell in row] for row in self.data]
+    def content(self, target: MediaTarget | None = None) -> dict[str, Any]:
+        """Return the content of its file; media in its cells are saved to `target`, if given."""
+        rows = [[_cell(cell, target) for cell in row] for row in self.data]
         return {"columns": [str(column) for column in self.columns], "data": rows}
 
-    def keep(self, place: Place) -> Any:
-        """Write the file and tell of it."""
-        content = self.content(place)
-        path = place.write(TABLES, ".table.json", as_json(content))
-        place.log.log_event(
+    def save(self, target: MediaTarget) -> Any:
+        """Write the file and a record."""
+        content = self.content(target)
+        path = target.write(TABLES, ".table.json", as_json(content))
+        target.log.log_event(
             "table",
-            name=place.key,
-            global_step=place.step,
+            name=target.key,
+            global_step=target.step,
             path=path,
             columns=content["columns"],
             rows=len(content["data"]),
@@ -245,37 +227,37 @@ class Table(Media):
 
 
 class Plotly(Media):
-    """A figure of plotly's, kept as the JSON that plotly itself reads."""
+    """A plotly figure, saved as plotly's own JSON."""
 
     def __init__(self, figure: Any) -> None:
         self.json = ""
-        with made_before_a_run.catch("reading a figure"):
+        with no_run_guard.catch("reading a figure"):
             self.json = figure.to_json()
 
-    def keep(self, place: Place) -> Any:
+    def save(self, target: MediaTarget) -> Any:
         """Write the file and a record."""
         if not self.json:
             return None
-        path = place.write(MEDIA, ".plotly.json", self.json.encode("utf-8", "replace"))
-        place.log.log_event("plot", name=place.key, kind="plotly", global_step=place.step, path=path)
+        path = target.write(MEDIA, ".plotly.json", self.json.encode("utf-8", "replace"))
+        target.log.log_event("plot", name=target.key, kind="plotly", global_step=target.step, path=path)
         return path
 
 
-def media_in(value: Any) -> list[Media] | None:
-    """Return what `value` holds that gets a file or record of its own; None where it is a value like others."""
+def find_media(value: Any) -> list[Media] | None:
+    """Return the media in `value`; None if it is an ordinary value."""
     if isinstance(value, Media):
         return [value]
-    if isinstance(value, StandIn):
+    if isinstance(value, NullObject):
         return []
     if isinstance(value, (list, tuple)):
-        if not value or not all(isinstance(item, (Media, StandIn)) for item in value):
+        if not value or not all(isinstance(item, (Media, NullObject)) for item in value):
             return None
         return [item for item in value if isinstance(item, Media)]
     return _media_of_others(value, type(value).__module__.partition(".")[0])
 
 
 def _media_of_others(value: Any, package: str) -> list[Media] | None:
-    """Return what W&B makes of an object of some other package; None where it is a value like others."""
+    """Return the media that W&B makes of an object of another package; None if it is an ordinary value."""
     if hasattr(value, "savefig") or (package == "matplotlib" and hasattr(value, "figure")):
         return [Image(value)]
     if package == "pandas" and hasattr(value, "columns"):
@@ -285,69 +267,21 @@ def _media_of_others(value: Any, package: str) -> list[Media] | None:
     if package in ("numpy", "torch") and math.prod(getattr(value, "shape", ())) > _MAX_LISTED:
         if str(getattr(value, "device", "cpu")) == "cpu":
             return [Histogram(value, num_bins=_BINS_OF_AN_ARRAY)]
-        # Fetching it would wait for the device, which nobody asked for.
-        say_once("wandb.log of many values on a GPU", "is left out: log wandb.Histogram(…) of them")
+        # Fetching it would wait for the device.
+        warn_once("wandb.log of many values on a GPU", "is left out: log wandb.Histogram(…) of them")
     return None
 
 
 def as_json(content: Any) -> bytes:
-    """Return what a script made as JSON: arrays as lists, and what is no value as a text."""
+    """Return a script's data as JSON: arrays as lists, and unknown objects as text."""
     return orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
 
 
-def _cell(cell: Any, place: Place | None) -> Any:
+def _cell(cell: Any, target: MediaTarget | None) -> Any:
     if isinstance(cell, Media):
-        return None if place is None else cell.keep(place)
-    return None if isinstance(cell, StandIn) else cell
+        return None if target is None else cell.save(target)
+    return None if isinstance(cell, NullObject) else cell
 
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def pixels_of(given: Any, *, is_image: bool = True) -> Any:
-    """Return an array as numpy has it; that of an image has its channels last."""
-    if hasattr(given, "detach"):
-        given = given.detach().cpu()
-        if given.is_floating_point():
-            given = given.float()
-        if is_image and given.ndim == 4:
-            given = _side_by_side(given)
-        if is_image and given.ndim == 3:
-            given = given.permute(1, 2, 0)
-    return given.numpy() if hasattr(given, "numpy") else given
-
-
-def _side_by_side(batch: Any) -> Any:
-    """Return a batch of torch's images as one image, of rows of which the last is filled up with zeros."""
-    count, channels, height, width = batch.shape
-    columns = min(count, _IMAGES_IN_A_ROW)
-    rows = -(-count // columns)
-    grid = batch.new_zeros((rows * columns, channels, height, width))
-    grid[:count] = batch
-    grid = grid.reshape(rows, columns, channels, height, width).permute(2, 0, 3, 1, 4)
-    return grid.reshape(channels, rows * height, columns * width)
-
-
-def _listed(values: Any) -> list[float]:
-    return [float(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
-
-
-def _count(sequence: Any, bins: int) -> tuple[list[float], list[float]]:
-    if hasattr(sequence, "detach"):
-        sequence = sequence.detach().float().cpu().numpy()
-    # Whoever has an array has numpy; nobody else needs it.
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numbers = numpy.asarray(sequence, dtype=float)
-        # What is not finite lies in no bin.
-        counts, edges = numpy.histogram(numbers[numpy.isfinite(numbers)], bins=bins)
-        return _listed(counts), _listed(edges)
-    values = [value for value in _listed(sequence) if math.isfinite(value)]
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    counted = [0.0] * bins
-    for value in values:
-        counted[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
-    return counted, [low + (high - low) * edge / bins for edge in range(bins + 1)]

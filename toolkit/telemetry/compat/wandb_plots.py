@@ -1,6 +1,6 @@
-"""`wandb.plot`: charts that W&B draws from a table. Here the table is kept, and a record says what it is a chart of."""
+"""`wandb.plot`: charts that W&B draws from a table. Here the table is saved, with a record that describes the chart."""
 
-# ruff: noqa: ARG001 - the parameters are W&B's, and some of them mean nothing here
+# ruff: noqa: ARG001 - the parameters are W&B's, and some have no meaning here
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from toolkit.telemetry.compat.wandb_media import Media, Place, Table, made_before_a_run
+from toolkit.telemetry.compat.wandb_media import Media, MediaTarget, Table, no_run_guard
 
 _MOST_POINTS: Final = 1_000
-"""Of one curve; more of them lie between those."""
+"""Of one curve; larger ones are thinned out."""
 
 
 class CustomChart(Media):
-    """A chart: its kind, its title, which columns it shows, and the table with its points."""
+    """A chart: its kind, its title, the columns it shows, and the table with its points."""
 
     def __init__(self, kind: str, table: Any, fields: Mapping[str, Any], title: str = "") -> None:
         self.kind = kind
@@ -23,15 +23,15 @@ class CustomChart(Media):
         self.fields = {name: value for name, value in fields.items() if value is not None}
         self.title = title
 
-    def keep(self, place: Place) -> Any:
+    def save(self, target: MediaTarget) -> Any:
         """Write the table and a record."""
-        path = self.table.keep(place)
-        place.log.log_event(
+        path = self.table.save(target)
+        target.log.log_event(
             "plot",
-            name=place.key,
+            name=target.key,
             kind=self.kind,
             title=self.title or None,
-            global_step=place.step,
+            global_step=target.step,
             path=path,
             fields=self.fields,
         )
@@ -45,7 +45,7 @@ def plot_table(
     string_fields: Mapping[str, Any] | None = None,
     split_table: bool = False,
 ) -> CustomChart:
-    """Return a chart by a specification of W&B's, of which the name is kept."""
+    """Return a chart with the name of a W&B chart specification."""
     return CustomChart(
         vega_spec_name,
         data_table,
@@ -55,29 +55,29 @@ def plot_table(
 
 
 def visualize(id: str, value: Any) -> CustomChart:  # noqa: A002 - W&B's name
-    """Return a chart by a specification of W&B's."""
+    """Return a chart with the name of a W&B chart specification."""
     return CustomChart(id, value, {})
 
 
 def line(
     table: Any, x: str, y: str, stroke: str | None = None, title: str = "", split_table: bool = False
 ) -> CustomChart:
-    """Return a line through the points of two columns."""
+    """Return a line chart of two columns."""
     return CustomChart("line", table, {"x": x, "y": y, "stroke": stroke}, title)
 
 
 def scatter(table: Any, x: str, y: str, title: str = "", split_table: bool = False) -> CustomChart:
-    """Return the points of two columns."""
+    """Return a scatter chart of two columns."""
     return CustomChart("scatter", table, {"x": x, "y": y}, title)
 
 
 def bar(table: Any, label: str, value: str, title: str = "", split_table: bool = False) -> CustomChart:
-    """Return a bar for each row."""
+    """Return a bar chart with a bar for each row."""
     return CustomChart("bar", table, {"label": label, "value": value}, title)
 
 
 def histogram(table: Any, value: str, title: str = "", split_table: bool = False) -> CustomChart:
-    """Return how the values of a column are spread."""
+    """Return a histogram of a column."""
     return CustomChart("histogram", table, {"value": value}, title)
 
 
@@ -89,9 +89,9 @@ def line_series(
     xname: str = "x",
     split_table: bool = False,
 ) -> CustomChart:
-    """Return several lines, with one list of places for all of them, or one for each."""
+    """Return several lines, with one list of x values for all of them, or one for each."""
     rows: list[list[Any]] = []
-    with made_before_a_run.catch("reading lines"):
+    with no_run_guard.catch("reading lines"):
         lines = [list(line_of) for line_of in ys]
         places = [list(one) if hasattr(one, "__iter__") else one for one in xs]
         each = places if places and isinstance(places[0], list) else [places] * len(lines)
@@ -110,9 +110,9 @@ def confusion_matrix(
     title: str = "Confusion Matrix Curve",
     split_table: bool = False,
 ) -> CustomChart:
-    """Return how often each class was taken for which; `probs` has a probability for each class in each row."""
+    """Return how often each class was predicted as which; each row of `probs` has a probability for each class."""
     rows: list[list[Any]] = []
-    with made_before_a_run.catch("counting a confusion matrix"):
+    with no_run_guard.catch("counting a confusion matrix"):
         guesses = _plain(preds) if preds is not None else [_highest(row) for row in _plain(probs)]
         truth = _plain(y_true)
         known = _in_order({*truth, *guesses})
@@ -139,9 +139,9 @@ def roc_curve(
     title: str = "ROC Curve",
     split_table: bool = False,
 ) -> CustomChart:
-    """Return the rate of true positives over that of false ones, a curve for each class against all others."""
+    """Return the true positive rate over the false positive rate, a curve for each class against all others."""
     rows: list[list[Any]] = []
-    with made_before_a_run.catch("drawing a curve"):
+    with no_run_guard.catch("drawing a curve"):
         for name, found in _by_class(y_true, y_probas, labels, classes_to_plot):
             positives, negatives = _totals(found)
             points = [(wrong / max(1, negatives), right / max(1, positives)) for wrong, right in _walk(found)]
@@ -159,9 +159,9 @@ def pr_curve(
     title: str = "Precision-Recall Curve",
     split_table: bool = False,
 ) -> CustomChart:
-    """Return the precision over the recall, a curve for each class against all others."""
+    """Return precision over recall, a curve for each class against all others."""
     rows: list[list[Any]] = []
-    with made_before_a_run.catch("drawing a curve"):
+    with no_run_guard.catch("drawing a curve"):
         for name, found in _by_class(y_true, y_probas, labels, classes_to_plot):
             positives, _ = _totals(found)
             points = [
@@ -197,7 +197,7 @@ def _highest(row: Any) -> int:
 def _by_class(
     y_true: Any, y_probas: Any, labels: Sequence[str] | None, classes_to_plot: Sequence[Any] | None
 ) -> Iterable[tuple[Any, list[tuple[float, bool]]]]:
-    """Yield the name of each class, and for each row how probable it was and whether it was so, most probable first."""
+    """Yield each class name, with the predicted probability and the truth of each row, most probable first."""
     truth, rows = _plain(y_true), [_plain(row) for row in _plain(y_probas)]
     for number, known in enumerate(_in_order(set(truth))):
         if classes_to_plot is not None and known not in classes_to_plot:
@@ -216,7 +216,7 @@ def _totals(pairs: Sequence[tuple[float, bool]]) -> tuple[int, int]:
 
 
 def _walk(pairs: Sequence[tuple[float, bool]]) -> list[tuple[int, int]]:
-    """Return how many wrong and right ones there are above each threshold, those of equal probability together."""
+    """Return the counts of false and true positives at each threshold; equal probabilities share one."""
     points, wrong, right = [(0, 0)], 0, 0
     for (score, is_so), following in pairwise([*pairs, (None, False)]):
         right += is_so

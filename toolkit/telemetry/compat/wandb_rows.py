@@ -1,4 +1,4 @@
-"""Rows of values, counted in steps as W&B counts them, and written as step records."""
+"""Rows of values, numbered as W&B numbers steps, and written as step records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from toolkit.telemetry.compat.stand_ins import say_once
-from toolkit.telemetry.compat.wandb_media import Media, Place, media_in
+from toolkit.telemetry.compat.null_object import warn_once
+from toolkit.telemetry.compat.wandb_media import Media, MediaTarget, find_media
 from toolkit.telemetry.compat.wandb_summary import Summary
 from toolkit.telemetry.logger import TelemetryLogger
 
@@ -16,7 +16,7 @@ _MAX_DEPTH: Final = 16
 
 
 class Rows:
-    """The rows of one run. Its calls are guarded by whoever makes them."""
+    """The rows of one run. May raise: callers guard the calls."""
 
     def __init__(
         self, log: TelemetryLogger, summary: Summary, *, first_step: int, before_first: Callable[[], None]
@@ -24,7 +24,7 @@ class Rows:
         self.step = first_step
         """The step that is logged next."""
         self.step_metric: str | None = None
-        """The metric that a script declared to be the step of all others."""
+        """The metric that the script defined as the step of all others."""
         self._log = log
         self._summary = summary
         self._before_first = before_first
@@ -32,27 +32,29 @@ class Rows:
         self._last_step_metric: int | None = None
 
     def take(self, data: Any, step: int | None, commit: bool | None) -> None:
-        """Take what a script logs: a step of its own, or more for one that is not written yet."""
+        """Take what a script logs: a new step, or more values for one that is not written yet."""
         if not isinstance(data, Mapping):
-            say_once("wandb.log", f"takes a dictionary, not a {type(data).__name__}")
+            warn_once("wandb.log", f"takes a dictionary, not a {type(data).__name__}")
             return
         if step is not None:
             step = int(step)
             if step < self.step:
-                say_once("wandb.log(step=…)", f"went back from {self.step} to {step}; such rows are left out")
+                warn_once(
+                    "wandb.log(step=…)", f"went back from {self.step} to {step}; such rows are left out"
+                )
                 return
             if step > self.step:
                 self.put()
                 self.step = step
         self._row.update(data)
-        # W&B holds a row with a step back until the next step. Here it is written at once, so that a kill loses none.
+        # W&B holds a row with a step until the next step. Here it is written at once, so that a kill loses nothing.
         if commit or commit is None:
             self.put()
         if commit or (commit is None and step is None):
             self.step += 1
 
     def only_count(self, data: Any, step: int | None, commit: bool | None) -> None:
-        """Keep up with the steps: a rank that writes nothing still agrees with the others on when to stop."""
+        """Only count the step: a rank that writes nothing still has to stop at the same step as the others."""
         if step is not None:
             self.step = max(self.step, int(step))
         self._log.log_step(self._step_of(data) if isinstance(data, Mapping) else self.step)
@@ -60,13 +62,13 @@ class Rows:
             self.step += 1
 
     def put(self) -> None:
-        """Write what was taken and is not written yet."""
+        """Write what is not written yet."""
         row, self._row = self._row, {}
         if row:
             self._write(row, None)
 
     def put_at(self, row: Mapping[str, Any], step: int) -> None:
-        """Write a row under a step of another's counting, as a SummaryWriter has it; rows without a step follow it."""
+        """Write a row at an explicit step, such as a SummaryWriter's; later rows without a step continue from it."""
         self.put()
         self._write(row, step)
         self.step = max(self.step, step)
@@ -79,7 +81,7 @@ class Rows:
         with self._log.guard.catch("summing up a row"):
             self._summary.take(values)
         if "global_step" in values:
-            # Every record has a step under that name already.
+            # Every record already has a field of that name.
             own = values.pop("global_step")
             if self.step_metric != "global_step":
                 values["x_global_step"] = own
@@ -87,8 +89,8 @@ class Rows:
             self._log.log_step(step, **values)
         for name, found in media:
             for index, item in enumerate(found):
-                with self._log.guard.catch(f"keeping a {type(item).__name__}"):
-                    item.keep(Place(log=self._log, key=name, step=step, index=index))
+                with self._log.guard.catch(f"saving a {type(item).__name__}"):
+                    item.save(MediaTarget(log=self._log, key=name, step=step, index=index))
 
     def _step_of(self, values: Mapping[str, Any]) -> int:
         if self.step_metric is None:
@@ -96,10 +98,10 @@ class Rows:
         given = _on_host(values.get(self.step_metric))
         if isinstance(given, (int, float)) and math.isfinite(given):
             if given != int(given):
-                # Its rows would fall together on a few steps.
-                say_once(
+                # Many rows would share a few steps.
+                warn_once(
                     f"define_metric('*', step_metric={self.step_metric!r})",
-                    f"has no effect here: {given} is no whole number, and the rows are counted instead",
+                    f"has no effect here: {given} is not a whole number, so rows are counted instead",
                 )
                 self.step_metric = None
                 return self.step
@@ -108,18 +110,18 @@ class Rows:
 
 
 def _on_host(value: Any) -> Any:
-    """Return a number of numpy's or torch's as Python's own; one on a device is not waited for."""
+    """Return a number of numpy or torch as a Python number; one on a GPU is not waited for."""
     if not hasattr(value, "item") or getattr(value, "is_cuda", False):
         return value
     return value.item() if math.prod(value.shape) == 1 else value
 
 
 def _split(row: Mapping[Any, Any]) -> tuple[dict[str, Any], list[tuple[str, list[Media]]]]:
-    """Return a row's values and what gets a file or record of its own, both under flat names such as `outer/inner`."""
+    """Return a row's values and its media, both under flat names such as `outer/inner`."""
     values: dict[str, Any] = {}
     media: list[tuple[str, list[Media]]] = []
     for name, value in _flat(row.items()):
-        found = None if type(value) in _PLAIN else media_in(value)
+        found = None if type(value) in _PLAIN else find_media(value)
         if found is None:
             values[name] = value
         else:
@@ -131,7 +133,7 @@ def _flat(items: Iterable[tuple[Any, Any]], prefix: str = "", depth: int = 0) ->
     for key, value in items:
         name = f"{prefix}{key}"
         if type(value) in _PLAIN:
-            # Asking whether it is a mapping would take longer than all the rest.
+            # Checking for a mapping would take longer than all the rest.
             yield name, value
         elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
             yield from _flat(value.items(), f"{name}/", depth + 1)

@@ -1,6 +1,6 @@
-"""A run as W&B scripts know it, in a run folder of ours."""
+"""W&B's `Run`, writing a local run folder."""
 
-# ruff: noqa: ARG002 - the parameters are W&B's, and some of them mean nothing here
+# ruff: noqa: ARG002 - the parameters are W&B's, and some have no meaning here
 
 from __future__ import annotations
 
@@ -20,50 +20,54 @@ from typing import Any, Final
 from toolkit.core.lifetime import close_at_exit, code_of, do_not_close_at_exit
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
-from toolkit.telemetry.compat.stand_ins import say_once, stand_in
+from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
-from toolkit.telemetry.compat.wandb_artifacts import KeepsArtifacts
+from toolkit.telemetry.compat.wandb_artifacts import ArtifactStore
 from toolkit.telemetry.compat.wandb_config import Config
-from toolkit.telemetry.compat.wandb_files import link_into
-from toolkit.telemetry.compat.wandb_home import last_step_of
-from toolkit.telemetry.compat.wandb_identity import About, Identity
+from toolkit.telemetry.compat.wandb_identity import RunIdentity, RunInfo
 from toolkit.telemetry.compat.wandb_rows import Rows
+from toolkit.telemetry.compat.wandb_run_options import last_step_of
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
 from toolkit.telemetry.compat.wandb_watch import Watch
 from toolkit.telemetry.logger import TelemetryLogger, internals
-from toolkit.telemetry.machine.metadata import training_metadata
+from toolkit.telemetry.machine.start_fields import training_fields
 from toolkit.telemetry.options import TelemetryOptions
 
 FILES: Final = "files"
-"""Where in the run folder a script may put files of its own: `run.dir`."""
+"""The folder for a script's own files inside the run folder: `run.dir`."""
 
-_OF_ANOTHER_STEP: Final = ("batch_size", "gradient_accumulation_steps", "effective_batch_size", "max_steps")
-"""Settings that speak of optimizer steps: a step of W&B's is whatever a script logs."""
+_PER_OPTIMIZER_STEP: Final = (
+    "batch_size",
+    "gradient_accumulation_steps",
+    "effective_batch_size",
+    "max_steps",
+)
+"""Settings about optimizer steps; a W&B step is whatever a script logs."""
 
 
-class Run(Identity, KeepsArtifacts):
+class Run(RunIdentity, ArtifactStore):
     """One run. No call of a run raises, and none changes what the script does.
 
-    `telemetry` is the logger behind it, for what W&B has no word for: spans, knobs, `should_stop`.
+    `telemetry` is the logger behind it, for what W&B does not have: spans, knobs, `should_stop`.
     """
 
     def __init__(
         self,
-        about: About,
+        info: RunInfo,
         options: TelemetryOptions,
         config: Mapping[str, Any],
         *,
         on_finish: Callable[[Run], None] | None = None,
     ) -> None:
-        self._config = Config(config, self._tell_of_config)
-        # Looked at only when the start record is written, so what is set until then stands in it.
-        super().__init__(about, TelemetryLogger(about.name, options, config=self._config))
+        self._config = Config(config, self._write_config_change)
+        # Read when the start record is written, so it includes what is set until then.
+        super().__init__(info, TelemetryLogger(info.name, options, config=self._config))
         self._on_finish = on_finish
         self.guard = self.telemetry.guard
         self.summary = Summary()
         self._last_step = last_step_of(self.telemetry)
         self.resumed = self._last_step is not None
-        """Whether it goes on with an earlier run."""
+        """Whether it resumes an earlier run."""
         self.starting_step = 0 if self._last_step is None else self._last_step + 1
         """The first step of this session."""
         self._rows = Rows(
@@ -72,8 +76,8 @@ class Run(Identity, KeepsArtifacts):
         self._has_begun = False
         self._is_finished = False
         self._alerts: dict[str, float] = {}
-        self._held_back: list[tuple[str, Mapping[str, Any]]] = []
-        """What a script says before the start record is written, for the configuration may not be whole by then."""
+        self._early: list[tuple[str, Mapping[str, Any]]] = []
+        """Records before the start record, which waits because the configuration may not be complete yet."""
         self._temporary: str | None = None
         self._tensorboard: TensorBoardSync | None = None
         self._watch: Watch | None = None
@@ -81,16 +85,16 @@ class Run(Identity, KeepsArtifacts):
         self._process = os.getpid()
         self.start_time = time.time()
         if options.enabled:
-            # In the logger's place, for what is left must be written before that is closed.
+            # Instead of the logger: the rest must be written before it is closed.
             do_not_close_at_exit(self.telemetry)
             close_at_exit(self, in_forked_child=self._after_fork_in_child)
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether this process began it, and not one that it was forked from."""
+        """Whether this process began it, not a parent that it was forked from."""
         return self._process == os.getpid()
 
-    # What a script says of it.
+    # Configuration and files.
 
     @property
     def config(self) -> Config:
@@ -99,29 +103,29 @@ class Run(Identity, KeepsArtifacts):
 
     @property
     def dir(self) -> str:
-        """A folder for files of the script's own, inside the run folder."""
+        """A folder for the script's own files, inside the run folder."""
         folder = self.telemetry.run_folder
         if folder is None:
-            # Scripts write there without asking whether they are logged.
+            # Scripts write there even if nothing is logged.
             self._temporary = self._temporary or tempfile.mkdtemp(prefix="telemetry-")
             return self._temporary
         with self.guard.catch("making the folder for files"):
             (folder / FILES).mkdir(mode=0o700, exist_ok=True)
         return str(folder / FILES)
 
-    # What a script logs.
+    # Logging.
 
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-        """Log a row of values: a step of its own, unless `step` names one or `commit=False` lets the next call add.
+        """Log a row of values: a new step, unless `step` names one or `commit=False` lets the next call add to it.
 
-        A row with `step` is written at once, and others of that step may follow.
+        A row with `step` is written at once; others of that step may follow.
         """
         if not self.telemetry.is_live:
             if self._is_finished:
-                say_once("run.log() of a run that is finished", "does nothing")
+                warn_once("run.log() of a run that is finished", "does nothing")
             elif not self.is_of_this_process:
-                say_once(
-                    "run.log() in a forked process", "does nothing: log where the run was begun, or begin one"
+                warn_once(
+                    "run.log() in a forked process", "does nothing: log in the process that began the run"
                 )
             with self.guard.catch("wandb.log"):
                 self._rows.only_count(data, step, commit)
@@ -131,7 +135,7 @@ class Run(Identity, KeepsArtifacts):
 
     @property
     def step(self) -> int:
-        """The step that is logged next, counted as W&B does."""
+        """The step that is logged next, counted as in W&B."""
         return self._rows.step
 
     def define_metric(
@@ -144,9 +148,9 @@ class Run(Identity, KeepsArtifacts):
         overwrite: bool | None = None,
         goal: str | None = None,
     ) -> Metric:
-        """Say how a metric is summed up. With `"*"` and a `step_metric`, that metric becomes the run's step."""
+        """Define how a metric is summarised. With `"*"` and a `step_metric`, that metric becomes the run's step."""
         if step_metric is not None and name != "*":
-            say_once(
+            warn_once(
                 f"define_metric({str(name)!r}, step_metric=…)",
                 "is only a record here: charts are drawn over the run's own step",
             )
@@ -162,9 +166,9 @@ class Run(Identity, KeepsArtifacts):
             self.summary.define(metric)
             if metric.name == "*" and metric.step_metric:
                 self._rows.step_metric = metric.step_metric
-            said = {"name": metric.name, "step_metric": metric.step_metric, "hidden": hidden, "goal": goal}
-            said["summary"] = ",".join(metric.summary) or None
-            self._note("metric_defined", said)
+            fields = {"name": metric.name, "step_metric": metric.step_metric, "hidden": hidden, "goal": goal}
+            fields["summary"] = ",".join(metric.summary) or None
+            self._note("metric_defined", fields)
         return metric
 
     def alert(
@@ -174,7 +178,7 @@ class Run(Identity, KeepsArtifacts):
         level: Any = None,
         wait_duration: float | datetime.timedelta | None = None,
     ) -> None:
-        """Put an alert into the records, unless one of this title came less than `wait_duration` ago."""
+        """Write an alert record, unless one with this title was written less than `wait_duration` ago."""
         with self.guard.catch("wandb.alert"):
             wait_s = (
                 wait_duration.total_seconds()
@@ -195,14 +199,14 @@ class Run(Identity, KeepsArtifacts):
         policy: str = "live",
         glob: bool = True,
     ) -> bool | list[str]:
-        """Link the files that fit into the run folder's `files/`, and return where they are."""
+        """Link matching files into the run folder's `files/`, and return their paths."""
         if glob_str is None or not self.telemetry.is_live:
             return glob_str is None
         kept: list[str] = []
         with self.guard.catch("wandb.save"):
             pattern = os.fspath(glob_str)
             for path in sorted(globbing.glob(pattern)) if glob else [pattern]:
-                kept.append(link_into(Path(self.dir), Path(path), base_path))
+                kept.append(_link_into(Path(self.dir), Path(path), base_path))
                 size = os.stat(path).st_size
                 self._event("saved_file", path=os.path.abspath(path), bytes=size, global_step=self.step)
         return kept
@@ -216,9 +220,9 @@ class Run(Identity, KeepsArtifacts):
         idx: int | None = None,
         log_graph: bool = False,
     ) -> None:
-        """Have histograms of a model's gradients, parameters or both written at each `log_freq`-th training batch."""
+        """Write histograms of a model's gradients, parameters or both at every `log_freq`-th training batch."""
         if log_graph:
-            say_once("wandb.watch(log_graph=True)", "draws no graph here")
+            warn_once("wandb.watch(log_graph=True)", "draws no graph here")
         if not self.telemetry.is_live:
             return
         with self.guard.catch("wandb.watch"):
@@ -227,19 +231,19 @@ class Run(Identity, KeepsArtifacts):
             self._watch.add(models, what=log, log_freq=log_freq, idx=idx)
 
     def unwatch(self, models: Any = None) -> None:
-        """Look at one model, or at all of them, no more."""
+        """Stop watching one model, or all."""
         if self._watch is not None:
             self._watch.remove(models)
 
     def sync_tensorboard(self) -> None:
-        """Have what is written with a SummaryWriter go into the run as well, from now on."""
+        """Record what is written with a SummaryWriter in the run as well, from now on."""
         if self._tensorboard is None and self.telemetry.is_live:
             with self.guard.catch("wandb.init(sync_tensorboard=True)"):
                 self._tensorboard = TensorBoardSync(self)
                 self._tensorboard.start()
 
     def log_at(self, row: dict[str, Any], step: int) -> None:
-        """Write a row of values under a step of another's counting."""
+        """Write a row of values at an explicit step, such as a SummaryWriter's."""
         if self.telemetry.is_live:
             with self.guard.catch("writing a SummaryWriter's values"), self._lock:
                 self._rows.put_at(row, step)
@@ -249,10 +253,10 @@ class Run(Identity, KeepsArtifacts):
     ) -> None:
         self._event("histogram", name=name, global_step=step, values=counts, bins=edges, **more)
 
-    # How it ends.
+    # Finishing.
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """End the run: as failed where `exit_code` is not 0."""
+        """End the run: as failed if `exit_code` is not 0."""
         if exit_code:
             self._finish("failed", sys.exc_info()[1])
         else:
@@ -272,7 +276,7 @@ class Run(Identity, KeepsArtifacts):
             self._finish("failed", error)
 
     def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
-        """End the run, as a logger is ended: the process does so where the script does not."""
+        """End the run like a logger, at the end of the process if the script does not."""
         self._finish(reason, error)
 
     def _after_fork_in_child(self) -> None:
@@ -282,7 +286,7 @@ class Run(Identity, KeepsArtifacts):
             self._tensorboard.after_fork_in_child()
         if self._watch is not None:
             self._watch.remove()
-        # Another thread of the parent's may have held it at that moment.
+        # Another thread of the parent may have held it.
         self._lock = threading.RLock()
 
     def _finish(self, reason: str | None, error: BaseException | None) -> None:
@@ -293,7 +297,7 @@ class Run(Identity, KeepsArtifacts):
                 self._tensorboard.close()
             if self._watch is not None:
                 self._watch.close()
-        self._put_what_is_left()
+        self._write_remaining()
         do_not_close_at_exit(self)
         self._is_finished = True
         self.telemetry.close(reason, error=error)
@@ -302,8 +306,8 @@ class Run(Identity, KeepsArtifacts):
         if self._on_finish is not None:
             self._on_finish(self)
 
-    def _put_what_is_left(self) -> None:
-        """Write the row that nobody committed, and the summary."""
+    def _write_remaining(self) -> None:
+        """Write the uncommitted row, and the summary."""
         if not self.telemetry.is_live:
             return
         with self.guard.catch("wandb.finish"), self._lock:
@@ -313,38 +317,38 @@ class Run(Identity, KeepsArtifacts):
             if summary:
                 self._event("summary", **summary)
 
-    # Within.
+    # Internal.
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return stand_in(f"run.{name}")
+        return null_object(f"run.{name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy in another process must not write, so it is one that does nothing.
-        return _inert_run, (self._about, self._config.as_dict())
+        # A copy in another process must not write, so it does nothing.
+        return _inert_run, (self._info, self._config.as_dict())
 
     def _begin(self) -> None:
-        """Write the start record, once: with the configuration as it stands when the first thing is logged."""
+        """Write the start record once, with the configuration at the time of the first log."""
         if self._has_begun:
             return
         self._has_begun = True
         config = self._config.as_dict()
-        stated = training_metadata({"train": config})
-        about = self._about
+        stated = training_fields({"train": config})
+        info = self._info
         self.telemetry.log_start(
             config=config,
-            training={name: value for name, value in stated.items() if name not in _OF_ANOTHER_STEP},
-            group=about.group,
-            job_type=about.job_type,
-            entity=about.entity,
-            notes=about.notes,
+            training={name: value for name, value in stated.items() if name not in _PER_OPTIMIZER_STEP},
+            group=info.group,
+            job_type=info.job_type,
+            entity=info.entity,
+            notes=info.notes,
             resumed_from_step=self._last_step if self.starting_step else None,
         )
-        for event, fields in self._held_back:
+        for event, fields in self._early:
             self.telemetry.log_event(event, **fields)
 
-    def _tell_of_config(self, changes: Mapping[str, Any]) -> None:
+    def _write_config_change(self, changes: Mapping[str, Any]) -> None:
         if self._has_begun:
             with self.guard.catch("wandb.config"):
                 masker = Masker()
@@ -354,7 +358,7 @@ class Run(Identity, KeepsArtifacts):
         if self._has_begun:
             self._event(event, **fields)
         elif self.telemetry.is_live:
-            self._held_back.append((event, fields))
+            self._early.append((event, fields))
 
     def _event(self, event: str, /, **fields: Any) -> None:
         if self.telemetry.is_live:
@@ -363,5 +367,29 @@ class Run(Identity, KeepsArtifacts):
             self.telemetry.log_event(event, **fields)
 
 
-def _inert_run(about: About, config: Mapping[str, Any]) -> Run:
-    return Run(about, TelemetryOptions(enabled=False), config)
+def _inert_run(info: RunInfo, config: Mapping[str, Any]) -> Run:
+    return Run(info, TelemetryOptions(enabled=False), config)
+
+
+def _link_into(folder: Path, path: Path, base_path: str | os.PathLike[str] | None) -> str:
+    """Link the file at `path` into `folder`, replacing an older link, and return the new path.
+
+    It keeps its path relative to `base_path`, or to the working directory; of an absolute path, the last two parts.
+    A path that would lead out of the folder is not linked.
+    """
+    if base_path is not None:
+        name = os.path.relpath(path, base_path)
+    else:
+        name = os.path.join(path.parent.name, path.name) if path.is_absolute() else os.fspath(path)
+    path = path.absolute()
+    target = Path(os.path.normpath(folder / name))
+    if path.is_relative_to(folder) or not target.is_relative_to(folder):
+        return str(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        # A link, as in W&B: a checkpoint may be large, and is on this machine already.
+        os.symlink(path, target)
+    except OSError:
+        shutil.copyfile(path, target)
+    return str(target)

@@ -1,4 +1,4 @@
-"""One value for each metric of a run, as W&B sums it up: the last, or the lowest, highest, first or mean."""
+"""A run's summary as in W&B: for each metric the last value, or the min, max, first or mean."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.telemetry.compat.stand_ins import say_once
+from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
 
 _PLAIN: Final = frozenset({int, float, bool, str})
 _WAIT_S: Final = 1.0
-"""How long somebody who reads a summary waits for what a device has yet to deliver; who logs does not wait."""
+"""How long reading a summary waits for values from a device; logging does not wait."""
 _KINDS: Final = ("min", "max", "mean", "last", "copy", "none", "first", "best")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What a script says of a metric; a name that ends in `*` stands for all that begin so."""
+    """A script's definition of a metric; a name that ends in `*` is a prefix."""
 
     name: str
     step_metric: str | None = None
@@ -30,33 +30,33 @@ class Metric:
 
 
 def summary_kinds(given: Any) -> tuple[str, ...]:
-    """Return which values stand for a metric; a word that is none of W&B's is said once and left out."""
+    """Return the kinds of summary of a metric; an unknown kind warns once and is left out."""
     text = ",".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given or "")
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in _KINDS:
-            say_once(f"define_metric(summary={word!r})", f"is none of {', '.join(_KINDS)}")
+            warn_once(f"define_metric(summary={word!r})", f"is not one of {', '.join(_KINDS)}")
     return tuple(word for word in words if word in _KINDS)
 
 
 class Summary(MutableMapping[str, Any]):
-    """The summary of a run, by item or by attribute; a value that a script sets stands until the metric is logged."""
+    """The summary of a run, by item or attribute; a value that a script sets is kept until the metric is logged."""
 
     _values: dict[str, Any]
 
     def __init__(self) -> None:
-        # Attributes are values here, so its own go around that.
+        # Attributes are summary values, so internal ones bypass `__setattr__`.
         own: dict[str, Any] = {"_values": {}, "_metrics": {}, "_kinds": {}, "_means": {}}
         for name, value in {**own, "_device": DeviceScalars(), "_waiting": deque()}.items():
             object.__setattr__(self, name, value)
 
     def define(self, metric: Metric) -> None:
-        """Have a metric summed up as it says from now on."""
+        """Apply a metric's definition from now on."""
         self._metrics[metric.name] = metric
         self._kinds.clear()
 
     def take(self, row: Mapping[str, Any]) -> None:
-        """Sum up what was logged. A number on a device is waited for by nobody: it counts once it is there."""
+        """Update with a logged row. A number on a device is not waited for: it counts once it has arrived."""
         self._settle()
         for name, value in row.items():
             kind = type(value)
@@ -111,11 +111,11 @@ class Summary(MutableMapping[str, Any]):
         return repr(self.as_dict())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy, in this process or another, is values alone: what is on its way from a device stays with this one.
+        # A copy, in this process or another, holds the values only, not those still on their way from a device.
         return _summary_of, (self.as_dict(),)
 
     def _inside(self, name: str) -> dict[str, Any]:
-        """Return what was logged as a dictionary of that name, and is kept under `name/…`."""
+        """Return what was logged as a dictionary of that name and is kept under `name/…`."""
         found = {
             path[len(name) + 1 :]: value
             for path, value in [*self._values.items()]
@@ -130,10 +130,10 @@ class Summary(MutableMapping[str, Any]):
         return nested
 
     def _settle(self, wait_s: float = 0.0) -> None:
-        """Sum up what has arrived from devices, waiting for it at most so long."""
+        """Add what has arrived from devices, waiting at most `wait_s` for it."""
         waiting = self._waiting
         until = time.monotonic() + wait_s if waiting else 0.0
-        # In the order they were logged, for the last one is to stay.
+        # In the order of logging, so that the last value is the last logged.
         while waiting:
             name, pending = waiting[0]
             number = pending.poll()
@@ -166,7 +166,7 @@ class Summary(MutableMapping[str, Any]):
             self._values[name] = kept
 
     def _kinds_of(self, name: str) -> tuple[str, ...] | None:
-        """Return what is kept of a metric, by name; None for one of which nothing was said: its last value."""
+        """Return the kinds of summary of a metric; None for its last value, the default."""
         metric = self._metric_of(name)
         if metric is None or not metric.summary or metric.summary == ("copy",):
             return None
@@ -186,7 +186,7 @@ class Summary(MutableMapping[str, Any]):
         if kind in ("last", "copy") or isinstance(value, str):
             return value
         if kind == "mean":
-            # NaN stays out of it, or it would be all that is left.
+            # NaN is left out, or the mean would stay NaN.
             if value == value:
                 count, total = self._means.get(name, (0, 0.0))
                 self._means[name] = (count + 1, total + value)

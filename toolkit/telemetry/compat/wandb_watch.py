@@ -1,9 +1,8 @@
-"""`wandb.watch`: how gradients and parameters of a model are spread, counted where they are and fetched later.
+"""`wandb.watch`: histograms of a model's gradients and parameters, counted on their device and fetched later.
 
-A hook on the model counts its forward passes; only on each `log_freq`-th of them is anything looked at. What is counted
-on a GPU is copied to pinned memory behind the work that is queued there. Whether it has arrived is seen by looking at
-that memory, on a thread that also writes the records: no step waits for a GPU, and no call to the driver from another
-thread spoils a graph that is being captured.
+A hook on the model counts its forward passes and does something only on every `log_freq`-th. Counts on a GPU are copied
+to pinned memory behind the work queued there. A thread, which also writes the records, checks that memory for their
+arrival: no step waits for a GPU, and no driver call from another thread breaks a CUDA graph that is being captured.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.compat.stand_ins import say_once
+from toolkit.telemetry.compat.null_object import warn_once
 
 _BINS: Final = 32
 _MOST_VALUES: Final = 65_536
-"""Of one tensor: of a larger one, values evenly apart. They show how it is spread as well as all of them would."""
+"""Of one tensor: a larger one is sampled evenly, which shows its distribution as well."""
 _MOST_TENSORS: Final = 1_000
 """Of one model; a record is written for each."""
 _WAIT_S: Final = 1.0
-"""How long the end of a run waits for counts that are still on their way."""
-_MOST_UNDER_WAY: Final = 16
+"""How long the end of a run waits for counts on their way."""
+_MAX_PENDING: Final = 16
 _LOOK_EVERY_S: Final = 0.02
 _MARK: Final = 0x7FA5F00D
-"""A NaN of a kind that no arithmetic makes: it is in every place of the memory until the copy has reached it."""
+"""A NaN that no arithmetic produces: it fills the memory until the copy arrives."""
 
 Keep = Callable[[str, int, list[float], list[float], dict[str, Any]], None]
-"""Takes a name, a step, counts, edges, and what else is known."""
+"""Takes a name, a step, counts, edges, and further fields."""
 
 
 class Watch:
@@ -43,8 +42,8 @@ class Watch:
         self._keep = keep
         self._step = step
         self._models: list[_Model] = []
-        self._under_way: deque[_Counts] = deque()
-        self._room = _PinnedRoom()
+        self._pending: deque[_Counts] = deque()
+        self._pool = _PinnedPool()
         self._wake = threading.Event()
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -55,7 +54,7 @@ class Watch:
         given = list(models) if isinstance(models, (list, tuple)) else [models]
         for number, model in enumerate(given):
             if torch is None or not isinstance(model, torch.nn.Module):
-                say_once("wandb.watch", "takes models of torch's")
+                warn_once("wandb.watch", "takes models of torch's")
                 continue
             if any(known.model is model for known in self._models):
                 continue
@@ -65,26 +64,26 @@ class Watch:
                 self._models.append(_Model(model, self, what or "", max(1, int(log_freq)), prefix))
 
     def remove(self, models: Any = None) -> None:
-        """Watch one model, several, or all of them no more."""
+        """Stop watching one model, several, or all."""
         given = list(models) if isinstance(models, (list, tuple)) else [models]
         for watched in self._models[:]:
             if models is None or any(watched.model is model for model in given):
-                with self.guard.catch("watching a model no more"):
+                with self.guard.catch("unwatching a model"):
                     watched.close()
                 self._models.remove(watched)
 
     def send(self, names: list[str], counted: list[Any]) -> None:
-        """Have counts fetched from their device, and written once they are there."""
-        if not counted or len(self._under_way) >= _MOST_UNDER_WAY:
+        """Fetch counts from their device, and write them once they arrive."""
+        if not counted or len(self._pending) >= _MAX_PENDING:
             return
-        self._under_way.append(_Counts(names, self._step(), counted, self._room))
+        self._pending.append(_Counts(names, self._step(), counted, self._pool))
         self._wake.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="telemetry-histograms", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Watch nothing any more, and wait a moment for counts that are still on their way."""
+        """Stop watching, and wait a moment for counts on their way."""
         self.remove()
         self._is_closing = True
         self._wake.set()
@@ -92,19 +91,19 @@ class Watch:
             self._thread.join(_WAIT_S)
 
     def _write(self) -> None:
-        """Write what has arrived, in its order, until there is nothing more to come."""
+        """Write what has arrived, in order, until nothing more can come."""
         until = math.inf
         while True:
             if self._is_closing:
                 until = min(until, time.monotonic() + _WAIT_S)
-            if not self._under_way:
+            if not self._pending:
                 if self._is_closing:
                     return
                 self._wake.wait()
                 self._wake.clear()
-            elif self._under_way[0].has_arrived():
+            elif self._pending[0].has_arrived():
                 with self.guard.catch("writing histograms"):
-                    arrived = self._under_way.popleft()
+                    arrived = self._pending.popleft()
                     for name, counts, edges, more in arrived.read():
                         self._keep(name, arrived.step, counts, edges, more)
             elif time.monotonic() > until:
@@ -114,7 +113,7 @@ class Watch:
 
 
 class _Model:
-    """One model that is watched."""
+    """A watched model."""
 
     def __init__(self, model: Any, watch: Watch, what: str, log_freq: int, prefix: str) -> None:
         self.model = model
@@ -134,14 +133,14 @@ class _Model:
         self._send_gradients()
 
     def _send_gradients(self) -> None:
-        """Send what the last backward pass that was looked at has counted; all of its hooks were called by now."""
+        """Send the counts of the last recorded backward pass, which is complete by now."""
         self._disarm()
         counted, self._counted = self._counted, {}
         self._watch.send(list(counted), list(counted.values()))
 
     @staticmethod
     def _uncompiled(function: Callable[..., None]) -> Callable[..., None]:
-        """Return a function that torch.compile leaves alone: its count would make it recompile at every step."""
+        """Return a function that torch.compile skips: its counter would cause a recompilation at every step."""
         compiler = getattr(sys.modules["torch"], "compiler", None)
         disable = getattr(compiler, "disable", None)
         return disable(function) if disable is not None else function
@@ -169,14 +168,14 @@ class _Model:
             (name, one) for name, one in self.model.named_parameters() if one.requires_grad and one.numel()
         ]
         if len(named) > _MOST_TENSORS:
-            say_once("wandb.watch", f"looks at the first {_MOST_TENSORS:,} of {len(named):,} parameters")
+            warn_once("wandb.watch", f"looks at the first {_MOST_TENSORS:,} of {len(named):,} parameters")
         return named[:_MOST_TENSORS]
 
     def _name(self, what: str, name: str) -> str:
         return "/".join(part for part in (self._prefix, what, name) if part)
 
     def _arm(self) -> None:
-        """Have the gradients of the next backward pass counted as they come, each once."""
+        """Count the gradients of the next backward pass as they are computed, each once."""
         self._disarm()
         for name, parameter in self._named():
             self._handles.append(parameter.register_hook(self._counting(self._name("gradients", name))))
@@ -188,7 +187,7 @@ class _Model:
 
     def _counting(self, name: str) -> Callable[[Any], None]:
         def count(gradient: Any) -> None:
-            # Whatever goes wrong in here must not reach the backward pass.
+            # A failure in here must not reach the backward pass.
             with self._guard.catch("counting a gradient"):
                 torch = sys.modules["torch"]
                 if name not in self._counted and not _is_capturing(torch):
@@ -197,31 +196,31 @@ class _Model:
         return count
 
 
-class _PinnedRoom:
-    """Host memory that a GPU copies into by itself; pinning is slow, so what was pinned is used again."""
+class _PinnedPool:
+    """Pinned host memory, reused because pinning is slow."""
 
     def __init__(self) -> None:
         self._free: dict[tuple[int, ...], list[Any]] = {}
 
     def take(self, torch: Any, shape: tuple[int, ...]) -> Any:
         free = self._free.get(shape)
-        room = free.pop() if free else torch.empty(shape, dtype=torch.float32, pin_memory=True)
-        room.view(torch.int32).fill_(_MARK)
-        return room
+        memory = free.pop() if free else torch.empty(shape, dtype=torch.float32, pin_memory=True)
+        memory.view(torch.int32).fill_(_MARK)
+        return memory
 
-    def give_back(self, room: Any) -> None:
-        self._free.setdefault(tuple(room.shape), []).append(room)
+    def give_back(self, memory: Any) -> None:
+        self._free.setdefault(tuple(memory.shape), []).append(memory)
 
 
 class _Counts:
     """Counts of some tensors on their way from a device."""
 
-    def __init__(self, names: list[str], step: int, counted: list[Any], room: _PinnedRoom) -> None:
+    def __init__(self, names: list[str], step: int, counted: list[Any], pool: _PinnedPool) -> None:
         torch = sys.modules["torch"]
         self.step = step
         self._names = names
-        self._room = room
-        # Tensors of a model may be spread over devices: each device's are fetched together.
+        self._pool = pool
+        # A model may span devices: the counts of each device are fetched together.
         groups: dict[Any, list[int]] = {}
         for number, one in enumerate(counted):
             groups.setdefault(one.device, []).append(number)
@@ -231,7 +230,7 @@ class _Counts:
                 together = torch.stack([counted[number] for number in numbers])
                 is_pinned = device.type == "cuda"
                 if is_pinned:
-                    host = room.take(torch, tuple(together.shape))
+                    host = pool.take(torch, tuple(together.shape))
                     host.copy_(together, non_blocking=True)
                 else:
                     host = together.cpu()
@@ -247,7 +246,7 @@ class _Counts:
         for numbers, host, is_pinned in self._groups:
             rows = host.tolist()
             if is_pinned:
-                self._room.give_back(host)
+                self._pool.give_back(host)
             for number, row in zip(numbers, rows, strict=True):
                 low, high, odd, *counts = row
                 width = (high - low) / _BINS
@@ -256,7 +255,7 @@ class _Counts:
 
 
 def _count(torch: Any, values: Any) -> Any:
-    """Return the lowest, the highest, how many are not finite, and the counts of bins between: on their device."""
+    """Return min, max, the number of NaN and infinity, and the counts per bin, on the values' device."""
     with torch.no_grad():
         flat = values.to_dense().reshape(-1) if values.is_sparse else values.reshape(-1)
         stride = -(-flat.numel() // _MOST_VALUES)
@@ -269,17 +268,17 @@ def _count(torch: Any, values: Any) -> Any:
         width = (high - low).clamp_min(1e-30) / _BINS
         places = ((flat - low) / width).long().clamp_(0, _BINS - 1)
         counts = torch.zeros(_BINS, device=flat.device)
-        # Those that are not finite lie in no bin.
+        # NaN and infinity are in no bin.
         counts.scatter_add_(0, places, is_finite.float())
         odd = (~is_finite).sum().float()
         return torch.cat([torch.stack([low, high, odd]), counts])
 
 
 def _count_here(torch: Any, flat: Any) -> Any:
-    """Return the same of values that no device has to be asked for."""
+    """Return the same for values in host memory."""
     finite = flat[torch.isfinite(flat)]
     low, high = torch.aminmax(finite) if finite.numel() else (torch.zeros(()), torch.zeros(()))
-    # All in one bin where they are all the same: torch would take that for no limits at all.
+    # Equal values all go into one bin: torch would treat equal limits as none given.
     is_one = bool(low == high)
     counts = torch.zeros(_BINS) if is_one else torch.histc(finite, _BINS, low.item(), high.item())
     if is_one:
@@ -289,5 +288,5 @@ def _count_here(torch: Any, flat: Any) -> Any:
 
 
 def _is_capturing(torch: Any) -> bool:
-    """Say whether a CUDA graph is being captured: what is done then would be part of it."""
+    """Return whether a CUDA graph is being captured: our work would become part of it."""
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())

@@ -1,1 +1,1 @@
-"""Hooks into frameworks that tell of their work by themselves."""
+"""Integrations: one module for each training framework, which records its trainings by itself."""

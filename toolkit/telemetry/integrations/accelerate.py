@@ -1,4 +1,4 @@
-"""A tracker for Accelerate: what a script logs with its accelerator goes into a run, beside any other tracker."""
+"""A tracker for Accelerate: records what a script logs with its accelerator, beside any other tracker."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from accelerate.tracking import GeneralTracker
 
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
+from toolkit.telemetry.integrations.logger_setup import (
+    GivenLog,
+    given_logger,
+    options_of,
+    remember_run,
+    resuming,
+    run_id_in,
+)
+from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
-from toolkit.telemetry.integrations.open_parts import OpenParts
-from toolkit.telemetry.integrations.opening import GivenLog, options_of, remember_run, run_id_in
-from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
-from toolkit.telemetry.integrations.safe_block import SafeBlock
-from toolkit.telemetry.integrations.stand_in import stand_in_for
+from toolkit.telemetry.integrations.open_phases import GuardedPhase, OpenPhases, exit_arguments
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.spans.span import NO_FAILURES
 from toolkit.timing.names import APPLICATION, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION, TRAINING_LOOP
 
-# What scripts call the parts of their set-up, in the words of the start record.
-_SET_UP: Final = {
+# Fields of the start record, and what scripts usually call them.
+_SETUP: Final = {
     "learning_rate": ("learning_rate", "lr"),
     "batch_size": ("batch_size", "train_batch_size", "per_device_train_batch_size"),
     "max_steps": ("max_steps", "max_train_steps", "num_training_steps"),
@@ -35,17 +40,17 @@ _SET_UP: Final = {
     "scheduler": ("lr_scheduler", "lr_scheduler_type", "scheduler"),
     "seed": ("seed",),
 }
-_NO_FILE_NAME: Final = re.compile(r"[^\w.-]+")
+_NOT_IN_FILE_NAMES: Final = re.compile(r"[^\w.-]+")
 
 
 class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has no types
-    """A tracker to be given to an accelerator: `Accelerator(log_with=[TelemetryTracker(log_dir="logs")])`.
+    """A tracker for an accelerator: `Accelerator(log_with=[TelemetryTracker(log_dir="logs")])`.
 
-    Give it the logger of the run, which then stays yours to close; or the options of one, and it opens a run with
-    `init_trackers` and closes it with `end_training`. Where `resume_from` is the folder of a checkpoint, the run that
-    it is from goes on. `watch` makes it see more than what is logged.
+    Give it a logger, which you close yourself, or options: then it opens a run with `init_trackers` and closes it with
+    `end_training`. If `resume_from` is the folder of a checkpoint, that checkpoint's run is resumed. `watch` records
+    more than what is logged.
 
-    Nothing it does raises into the script, apart from wrong options when it is made.
+    Nothing it does raises into the script, except invalid options when it is created.
     """
 
     name = "telemetry"
@@ -61,79 +66,74 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         resumed_from_step: int | None = None,
         **options: Any,
     ) -> None:
-        """Make a tracker; no folder is made yet.
+        """Make a tracker; no folder is created yet.
 
         Raises:
-            OptionsError: an option is unknown or wrong.
+            OptionsError: an option is unknown or invalid.
         """
         super().__init__()
-        self._is_ours = not isinstance(log, TelemetryLogger)
+        self._log = given_logger(log, options)
+        self._is_ours = self._log is None
         if isinstance(log, TelemetryLogger):
-            if options:
-                raise OptionsError(
-                    f"a logger was given together with options {sorted(options)}: give one of the two"
-                )
             self._options = options_of({"enabled": log.is_live or find_rank().rank > 0})
-            self._log: TelemetryLogger | None = log
             self.guard = log.guard
         else:
             if log is None or isinstance(log, Mapping):
-                # The script itself decides what is logged when: nothing of that is left out.
+                # The script itself decides what to log and when: nothing is left out.
                 log = {"log_every": 1, **(log or {})}
             self._options = options_of(log, **options)
-            self._log = None
             self.guard = Guard()
         self.is_live = False
-        """Whether anything is written: not before `start`, nor after `finish`."""
+        """Whether anything is written: between `start` and `finish`."""
         self.run_name = run_name
         self._run_id = run_id_in(resume_from)
         self._resumed_from_step = resumed_from_step
-        self._parts = OpenParts()
+        self._phases = OpenPhases()
         self._accelerator: Any = None
-        self._replaced = ReplacedMethods()
+        self._patches = MethodPatches(self.guard)
         self._handles: list[Any] = []
         self._has_start = False
         self._step = resumed_from_step or 0
         self._may_go_back = False
-        """Whether a state was loaded since the last step, so that the next one may be an earlier one."""
+        """Whether a state was loaded since the last step, so the next one may be an earlier one."""
         self._grad_norm: Any = None
         self._can_stop = False
-        self._places = 0
-        """How often the accelerator has this tracker in its list, where each call comes as often."""
+        self._listed = 0
+        """How often this tracker is in the accelerator's list; each call is repeated as often."""
         self._repeated: tuple[Any, int] = None, 0
-        """What the last call brought, and how often it has come again."""
+        """The values of the last call, and how often it was repeated."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy, in this process or another, writes and watches nothing yet: the run that is open is not its own.
+        # A copy, in this process or another, writes and watches nothing yet.
         given = self._options if self._is_ours else self._log
         state = {"_run_id": self._run_id, "_resumed_from_step": self._resumed_from_step}
-        return _make_again, (type(self), given, self.run_name), state
+        return _make_copy, (type(self), given, self.run_name), state
 
-    # What the accelerator calls.
+    # Called by the accelerator.
 
     @property
     def tracker(self) -> TelemetryLogger | None:
-        """The logger of the run, as `accelerator.get_tracker("telemetry", unwrap=True)` returns it; None before."""
+        """The logger, as `accelerator.get_tracker("telemetry", unwrap=True)` returns it; None before there is one."""
         return self._log
 
     def start(self) -> None:
         """Open the run."""
         with self.guard.catch("opening a run for Accelerate"):
-            # A second `init_trackers` of one accelerator puts its trackers into its list once more.
-            self._places += 1
+            # A second `init_trackers` adds the trackers to the accelerator's list once more.
+            self._listed += 1
             self._open()
 
     @guarded
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Write the start record, with the configuration that was given."""
-        if not self._has_come_before(values):
+        """Write the start record, with the given configuration."""
+        if not self._is_repeated(values):
             self._write_start(values)
 
     @guarded
     def log(self, /, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        """Write values, as those of a step or of an evaluation by their names: numbers, tensors and texts."""
+        """Write numbers, tensors and texts as those of a step or of an evaluation, by their names."""
         assert self._log is not None, "only a run that was opened gets here"
-        if self._has_come_before(values):
+        if self._is_repeated(values):
             return
         if not self._has_start:
             self._write_start(None)
@@ -159,7 +159,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     @guarded
     def log_images(self, /, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        """Put images into the run folder as PNG files: Pillow's, or arrays of bytes with height, width and colours."""
+        """Save images as PNG files in the run folder: Pillow's, or uint8 arrays of height, width and channels."""
         assert self._log is not None, "only a run that was opened gets here"
         folder = self._log.run_folder
         if folder is None:
@@ -167,32 +167,31 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         step = self._step if step is None else step
         for name, images in values.items():
             for i, image in enumerate(images if hasattr(images, "__iter__") else [images]):
-                path = folder / "samples" / f"{_NO_FILE_NAME.sub('_', str(name))}_{step:09d}_{i}.png"
+                path = folder / "samples" / f"{_NOT_IN_FILE_NAMES.sub('_', str(name))}_{step:09d}_{i}.png"
                 path.parent.mkdir(exist_ok=True)
-                _as_picture(image).save(path)
+                _as_pillow(image).save(path)
                 self._log.log_sample(step, path, prompt=str(name))
 
     def finish(self) -> None:
-        """Close the run: as failed where an exception is on its way, or being handled."""
+        """Close the run: as failed if an exception is being raised or handled."""
         error = sys.exc_info()[1]
         if isinstance(error, NO_FAILURES):
             error = None
-        told = (type(error), error, error.__traceback__) if error is not None else (None, None, None)
-        with self.guard.catch("putting Accelerate's own methods back"):
-            self._put_back()
-        with self.guard.catch("ending the parts of a training"):
-            self._parts.end_all(error)
+        with self.guard.catch("restoring Accelerate's methods"):
+            self._unwatch()
+        with self.guard.catch("ending the phases of a training"):
+            self._phases.end_all(error)
         with self.guard.catch("closing the run of Accelerate"):
             if self.is_live and self._is_ours and self._log is not None:
-                self._log.__exit__(*told)
+                self._log.__exit__(*exit_arguments(error))
         self.is_live = self._has_start = False
-        self._resumed_from_step, self._places = None, 0
+        self._resumed_from_step, self._listed = None, 0
 
-    # What a script calls that wants more.
+    # Called by scripts.
 
     @property
     def should_stop(self) -> bool:
-        """Whether somebody asked the run to stop; a script that reads this between steps is one that can be asked."""
+        """Whether a stop was requested; the first read declares that the run can be stopped."""
         if not self.is_live or self._log is None:
             return False
         if not self._can_stop:
@@ -202,42 +201,40 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         return self._log.should_stop
 
     def watch(self, accelerator: Any, *, save_to: str | os.PathLike[str] | None = None) -> None:
-        """See checkpoints, loaded states, iterations, backward passes, updates and gradient norms of an accelerator.
+        """Record checkpoints, loaded states, iterations, backward passes, updates and gradient norms of an accelerator.
 
-        Call it on every rank once everything is prepared. With `save_to` the run can be asked to save: the state goes
-        into a folder of its own in there.
+        Call it on every rank once everything is prepared. With `save_to` the run accepts save requests: each state is
+        saved into its own folder in there.
         """
         if not self._options.enabled:
             return
         with self.guard.catch("watching an accelerator"):
-            self._put_back()
+            self._unwatch()
             self._accelerator = accelerator
-            replace = {
-                "save_state": self._timed_save,
-                "load_state": self._timed_load,
-                "backward": self._timed_backward,
-                "clip_grad_norm_": self._noting_norm,
-                "accumulate": self._timed_accumulate,
-            }
+            patches = self._patches
+            patches.wrap(accelerator, "save_state", self._timing_saves)
+            patches.wrap(accelerator, "load_state", partial(self._timing, "checkpoint_load"))
+            patches.wrap(accelerator, "backward", partial(self._timing, "backward"))
+            patches.around(accelerator, "backward", before=self._end_forward)
+            patches.around(accelerator, "clip_grad_norm_", after=self._take_norm)
+            patches.wrap(accelerator, "accumulate", self._timing_batches)
             if not accelerator.is_main_process:
-                # Accelerate leaves trackers out on the other ranks; they are to stop and save at the same step.
+                # Accelerate skips trackers on the other ranks, which have to stop and save at the same step.
                 self._open()
-                replace |= {"log": self._logging_steps, "end_training": self._finishing}
-            for name, make in replace.items():
-                original = getattr(accelerator, name)
-                self._replaced.put(accelerator, name, stand_in_for(original, make(original)))
+                patches.around(accelerator, "log", before=self._log_other_rank)
+                patches.around(accelerator, "end_training", before=lambda *_, **__: self.finish())
             self._handles.append(accelerator.register_load_state_pre_hook(self._note_loaded))
             if save_to is not None:
                 self._save_to = os.fspath(save_to)
                 self._declare_save()
             for optimizer in getattr(accelerator, "_optimizers", ()):
                 inner = getattr(optimizer, "optimizer", optimizer)
-                # Those that are not torch's own have no such hooks.
+                # Only torch's own optimizers have such hooks.
                 if hasattr(inner, "register_step_pre_hook"):
                     self._handles.append(inner.register_step_pre_hook(self._begin_update))
                     self._handles.append(inner.register_step_post_hook(self._end_update))
 
-    # Within: the run.
+    # Internal: the run.
 
     _save_to: str | None = None
 
@@ -245,33 +242,31 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         if self.is_live or not self._options.enabled:
             return
         if self._is_ours:
-            # A run that goes on does so once; the next training of this process begins another.
-            options, run_id, self._run_id = self._options, self._run_id, None
-            if run_id is not None and options.run_id is None:
-                options = options.changed(run_id=run_id)
-            self._log = TelemetryLogger(self.run_name, options)
-            self.guard = self._log.guard
-        assert self._log is not None, "it was given, or has just been made"
+            # A run is resumed once; the next training of this process begins another.
+            run_id, self._run_id = self._run_id, None
+            self._log = TelemetryLogger(self.run_name, resuming(self._options, run_id))
+            self.guard = self._patches.guard = self._log.guard
+        assert self._log is not None, "it was given or just created"
         self.is_live = self._log.is_live or find_rank().rank > 0
         if self._is_ours and self.is_live:
-            self._parts.begin(APPLICATION, self._log.training.application())
+            self._phases.begin(APPLICATION, self._log.training.application())
         self._step, self._may_go_back, self._grad_norm = self._resumed_from_step or 0, False, None
         self._can_stop = False
         self._declare_save()
 
-    def _has_come_before(self, values: Any) -> bool:
-        """Return whether the accelerator has brought this in the same call, for another place in its list."""
+    def _is_repeated(self, values: Any) -> bool:
+        """Return whether the accelerator already passed these values in the same call."""
         before, times = self._repeated
-        comes_again = before is values and times + 1 < self._places
-        self._repeated = values, times + 1 if comes_again else 0
-        return comes_again
+        is_repeated = before is values and times + 1 < self._listed
+        self._repeated = values, times + 1 if is_repeated else 0
+        return is_repeated
 
     def _declare_save(self) -> None:
         if self._save_to is not None and self.is_live and self._log is not None:
-            self._log.declare_action("save", self._save_as_asked)
+            self._log.declare_action("save", self._save_on_request)
 
-    def _save_as_asked(self) -> None:
-        """Save the state, between two steps; whatever it raises is the answer to whoever asked."""
+    def _save_on_request(self) -> None:
+        """Save the state between two steps; an exception becomes the answer to the request."""
         assert self._save_to is not None, "else this is not declared"
         self._accelerator.save_state(os.path.join(self._save_to, f"asked-step-{self._step}"))
 
@@ -279,7 +274,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         assert self._log is not None, "only a run that was opened gets here"
         self._has_start = True
         training = {"framework": "accelerate", "resumed_from_step": self._resumed_from_step}
-        training |= _set_up_in(config or {})
+        training |= _setup_in(config or {})
         if self._accelerator is not None:
             training["gradient_accumulation_steps"] = self._accelerator.gradient_accumulation_steps
             training["dtype"] = str(self._accelerator.mixed_precision)
@@ -287,7 +282,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self._log.log_start(config=config or None, training=training)
 
     def _count_samples(self, log: TelemetryLogger) -> None:
-        """Say so where the batch that was just trained on is the last, short one of its data loader."""
+        """Count a short batch at the end of a data loader by its share of a full one."""
         state = getattr(self._accelerator, "gradient_state", None)
         if state is None or not state.in_dataloader or not state.end_of_dataloader:
             return
@@ -296,19 +291,19 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             log.count_samples(state.remainder / total)
 
     def _begin_loop(self) -> None:
-        if self._log is not None and not self._parts.has(TRAINING_LOOP):
+        if self._log is not None and not self._phases.has(TRAINING_LOOP):
             loop = self._log.training.training_loop(train_iterations_start=self._resumed_from_step or 0)
-            self._parts.begin(TRAINING_LOOP, loop)
+            self._phases.begin(TRAINING_LOOP, loop)
 
-    # Within: what is put around an accelerator's methods. What these return and raise stays their own.
+    # Internal: patches of the accelerator's methods.
 
-    def _timed_save(self, save: Callable[..., Any]) -> Callable[..., Any]:
+    def _timing_saves(self, save: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else kwargs.get("output_dir")
             step, began = self._step, time.perf_counter()
             path = self._within("checkpoint_save", (step, given), partial(save, *args, **kwargs))
             seconds = time.perf_counter() - began
-            with self.guard.catch("telling of a checkpoint of Accelerate's"):
+            with self.guard.catch("recording a checkpoint of Accelerate"):
                 if self.is_live and self._log is not None and path is not None:
                     self._log.log_checkpoint(step, path, seconds=seconds)
                     remember_run(path, self._log)
@@ -316,29 +311,17 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
         return timed
 
-    def _timed_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
+    def _timing(self, phase: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            return self._within("checkpoint_load", (), partial(load, *args, **kwargs))
+            return self._within(phase, (), partial(method, *args, **kwargs))
 
         return timed
 
-    def _timed_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            self._parts_end(FORWARD)
-            return self._within("backward", (), partial(backward, *args, **kwargs))
+    def _take_norm(self, norm: Any, *_: Any, **__: Any) -> None:
+        # None while gradients are being accumulated.
+        self._grad_norm = norm if norm is not None else self._grad_norm
 
-        return timed
-
-    def _noting_norm(self, clip: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(*args: Any, **kwargs: Any) -> Any:
-            # None where gradients are still being accumulated.
-            norm = clip(*args, **kwargs)
-            self._grad_norm = norm if norm is not None else self._grad_norm
-            return norm
-
-        return noting
-
-    def _timed_accumulate(self, accumulate: Callable[..., Any]) -> Callable[..., Any]:
+    def _timing_batches(self, accumulate: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
         def timed(*models: Any) -> Iterator[Any]:
             self._begin_batch()
@@ -347,61 +330,50 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
                     yield given
             except BaseException as error:
                 with self.guard.catch("ending an iteration that failed"):
-                    self._parts.end_all(error, within=TRAINING_LOOP)
+                    self._phases.end_all(error, within=TRAINING_LOOP)
                 raise
             self._end_batch()
 
         return timed
 
-    def _logging_steps(self, log: Callable[..., Any]) -> Callable[..., Any]:
-        def logging(values: Mapping[str, Any], step: int | None = None, *args: Any, **kwargs: Any) -> Any:
-            self.log(values, step)
-            return log(values, step, *args, **kwargs)
-
-        return logging
-
-    def _finishing(self, end: Callable[..., Any]) -> Callable[..., Any]:
-        def ending(*args: Any, **kwargs: Any) -> Any:
-            self.finish()
-            return end(*args, **kwargs)
-
-        return ending
+    def _log_other_rank(self, values: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any) -> None:
+        self.log(values, step)
 
     def _within(self, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        """Call something with a part of that name around it."""
+        """Call something inside a phase of that name."""
         if not self.is_live or self._log is None:
             return call()
         make = getattr(self._log.training, name)
-        with SafeBlock(self.guard, lambda: make(*arguments)):
+        with GuardedPhase(self.guard, lambda: make(*arguments)):
             return call()
 
     @guarded
     def _begin_batch(self) -> None:
         assert self._log is not None, "only a run that was opened gets here"
         self._begin_loop()
-        if not self._parts.has(TRAINING_ITERATION):
-            self._parts.begin(TRAINING_ITERATION, self._log.training.training_iteration())
-        self._parts.begin(FORWARD, self._log.training.forward())
+        if not self._phases.has(TRAINING_ITERATION):
+            self._phases.begin(TRAINING_ITERATION, self._log.training.training_iteration())
+        self._phases.begin(FORWARD, self._log.training.forward())
 
     @guarded
     def _end_batch(self) -> None:
-        self._parts.end(OPTIMIZER_UPDATE, FORWARD)
-        # Gradients of further batches are still to be added where they are not synchronised.
+        self._phases.end(OPTIMIZER_UPDATE, FORWARD)
+        # Gradients that are not synchronised are still being accumulated.
         if self._accelerator.sync_gradients:
-            self._parts.end(TRAINING_ITERATION)
+            self._phases.end(TRAINING_ITERATION)
 
     @guarded
     def _begin_update(self, *_: Any) -> None:
         assert self._log is not None, "only a run that was opened gets here"
-        self._parts.begin(OPTIMIZER_UPDATE, self._log.training.optimizer_update())
+        self._phases.begin(OPTIMIZER_UPDATE, self._log.training.optimizer_update())
 
     @guarded
     def _end_update(self, *_: Any) -> None:
-        self._parts.end(OPTIMIZER_UPDATE)
+        self._phases.end(OPTIMIZER_UPDATE)
 
     @guarded
-    def _parts_end(self, name: str) -> None:
-        self._parts.end(name)
+    def _end_forward(self, *_: Any, **__: Any) -> None:
+        self._phases.end(FORWARD)
 
     def _note_loaded(self, _: Any, folder: Any) -> None:
         with self.guard.catch("finding the run of a checkpoint"):
@@ -409,30 +381,29 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             if self._run_id is None and not self.is_live:
                 self._run_id = run_id_in(folder)
 
-    def _put_back(self) -> None:
-        """Let the accelerator use its own methods again, unless somebody has put something else there since."""
-        self._replaced.put_back()
+    def _unwatch(self) -> None:
+        """Remove the patches and hooks from the accelerator."""
+        self._patches.undo()
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
 
-def _make_again(
+def _make_copy(
     kind: type[TelemetryTracker], given: TelemetryLogger | TelemetryOptions, run_name: str
 ) -> TelemetryTracker:
     return kind(given, run_name=run_name)
 
 
-def _set_up_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a configuration says of the set-up, by the names that scripts usually have for it."""
+def _setup_in(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the training setup in a configuration, by the names that scripts usually use."""
     found = {
-        ours: next((config[name] for name in names if name in config), None)
-        for ours, names in _SET_UP.items()
+        ours: next((config[name] for name in names if name in config), None) for ours, names in _SETUP.items()
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _as_picture(image: Any) -> Any:
+def _as_pillow(image: Any) -> Any:
     if hasattr(image, "save"):
         return image
     from PIL import Image

@@ -1,11 +1,10 @@
-"""Axolotl's training as a run of ours: a plugin that its YAML names, with a `telemetry:` block beside it."""
+"""A plugin for Axolotl, named in its YAML with a `telemetry:` block beside it, which records trainings as runs."""
 
 # Every hook of a plugin has the arguments that Axolotl gives it.
 # ruff: noqa: ARG002
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import time
 from collections.abc import Callable, Mapping
@@ -18,20 +17,20 @@ from transformers import TrainerCallback
 
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.lifetime import code_of
-from toolkit.telemetry.integrations.opening import options_of, run_id_in
-from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
+from toolkit.telemetry.integrations.logger_setup import options_of, resuming, run_id_in
+from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.spans.span import AnySpan
 
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt")
-# A file's time comes from a clock that the kernel sets forward a few hundred times a second.
+# File times come from a clock that the kernel advances a few hundred times a second.
 _CLOCK_STEP_S: Final = 0.05
 
 
 class TelemetryArgs(BaseModel):
-    """What the plugin adds to Axolotl's configuration; Axolotl itself checks it, together with the rest."""
+    """What the plugin adds to Axolotl's configuration; Axolotl itself checks it with the rest."""
 
     telemetry: dict[str, Any] | bool | None = Field(
         default=None,
@@ -43,22 +42,22 @@ class TelemetryArgs(BaseModel):
     @field_validator("telemetry", mode="before")
     @classmethod
     def _is_a_block(cls, given: Any) -> Any:
-        """Raise ValueError for a block that is wrong: pydantic shows its message, which names what is allowed."""
+        """Raise ValueError for an invalid block; pydantic shows its message, which names what is allowed."""
         _settings_in({"telemetry": given})
         return given
 
 
 class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not installed where types are checked
-    """Writes a training by Axolotl into a run folder, from the loading of its data on, and lets it be steered.
+    """Records a training by Axolotl as a run, starting with its data loading, and carries out control requests.
 
-    Nothing it does raises into Axolotl, apart from a `telemetry:` block that is wrong, before anything is loaded.
+    Nothing it does raises into Axolotl, except an invalid `telemetry:` block, before anything is loaded.
     """
 
-    _in_charge: ClassVar[TelemetryPlugin | None] = None
-    """The one with a run: a script that trains without the command never says that a training is over."""
+    _current: ClassVar[TelemetryPlugin | None] = None
+    """The plugin with a run: a script that trains without Axolotl's command never reports the end of a training."""
 
     def __init__(self) -> None:
-        """Make a plugin; Axolotl does so with each configuration that it loads."""
+        """Make a plugin; Axolotl does so for each configuration that it loads."""
         super().__init__()
         self.guard = Guard()
         self.is_live = False
@@ -67,27 +66,27 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         self._run_name: str | None = None
         self._log: TelemetryLogger | None = None
         self._loading: dict[str, float] = {}
-        """When each model began to load and was there, as long as there is no run to say it to."""
+        """When the model started and finished loading, while there is no run yet."""
         self._adapter: AnySpan | None = None
         self._is_reading_data = False
         self._trained: tuple[int, float] | None = None
-        """The last step and when the Trainer was done, until the weights that are saved after it are told of."""
+        """The last step and when the Trainer finished, until the final weights are recorded."""
         self._is_saved = False
-        """Whether they were."""
+        """Whether the final weights are recorded."""
 
     @property
     def log(self) -> TelemetryLogger | None:
-        """The logger that is written with; None while nothing is trained."""
+        """The logger of the run; None while nothing is trained."""
         return self._log
 
     # The configuration.
 
     def get_input_args(self) -> str:
-        """Return the class of the keys that this plugin takes."""
+        """Return the class of the keys that this plugin accepts."""
         return f"{__name__}.{TelemetryArgs.__name__}"
 
     def register(self, cfg: Any) -> None:
-        """Take the options of a YAML that was not checked yet; a wrong block is said when Axolotl checks it."""
+        """Read the options of a YAML that is not checked yet; an invalid block is reported when Axolotl checks it."""
         try:
             self._options, self._run_name = _settings_in(cfg)
         except OptionsError:
@@ -99,7 +98,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
 
     @guarded
     def load_datasets(self, cfg: Any, preprocess: bool = False) -> None:
-        """Open the run: of Axolotl's commands only `train` asks for data in this way."""
+        """Open the run: of Axolotl's commands, only `train` loads data this way."""
         if preprocess:
             return
         self._open(cfg)
@@ -109,7 +108,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
 
     @guarded
     def pre_model_load(self, cfg: Any) -> None:
-        """Begin to time the model's loading."""
+        """Begin to time loading the model."""
         self._end_reading_data()
         if self._log is None:
             self._loading = {"began": time.time()}
@@ -118,74 +117,74 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
 
     @guarded
     def pre_lora_load(self, cfg: Any, model: Any) -> None:
-        """Begin to time the adapter's loading; Axolotl says this of models without one, too."""
+        """Begin to time loading the adapter; Axolotl calls this for models without one, too."""
         if self._log is not None and cfg.get("adapter"):
             self._adapter = self._log.start_span("adapter_load", attributes={"adapter": cfg.get("adapter")})
 
     @guarded
     def post_lora_load(self, cfg: Any, model: Any) -> None:
-        """End it."""
+        """End loading the adapter."""
         adapter, self._adapter = self._adapter, None
         if adapter is not None:
             adapter.stop()
 
     @guarded
     def post_model_load(self, cfg: Any, model: Any) -> None:
-        """End the model's loading."""
+        """End loading the model."""
         if self._log is None:
             self._loading["ended"] = time.time()
         else:
             self._log.training.on_model_init_end()
 
     def add_callbacks_post_trainer(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
-        """Return what opens the run, if nothing has yet, and watches the training once it begins."""
+        """Return a callback that opens the run, if it is not open yet, and watches the training."""
         return self._callbacks(cfg, trainer) or []
 
     # After it.
 
     @guarded
     def post_train(self, cfg: Any, model: Any) -> None:
-        """Tell of the weights that Axolotl has saved; it calls this before it saves them and again after."""
-        self._tell_of_weights(cfg)
+        """Record the weights that Axolotl has saved; it calls this before it saves them and again after."""
+        self._record_weights(cfg)
 
     @guarded
     def post_train_unload(self, cfg: Any) -> None:
-        """Close the run: finished, or stopped where somebody asked for that."""
-        with self.guard.catch("telling of the final weights"):
-            self._tell_of_weights(cfg, is_last_chance=True)
+        """Close the run: finished, or stopped on request."""
+        with self.guard.catch("recording the final weights"):
+            self._record_weights(cfg, is_last_chance=True)
         self._close(None)
 
-    # Within.
+    # Internal.
 
     @guarded
     def _callbacks(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
-        original, replaced = trainer.train, ReplacedMethods()
+        patches = MethodPatches(self.guard)
 
-        @functools.wraps(original)
-        def train(*args: Any, **kwargs: Any) -> Any:
-            try:
-                answer = original(*args, **kwargs)
-            except BaseException as error:
-                self._close(error)
-                raise
-            finally:
-                replaced.put_back()
-            self._begin_final_save(cfg, trainer.state.global_step)
-            return answer
+        def ending_run(original: Callable[..., Any]) -> Callable[..., Any]:
+            def train(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    result = original(*args, **kwargs)
+                except BaseException as error:
+                    self._close(error)
+                    raise
+                finally:
+                    patches.undo()
+                self._begin_final_save(cfg, trainer.state.global_step)
+                return result
 
-        # The Trainer tells none of its callbacks that it failed, nor does Axolotl its plugins.
-        replaced.put(trainer, "train", train)
-        return [_Door(trainer, self.guard, lambda: self._open(cfg) if self._log is None else self._log)]
+            return train
+
+        # Neither the Trainer's callbacks nor Axolotl's plugins are called when the training fails.
+        patches.wrap(trainer, "train", ending_run)
+        return [_RunOpener(trainer, self.guard, lambda: self._open(cfg) if self._log is None else self._log)]
 
     def _open(self, cfg: Any) -> TelemetryLogger | None:
-        """Begin a run, or go on with that of the checkpoint that the training goes on from."""
-        earlier, TelemetryPlugin._in_charge = TelemetryPlugin._in_charge, self
+        """Begin a run, or resume that of the checkpoint that the training resumes from."""
+        earlier, TelemetryPlugin._current = TelemetryPlugin._current, self
         if earlier is not None:
             earlier.make_way()
         assert self._options is not None, "only a plugin that is on gets here"
-        options, run_id = self._options, _run_to_go_on_with(cfg)
-        if run_id is not None and options.run_id is None:
-            options = options.changed(run_id=run_id)
+        options = resuming(self._options, _run_to_resume(cfg))
         self._log = log = _JobLogger(self._run_name or _name_of(cfg), options, config=_plain(cfg))
         self.guard = log.guard
         if "ended" in self._loading:
@@ -205,8 +204,8 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
             self._trained = step, time.time()
             self._log.training.on_save_checkpoint_start(step, path=str(cfg.get("output_dir")))
 
-    def _tell_of_weights(self, cfg: Any, *, is_last_chance: bool = False) -> None:
-        """Tell of the final weights as of a checkpoint, once some are there that are newer than the training."""
+    def _record_weights(self, cfg: Any, *, is_last_chance: bool = False) -> None:
+        """Record the final weights as a checkpoint, once there are some that are newer than the training."""
         if self._log is None or self._trained is None:
             return
         (step, since), folder = self._trained, Path(cfg.get("output_dir"))
@@ -223,7 +222,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         self._log.training.on_save_checkpoint_end()
 
     def make_way(self) -> None:
-        """End the run because another training begins in this process; it came to its end if its weights are saved."""
+        """End the run because another training begins in this process; it is finished if its weights are saved."""
         error = None if self._is_saved else RuntimeError("another training began before this one had ended")
         self._close(error)
 
@@ -235,7 +234,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
             return
         with self.guard.catch("closing the run"):
             if code_of(error) == 0:
-                # What Axolotl makes of Ctrl-C, once it has saved the weights.
+                # On Ctrl-C, Axolotl saves the weights and exits with code 0.
                 log.close("interrupted")
             elif error is None:
                 log.close()
@@ -243,8 +242,8 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
                 log.__exit__(type(error), error, error.__traceback__)
 
 
-class _Door(TrainerCallback):
-    """Lets the callback for the Trainer in when a training begins: `axolotl evaluate` makes a trainer, too."""
+class _RunOpener(TrainerCallback):
+    """Adds the `TelemetryCallback` when a training begins: `axolotl evaluate` creates a trainer, too."""
 
     def __init__(self, trainer: Any, guard: Guard, open_log: Callable[[], TelemetryLogger | None]) -> None:
         self._trainer = trainer
@@ -252,7 +251,7 @@ class _Door(TrainerCallback):
         self._open_log = open_log
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the run, unless it is; the callback that is added here is told of this very event next."""
+        """Open the run if it is not open; the callback added here gets this same event next."""
         trainer, self._trainer = self._trainer, None
         if trainer is None:
             return
@@ -263,7 +262,7 @@ class _Door(TrainerCallback):
 
 
 class _JobLogger(TelemetryLogger):
-    """A logger whose start record has Axolotl's configuration, and the Trainer's arguments beside it."""
+    """A logger whose start record has Axolotl's configuration beside the Trainer's arguments."""
 
     def log_start(
         self,
@@ -274,16 +273,16 @@ class _JobLogger(TelemetryLogger):
         training: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Say what is being trained and how."""
+        """Write what is being trained and how."""
         fields |= {"training_arguments": config, "axolotl_version": _version()}
         super().log_start(lora=lora, model=model, training=training, **fields)
 
 
 def _settings_in(cfg: Mapping[str, Any]) -> tuple[TelemetryOptions, str | None]:
-    """Return the options in a configuration of Axolotl's and the run's name; naming the plugin is to switch it on.
+    """Return the options and the run's name in a configuration of Axolotl's; naming the plugin switches it on.
 
     Raises:
-        OptionsError: the block is wrong; the message names the key, its value and what is allowed.
+        OptionsError: the block is invalid; the message names the key, its value and what is allowed.
     """
     block = cfg.get("telemetry")
     if block is None or isinstance(block, bool):
@@ -293,7 +292,7 @@ def _settings_in(cfg: Mapping[str, Any]) -> tuple[TelemetryOptions, str | None]:
     options = dict(block)
     name = options.pop("run_name", None)
     if name is not None and not (isinstance(name, str) and name):
-        raise OptionsError(f"telemetry.run_name is {name!r:.200}; it must be a text that is not empty")
+        raise OptionsError(f"telemetry.run_name is {name!r:.200}; it must be a non-empty text")
     return options_of(options), name
 
 
@@ -302,18 +301,18 @@ def _name_of(cfg: Any) -> str:
     return str(named or Path(cfg.get("output_dir") or "").name or "axolotl")
 
 
-def _run_to_go_on_with(cfg: Any) -> str | None:
-    """Return the id of the run that the training goes on with; None where it begins anew."""
+def _run_to_resume(cfg: Any) -> str | None:
+    """Return the id of the run that the training resumes; None for a new one."""
     checkpoint = _checkpoint_of(cfg)
     if checkpoint is None:
         return None
     earlier = [path for path in _checkpoints_in(checkpoint.parent) if _step_of(path) < _step_of(checkpoint)]
-    # A run that is interrupted while it saves leaves its note in the one before only.
+    # A run that is interrupted while saving has its id only in the checkpoint before.
     return next(filter(None, map(run_id_in, [checkpoint, *earlier[-1:]])), None)
 
 
 def _checkpoint_of(cfg: Any) -> Path | None:
-    """Return the checkpoint that Axolotl will go on from: the one that is named, or the newest if that is asked for."""
+    """Return the checkpoint that Axolotl resumes from: the one named, or the newest if that is configured."""
     named = cfg.get("resume_from_checkpoint")
     if named is not None:
         return Path(named)
@@ -333,7 +332,7 @@ def _step_of(checkpoint: Path) -> int:
 
 
 def _plain(cfg: Any) -> dict[str, Any]:
-    """Return the configuration as a mapping like any other: Axolotl's own answers None for what it does not have."""
+    """Return the configuration as a plain dict: Axolotl's own returns None for missing keys."""
     return dict(cfg.to_dict() if hasattr(cfg, "to_dict") else cfg)
 
 

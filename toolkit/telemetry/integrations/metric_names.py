@@ -1,4 +1,4 @@
-"""What the names that people give their metrics say: which is the training loss, and what is from an evaluation."""
+"""How the metric names of frameworks and scripts become `train_loss`, `lr`, `grad_norm` and evaluation metrics."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from typing import Any, Final
 
 _EVALUATION: Final = re.compile(r"(val|valid|validation|eval|evaluation|test)([_/.\-: ]|$)", re.IGNORECASE)
 _TRAINING_LOSS: Final = (
-    "train_loss",
-    "train/loss",
-    "loss",
-    "training_loss",
-    "loss/train",
-    "train/train_loss",
+    *("train_loss", "train/loss", "loss", "training_loss", "loss/train", "train/train_loss"),
 )
 _LEARNING_RATE: Final = ("learning_rate", "train/lr", "train/learning_rate", "train_lr")
 _PER_STEP: Final = ("", "_step")
-# Lightning's `grad_norm` utility gives the total of all gradients such a name.
+# Lightning's `grad_norm` utility gives the total norm such a name.
 _GRADIENT_NORM: Final = re.compile(r"(train[_/])?(grad_norm|grad_2(\.0)?_norm_total)$")
+
+ONE_LOGGER_LOSS: Final = "latest_loss"
+"""The training loss in OneLogger's updates."""
 
 
 def split(metrics: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the metrics of a step and those of an evaluation, by their names, each under the name that it had."""
+    """Return the metrics of a step and those of an evaluation, distinguished by name; names stay as they are."""
     of_step: dict[str, Any] = {}
     of_evaluation: dict[str, Any] = {}
     for name, value in metrics.items():
@@ -31,9 +29,9 @@ def split(metrics: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def with_known_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step's metrics, and the best-known ones also under the names that pages and detectors look for.
+    """Return a step's metrics, with `train_loss`, `lr` and `grad_norm` added if they have another name.
 
-    These are `train_loss`, `lr` and `grad_norm`; what has such a name already stays as it is.
+    Pages and detectors look for these names.
     """
     losses = [f"{loss}{ending}" for loss in _TRAINING_LOSS for ending in _PER_STEP]
     norms = [name for name in metrics if _GRADIENT_NORM.match(name)]
@@ -43,3 +41,16 @@ def with_known_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
         if known not in named and found is not None:
             named[known] = metrics[found]
     return named
+
+
+def split_losses(losses: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the training loss of an ai-toolkit step and its other losses, named as in ai-toolkit's own log.
+
+    The training loss is `loss`, or the first one if no loss has that name.
+    """
+    if not isinstance(losses, Mapping):
+        return losses, {}
+    others = {f"loss/{name}": value for name, value in losses.items() if name != "loss"}
+    if "loss" in losses:
+        return losses["loss"], others
+    return next(iter(losses.values()), None), others

@@ -1,4 +1,4 @@
-"""The spans of a job that uses NVIDIA's OneLogger, in a run folder of ours."""
+"""An exporter for NVIDIA's OneLogger that writes a job's spans into a run folder."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from toolkit.core.guard import Guard
 from toolkit.core.ranks import Rank, find_rank
 from toolkit.runfolder.records import ERROR
 from toolkit.telemetry.control.rank_claim import RankClaim, may_record
+from toolkit.telemetry.integrations.metric_names import ONE_LOGGER_LOSS
 from toolkit.telemetry.logger import TelemetryLogger, internals
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.spans.span import AnySpan
 from toolkit.timing.names import FROM_ONE_LOGGER
 
 _IDS_KEPT: Final = 10_000
-# OneLogger writes these into the attributes; a record has a place of its own for each.
-_OURS_ALREADY: Final = frozenset({"timestamp_msec", "duration_msec"})
+# OneLogger writes these into the attributes; a record has its own field for each.
+_OWN_FIELDS: Final = frozenset({"timestamp_msec", "duration_msec"})
 
 
 class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no types
-    """An exporter for OneLogger that writes what it is given as records of a run.
+    """An exporter for OneLogger that writes its spans and events as records of a run.
 
-    Give it the logger of the run, which then stays yours to close; or the options of one, and it opens a run when
-    the first span comes and closes it with OneLogger. Such a run is called what OneLogger's application is, unless
-    `run_name` says otherwise. With `log_steps`, each update of the training's metrics also becomes a step record, so
-    that there are curves.
+    Give it a logger, which you close yourself, or options: then it opens a run with the first span and closes it with
+    OneLogger. That run is named after OneLogger's application, unless `run_name` is given. With `log_steps`, each
+    update of the training's metrics also becomes a step record, so that there are curves.
 
-    Where a job has several ranks, rank 0 records; or the last rank, where OneLogger is on there and not on rank 0, as
-    Megatron has it. The last rank waits up to two seconds for rank 0 before it begins.
+    In a job of several ranks, rank 0 records; or the last rank, if OneLogger is enabled there and not on rank 0, as in
+    Megatron. The last rank waits up to two seconds for rank 0 before it begins.
 
-    Nothing it does raises into OneLogger, apart from wrong options when it is made.
+    Nothing it does raises into OneLogger, except invalid options when it is created.
     """
 
     def __init__(
@@ -51,35 +51,35 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         log_steps: bool = True,
         **options: Any,
     ) -> None:
-        """Make an exporter; no folder is made yet.
+        """Make an exporter; no folder is created yet.
 
         Raises:
-            OptionsError: an option is unknown or wrong.
+            OptionsError: an option is unknown or invalid.
         """
         super().__init__()
         self._log = log
         self._is_ours = log is None
         self._guard = Guard() if log is None else log.guard
-        # OneLogger tells of every so many iterations already.
+        # OneLogger's updates already come only every so many iterations.
         self._options = TelemetryOptions.from_mapping({}, **{"log_every": 1, **options})
         self._run_name = run_name
         self._log_steps = log_steps
         self._open: dict[UUID, tuple[AnySpan, int]] = {}
         self._ids: OrderedDict[UUID, str] = OrderedDict()
-        self._told_iterations = 0
-        self._told_samples = 0
-        self._told_seconds = 0.0
+        self._seen_iterations = 0
+        self._seen_samples = 0
+        self._seen_seconds = 0.0
         self._claim: RankClaim | None = None
-        self._is_left_to_another = False
+        self._is_other_rank_recording = False
 
     @property
     def log(self) -> TelemetryLogger | None:
-        """The logger that is written with; None before the first span."""
+        """The logger of the run; None before the first span."""
         return self._log
 
     @override
     def export_start(self, span: Span) -> None:
-        """Begin a span of ours."""
+        """Begin a span."""
         log = self._ready_log()
         if log is None:
             return
@@ -91,7 +91,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
                 start_time=began.timestamp.seconds_since_epoch,
                 parent=self._parent_of(span),
             )
-            self._open[span.id] = ours, _exception_on_its_way()
+            self._open[span.id] = ours, _handled_exception()
             if ours.id:
                 self._ids[span.id] = ours.id
                 if len(self._ids) > _IDS_KEPT:
@@ -99,7 +99,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
 
     @override
     def export_stop(self, span: Span) -> None:
-        """End it."""
+        """End the span."""
         with self._guard.catch("taking a span's end from OneLogger"):
             found = self._open.pop(span.id, None)
             if found is None or span.stop_event is None:
@@ -107,23 +107,23 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
             ours, exception_before = found
             began, ended = span.start_event.timestamp, span.stop_event.timestamp
             ours.set_all({**_plain(span.updated_attributes), **_plain(span.stop_event.attributes)})
-            # OneLogger itself does not tell of an exception that leaves most of its spans.
+            # OneLogger does not report an exception that leaves most of its spans.
             error = sys.exc_info()[1]
             if error is not None and id(error) != exception_before:
                 ours.fail(_exception(type(error).__name__, str(error)))
-            # Its wall clock may have been set meanwhile; its other clock was not.
+            # The wall clock may have been set in the meantime; the performance counter cannot be.
             duration = ended.perf_counter_seconds - began.perf_counter_seconds
             ours.stop(stop_time=began.seconds_since_epoch + max(0.0, duration))
 
     @override
     def export_event(self, event: Event, span: Span) -> None:
-        """Tell of an event inside a span."""
+        """Write an event of a span."""
         log = self._ready_log()
         if log is None:
             return
         with self._guard.catch("taking an event from OneLogger"):
             name, attributes = event.name_str, _plain(event.attributes)
-            self._tell(span, name, attributes, event)
+            self._write_event(span, name, attributes, event)
             if name == "training_metrics_update" and self._log_steps:
                 self._log_update(log, attributes)
             elif name == "one_logger_initialization":
@@ -133,10 +133,10 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
 
     @override
     def export_error(self, event: ErrorEvent, span: Span) -> None:
-        """Tell of an error inside a span, and on it."""
+        """Write an error of a span, and mark the span as failed."""
         with self._guard.catch("taking an error from OneLogger"):
             attributes = _plain(event.attributes)
-            self._tell(span, event.name_str, attributes, event)
+            self._write_event(span, event.name_str, attributes, event)
             if span.id in self._open:
                 message = attributes.get("exception_message") or attributes.get("error_message") or ""
                 kind = attributes.get("exception_type")
@@ -144,23 +144,23 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
 
     @override
     def export_telemetry_data_error(self, error: TelemetryDataError) -> None:
-        """Tell that OneLogger's own data is not whole."""
+        """Write that OneLogger's own data is incomplete."""
         log = self._ready_log()
         if log is None:
             return
-        with self._guard.catch("taking a trouble of OneLogger's"):
-            told = _plain(error.attributes)
+        with self._guard.catch("taking a data error from OneLogger"):
+            attributes = _plain(error.attributes)
             log.log_event(
                 ERROR,
                 source="telemetry",
                 doing="collecting OneLogger's data",
-                type=told.get("telemetry_data_error_type"),
-                message=told.get("error_message"),
+                type=attributes.get("telemetry_data_error_type"),
+                message=attributes.get("error_message"),
             )
 
     @override
     def close(self) -> None:
-        """Close the run, if it was opened here: as failed where an exception is on its way."""
+        """Close the run if it was opened here: as failed if an exception is being raised."""
         with self._guard.catch("closing the run of OneLogger"):
             super().close()
             if self._is_ours and self._log is not None:
@@ -169,8 +169,8 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
                 self._claim.close()
 
     def _ready_log(self) -> TelemetryLogger | None:
-        """Return the logger, opened if need be; None before OneLogger has begun and after it has closed."""
-        if not self.ready or self._is_left_to_another:
+        """Return the logger, opened if needed; None before OneLogger has begun and after it has closed."""
+        if not self.ready or self._is_other_rank_recording:
             return None
         if self._log is None:
             with self._guard.catch("opening a run for OneLogger"):
@@ -183,7 +183,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         if self._options.enabled and self._options.ranks == "zero" and may_record(rank):
             self._claim = RankClaim(self._options, name, rank)
             if rank.rank == 0 and not self._claim.is_ours:
-                self._is_left_to_another = True
+                self._is_other_rank_recording = True
                 return None
             if rank.rank and self._claim.is_ours:
                 # Rank 0 has no run, so there is nothing to agree on with it.
@@ -193,10 +193,10 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         return log
 
     def _parent_of(self, span: Span) -> str | None:
-        """Return the id of the nearest span around that has a record: OneLogger may not export its direct parent."""
+        """Return the id of the nearest outer span with a record: OneLogger may not export the direct parent."""
         parent = span.parent_span
         while parent is not None:
-            # Those that are open are never forgotten, and the oldest of them are around all others.
+            # Open spans are never forgotten, and the oldest of them are the outermost.
             still_open = self._open.get(parent.id)
             found = still_open[0].id if still_open is not None else self._ids.get(parent.id)
             if found:
@@ -204,22 +204,22 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
             parent = parent.parent_span
         return None
 
-    def _tell(self, span: Span, name: str, attributes: Mapping[str, Any], event: Event) -> None:
+    def _write_event(self, span: Span, name: str, attributes: Mapping[str, Any], event: Event) -> None:
         if span.id in self._open:
             self._open[span.id][0].event_with(name, attributes, event.timestamp.seconds_since_epoch)
 
     def _log_update(self, log: TelemetryLogger, update: Mapping[str, Any]) -> None:
-        """Write a step record; times are of the iterations since the last, where OneLogger's are of the whole job."""
-        iterations = int(update["num_iterations"]) - self._told_iterations
-        samples = int(update["num_train_samples"]) - self._told_samples
-        seconds = float(update["total_iteration_time_sec"]) - self._told_seconds
-        self._told_iterations += iterations
-        self._told_samples += samples
-        self._told_seconds += seconds
+        """Write a step record with the times since the last one; OneLogger's are totals of the whole job."""
+        iterations = int(update["num_iterations"]) - self._seen_iterations
+        samples = int(update["num_train_samples"]) - self._seen_samples
+        seconds = float(update["total_iteration_time_sec"]) - self._seen_seconds
+        self._seen_iterations += iterations
+        self._seen_samples += samples
+        self._seen_seconds += seconds
         others = {name: update[name] for name in _SHOWN if update.get(name) is not None}
         log.log_step(
             int(update["current_iteration"]),
-            train_loss=update.get("latest_loss"),
+            train_loss=update.get(ONE_LOGGER_LOSS),
             sec_per_step=seconds / iterations if iterations > 0 else None,
             samples_per_sec=samples / seconds if seconds > 0 else None,
             **others,
@@ -235,22 +235,22 @@ def _our_name(span: Span) -> str:
 
 
 def _plain(attributes: Any) -> dict[str, Any]:
-    """Return attributes as a plain mapping, without those that a record has a place of its own for."""
+    """Return attributes as a plain mapping, without those that a record has its own fields for."""
     return {
         str(name): value.value if isinstance(value, Enum) else value
         for name, value in attributes.to_json().items()
-        if name not in _OURS_ALREADY
+        if name not in _OWN_FIELDS
     }
 
 
-def _exception_on_its_way() -> int:
-    """Return what tells an exception that is being handled from another; never the exception, which holds memory."""
+def _handled_exception() -> int:
+    """Return an identity of the exception being handled; not the exception itself, which keeps memory alive."""
     error = sys.exc_info()[1]
     return 0 if error is None else id(error)
 
 
 def _exception(kind: str, message: str) -> Exception:
-    """Return an exception of that name: a span tells an error's type by its class. It keeps no frame alive."""
+    """Return an exception whose class has that name, which a span records as its type; it keeps no frame alive."""
     found: Exception = type(kind, (Exception,), {})(message)
     return found
 

@@ -1,7 +1,7 @@
 """Completions of TRL's trainers: what GRPO and RLOO generate, and what DPO, KTO, ORPO and CPO learn from.
 
-Nothing of the training is done twice or waited for. What was generated lies in the trainer's own logs; the rest is read
-from the batches that the trainer computes its loss of, copied from the device behind the work that is queued there.
+Nothing is computed twice or waited for. Generated completions are in the trainer's own logs; the others are read from
+the batches that the trainer computes its loss from, copied from the device behind the work queued there.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.integrations.host_copies import HostCopy, HostRoom
-from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
-from toolkit.telemetry.integrations.stand_in import stand_in_for
+from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.pinned_buffer import AsyncCopy, PinnedBuffer
 from toolkit.telemetry.logger import TelemetryLogger, internals
 from toolkit.telemetry.records.completions.recorder import CompletionRecorder
 
@@ -26,95 +26,85 @@ EVAL: Final = "eval"
 _GENERATING: Final = {"GRPOTrainer": "grpo", "RLOOTrainer": "rloo"}
 _LEARNING: Final = {"DPOTrainer": "dpo", "KTOTrainer": "kto", "ORPOTrainer": "orpo", "CPOTrainer": "cpo"}
 _LOSS_OF: Final = {"orpo": "odds_ratio_loss", "cpo": "cpo_loss"}
-"""Methods that are given a batch's log-probabilities and give back the rewards of its examples."""
+"""Methods that take a batch's log-probabilities and return the rewards of its examples."""
 _COMPUTES_REWARDS: Final = "_compute_loss"
-"""Where DPO and KTO compute them, which keeps them to itself."""
+"""The method in which DPO and KTO compute rewards, as local variables."""
 _TEXTS: Final = ("prompt", "chosen", "rejected")
 _TOKENS: Final = ("input_ids", "attention_mask", "completion_mask")
-_MOST_DECODED: Final = 32
-"""Examples of one step whose tokens are turned into text, which takes some 100 µs each on the training's thread."""
-_ROOM_BYTES: Final = 16 * 1024 * 1024
-"""For the batches that are on their way from a GPU: 32 pairs of 4,000 tokens are a third of it."""
+_MAX_DECODED: Final = 32
+"""Examples of one step whose tokens are decoded, which takes some 100 µs each on the training thread."""
+_BUFFER_BYTES: Final = 16 * 1024 * 1024
+"""For batches on their way from a GPU: 32 pairs of 4,000 tokens are a third of it."""
 _PATIENCE_S: Final = 1.0
-"""For what is still on its way when the training has ended."""
+"""How long the end of the training waits for batches on their way."""
 
 
 class TrainerCompletions:
-    """Collects the completions of one trainer while it trains: of every `interval` steps, those of one."""
+    """Collects completions of one trainer while it trains, in one of every `interval` steps."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self._replaced = ReplacedMethods()
-        self._book: CompletionRecorder | None = None
+        self._patches = MethodPatches(guard)
+        self._recorder: CompletionRecorder | None = None
         self._kind = ""
         self._decode: Callable[[list[int]], str] = str
         self._taken: dict[str, tuple[int, int]] = {}
-        """Of training and evaluation: the step that was collected last, and how many completions of it."""
+        """For training and evaluation: the step that was collected last, and how many of its completions."""
         self._current: _Batch | None = None
         self._waiting: deque[_Batch] = deque()
-        self._room: HostRoom | None = None
+        self._buffer: PinnedBuffer | None = None
 
-    def look_at(self, trainer: Any, log: TelemetryLogger) -> None:
-        """Begin, if this is a trainer whose completions are worth reading."""
-        self.let_go()
-        self.guard = log.guard
+    def start(self, trainer: Any, log: TelemetryLogger) -> None:
+        """Begin, if this is a trainer with completions."""
+        self.stop()
+        self.guard = self._patches.guard = log.guard
         with self.guard.catch("looking for completions"):
-            self._look_at(trainer, log)
+            recorder, kind = internals(log).completions, kind_of(trainer)
+            if recorder is None or kind is None or not recorder.options.collect:
+                return
+            if trainer.is_world_process_zero():
+                self._recorder, self._kind, self._taken = recorder, kind, {}
+                self._patch(trainer, kind)
 
-    def _look_at(self, trainer: Any, log: TelemetryLogger) -> None:
-        book = internals(log).completions
-        kind = kind_of(trainer)
-        if book is None or kind is None or not book.options.collect or not trainer.is_world_process_zero():
-            return
-        self._book, self._kind, self._taken = book, kind, {}
+    def _patch(self, trainer: Any, kind: str) -> None:
+        patches = self._patches
         if kind in _GENERATING.values():
-            self._wrap(trainer, "_generate_and_score_completions", self._around_generating)
+            patches.around(
+                trainer, "_generate_and_score_completions", after=partial(self._take_generated, trainer)
+            )
             return
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         self._decode = tokenizer.decode
-        self._room = HostRoom(_ROOM_BYTES, for_gpu=trainer.accelerator.device.type == "cuda")
-        self._wrap(trainer, "compute_loss", self._around_the_loss)
+        self._buffer = PinnedBuffer(_BUFFER_BYTES, for_gpu=trainer.accelerator.device.type == "cuda")
+        patches.around(
+            trainer, "compute_loss", before=partial(self._begin_batch, trainer), after=self._end_batch
+        )
         if kind in _LOSS_OF:
-            self._wrap(trainer, _LOSS_OF[kind], self._around_the_rewards)
+            patches.around(trainer, _LOSS_OF[kind], after=partial(self._take_rewards, trainer))
         else:
             for name in ("gather", "gather_for_metrics"):
-                self._wrap(trainer.accelerator, name, self._around_gathering, owner_is_trainer=False)
+                patches.wrap(trainer.accelerator, name, self._reading_rewards)
 
-    def let_go(self) -> None:
-        """Write what has been collected, and leave the trainer as it was."""
-        self._replaced.put_back()
+    def stop(self) -> None:
+        """Write what has been collected, and restore the trainer's methods."""
+        self._patches.undo()
         self._current = None
         with self.guard.catch("collecting completions"):
             until = time.monotonic() + _PATIENCE_S
             while self._waiting and not self._write_arrived() and time.monotonic() < until:
                 time.sleep(0.001)
         self._waiting.clear()
-        self._book = self._room = None
-
-    def _wrap(
-        self,
-        owner: Any,
-        name: str,
-        around: Callable[..., Callable[..., Any]],
-        *,
-        owner_is_trainer: bool = True,
-    ) -> None:
-        original = getattr(owner, name, None)
-        if original is None:
-            # Another version of TRL has no such method.
-            return
-        method = around(owner, original) if owner_is_trainer else around(original)
-        self._replaced.put(owner, name, stand_in_for(original, method))
+        self._recorder = self._buffer = None
 
     def _due(self, trainer: Any, most: int) -> tuple[str, int, int]:
-        """Return whether this is training or evaluation, the step, and how many completions of it are wanted now."""
-        assert self._book is not None
+        """Return whether this is training or evaluation, the step, and how many of its completions to take now."""
+        assert self._recorder is not None
         split = TRAIN if trainer.model.training else EVAL
         step = int(trainer.state.global_step) + (split == TRAIN)
         last, taken = self._taken.get(split, (None, 0))
         if step == last:
             return split, step, max(0, most - taken)
-        interval = self._book.options.interval
+        interval = self._recorder.options.interval
         is_due = last is None or not last < step < last + interval or step == trainer.state.max_steps
         return split, step, most if is_due else 0
 
@@ -124,93 +114,68 @@ class TrainerCompletions:
 
     # What a trainer generates.
 
-    def _around_generating(self, trainer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            generated = original(*args, **kwargs)
-            with self.guard.catch("collecting completions"):
-                self._take_generated(trainer, kwargs["inputs"] if "inputs" in kwargs else args[0])
-            return generated
-
-        return call
-
-    def _take_generated(self, trainer: Any, inputs: Sequence[Any]) -> None:
-        book = self._book
-        if book is None:
+    def _take_generated(self, trainer: Any, _: Any, inputs: Sequence[Any], *__: Any, **___: Any) -> None:
+        recorder = self._recorder
+        if recorder is None:
             return
-        split, step, wanted = self._due(trainer, book.options.buffer)
+        split, step, wanted = self._due(trainer, recorder.options.buffer)
         if not wanted:
             return
-        # Nothing public has them; the trainer writes its own tables from here. All processes' are in it.
+        # Not public, but the trainer writes its own tables from it, with the completions of all processes.
         rows = _newest_rows(trainer._logs, len(inputs) * trainer.accelerator.num_processes)  # noqa: SLF001
         weights = dict(zip(trainer.reward_func_names, trainer.args.reward_weights or (), strict=False))
         for row in rows[:wanted]:
             rewards = {name: value for name, value in row.pop("rewards").items() if math.isfinite(value)}
-            # As the trainer adds them up: one that does not apply to an example has no part in it.
+            # As the trainer adds them up: a reward that does not apply to an example is left out.
             reward = (
                 sum(value * weights.get(name, 1.0) for name, value in rewards.items()) if rewards else None
             )
-            about = {"kind": self._kind, "split": split, "batch_size": len(rows)}
-            book.put(step, {**row, "reward": reward, "rewards": rewards, **about}, source=split)
+            context = {"kind": self._kind, "split": split, "batch_size": len(rows)}
+            recorder.put(step, {**row, "reward": reward, "rewards": rewards, **context}, source=split)
         self._count(split, step, min(wanted, len(rows)))
 
     # What a trainer learns from.
 
-    def _around_the_loss(self, trainer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.guard.catch("collecting completions"):
-                self._begin_batch(trainer, kwargs["inputs"] if "inputs" in kwargs else args[1])
-            loss = original(*args, **kwargs)
-            with self.guard.catch("collecting completions"):
-                self._end_batch()
-            return loss
-
-        return call
-
-    def _begin_batch(self, trainer: Any, inputs: Mapping[str, Any]) -> None:
+    def _begin_batch(
+        self, trainer: Any, _: Any = None, inputs: Mapping[str, Any] | None = None, *__: Any, **___: Any
+    ) -> None:
         self._current = None
-        if self._room is None:
-            # Somebody has kept the method beyond the training.
+        if self._buffer is None or inputs is None:
             return
         self._write_arrived()
-        split, step, wanted = self._due(trainer, _MOST_DECODED)
+        split, step, wanted = self._due(trainer, _MAX_DECODED)
         if wanted:
             if not self._waiting:
-                self._room.clear()
-            batch = _Batch.of(inputs, self._room, split=split, step=step, wanted=wanted)
+                self._buffer.clear()
+            batch = _Batch.of(inputs, self._buffer, split=split, step=step, wanted=wanted)
             if batch is not None:
                 self._count(split, step, batch.count)
                 self._current = batch
 
-    def _end_batch(self) -> None:
+    def _end_batch(self, *_: Any, **__: Any) -> None:
         batch, self._current = self._current, None
         if batch is not None:
             self._waiting.append(batch)
             self._write_arrived()
 
-    def _around_the_rewards(self, trainer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            found = original(*args, **kwargs)
-            if self._current is not None:
-                with self.guard.catch("collecting rewards"):
-                    losses, chosen, rejected, *_ = found
-                    self._current.take_rewards(chosen, rejected)
-                    if self._kind == "orpo":
-                        self._current.take_log_odds(losses, float(trainer.beta))
-            return found
+    def _take_rewards(self, trainer: Any, found: Any, *_: Any, **__: Any) -> None:
+        if self._current is not None:
+            losses, chosen, rejected, *_rest = found
+            self._current.take_rewards(chosen, rejected)
+            if self._kind == "orpo":
+                self._current.take_log_odds(losses, float(trainer.beta))
 
-        return call
-
-    def _around_gathering(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _reading_rewards(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._current is not None:
                 with self.guard.catch("collecting rewards"):
-                    self._look_into(sys._getframe(1))  # noqa: SLF001
+                    self._read_rewards(sys._getframe(1))  # noqa: SLF001
             return original(*args, **kwargs)
 
         return call
 
-    def _look_into(self, frame: Any) -> None:
-        """Take the rewards of the batch's examples from where they are computed, if it is that which calls."""
+    def _read_rewards(self, frame: Any) -> None:
+        """Take the rewards from the local variables of the calling method, if it is the one that computes them."""
         if frame.f_code.co_name != _COMPUTES_REWARDS or self._current is None or self._current.has_rewards:
             return
         names = frame.f_locals
@@ -219,27 +184,27 @@ class TrainerCompletions:
             self._current.take_rewards(chosen, rejected, names.get("chosen_idx"), names.get("rejected_idx"))
 
     def _write_arrived(self) -> bool:
-        """Write the batches that have arrived, in their order, and return whether that was all of them."""
-        while self._waiting and self._waiting[0].is_here:
+        """Write the batches that have arrived, in order, and return whether all have."""
+        while self._waiting and self._waiting[0].has_arrived:
             batch = self._waiting.popleft()
-            if self._book is not None:
-                about = {"kind": self._kind, "split": batch.split, "batch_size": batch.size}
+            if self._recorder is not None:
+                context = {"kind": self._kind, "split": batch.split, "batch_size": batch.size}
                 for fields in batch.examples(self._decode):
-                    self._book.put(batch.step, {**fields, **about}, source=batch.split)
+                    self._recorder.put(batch.step, {**fields, **context}, source=batch.split)
         return not self._waiting
 
 
 def kind_of(trainer: Any) -> str | None:
-    """Return which of TRL's trainers with completions `trainer` is, or is made of; None for any other."""
+    """Return which of TRL's trainers with completions `trainer` is or derives from; None for any other."""
     known = {**_GENERATING, **_LEARNING}
-    for made_of in type(trainer).__mro__:
-        if made_of.__module__.partition(".")[0] == "trl" and made_of.__name__ in known:
-            return known[made_of.__name__]
+    for base in type(trainer).__mro__:
+        if base.__module__.partition(".")[0] == "trl" and base.__name__ in known:
+            return known[base.__name__]
     return None
 
 
 def _newest_rows(logs: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """Return the last `count` completions of a trainer's logs, each with its rewards by function."""
+    """Return the last `count` completions in a trainer's logs, each with its rewards by function."""
     prompts, completions = list(logs["prompt"])[-count:], list(logs["completion"])[-count:]
     columns = {"advantage": list(logs["advantages"])[-count:]}
     columns |= {f"extra/{name}": list(values)[-count:] for name, values in logs.get("extra", {}).items()}
@@ -248,46 +213,47 @@ def _newest_rows(logs: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         {
             "prompt": prompt,
             "completion": completion,
-            "rewards": {name: values[place] for name, values in rewards.items()},
-            # A column that somebody logs now and then has no value for every row.
-            **{name: values[place] for name, values in columns.items() if len(values) == len(prompts)},
+            "rewards": {name: values[row] for name, values in rewards.items()},
+            # A column that is logged only now and then has no value for every row.
+            **{name: values[row] for name, values in columns.items() if len(values) == len(prompts)},
         }
-        for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
     ]
 
 
 class _Batch:
     """Examples of one batch, on their way to host memory."""
 
-    def __init__(self, room: HostRoom, *, split: str, step: int, size: int, wanted: int) -> None:
+    def __init__(self, buffer: PinnedBuffer, *, split: str, step: int, size: int, wanted: int) -> None:
         self.split = split
         self.step = step
         self.size = size
-        """How many examples there are in the batch, of which `count` are taken."""
+        """The examples in the batch, of which `count` are taken."""
         self.count = min(size, wanted)
-        self._room = room
+        self._buffer = buffer
         self._texts: dict[str, Sequence[Any]] = {}
-        self._copies: dict[str, HostCopy] = {}
+        self._copies: dict[str, AsyncCopy] = {}
         self._beta = 1.0
 
     @classmethod
     def of(
-        cls, inputs: Mapping[str, Any], room: HostRoom, *, split: str, step: int, wanted: int
+        cls, inputs: Mapping[str, Any], buffer: PinnedBuffer, *, split: str, step: int, wanted: int
     ) -> _Batch | None:
-        """Return what is read of a trainer's `inputs`; None where they have another form."""
+        """Return examples of a trainer's `inputs`; None if those have an unknown form."""
         if all(isinstance(inputs.get(name), list) for name in _TEXTS):
-            batch = cls(room, split=split, step=step, size=len(inputs["prompt"]), wanted=wanted)
+            batch = cls(buffer, split=split, step=step, size=len(inputs["prompt"]), wanted=wanted)
             batch._texts = {name: inputs[name][: batch.count] for name in _TEXTS}
             return batch
         if not all(hasattr(inputs.get(name), "detach") for name in _TOKENS):
             return None
-        # One row an answer where there are labels; else the rows of those chosen, then of those rejected.
+        # With labels, one row per completion; else the rows of the chosen ones, then of the rejected ones.
         rows = len(inputs["input_ids"])
         answers = ("completion",) if "label" in inputs else ("chosen", "rejected")
         size = rows // len(answers)
-        # What is copied of an example takes so many bytes, and its rewards less than a row of tokens.
-        an_example = 8 * (3 * len(answers) + 1) * int(inputs["input_ids"].shape[-1])
-        batch = cls(room, split=split, step=step, size=size, wanted=min(wanted, room.left // an_example))
+        # The bytes of one example; its rewards take less than a row of tokens.
+        example_bytes = 8 * (3 * len(answers) + 1) * int(inputs["input_ids"].shape[-1])
+        wanted = min(wanted, buffer.free_bytes // example_bytes)
+        batch = cls(buffer, split=split, step=step, size=size, wanted=wanted)
         for number, answer in enumerate(answers):
             for name in _TOKENS:
                 batch._take(f"{answer} {name}", inputs[name][number * size : number * size + batch.count])
@@ -296,9 +262,9 @@ class _Batch:
         return batch if batch.count and len(batch._copies) >= 3 * len(answers) else None
 
     @property
-    def is_here(self) -> bool:
+    def has_arrived(self) -> bool:
         """Whether all of it has arrived."""
-        return all(copy.is_here for copy in self._copies.values())
+        return all(copy.has_arrived for copy in self._copies.values())
 
     @property
     def has_rewards(self) -> bool:
@@ -306,16 +272,16 @@ class _Batch:
         return "chosen" in self._copies
 
     def take_rewards(
-        self, chosen: Any, rejected: Any, chosen_places: Any = None, rejected_places: Any = None
+        self, chosen: Any, rejected: Any, chosen_rows: Any = None, rejected_rows: Any = None
     ) -> None:
-        """Take the rewards: one of each kind an example, or, with their places, one or the other."""
-        if chosen_places is None or rejected_places is None:
+        """Take the rewards: both for each example or, given their rows, one of the two."""
+        if chosen_rows is None or rejected_rows is None:
             if len(chosen) == len(rejected) == self.size:
                 self._take("chosen", chosen[: self.count])
                 self._take("rejected", rejected[: self.count])
-        elif len(chosen) == len(chosen_places) and len(rejected) == len(rejected_places):
-            self._take("chosen places", chosen_places)
-            self._take("rejected places", rejected_places)
+        elif len(chosen) == len(chosen_rows) and len(rejected) == len(rejected_rows):
+            self._take("chosen rows", chosen_rows)
+            self._take("rejected rows", rejected_rows)
             self._take("chosen", chosen)
             self._take("rejected", rejected)
 
@@ -326,7 +292,7 @@ class _Batch:
             self._take("losses", losses[: self.count])
 
     def _take(self, name: str, tensor: Any) -> None:
-        copy = self._room.take(tensor)
+        copy = self._buffer.take(tensor)
         if copy is not None:
             self._copies[name] = copy
 
@@ -334,38 +300,38 @@ class _Batch:
         """Return the texts and numbers of each example."""
         values = {name: copy.values() for name, copy in self._copies.items()}
         return [
-            {**self._texts_of(place, values, decode), **self._rewards_of(place, values)}
-            for place in range(self.count)
+            {**self._texts_of(row, values, decode), **self._rewards_of(row, values)}
+            for row in range(self.count)
         ]
 
     def _texts_of(
-        self, place: int, values: Mapping[str, list[Any]], decode: Callable[[list[int]], str]
+        self, row: int, values: Mapping[str, list[Any]], decode: Callable[[list[int]], str]
     ) -> dict[str, Any]:
         if self._texts:
-            return {name: self._texts[name][place] for name in _TEXTS}
+            return {name: self._texts[name][row] for name in _TEXTS}
         answers = ("completion",) if "label" in values else ("chosen", "rejected")
-        texts: dict[str, Any] = {"prompt": decode(_tokens(values, answers[0], place, of_completion=False))}
-        texts |= {answer: decode(_tokens(values, answer, place, of_completion=True)) for answer in answers}
-        return {**texts, "label": bool(values["label"][place])} if "label" in values else texts
+        texts: dict[str, Any] = {"prompt": decode(_tokens(values, answers[0], row, of_completion=False))}
+        texts |= {answer: decode(_tokens(values, answer, row, of_completion=True)) for answer in answers}
+        return {**texts, "label": bool(values["label"][row])} if "label" in values else texts
 
-    def _rewards_of(self, place: int, values: Mapping[str, list[Any]]) -> dict[str, Any]:
+    def _rewards_of(self, row: int, values: Mapping[str, list[Any]]) -> dict[str, Any]:
         if "chosen" not in values or "rejected" not in values:
             return {}
-        if "chosen places" in values and "rejected places" in values:
+        if "chosen rows" in values and "rejected rows" in values:
             for answer in ("chosen", "rejected"):
-                if place in values[f"{answer} places"]:
-                    return {"reward": values[answer][values[f"{answer} places"].index(place)]}
+                if row in values[f"{answer} rows"]:
+                    return {"reward": values[answer][values[f"{answer} rows"].index(row)]}
             return {}
-        chosen, rejected = values["chosen"][place], values["rejected"][place]
+        chosen, rejected = values["chosen"][row], values["rejected"][row]
         rewards: dict[str, Any] = {"rewards": {"chosen": chosen, "rejected": rejected}}
         rewards["reward_diff"] = chosen - rejected
         if "losses" in values:
-            rewards["log_odds_ratio"] = values["losses"][place] / self._beta
+            rewards["log_odds_ratio"] = values["losses"][row] / self._beta
         return rewards
 
 
 def _tokens(values: Mapping[str, list[Any]], answer: str, row: int, *, of_completion: bool) -> list[int]:
-    """Return the tokens of a row that are its prompt or its completion, without those that only fill it up."""
+    """Return the tokens of a row's prompt or completion, without padding."""
     return [
         token
         for token, is_real, is_answer in zip(

@@ -1,4 +1,4 @@
-"""The parts of a training job by OneLogger's names, what is known of each, and how fast the job goes."""
+"""The phases of a training job by OneLogger's names, their attributes, and the job's throughput."""
 
 from toolkit.telemetry.training.config import ConfigError, TrainingConfig
 from toolkit.telemetry.training.telemetry import TrainingTelemetry

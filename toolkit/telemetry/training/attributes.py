@@ -1,7 +1,7 @@
-"""What spans and events of a training job say: OneLogger's attribute classes, field by field, and what they lack.
+"""Attributes of a training job's spans and events: OneLogger's classes, field by field, and additions of ours.
 
-A field that is None is not known and is left out of the record. Fields that begin with `window_` are ours: they tell of
-the iterations since the last such event, where OneLogger's own fields are totals for the job.
+A field that is None is unknown and left out of the record. Fields that begin with `window_` are ours: they cover the
+iterations since the last such event, while OneLogger's own fields are totals for the job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ERROR: Final = "error"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributes:
-    """What a span or an event says."""
+    """Attributes of a span or an event."""
 
     def known(self) -> dict[str, Any]:
         """Return the fields that are known, by name."""
@@ -32,7 +32,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLoopAttributes(Attributes):
-    """Of a `training_loop` span: where it begins and where it is meant to end."""
+    """Of a `training_loop` span: its start and its targets."""
 
     train_iterations_start: int
     train_samples_start: int | None = None
@@ -49,7 +49,7 @@ class CheckpointSaveSpanAttributes(Attributes):
     checkpoint_strategy: str
     current_iteration: int
     save_checkpoint_attempt_count: int
-    """With the failed ones, and with this one."""
+    """Including failed ones and this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class OneLoggerInitializationAttributes(Attributes):
 
     world_size: int
     one_logger_training_telemetry_version: str | None
-    """The version of what writes this: of this package, not of OneLogger's."""
+    """The version of this package, not of OneLogger."""
     enable_for_current_rank: bool
     session_tag: str | None
     is_baseline_run: bool
@@ -70,7 +70,7 @@ class OneLoggerInitializationAttributes(Attributes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTelemetryAttributes(Attributes):
-    """Of `update_training_telemetry_config`: the configuration, as it is from now on."""
+    """Of `update_training_telemetry_config`: the configuration from now on."""
 
     perf_tag: str | list[str] | None = None
     global_batch_size: int | None = None
@@ -91,7 +91,7 @@ class TrainingTelemetryAttributes(Attributes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMetricsUpdateAttributes(Attributes):
-    """Of `training_metrics_update`, every N iterations and once for the rest: how fast the training goes."""
+    """Of `training_metrics_update`, every N iterations and once for the remainder: the training's throughput."""
 
     train_iterations_start: int
     current_iteration: int
@@ -164,13 +164,13 @@ class TestingMetricsUpdateAttributes(EvaluationMetricsUpdateAttributes):
     """Of `testing_metrics_update`, at the end of each testing loop; OneLogger's has no times."""
 
     __slots__ = ()
-    # pytest takes a class of such a name for tests.
+    # pytest would collect a class of this name.
     __test__ = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveCheckpointSuccessEventAttributes(Attributes):
-    """Of `save_checkpoint_success`: what of the work is safe now, as it was when the checkpoint began."""
+    """Of `save_checkpoint_success`: the work that is saved, as of the start of the checkpoint."""
 
     checkpoint_strategy: str
     current_iteration: int
@@ -178,10 +178,10 @@ class SaveCheckpointSuccessEventAttributes(Attributes):
     latest_successful_save_checkpoint_timestamp_sec: float
     save_checkpoint_success_count: int
     productive_train_iterations: int | None = None
-    """With those before this job."""
+    """Including those before this job."""
     productive_train_samples: int | None = None
     productive_train_iterations_sec: float | None = None
-    """Of this job alone, as is the next."""
+    """Of this job alone, as the next field."""
     productive_validation_iterations_sec: float | None = None
     productive_train_tflops: float | None = None
     checkpoint_size: int | None = None
@@ -192,7 +192,7 @@ class SaveCheckpointSuccessEventAttributes(Attributes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncCheckpointMetricsUpdateAttributes(Attributes):
-    """Of `sync_checkpoint_metrics_update`: how long checkpoints have held up the training."""
+    """Of `sync_checkpoint_metrics_update`: how long the training waited for checkpoints."""
 
     save_checkpoint_sync_time_total_sec: float
     save_checkpoint_sync_time_min_sec: float
@@ -201,7 +201,7 @@ class SyncCheckpointMetricsUpdateAttributes(Attributes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorAttributes(Attributes):
-    """Of `error`: an exception that went through a part of the job."""
+    """Of `error`: an exception raised in a phase of the job."""
 
     error_message: str
     exception_type: str

@@ -1,4 +1,4 @@
-"""Checkpoints: what of the work each of them makes safe, and how long they hold up the training."""
+"""Counts checkpoints: the work each one saves, and how long the training waits for them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from toolkit.telemetry.training.attributes import (
     SyncCheckpointMetricsUpdateAttributes,
 )
 from toolkit.telemetry.training.config import ASYNC, SYNC
-from toolkit.telemetry.training.windows import Times
+from toolkit.telemetry.training.iteration_window import Durations
 
-_MAX_UNDER_WAY: Final = 1000
-"""Checkpoints that began and of which nobody has said yet that they succeeded; beyond it the oldest are forgotten."""
+_MAX_PENDING: Final = 1000
+"""Checkpoints whose success was not reported yet; beyond this number the oldest are forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Save:
-    """One checkpoint that somebody saves."""
+class CheckpointSave:
+    """One checkpoint to save."""
 
     global_step: int
     strategy: str
@@ -30,7 +30,7 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class WorkDone:
     """How much was done when a checkpoint began."""
 
     iterations: int
@@ -41,28 +41,28 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """A checkpoint under way."""
+class PendingCheckpoint:
+    """A checkpoint that is being saved."""
 
-    save: Save
-    work: Work
+    save: CheckpointSave
+    work: WorkDone
     span: AnySpan
 
 
-class Checkpoints:
-    """The checkpoints of this job. They may succeed in any order, and be told of by any thread."""
+class CheckpointCounts:
+    """The checkpoints of this job. They may succeed in any order, reported by any thread."""
 
     def __init__(self) -> None:
-        # A signal handler may save a checkpoint in the middle of one that is being saved.
+        # A signal handler may save a checkpoint while another one is being saved.
         self._lock = threading.RLock()
         self._attempts = {SYNC: 0, ASYNC: 0}
-        self._times = {SYNC: Times(), ASYNC: Times()}
-        self._under_way: dict[int, Begun] = {}
+        self._times = {SYNC: Durations(), ASYNC: Durations()}
+        self._pending: dict[int, PendingCheckpoint] = {}
         self._succeeded = 0
         self._first_success: float | None = None
 
-    def attempt(self, save: Save) -> CheckpointSaveSpanAttributes:
-        """Count an attempt, and return what is known of it."""
+    def attempt(self, save: CheckpointSave) -> CheckpointSaveSpanAttributes:
+        """Count an attempt, and return its attributes."""
         with self._lock:
             self._attempts[save.strategy] += 1
             return CheckpointSaveSpanAttributes(
@@ -71,28 +71,28 @@ class Checkpoints:
                 save_checkpoint_attempt_count=self._attempts[save.strategy],
             )
 
-    def begin(self, begun: Begun) -> None:
-        """Remember what the checkpoint holds until it has succeeded."""
+    def begin(self, pending: PendingCheckpoint) -> None:
+        """Remember the checkpoint until it has succeeded."""
         with self._lock:
-            self._under_way[begun.save.global_step] = begun
-            while len(self._under_way) > _MAX_UNDER_WAY:
-                del self._under_way[next(iter(self._under_way))]
+            self._pending[pending.save.global_step] = pending
+            while len(self._pending) > _MAX_PENDING:
+                del self._pending[next(iter(self._pending))]
 
-    def take(self, global_step: int) -> Begun | None:
+    def take(self, global_step: int) -> PendingCheckpoint | None:
         """Return the checkpoint that began at this step, once."""
         with self._lock:
-            return self._under_way.pop(global_step, None)
+            return self._pending.pop(global_step, None)
 
     def succeed(
         self,
-        save: Save,
-        work: Work | None,
+        save: CheckpointSave,
+        work: WorkDone | None,
         *,
         time: float,
         files: CheckpointFiles,
         training_started: float | None,
     ) -> SaveCheckpointSuccessEventAttributes:
-        """Count a success, and return what it makes safe."""
+        """Count a success, and return its attributes."""
         with self._lock:
             self._succeeded += 1
             succeeded = self._succeeded
@@ -115,8 +115,8 @@ class Checkpoints:
             training_start_timestamp_sec=training_started,
         )
 
-    def end(self, save: Save, seconds: float) -> SyncCheckpointMetricsUpdateAttributes:
-        """Count how long the training was held up, and return how long it has been so far."""
+    def end(self, save: CheckpointSave, seconds: float) -> SyncCheckpointMetricsUpdateAttributes:
+        """Count how long the training waited, and return the totals so far."""
         with self._lock:
             times = self._times[save.strategy]
             times.add(seconds)

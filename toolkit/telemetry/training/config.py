@@ -21,7 +21,7 @@ from toolkit.core.checks import (
 )
 from toolkit.core.fields import option, options_of
 from toolkit.core.guard import Guard
-from toolkit.telemetry.training.windows import Sizes
+from toolkit.telemetry.training.iteration_window import IterationSizes
 
 SYNC: Final = "sync"
 ASYNC: Final = "async"
@@ -108,9 +108,9 @@ class TrainingConfig:
         return self.flops_per_sample is not None and enabled is not False
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> IterationSizes:
         """What one iteration amounts to."""
-        return Sizes(
+        return IterationSizes(
             batch=self.global_batch_size,
             tokens_per_sample=self.seq_length,
             flops_per_sample=self.flops_per_sample if self.logs_throughput else None,
@@ -195,7 +195,7 @@ class ConfigSource:
             return _checked(name, given() if callable(given) else given)
         return None
 
-    def sizes_now(self) -> Sizes:
+    def sizes_now(self) -> IterationSizes:
         """Return what an iteration amounts to now, without asking any other function."""
         found = {name: self._values[name] for name in _OF_AN_ITERATION if name in self._values}
         for name in _OF_AN_ITERATION & self._functions.keys():

@@ -1,4 +1,4 @@
-"""A training job as it goes on: what begins, what ends, what is counted in between, and what is said of it."""
+"""A training job: its phases begin and end here, its iterations are counted, and its events written."""
 
 from __future__ import annotations
 
@@ -16,43 +16,37 @@ from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.training.attributes import (
     CONFIG_UPDATE,
     INITIALIZATION,
-    TESTING_METRICS,
     TRAINING_METRICS,
-    VALIDATION_METRICS,
     OneLoggerInitializationAttributes,
-    TestingMetricsUpdateAttributes,
     TrainingTelemetryAttributes,
-    ValidationMetricsUpdateAttributes,
 )
 from toolkit.telemetry.training.config import ConfigSource, TrainingConfig
 from toolkit.telemetry.training.event_writer import EventWriter
 from toolkit.telemetry.training.job_log import JobLog
-from toolkit.telemetry.training.part import Kind
-from toolkit.telemetry.training.phases import Phases
-from toolkit.telemetry.training.progress import Progress
+from toolkit.telemetry.training.job_state import Evaluations, JobState
+from toolkit.telemetry.training.phase import PhaseKind
+from toolkit.telemetry.training.phase_seconds import PhaseSeconds
+from toolkit.telemetry.training.progress import IterationProgress
 from toolkit.telemetry.training.saving import Saving
-from toolkit.telemetry.training.state import State
 from toolkit.timing.names import (
     APPLICATION,
     BESIDE_TRAINING,
     SAMPLING,
     TESTING_ITERATION,
-    TESTING_LOOP,
     TRAINING_ITERATION,
     TRAINING_LOOP,
     VALIDATION_ITERATION,
-    VALIDATION_LOOP,
 )
 
 _PACKAGE: Final = "ai-toolkit-telemetry"
-"""Of OneLogger's summary data, whose fields these events have."""
+"""The distribution whose version the events carry."""
 
 
 class Job:
-    """What the context managers and the callbacks have in common.
+    """What the context managers and the callbacks share.
 
-    Each part has a `begin_…`, which returns its span, and an `end_…`, which is given that span and the exception that
-    went through it. Times are wall seconds; None is now. Nothing here raises, but for misuse where that is asked for.
+    Each phase has a `begin_…`, which returns its span, and an `end_…`, which takes that span and the exception raised
+    inside it. Times are wall-clock seconds; None means now. Nothing here raises, except for misuse with `strict`.
     """
 
     def __init__(
@@ -63,11 +57,12 @@ class Job:
         self._log = log
         self._guard = log.guard
         self._source = ConfigSource(log.guard)
-        self._phases = Phases(log.span_totals)
-        self._progress = Progress(self._phases)
-        self._state = State(self._progress)
-        self._teller = EventWriter(log)
-        self.saving = Saving(log, clock, self._state, self._teller)
+        self._phases = PhaseSeconds(log.span_totals)
+        self._progress = IterationProgress(self._phases)
+        self._state = JobState(self._progress)
+        self._events = EventWriter(log)
+        self.saving = Saving(log, clock, self._state, self._events)
+        self.validation, self.testing = self._state.validation, self._state.testing
         self._first: AnySpan | None = None
         """The first iteration; `_latest` is the last one so far."""
         self._latest: AnySpan | None = None
@@ -80,13 +75,13 @@ class Job:
     # The configuration.
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Add to what is known of the job, and write it.
+        """Add to the configuration, and write it.
 
         Raises:
             ConfigError: a key or a value is wrong.
         """
         self._source.take(given)
-        config = self._ask_again()
+        config = self._refresh_config()
         with self._guard.catch("configuring the training telemetry"):
             self._progress.follow(config)
             if config.perf_tag is not None or config.session_tag is not None:
@@ -95,16 +90,16 @@ class Job:
                     perf_tag=",".join(tags) if isinstance(tags, tuple) else tags,
                     session_tag=config.session_tag,
                 )
-            self._tell_of_config(config)
+            self._write_config(config)
 
-    def _ask_again(self) -> TrainingConfig:
-        """Return the configuration with its functions asked anew."""
+    def _refresh_config(self) -> TrainingConfig:
+        """Call the configuration's functions again and return the result."""
         self._state.config = self._source.now()
         return self._state.config
 
-    def _tell_of_config(self, config: TrainingConfig) -> None:
+    def _write_config(self, config: TrainingConfig) -> None:
         tags = config.perf_tag or self._log.given_tags[0]
-        told = TrainingTelemetryAttributes(
+        attributes = TrainingTelemetryAttributes(
             perf_tag=list(tags) if isinstance(tags, tuple) else tags,
             global_batch_size=config.global_batch_size,
             log_every_n_train_iterations=config.log_every_n_train_iterations,
@@ -121,32 +116,32 @@ class Job:
             is_log_throughput_enabled=config.logs_throughput,
             custom_metadata=_as_lines(config.custom_metadata),
         )
-        self._teller.tell(self._state.application, CONFIG_UPDATE, told)
+        self._events.write(self._state.application, CONFIG_UPDATE, attributes)
 
-    # Parts of which nothing but their time is known.
+    # Phases that are only timed.
 
-    def kind(self, name: str) -> Kind:
-        """Return what all parts of a name have in common, where they are a span or are counted by it."""
+    def kind(self, name: str) -> PhaseKind:
+        """Return what all phases of a name share, for phases that are a span."""
         count = {
             TRAINING_ITERATION: self.count_iteration,
-            VALIDATION_ITERATION: self.count_validation_iteration,
-            TESTING_ITERATION: self.count_testing_iteration,
+            VALIDATION_ITERATION: self.validation.count,
+            TESTING_ITERATION: self.testing.count,
         }
-        return Kind(name=name, make=self._log.span, fail=self._teller.tell_of_error, count=count.get(name))
+        return PhaseKind(name=name, make=self._log.span, fail=self._events.write_error, count=count.get(name))
 
     def begin_plain(self, name: str, start_time: float | None) -> AnySpan:
-        """Begin such a part."""
+        """Begin a phase that is only timed."""
         return self._log.start_span(name, start_time=start_time)
 
     def end_plain(
         self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
     ) -> None:
-        """End such a part."""
-        self._teller.end(span, error, stop_time)
+        """End a phase that is only timed."""
+        self._events.end(span, error, stop_time)
 
     def abandon(self, name: str, span: AnySpan) -> None:
-        """End a part of any kind whose end nobody told of, without counting it as one that was done."""
-        span.stop(error="its end was never told")
+        """End a phase whose end was never reported, without counting it as completed."""
+        span.stop(error="its end was never reported")
         if name in BESIDE_TRAINING:
             self._phases.return_to_training()
 
@@ -155,11 +150,11 @@ class Job:
     def begin_application(
         self, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
     ) -> AnySpan:
-        """Begin the job, and say which process of which job this is. There is one at a time."""
+        """Begin the job, and record which process of which job this is. There is one at a time."""
         if self._state.application is not None:
             self._guard.report_misuse("a second application begins inside the first; it is left out")
             return NO_SPAN
-        config = self._ask_again()
+        config = self._refresh_config()
         given = {"application_name": config.application_name} if config.application_name is not None else {}
         span = self._log.start_span(
             APPLICATION, attributes={**given, **(attributes or {})}, start_time=start_time
@@ -167,9 +162,9 @@ class Job:
         if span is NO_SPAN:
             return span
         self._state.application = span
-        with self._guard.catch("telling of the application"):
+        with self._guard.catch("recording the application"):
             rank = find_rank()
-            told = OneLoggerInitializationAttributes(
+            started = OneLoggerInitializationAttributes(
                 world_size=self._world_size(),
                 one_logger_training_telemetry_version=_own_version(),
                 enable_for_current_rank=True,
@@ -180,19 +175,19 @@ class Job:
                 rank=rank.rank,
                 custom_metadata=_as_lines(config.custom_metadata),
             )
-            self._teller.tell(span, INITIALIZATION, told, span.start)
+            self._events.write(span, INITIALIZATION, started, span.start)
             if not self._source.is_empty:
-                self._tell_of_config(config)
+                self._write_config(config)
         return span
 
     def end_application(
         self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
     ) -> None:
-        """End the job; a loop that is still open has the rest of its iterations told."""
+        """End the job, and write the remaining iterations of a loop that is still open."""
         if span is NO_SPAN:
             return
-        self.tell_of_the_rest(stop_time)
-        self._teller.end(span, error, stop_time)
+        self.write_remaining(stop_time)
+        self._events.end(span, error, stop_time)
         if span is self._state.application:
             self._state.application = None
 
@@ -206,24 +201,23 @@ class Job:
         samples_target: Any = None,
         start_time: float | None = None,
     ) -> AnySpan:
-        """Begin the training loop at an iteration; the targets are the configuration's where they are not given."""
+        """Begin the training loop at an iteration; the targets default to the configuration's."""
         if self._state.loop is not None:
             self._guard.report_misuse(
-                "a training loop begins before the one before it has ended, which is ended here"
+                "a training loop starts before the previous one ended; the previous one is ended here"
             )
             self.end_training_loop(self._state.loop)
-        start = self._teller.whole_or_none("train_iterations_start", iterations_start) or 0
+        start = self._events.whole_or_none("train_iterations_start", iterations_start) or 0
         attributes: dict[str, Any] = {}
-        config = self._ask_again()
+        config = self._refresh_config()
         with self._guard.catch("beginning the training loop"):
-            told = self._progress.begin_loop(
+            attributes = self._progress.begin_loop(
                 config,
                 iterations_start=start,
-                samples_start=self._teller.whole_or_none("train_samples_start", samples_start),
+                samples_start=self._events.whole_or_none("train_samples_start", samples_start),
                 iterations_target=self._source.ask("train_iterations_target", iterations_target),
                 samples_target=self._source.ask("train_samples_target", samples_target),
-            )
-            attributes = told.known()
+            ).known()
             self._state.validation.since = self._state.testing.since = start
         span = self._log.start_span(TRAINING_LOOP, attributes=attributes, start_time=start_time)
         if span is not NO_SPAN:
@@ -235,14 +229,14 @@ class Job:
     def end_training_loop(
         self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
     ) -> None:
-        """Tell of the iterations since the last full window, and end the loop."""
+        """Write the iterations since the last full window, and end the loop."""
         if span is not self._state.loop:
-            # Ended already, because another one began inside it; or telemetry is off.
+            # Already ended because another one began inside it, or telemetry is off.
             return
-        self.tell_of_the_rest(stop_time)
+        self.write_remaining(stop_time)
         self._phases.leave_training()
         self._state.loop = None
-        self._teller.end(span, error, stop_time)
+        self._events.end(span, error, stop_time)
 
     def begin_iteration(self, start_time: float | None = None) -> AnySpan:
         """Begin a training iteration."""
@@ -253,22 +247,22 @@ class Job:
     def end_iteration(
         self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
     ) -> None:
-        """End a training iteration, and count it unless an exception went through it."""
-        self._teller.end(span, error, stop_time)
+        """End a training iteration, and count it unless an exception was raised."""
+        self._events.end(span, error, stop_time)
         if error is None:
             self.count_iteration(span, stop_time)
 
     def count_iteration(self, span: AnySpan, stop_time: float | None = None) -> None:
-        """Count an iteration that has ended well; `batch_size` and `tokens` among its attributes say what it had.
+        """Count a completed iteration; its attributes `batch_size` and `tokens` override the configured batch.
 
-        This is done for every iteration of the training, so that nothing is done here that can be done later.
+        This runs in every training iteration, so it defers all it can.
         """
         seconds = span.duration
         if seconds is None:
             return
         progress = self._progress
         if span.attributes or self._source.sizes_change:
-            self._count_other(span, seconds)
+            self._count_sized(span, seconds)
         else:
             progress.usual.append(seconds)
         progress.completed = completed = progress.completed + 1
@@ -281,33 +275,33 @@ class Job:
             self._guard.report_misuse("a training iteration is outside of a training loop")
 
     def note_loss(self, loss: Any) -> None:
-        """Remember the loss of an iteration, if it is a number already: a device is never asked for one."""
-        # A tensor's number is in the step records, as soon as the device has delivered it.
+        """Remember the loss of an iteration if it is already a number: a device is never waited for."""
+        # A tensor's value appears in the step records as soon as the device has delivered it.
         self._progress.loss = None
         if isinstance(loss, Real):
             with self._guard.catch("reading a loss"):
                 self._progress.loss = float(loss)
 
-    def sizes_said(self, batch_size: Any, tokens: Any) -> dict[str, int]:
-        """Return, as attributes of an iteration, what its caller says that it trained on; nonsense is left out."""
+    def given_sizes(self, batch_size: Any, tokens: Any) -> dict[str, int]:
+        """Return the given sizes as attributes of an iteration; invalid ones are left out."""
         given = {"batch_size": batch_size, "tokens": tokens}
-        numbers = {name: self._teller.whole_or_none(name, value) for name, value in given.items()}
+        numbers = {name: self._events.whole_or_none(name, value) for name, value in given.items()}
         return {name: number for name, number in numbers.items() if number is not None}
 
     def fail_current(self, error: BaseException) -> None:
-        """Tell of an exception that somebody has caught, on the span that is open here."""
-        self._teller.fail_current(error)
+        """Record an exception that was caught, on the span that is open here."""
+        self._events.fail_current(error)
 
-    def tell_of_the_rest(self, time: float | None = None) -> None:
-        """Tell of the iterations since the last full window, if there are any."""
+    def write_remaining(self, time: float | None = None) -> None:
+        """Write the iterations since the last full window, if there are any."""
         if self._progress.has_rest:
             self._end_window(time)
 
-    def _count_other(self, span: AnySpan, seconds: float) -> None:
-        """Count an iteration that says itself, or of which a function says, what it trained on."""
+    def _count_sized(self, span: AnySpan, seconds: float) -> None:
+        """Count an iteration whose size is given by its attributes or by a function."""
         sizes = self._source.sizes_now() if self._source.sizes_change else self._state.config.sizes
-        batch = self._teller.whole_or_none("batch_size", span.attributes.get("batch_size"))
-        tokens = self._teller.whole_or_none("tokens", span.attributes.get("tokens"))
+        batch = self._events.whole_or_none("batch_size", span.attributes.get("batch_size"))
+        tokens = self._events.whole_or_none("tokens", span.attributes.get("tokens"))
         self._progress.add_other(seconds, sizes, batch, tokens)
 
     def _end_window(self, time: float | None) -> None:
@@ -317,90 +311,69 @@ class Job:
             if progress.first_finished is None:
                 progress.first_finished, self._first = _end_of(self._first), None
             loss = progress.loss if progress.loss is not None else self._log.latest_loss()
-            told = progress.end_window(config, self._world_size(), loss)
+            attributes = progress.end_window(config, self._world_size(), loss)
             if config.is_train_iterations_enabled:
                 where = self._state.loop if self._state.loop is not None else self._state.application
-                self._teller.tell(where, TRAINING_METRICS, told, time)
+                self._events.write(where, TRAINING_METRICS, attributes, time)
 
-    # Validation, testing, sampling: what is done beside the training.
+    # Validation, testing and sampling, which pause the training.
 
-    def begin_validation(
-        self, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
+    def begin_evaluation(
+        self,
+        loops: Evaluations,
+        attributes: Mapping[str, Any] | None = None,
+        start_time: float | None = None,
     ) -> AnySpan:
-        """Begin a validation loop."""
-        self._state.validation.begin_loop()
-        return self.begin_beside(VALIDATION_LOOP, attributes, start_time)
+        """Begin a validation or testing loop."""
+        loops.begin_loop()
+        return self.begin_pause(loops.loop_name, attributes, start_time)
 
-    def end_validation(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
+    def end_evaluation(
+        self,
+        loops: Evaluations,
+        span: AnySpan,
+        error: BaseException | None = None,
+        stop_time: float | None = None,
     ) -> None:
-        """Tell how long its iterations took, and end it."""
-        told = self._state.validation.end_loop(ValidationMetricsUpdateAttributes, self._progress.completed)
-        if self._state.config.is_validation_iterations_enabled:
-            self._teller.tell(span, VALIDATION_METRICS, told, stop_time)
-        self.end_beside(span, error, stop_time)
-
-    def begin_testing(
-        self, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
-    ) -> AnySpan:
-        """Begin a testing loop."""
-        self._state.testing.begin_loop()
-        return self.begin_beside(TESTING_LOOP, attributes, start_time)
-
-    def end_testing(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
-    ) -> None:
-        """Tell how long its iterations took, and end it."""
-        told = self._state.testing.end_loop(TestingMetricsUpdateAttributes, self._progress.completed)
-        if self._state.config.is_test_iterations_enabled:
-            self._teller.tell(span, TESTING_METRICS, told, stop_time)
-        self.end_beside(span, error, stop_time)
+        """Write how long its iterations took, and end it."""
+        attributes = loops.end_loop(self._progress.completed)
+        config = self._state.config
+        is_validation = loops is self._state.validation
+        if config.is_validation_iterations_enabled if is_validation else config.is_test_iterations_enabled:
+            self._events.write(span, loops.event, attributes, stop_time)
+        self.end_pause(span, error, stop_time)
 
     def begin_sampling(
         self, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
     ) -> AnySpan:
-        """Begin to make samples."""
-        return self.begin_beside(SAMPLING, attributes, start_time)
+        """Begin sampling."""
+        return self.begin_pause(SAMPLING, attributes, start_time)
 
-    def begin_beside(
+    def begin_pause(
         self, name: str, attributes: Mapping[str, Any] | None, start_time: float | None
     ) -> AnySpan:
-        """Begin something in which a forward pass is not the training's."""
+        """Begin a pause in which forward passes do not belong to the training."""
         self._phases.leave_training()
         return self._log.start_span(name, attributes=attributes, start_time=start_time)
 
-    def end_beside(
+    def end_pause(
         self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
     ) -> None:
         """End it."""
-        self._teller.end(span, error, stop_time)
+        self._events.end(span, error, stop_time)
         self._phases.return_to_training()
 
-    def end_validation_iteration(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
+    def end_evaluation_iteration(
+        self,
+        loops: Evaluations,
+        span: AnySpan,
+        error: BaseException | None = None,
+        stop_time: float | None = None,
     ) -> None:
-        """End an iteration of a validation loop, and count it unless an exception went through it."""
-        self._teller.end(span, error, stop_time)
+        """End an iteration of such a loop, and count it unless an exception was raised."""
+        self._events.end(span, error, stop_time)
         if error is None:
-            self.count_validation_iteration(span)
-
-    def count_validation_iteration(self, span: AnySpan) -> None:
-        """Count one that has ended well."""
-        if span.duration is not None:
-            self._state.validation.add(span.duration)
-
-    def end_testing_iteration(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
-    ) -> None:
-        """End an iteration of a testing loop, and count it unless an exception went through it."""
-        self._teller.end(span, error, stop_time)
-        if error is None:
-            self.count_testing_iteration(span)
-
-    def count_testing_iteration(self, span: AnySpan) -> None:
-        """Count one that has ended well."""
-        if span.duration is not None:
-            self._state.testing.add(span.duration)
+            loops.count(span)
 
     def _world_size(self) -> int:
         return self._state.config.world_size or find_rank().world_size

@@ -1,4 +1,4 @@
-"""How far the training of this job has got, and what its `training_metrics_update` events say."""
+"""The training progress of this job, and the attributes of its `training_metrics_update` events."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Final
 
 from toolkit.telemetry.training.attributes import TrainingLoopAttributes, TrainingMetricsUpdateAttributes
 from toolkit.telemetry.training.config import TrainingConfig
-from toolkit.telemetry.training.phases import Phases
-from toolkit.telemetry.training.windows import Sizes, Window
+from toolkit.telemetry.training.iteration_window import IterationSizes, IterationWindow
+from toolkit.telemetry.training.phase_seconds import PhaseSeconds
 from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD
 
 _TERA: Final = 1e12
 _MAX_USUAL: Final = 1000
 
 
-class Progress:
-    """The training iterations of this job: those of the window that is open, and those before it."""
+class IterationProgress:
+    """The training iterations of this job: those of the open window, and those before it."""
 
-    def __init__(self, phases: Phases) -> None:
+    def __init__(self, phases: PhaseSeconds) -> None:
         self.completed = 0
-        """Iterations behind us, with those before this job."""
+        """Completed iterations, including those before this job."""
         self.due_at = 0
-        """How many have to be behind us for `reach` to be called."""
+        """`reach` is called once this many are completed."""
         self.usual: list[float] = []
-        """Durations of iterations of the usual sizes that are not in the window yet: a list takes one soonest."""
+        """Durations of iterations of the configured sizes, not in the window yet: appending to a list is cheapest."""
         self.loop_started: float | None = None
         self.first_finished: float | None = None
         self.last_finished: float | None = None
         self.loss: float | None = None
-        """What the caller said it was, last."""
+        """The latest loss the caller gave."""
         self._phases = phases
-        self._sizes = Sizes()
-        self._window = Window()
-        self._before = Window()
-        """The iterations of the windows that are over; `_earlier` has those of the loops before this one."""
-        self._earlier = Window()
+        self._sizes = IterationSizes()
+        self._window = IterationWindow()
+        self._before = IterationWindow()
+        """The iterations of the closed windows; `_earlier` has those of earlier loops."""
+        self._earlier = IterationWindow()
         self._iterations_start = 0
         self._samples_start: int | None = None
         self._every = 1
@@ -53,10 +53,10 @@ class Progress:
         iterations_target: int | None,
         samples_target: int | None,
     ) -> TrainingLoopAttributes:
-        """Begin to count at `iterations_start`, and return what is known of the loop."""
+        """Start counting at `iterations_start`, and return the attributes of the loop."""
         self._fold()
         self._earlier.merge(self._before)
-        self._before = Window()
+        self._before = IterationWindow()
         self.completed = self._iterations_start = iterations_start
         self._samples_start = samples_start
         self.follow(config)
@@ -76,7 +76,7 @@ class Progress:
         )
 
     def follow(self, config: TrainingConfig) -> None:
-        """Keep to a configuration that has come, or changed; what came before it is counted by it where it was not."""
+        """Apply a new configuration; earlier iterations of unknown size are counted by it."""
         self._fold()
         self._every = config.log_every_n_train_iterations
         self._ends_at = self._next_end()
@@ -85,14 +85,14 @@ class Progress:
         self._settle()
 
     def add_other(
-        self, seconds: float, sizes: Sizes, batch: int | None = None, tokens: int | None = None
+        self, seconds: float, sizes: IterationSizes, batch: int | None = None, tokens: int | None = None
     ) -> None:
-        """Count an iteration whose sizes are its own; it is the caller who counts it as completed."""
+        """Count an iteration with sizes of its own; the caller counts it as completed."""
         self._sizes = sizes
         self._window.add_other(seconds, sizes, batch, tokens)
 
     def reach(self) -> bool:
-        """Add up what was left for later, and return whether the window is over."""
+        """Add up the deferred iterations, and return whether the window is full."""
         self._fold()
         self._look_again()
         return self.completed >= self._ends_at
@@ -102,13 +102,13 @@ class Progress:
         """Whether there are iterations since the last window."""
         return bool(self.usual) or self._window.count > 0
 
-    def so_far(self) -> Window:
+    def so_far(self) -> IterationWindow:
         """Return all iterations of this job."""
         return _both(self._earlier, self.in_this_loop())
 
-    def in_this_loop(self) -> Window:
-        """Return the iterations since the training loop began: the only one, in most jobs."""
-        whole = Window()
+    def in_this_loop(self) -> IterationWindow:
+        """Return the iterations since the training loop began; most jobs have one loop."""
+        whole = IterationWindow()
         whole.merge(self._before)
         whole.merge(self._window)
         whole.add_alike(self.usual[:], self._sizes)
@@ -122,25 +122,25 @@ class Progress:
             return None
         return self._iterations_start * config.global_batch_size
 
-    def flops_overall(self, loop: Window, sizes: Sizes) -> float | None:
-        """Return the operations of `loop`, this one, and of all before it."""
+    def flops_overall(self, loop: IterationWindow, sizes: IterationSizes) -> float | None:
+        """Return the operations of `loop`, the current one, and of all before it."""
         before, here = self._flops_before(sizes), loop.known_flops
         return None if before is None or (here is None and loop.count) else before + (here or 0.0)
 
     def end_window(
         self, config: TrainingConfig, world_size: int, latest_loss: float | None
     ) -> TrainingMetricsUpdateAttributes:
-        """Begin a new window, and return what there is to say at the end of the old one, which is not empty."""
+        """Begin a new window, and return the attributes of the old one, which must not be empty."""
         self._fold()
         self._settle()
-        window, self._window = self._window, Window()
+        window, self._window = self._window, IterationWindow()
         self._before.merge(window)
         job = _both(self._earlier, self._before)
         self._ends_at = self._next_end()
         self._look_again()
         phases = self._phases.seconds()
-        all_along = _speed_of(job, phases, world_size)
-        lately = _speed_of(window, self._phases.end_window(phases), world_size)
+        overall = _speed_of(job, phases, world_size)
+        recent = _speed_of(window, self._phases.end_window(phases), world_size)
         return TrainingMetricsUpdateAttributes(
             train_iterations_start=self._iterations_start,
             current_iteration=self.completed - 1,
@@ -152,19 +152,19 @@ class Progress:
             min_iteration_time_sec=job.shortest,
             max_iteration_time_sec=job.longest,
             total_iteration_time_sec=job.seconds,
-            avg_forward_time_sec=all_along.forward,
-            avg_backward_time_sec=all_along.backward,
-            avg_dataloader_time_sec=all_along.data_loading,
+            avg_forward_time_sec=overall.forward,
+            avg_backward_time_sec=overall.backward,
+            avg_dataloader_time_sec=overall.data_loading,
             avg_tflops=_over(job.known_flops, job.seconds * _TERA),
             train_tokens=job.known_tokens,
-            avg_tokens_per_second=all_along.tokens,
+            avg_tokens_per_second=overall.tokens,
             latest_loss=latest_loss,
-            avg_batch_size=all_along.batch,
+            avg_batch_size=overall.batch,
             completed_floating_point_operations_overall=self.flops_overall(self._before, config.sizes),
             total_flops=job.known_flops,
-            train_throughput_per_gpu=all_along.throughput,
-            train_throughput_per_gpu_max=all_along.highest,
-            train_throughput_per_gpu_min=all_along.lowest,
+            train_throughput_per_gpu=overall.throughput,
+            train_throughput_per_gpu_max=overall.highest,
+            train_throughput_per_gpu_min=overall.lowest,
             first_logged_train_iterations_finish_timestamp_sec=self.first_finished,
             last_logged_train_iterations_finish_timestamp_sec=self.last_finished,
             window_num_iterations=window.count,
@@ -172,14 +172,14 @@ class Progress:
             window_min_iteration_time_sec=window.shortest,
             window_max_iteration_time_sec=window.longest,
             window_total_iteration_time_sec=window.seconds,
-            window_avg_forward_time_sec=lately.forward,
-            window_avg_backward_time_sec=lately.backward,
-            window_avg_dataloader_time_sec=lately.data_loading,
-            window_avg_batch_size=lately.batch,
-            window_avg_tokens_per_second=lately.tokens,
-            window_throughput_per_gpu=lately.throughput,
-            window_throughput_per_gpu_max=lately.highest,
-            window_throughput_per_gpu_min=lately.lowest,
+            window_avg_forward_time_sec=recent.forward,
+            window_avg_backward_time_sec=recent.backward,
+            window_avg_dataloader_time_sec=recent.data_loading,
+            window_avg_batch_size=recent.batch,
+            window_avg_tokens_per_second=recent.tokens,
+            window_throughput_per_gpu=recent.throughput,
+            window_throughput_per_gpu_max=recent.highest,
+            window_throughput_per_gpu_min=recent.lowest,
         )
 
     def _fold(self) -> None:
@@ -195,10 +195,10 @@ class Progress:
         self.due_at = min(self._ends_at, self.completed + _MAX_USUAL)
 
     def _next_end(self) -> int:
-        """Return the next multiple of the interval: a job that goes on at 90 reports at 100, like the one before it."""
+        """Return the next multiple of the interval: a job resumed at 90 reports at 100, like the one before it."""
         return self.completed - self.completed % self._every + self._every
 
-    def _flops_before(self, sizes: Sizes) -> float | None:
+    def _flops_before(self, sizes: IterationSizes) -> float | None:
         if sizes.batch is None or sizes.flops_per_sample is None:
             return None
         return self._iterations_start * sizes.batch * sizes.flops_per_sample
@@ -206,7 +206,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Speed:
-    """How fast some iterations went: seconds each, samples each, tokens a second, TFLOP/s a GPU."""
+    """Speed of some iterations: mean seconds and samples, tokens per second, TFLOP/s per GPU."""
 
     forward: float | None
     backward: float | None
@@ -218,14 +218,14 @@ class _Speed:
     lowest: float | None
 
 
-def _both(one: Window, other: Window) -> Window:
-    whole = Window()
+def _both(one: IterationWindow, other: IterationWindow) -> IterationWindow:
+    whole = IterationWindow()
     whole.merge(one)
     whole.merge(other)
     return whole
 
 
-def _speed_of(window: Window, phases: Mapping[str, float], world_size: int) -> _Speed:
+def _speed_of(window: IterationWindow, phases: Mapping[str, float], world_size: int) -> _Speed:
     tera = _TERA * world_size
     return _Speed(
         forward=_over(phases.get(FORWARD), window.count),

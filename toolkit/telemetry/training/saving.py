@@ -1,4 +1,4 @@
-"""Saving checkpoints: their spans, and what is told when they begin, succeed and end."""
+"""Saving checkpoints: their spans, and the events when they begin, succeed and end."""
 
 from __future__ import annotations
 
@@ -9,103 +9,103 @@ from toolkit.core.clock import Clock
 from toolkit.telemetry.machine.checkpoint_files import look_at
 from toolkit.telemetry.spans.span import AnySpan, FoldedSpan, NoSpan, Span
 from toolkit.telemetry.training.attributes import CHECKPOINT_METRICS, CHECKPOINT_SUCCESS
-from toolkit.telemetry.training.checkpoints import Begun, Checkpoints, Save
+from toolkit.telemetry.training.checkpoints import CheckpointCounts, CheckpointSave, PendingCheckpoint
 from toolkit.telemetry.training.config import ASYNC, SYNC
 from toolkit.telemetry.training.event_writer import EventWriter
 from toolkit.telemetry.training.job_log import JobLog
-from toolkit.telemetry.training.state import State
+from toolkit.telemetry.training.job_state import JobState
 from toolkit.timing.names import CHECKPOINT_SAVE_ASYNC, CHECKPOINT_SAVE_FINALIZATION, CHECKPOINT_SAVE_SYNC
 
 _LOOK_S: Final = 0.2
-"""How long a success waits for the disk to say how large the checkpoint is."""
+"""How long a success waits for the disk to report the checkpoint's size."""
 
 
 class Saving:
-    """The checkpoints of a job, of either strategy; what succeeds elsewhere is told of by whichever thread it is on."""
+    """The checkpoints of a job, sync or async; any thread may report a success."""
 
-    def __init__(self, log: JobLog, clock: Clock, state: State, teller: EventWriter) -> None:
+    def __init__(self, log: JobLog, clock: Clock, state: JobState, events: EventWriter) -> None:
         self._log = log
         self._clock = clock
         self._state = state
-        self._teller = teller
+        self._events = events
         self._guard = log.guard
-        self._checkpoints = Checkpoints()
+        self._checkpoints = CheckpointCounts()
 
-    def save_of(self, global_step: Any, path: Any, strategy: str | None) -> Save:
-        """Return the checkpoint that is meant, by the strategy of the configuration where none is given."""
-        step = self._teller.whole_or_none("global_step", global_step)
+    def save_of(self, global_step: Any, path: Any, strategy: str | None) -> CheckpointSave:
+        """Return the checkpoint that is meant; the strategy defaults to the configuration's."""
+        step = self._events.whole_or_none("global_step", global_step)
         if strategy not in (None, SYNC, ASYNC):
-            self._guard.report_misuse("a checkpoint has a strategy that is neither 'sync' nor 'async'")
+            self._guard.report_misuse("the strategy of a checkpoint must be 'sync' or 'async'")
             strategy = None
-        return Save(
+        return CheckpointSave(
             global_step=step if step is not None else self._state.progress.completed,
             strategy=strategy or self._state.config.save_checkpoint_strategy,
             path=path,
         )
 
-    def begin(self, save: Save, start_time: float | None = None) -> AnySpan:
-        """Begin to save a checkpoint, which holds what has been done up to here."""
+    def begin(self, save: CheckpointSave, start_time: float | None = None) -> AnySpan:
+        """Begin to save a checkpoint of the work done so far."""
         name = CHECKPOINT_SAVE_SYNC if save.strategy == SYNC else CHECKPOINT_SAVE_ASYNC
         if not self._state.config.is_save_checkpoint_enabled:
             return self._log.start_span(name, start_time=start_time)
         attributes = self._checkpoints.attempt(save).known()
         span = self._log.start_span(name, attributes=attributes, start_time=start_time)
         with self._guard.catch("beginning a checkpoint"):
-            self._checkpoints.begin(Begun(save=save, work=self._state.work(), span=span))
+            self._checkpoints.begin(PendingCheckpoint(save=save, work=self._state.work_done(), span=span))
         return span
 
-    def end_block(self, save: Save, span: AnySpan, error: BaseException | None = None) -> None:
-        """End a block in which a checkpoint was saved: it has succeeded unless it failed or goes on elsewhere."""
+    def end_block(self, save: CheckpointSave, span: AnySpan, error: BaseException | None = None) -> None:
+        """End a block in which a checkpoint was saved: a sync one succeeds unless an exception was raised."""
         if error is None and save.strategy == SYNC:
             self.succeed(save.global_step)
         self.end(save, span, error)
 
     def end(
         self,
-        save: Save,
+        save: CheckpointSave,
         span: AnySpan,
         error: BaseException | None = None,
         stop_time: float | None = None,
     ) -> None:
-        """Let the training go on, and tell how long it was held up."""
+        """Resume the training, and record how long it waited."""
         if error is not None:
             self._checkpoints.take(save.global_step)
         if not isinstance(span, NoSpan) and self._state.config.is_save_checkpoint_enabled:
             with self._guard.catch("ending a checkpoint"):
-                told = self._checkpoints.end(save, self._seconds_in(span, stop_time))
-                self._teller.tell(span, CHECKPOINT_METRICS, told, stop_time)
-        self._teller.end(span, error, stop_time)
+                attributes = self._checkpoints.end(save, self._seconds_in(span, stop_time))
+                self._events.write(span, CHECKPOINT_METRICS, attributes, stop_time)
+        self._events.end(span, error, stop_time)
 
     def succeed(
         self, global_step: Any, path: Any = None, size: Any = None, time: float | None = None
     ) -> None:
-        """Tell that the checkpoint of a step is safe, from any thread, and what of the work is safe with it."""
+        """Record that the checkpoint of a step is saved, from any thread, and the work saved with it."""
         if not self._log.is_live or not self._state.config.is_save_checkpoint_enabled:
             return
         save = self.save_of(global_step, path, None)
-        begun = self._checkpoints.take(save.global_step)
+        pending = self._checkpoints.take(save.global_step)
         where = self._state.application or self._state.loop
-        if begun is None:
+        if pending is None:
             self._guard.report_misuse("a checkpoint succeeded that never began, or succeeded twice")
         else:
-            save = replace(begun.save, path=path if path is not None else begun.save.path)
-            # One that is written elsewhere is safe when its own span is long over.
-            where = begun.span if save.strategy == SYNC else where
-        with self._guard.catch("telling of a checkpoint"):
+            save = replace(pending.save, path=path if path is not None else pending.save.path)
+            # The span of an async checkpoint has ended by now.
+            where = pending.span if save.strategy == SYNC else where
+        with self._guard.catch("recording a checkpoint"):
             files = look_at(save.path, _LOOK_S, self._guard)
-            given_size = self._teller.whole_or_none("size", size)
-            told = self._checkpoints.succeed(
+            given_size = self._events.whole_or_none("size", size)
+            attributes = self._checkpoints.succeed(
                 save,
-                begun.work if begun is not None else None,
+                pending.work if pending is not None else None,
                 time=time if time is not None else self._clock.wall(),
                 files=files if given_size is None else replace(files, size=given_size),
                 training_started=self._state.progress.loop_started,
             )
-            self._teller.tell(where, CHECKPOINT_SUCCESS, told, time)
+            self._events.write(where, CHECKPOINT_SUCCESS, attributes, time)
 
     def begin_finalization(self, global_step: Any, start_time: float | None = None) -> AnySpan:
-        """Begin the last part of a checkpoint that was saved elsewhere."""
-        step = self._teller.whole_or_none("global_step", global_step)
+        """Begin to finalise an async checkpoint."""
+        step = self._events.whole_or_none("global_step", global_step)
         attributes = {"current_iteration": step} if step is not None else None
         return self._log.start_span(
             CHECKPOINT_SAVE_FINALIZATION, attributes=attributes, start_time=start_time
@@ -114,10 +114,10 @@ class Saving:
     def end_finalization_block(
         self, global_step: Any, path: Any, span: AnySpan, error: BaseException | None = None
     ) -> None:
-        """End a block that finished such a checkpoint: it has succeeded unless it failed."""
+        """End a block that finalised a checkpoint: it succeeds unless an exception was raised."""
         if error is None:
             self.succeed(global_step, path)
-        self._teller.end(span, error)
+        self._events.end(span, error)
 
     def _seconds_in(self, span: Span | FoldedSpan, stop_time: float | None) -> float:
         """Return how long a span has been open, or will have been at `stop_time`."""

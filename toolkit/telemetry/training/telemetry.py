@@ -1,4 +1,4 @@
-"""The vocabulary of a training job: what to put around each of its parts."""
+"""The phases of a training job, as `with` blocks, decorators and callbacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from toolkit.core.clock import Clock, SystemClock
 from toolkit.telemetry.training.callbacks import Callbacks
 from toolkit.telemetry.training.job import Job
 from toolkit.telemetry.training.job_log import JobLog
-from toolkit.telemetry.training.part import Block, Part, SpanBlock
+from toolkit.telemetry.training.job_state import Evaluations
+from toolkit.telemetry.training.phase import FunctionPhase, Phase, SpanPhase
 from toolkit.timing.names import (
     BACKWARD,
     CHECKPOINT_LOAD,
@@ -31,14 +32,14 @@ _SPANS: Final = (
     *(TRAINING_ITERATION, DATA_LOADING, FORWARD, ZERO_GRAD, BACKWARD, OPTIMIZER_UPDATE),
     *(VALIDATION_ITERATION, TESTING_ITERATION),
 )
-"""Parts that are a span, or are counted by it."""
+"""Phases that are a span; iterations are counted too."""
 
 
 class TrainingTelemetry(Callbacks):
-    """The parts of a training job, each as a `with` block, a decorator or a pair of callbacks.
+    """The phases of a training job, each as a `with` block, a decorator or a pair of callbacks.
 
-    `with log.training.forward(): …` and `@log.training.forward()` do the same. A block gives its span, on which more
-    can be said. Nothing raises but `configure`, and nothing waits for a GPU.
+    `with log.training.forward(): …` and `@log.training.forward()` do the same. A block yields its span, which takes
+    more attributes. Nothing raises except `configure`, and nothing waits for a GPU.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class TrainingTelemetry(Callbacks):
         self._iteration = self._kinds[TRAINING_ITERATION]
 
     def configure(self, **config: Any) -> None:
-        """Say what is known of the job, before it begins or at any time later, as often as there is news.
+        """Describe the job, before it begins or at any later time, as often as needed.
 
-        Each value may be a function, which is asked when its value is needed; OneLogger's spelling of the keys, such
-        as `global_batch_size_or_fn`, will do too, and so will its `telemetry_config`. `TrainingConfig` has all keys; of
-        those of OneLogger's that are none, the message says what takes their place.
+        Each value may be a function, called when the value is needed. OneLogger's spelling of the keys, such as
+        `global_batch_size_or_fn`, and its `telemetry_config` are accepted too. `TrainingConfig` has all keys; for an
+        unsupported key of OneLogger's the error message names the replacement.
 
         Raises:
             ConfigError: a key or a value is wrong; the message names it and what is allowed.
@@ -64,39 +65,41 @@ class TrainingTelemetry(Callbacks):
         self._job.configure(config)
 
     def on_error(self, error: BaseException) -> None:
-        """Tell of an exception that a framework has caught and hands to a callback."""
+        """Record an exception that a framework caught and passes to a callback."""
         self._job.fail_current(error)
 
     def close(self) -> None:
-        """Tell of the iterations since the last full window; the logger calls this before it ends."""
-        self._job.tell_of_the_rest()
+        """Write the iterations since the last full window; the logger calls this before it closes."""
+        self._job.write_remaining()
 
-    # The job and what comes before its training.
+    # The job and its setup.
 
-    def application(self, *, start_time_msec: float | None = None, **attributes: Any) -> Part:
-        """The whole job, from now on or from a moment in the past, such as the start of the process."""
+    def application(self, *, start_time_msec: float | None = None, **attributes: Any) -> Phase:
+        """The whole job, from now on or from an earlier moment such as the start of the process."""
         start_time = self._seconds(start_time_msec)
-        return Block(partial(self._job.begin_application, attributes, start_time), self._job.end_application)
+        return FunctionPhase(
+            partial(self._job.begin_application, attributes, start_time), self._job.end_application
+        )
 
-    def dist_init(self, **attributes: Any) -> Part:
-        """Processes finding each other."""
-        return SpanBlock(self._kinds[DIST_INIT], attributes)
+    def dist_init(self, **attributes: Any) -> Phase:
+        """Distributed initialisation."""
+        return SpanPhase(self._kinds[DIST_INIT], attributes)
 
-    def model_init(self, **attributes: Any) -> Part:
-        """Making the model."""
-        return SpanBlock(self._kinds[MODEL_INIT], attributes)
+    def model_init(self, **attributes: Any) -> Phase:
+        """Model creation."""
+        return SpanPhase(self._kinds[MODEL_INIT], attributes)
 
-    def dataloader_init(self, **attributes: Any) -> Part:
-        """Making the data loader."""
-        return SpanBlock(self._kinds[DATALOADER_INIT], attributes)
+    def dataloader_init(self, **attributes: Any) -> Phase:
+        """Data loader creation."""
+        return SpanPhase(self._kinds[DATALOADER_INIT], attributes)
 
-    def optimizer_init(self, **attributes: Any) -> Part:
-        """Making the optimizer."""
-        return SpanBlock(self._kinds[OPTIMIZER_INIT], attributes)
+    def optimizer_init(self, **attributes: Any) -> Phase:
+        """Optimizer creation."""
+        return SpanPhase(self._kinds[OPTIMIZER_INIT], attributes)
 
-    def checkpoint_load(self, **attributes: Any) -> Part:
+    def checkpoint_load(self, **attributes: Any) -> Phase:
         """Loading a checkpoint."""
-        return SpanBlock(self._kinds[CHECKPOINT_LOAD], attributes)
+        return SpanPhase(self._kinds[CHECKPOINT_LOAD], attributes)
 
     # Training.
 
@@ -109,8 +112,8 @@ class TrainingTelemetry(Callbacks):
         *,
         train_iterations_target_or_fn: Any = None,
         train_samples_target_or_fn: Any = None,
-    ) -> Part:
-        """The training loop, from which iteration it begins and how far it is meant to go."""
+    ) -> Phase:
+        """The training loop, with its first iteration and its targets."""
         begin = partial(
             self._job.begin_training_loop,
             train_iterations_start,
@@ -118,69 +121,74 @@ class TrainingTelemetry(Callbacks):
             train_iterations_target if train_iterations_target is not None else train_iterations_target_or_fn,
             train_samples_target if train_samples_target is not None else train_samples_target_or_fn,
         )
-        return Block(begin, self._job.end_training_loop)
+        return FunctionPhase(begin, self._job.end_training_loop)
 
-    def training_iteration(self, **attributes: Any) -> Part:
-        """One iteration; `batch_size` and `tokens`, given here or set on the span, say what it trained on."""
-        return SpanBlock(self._iteration, attributes)
+    def training_iteration(self, **attributes: Any) -> Phase:
+        """One iteration; `batch_size` and `tokens`, given here or set on the span, override the configured batch."""
+        return SpanPhase(self._iteration, attributes)
 
-    def data_loading(self, **attributes: Any) -> Part:
+    def data_loading(self, **attributes: Any) -> Phase:
         """Waiting for data."""
-        return SpanBlock(self._kinds[DATA_LOADING], attributes)
+        return SpanPhase(self._kinds[DATA_LOADING], attributes)
 
-    def forward(self, **attributes: Any) -> Part:
+    def forward(self, **attributes: Any) -> Phase:
         """The forward pass."""
-        return SpanBlock(self._kinds[FORWARD], attributes)
+        return SpanPhase(self._kinds[FORWARD], attributes)
 
-    def zero_grad(self, **attributes: Any) -> Part:
+    def zero_grad(self, **attributes: Any) -> Phase:
         """Clearing gradients."""
-        return SpanBlock(self._kinds[ZERO_GRAD], attributes)
+        return SpanPhase(self._kinds[ZERO_GRAD], attributes)
 
-    def backward(self, **attributes: Any) -> Part:
+    def backward(self, **attributes: Any) -> Phase:
         """The backward pass."""
-        return SpanBlock(self._kinds[BACKWARD], attributes)
+        return SpanPhase(self._kinds[BACKWARD], attributes)
 
-    def optimizer_update(self, **attributes: Any) -> Part:
-        """The optimizer's step."""
-        return SpanBlock(self._kinds[OPTIMIZER_UPDATE], attributes)
+    def optimizer_update(self, **attributes: Any) -> Phase:
+        """The optimizer step."""
+        return SpanPhase(self._kinds[OPTIMIZER_UPDATE], attributes)
 
     # Beside the training.
 
-    def validation_loop(self, **attributes: Any) -> Part:
+    def validation_loop(self, **attributes: Any) -> Phase:
         """One validation; forward passes in it are not counted as the training's."""
-        return Block(partial(self._job.begin_validation, attributes), self._job.end_validation)
+        return self._evaluation(self._job.validation, attributes)
 
-    def validation_iteration(self, **attributes: Any) -> Part:
+    def validation_iteration(self, **attributes: Any) -> Phase:
         """One of its iterations."""
-        return SpanBlock(self._kinds[VALIDATION_ITERATION], attributes)
+        return SpanPhase(self._kinds[VALIDATION_ITERATION], attributes)
 
-    def testing_loop(self, **attributes: Any) -> Part:
+    def testing_loop(self, **attributes: Any) -> Phase:
         """One test of the model."""
-        return Block(partial(self._job.begin_testing, attributes), self._job.end_testing)
+        return self._evaluation(self._job.testing, attributes)
 
-    def testing_iteration(self, **attributes: Any) -> Part:
+    def testing_iteration(self, **attributes: Any) -> Phase:
         """One of its iterations."""
-        return SpanBlock(self._kinds[TESTING_ITERATION], attributes)
+        return SpanPhase(self._kinds[TESTING_ITERATION], attributes)
 
-    def sampling(self, **attributes: Any) -> Part:
-        """Making samples."""
-        return Block(partial(self._job.begin_sampling, attributes), self._job.end_beside)
+    def _evaluation(self, loops: Evaluations, attributes: dict[str, Any]) -> Phase:
+        return FunctionPhase(
+            partial(self._job.begin_evaluation, loops, attributes), partial(self._job.end_evaluation, loops)
+        )
+
+    def sampling(self, **attributes: Any) -> Phase:
+        """Sampling."""
+        return FunctionPhase(partial(self._job.begin_sampling, attributes), self._job.end_pause)
 
     # Checkpoints.
 
-    def checkpoint_save(self, global_step: int, path: Any = None, strategy: str | None = None) -> Part:
-        """Saving a checkpoint: `sync` ones are safe once the block ends well, `async` ones when somebody says so.
+    def checkpoint_save(self, global_step: int, path: Any = None, strategy: str | None = None) -> Phase:
+        """Saving a checkpoint: a `sync` one is saved when the block ends, an `async` one when its success is reported.
 
         The size of what is at `path` is looked up.
         """
         saving = self._job.saving
         save = saving.save_of(global_step, path, strategy)
-        return Block(partial(saving.begin, save), partial(saving.end_block, save))
+        return FunctionPhase(partial(saving.begin, save), partial(saving.end_block, save))
 
-    def checkpoint_finalization(self, global_step: int, path: Any = None) -> Part:
-        """The last part of an `async` checkpoint, on any thread: once the block ends well the checkpoint is safe."""
+    def checkpoint_finalization(self, global_step: int, path: Any = None) -> Phase:
+        """Finalising an `async` checkpoint, on any thread; it is saved when the block ends without an exception."""
         saving = self._job.saving
-        return Block(
+        return FunctionPhase(
             partial(saving.begin_finalization, global_step),
             partial(saving.end_finalization_block, global_step, path),
         )

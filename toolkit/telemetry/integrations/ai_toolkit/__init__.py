@@ -1,1 +1,1 @@
-"""ai-toolkit, unmodified: one file in its `extensions/` folder, and what that file sets in motion."""
+"""Records trainings of an unmodified ai-toolkit checkout, through one file in its `extensions/` folder."""

@@ -1,4 +1,4 @@
-"""Puts the one file into an ai-toolkit checkout, takes it out again, and says what is there."""
+"""Attaches telemetry to an ai-toolkit checkout (one file), detaches it, and reports the status."""
 
 from __future__ import annotations
 
@@ -21,47 +21,46 @@ IMPORT_FIRST: Final = (
     f"import extensions.{Path(FILE_NAME).stem}",
     "from toolkit.telemetry import TelemetryLogger",
 )
-"""What a script of one's own in an attached checkout says: `toolkit` is ai-toolkit's package there."""
-_NOT_A_CHECKOUT: Final = "is no ai-toolkit checkout: it has no jobs/ and toolkit/job.py"
+"""Imports for your own script in an attached checkout, where `toolkit` is ai-toolkit's package."""
+_NOT_A_CHECKOUT: Final = "is not an ai-toolkit checkout: it has no jobs/ and toolkit/job.py"
 
 
 class AttachError(Exception):
-    """A checkout is not one, or cannot be attached to; the message says why."""
+    """A folder is not a checkout or cannot be attached to; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """What stands in a checkout."""
+    """The status of a checkout."""
 
     path: Path
-    """Where the file is, or would be."""
+    """The path of the file, whether or not it exists."""
     is_there: bool = False
     is_current: bool = False
     """Whether it is what `attach` would write now."""
     all_jobs: bool = False
     toolkit_folder: str | None = None
-    """Where it looks for our package first."""
+    """The folder where it first looks for this package."""
 
 
 def is_checkout(folder: Path) -> bool:
-    """Whether `folder` is the root of an ai-toolkit checkout."""
+    """Return whether `folder` is the root of an ai-toolkit checkout."""
     return (folder / "jobs").is_dir() and (folder / "toolkit" / "job.py").is_file()
 
 
 def attach(checkout: Path, *, all_jobs: bool = False) -> Path:
-    """Write the file, in place of an older one of ours, and return its path.
+    """Write the file, replacing an older one of ours, and return its path.
 
     Raises:
-        AttachError: `checkout` is none, has a telemetry of its own, or has a file of that name that is not ours.
+        AttachError: `checkout` is not a checkout, has its own telemetry, or has another file of that name.
         OSError: it could not be written.
     """
     path = status(checkout).path
     for own in ("telemetry.py", "telemetry"):
         if (checkout / "toolkit" / own).exists():
             raise AttachError(
-                f"{checkout / 'toolkit' / own} is in the way: this checkout has a telemetry of its own. "
-                "Move it away to have its trainings recorded by this package; the folders that it wrote can be read "
-                "as they are"
+                f"{checkout / 'toolkit' / own} is in the way: this checkout has its own telemetry. "
+                "Move it away to record trainings with this package; run folders it has written stay readable"
             )
     path.parent.mkdir(exist_ok=True)
     replace_file(path, extension_text(_our_folder(), all_jobs=all_jobs).encode(), mode=0o644)
@@ -69,10 +68,10 @@ def attach(checkout: Path, *, all_jobs: bool = False) -> Path:
 
 
 def detach(checkout: Path) -> Path | None:
-    """Remove the file and what Python compiled of it, and return its path; None where there is none.
+    """Remove the file and its compiled version, and return its path; None if there is no file.
 
     Raises:
-        AttachError: `checkout` is none, or the file is not ours.
+        AttachError: `checkout` is not a checkout, or the file is not ours.
         OSError: it could not be removed.
     """
     found = status(checkout)
@@ -86,10 +85,10 @@ def detach(checkout: Path) -> Path | None:
 
 
 def status(checkout: Path) -> Attachment:
-    """Return what stands in `checkout`.
+    """Return the status of `checkout`.
 
     Raises:
-        AttachError: `checkout` is none, or a file of that name is not ours.
+        AttachError: `checkout` is not a checkout, or a file of that name is not ours.
     """
     if not is_checkout(checkout):
         raise AttachError(f"{checkout} {_NOT_A_CHECKOUT}")
@@ -112,5 +111,5 @@ def status(checkout: Path) -> Attachment:
 
 
 def _our_folder() -> Path:
-    # By this very file: inside a checkout `toolkit` is ai-toolkit's package, and ours only a part of its path.
+    # Relative to this file: inside a checkout `toolkit` is ai-toolkit's package, with ours added to its path.
     return Path(__file__).resolve().parents[3]

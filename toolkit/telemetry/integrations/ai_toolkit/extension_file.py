@@ -1,4 +1,4 @@
-"""The text of the one file that is put into an ai-toolkit checkout."""
+"""The text of the file that `telemetry attach` writes into an ai-toolkit checkout."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 FILE_NAME: Final = "ai_toolkit_telemetry.py"
-"""What the file is called in `extensions/`, which ai-toolkit's own .gitignore leaves out."""
+"""The file's name in `extensions/`, which ai-toolkit's own .gitignore excludes."""
 
 _MARK: Final = "# Written by `telemetry attach`, and replaced by it: changes made here are lost."
 _OURS = re.compile(r"^TOOLKIT_FOLDER = (?P<folder>'[^\n]*'|\"[^\n]*\")$", re.MULTILINE)
 _ALL_JOBS = re.compile(r"^ALL_JOBS = (?P<all>True|False)$", re.MULTILINE)
 
-# ai-toolkit imports every file of the folder before every job, and does not catch what goes wrong there. So the file
-# imports nothing outside of its `try`, and catches all there is.
+# ai-toolkit imports every file of the folder before every job and catches no exceptions. So the file imports nothing
+# outside of its `try`, and catches everything.
 _TEXT: Final = '''\
 """Telemetry for ai-toolkit's trainers; `telemetry detach` removes it."""
 @MARK@
@@ -72,7 +72,7 @@ except Exception as error:
 
 
 def extension_text(toolkit_folder: Path, *, all_jobs: bool) -> str:
-    """Return the file's text for a package of ours at `toolkit_folder`."""
+    """Return the file's text, for this package at `toolkit_folder`."""
     return (
         _TEXT.replace("@MARK@", _MARK)
         .replace("@FOLDER@", repr(str(toolkit_folder)))
@@ -81,17 +81,17 @@ def extension_text(toolkit_folder: Path, *, all_jobs: bool) -> str:
 
 
 def is_ours(text: str) -> bool:
-    """Say whether a file of this text was written by us."""
+    """Return whether a file with this text was written by `telemetry attach`."""
     return _MARK in text
 
 
 def records_all_jobs(text: str) -> bool:
-    """Say whether a file of this text has jobs without a `telemetry:` block recorded, too."""
+    """Return whether a file with this text records jobs without a `telemetry:` block, too."""
     found = _ALL_JOBS.search(text)
     return found is not None and found["all"] == "True"
 
 
 def folder_in(text: str) -> str | None:
-    """Return where a file of this text looks for our package first, as it is written there."""
+    """Return the folder where a file with this text first looks for this package, as written there."""
     found = _OURS.search(text)
     return found["folder"][1:-1] if found is not None else None

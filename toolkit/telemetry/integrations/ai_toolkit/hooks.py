@@ -1,4 +1,4 @@
-"""Gives every trainer that ai-toolkit makes its telemetry, where the job's configuration asks for it."""
+"""Watches every trainer that ai-toolkit creates, if the job's configuration enables telemetry."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MARK: Final = "_telemetry_is_hooked"
 
 
 def hook_trainers(*, all_jobs: bool = False) -> None:
-    """Have each trainer watched from the moment it is made; called by the file in `extensions/`.
+    """Watch each trainer from its creation; called by the file in `extensions/`.
 
-    With `all_jobs`, those without a `telemetry:` block are recorded too, with the options' defaults.
+    With `all_jobs`, jobs without a `telemetry:` block are recorded too, with default options.
     """
     hook_class(importlib.import_module("jobs.process").BaseSDTrainProcess, all_jobs=all_jobs)
 
 
 def hook_class(base: Any, *, all_jobs: bool = False) -> None:
-    """Have each object of `base`, ai-toolkit's base class of trainers, and of its subclasses watched."""
+    """Watch each instance of `base`, ai-toolkit's base class of trainers, and of its subclasses."""
     if _MARK in vars(base):
         return
     make: Callable[..., None] = base.__init__
@@ -37,7 +37,7 @@ def hook_class(base: Any, *, all_jobs: bool = False) -> None:
         was_first, is_first = is_first, False
         make(process, *args, **kwargs)
         with Guard().catch("attaching to ai-toolkit"):
-            # What was done before another job, or another process of the job, is not this one's start.
+            # Time before an earlier job, or an earlier process of the job, is not part of this one.
             began = this_process_began() if was_first and process.process_id == 0 else None
             _watch(process, all_jobs=all_jobs, began=began)
 
@@ -49,7 +49,7 @@ def _watch(process: Any, *, all_jobs: bool, began: float | None) -> None:
     try:
         options = options_of_process(process, all_jobs=all_jobs)
     except OptionsError as error:
-        # ai-toolkit would train with a wrong block as if it were not there, and telemetry never stops a job.
+        # Telemetry never stops a job; ai-toolkit itself ignores the block.
         print(f"[telemetry] this job is not recorded: {error}", file=sys.stderr)
         return
     if options.enabled:
@@ -57,15 +57,15 @@ def _watch(process: Any, *, all_jobs: bool, began: float | None) -> None:
 
 
 def options_of_process(process: Any, *, all_jobs: bool = False) -> TelemetryOptions:
-    """Return the options for one process of a job: of its own `telemetry:` block, else the job's, else the file's.
+    """Return the options for one process of a job: its own `telemetry:` block, else the job's, else the file's.
 
     Raises:
-        OptionsError: the block is wrong.
+        OptionsError: the block is invalid.
     """
     whole = _mapping(process.job.raw_config)
-    # Others of the job's processes have blocks of their own.
+    # Other processes of the job have their own blocks.
     own = dict(_mapping(process.config))
-    # ai-toolkit writes these itself; a second W&B run in one process would end the first.
+    # ai-toolkit uses these itself; a second W&B run in one process would end the first.
     own.pop("log_dir", None)
     logging = _mapping(own.pop("logging", None))
     if _is_interval(logging.get("log_every")):
@@ -73,13 +73,13 @@ def options_of_process(process: Any, *, all_jobs: bool = False) -> TelemetryOpti
     config = {**whole, "config": {**_mapping(whole.get("config")), "process": [own]}}
     changes: dict[str, Any] = {"wandb": False} if logging.get("use_wandb") is True else {}
     options = options_from_config(config, **changes)
-    if not options.enabled and all_jobs and not _says_anything(config, own):
+    if not options.enabled and all_jobs and not _has_block(config, own):
         return options_from_config(config, enabled=True, **changes)
     return options
 
 
-def _says_anything(config: Mapping[str, Any], process: Mapping[str, Any]) -> bool:
-    return any("telemetry" in place for place in (process, config["config"], config))
+def _has_block(config: Mapping[str, Any], process: Mapping[str, Any]) -> bool:
+    return any("telemetry" in block for block in (process, config["config"], config))
 
 
 def _is_interval(value: Any) -> bool:

@@ -1,14 +1,13 @@
-"""What a trainer of ai-toolkit does before its first step: load the model, make the optimizer, load the data."""
+"""Phases of an ai-toolkit trainer before its first step: loading the model, the optimizer and the data."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from toolkit.core.guard import guarded
-from toolkit.telemetry.integrations.ai_toolkit.between_steps import declare
-from toolkit.telemetry.integrations.ai_toolkit.description import describe, samples_a_step
-from toolkit.telemetry.integrations.ai_toolkit.surrounded_methods import SurroundedMethods
-from toolkit.telemetry.integrations.open_parts import OpenParts
+from toolkit.telemetry.integrations.ai_toolkit.control_requests import declare
+from toolkit.telemetry.integrations.ai_toolkit.start_fields import samples_per_step, start_fields
+from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.open_phases import OpenPhases
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.timing.names import (
     APPLICATION,
@@ -21,81 +20,68 @@ from toolkit.timing.names import (
 
 
 class Startup:
-    """Times the parts of a start, and says at its end what is trained and what may be asked."""
+    """Times the startup, then writes the start record and declares the actions and knobs."""
 
-    def __init__(self, process: Any, log: TelemetryLogger, parts: OpenParts) -> None:
-        self.guard = log.guard
-        self.is_live = True
-        """Whether the hooks have an effect."""
+    def __init__(self, process: Any, log: TelemetryLogger, phases: OpenPhases) -> None:
         self._process = process
         self._log = log
-        self._parts = parts
+        self._phases = phases
 
-    def watch(self, methods: SurroundedMethods) -> None:
-        """Put the hooks, in the order in which ai-toolkit comes to them."""
+    def watch(self, patches: MethodPatches) -> None:
+        """Patch the methods, in the order in which ai-toolkit calls them."""
         process = self._process
-        methods.around(process, "hook_before_model_load", before=self._model_load_begins)
-        methods.around(
-            process, "load_weights", before=self._weights_load_begins, after=self._weights_load_ends
-        )
-        methods.around(
+        patches.around(process, "hook_before_model_load", before=self._begin_model_load)
+        patches.around(process, "load_weights", before=self._begin_weights_load, after=self._end_weights_load)
+        patches.around(
             process,
             "hook_add_extra_train_params",
-            before=self._model_load_ends,
-            after=self._optimizer_begins,
+            before=self._end_model_load,
+            after=self._begin_optimizer,
         )
-        methods.around(process, "before_dataset_load", before=self._data_load_begins)
-        methods.around(
-            process, "hook_before_train_loop", before=self._preparation_begins, after=self._training_begins
+        patches.around(process, "before_dataset_load", before=self._begin_data_load)
+        patches.around(
+            process, "hook_before_train_loop", before=self._begin_preparation, after=self._begin_training
         )
 
-    @guarded
-    def _model_load_begins(self, *_: Any, **__: Any) -> None:
-        self._parts.begin(MODEL_INIT, self._log.training.model_init())
+    def _begin_model_load(self, *_: Any, **__: Any) -> None:
+        self._phases.begin(MODEL_INIT, self._log.training.model_init())
 
-    @guarded
-    def _weights_load_begins(self, *_: Any, **__: Any) -> None:
-        self._parts.begin(CHECKPOINT_LOAD, self._log.training.checkpoint_load())
+    def _begin_weights_load(self, *_: Any, **__: Any) -> None:
+        self._phases.begin(CHECKPOINT_LOAD, self._log.training.checkpoint_load())
 
-    @guarded
-    def _weights_load_ends(self, *_: Any, **__: Any) -> None:
-        self._parts.end_with_inner(CHECKPOINT_LOAD)
+    def _end_weights_load(self, *_: Any, **__: Any) -> None:
+        self._phases.end_with_inner(CHECKPOINT_LOAD)
 
-    @guarded
-    def _model_load_ends(self, *_: Any, **__: Any) -> None:
-        self._parts.end_all(None, within=APPLICATION)
+    def _end_model_load(self, *_: Any, **__: Any) -> None:
+        self._phases.end_all(None, within=APPLICATION)
 
-    @guarded
-    def _optimizer_begins(self, *_: Any, **__: Any) -> None:
-        self._parts.begin(OPTIMIZER_INIT, self._log.training.optimizer_init())
+    def _begin_optimizer(self, *_: Any, **__: Any) -> None:
+        self._phases.begin(OPTIMIZER_INIT, self._log.training.optimizer_init())
 
-    @guarded
-    def _data_load_begins(self, *_: Any, **__: Any) -> None:
-        self._parts.end_all(None, within=APPLICATION)
-        self._parts.begin(DATALOADER_INIT, self._log.training.dataloader_init())
+    def _begin_data_load(self, *_: Any, **__: Any) -> None:
+        self._phases.end_all(None, within=APPLICATION)
+        self._phases.begin(DATALOADER_INIT, self._log.training.dataloader_init())
 
-    @guarded
-    def _preparation_begins(self, *_: Any, **__: Any) -> None:
-        self._parts.end_all(None, within=APPLICATION)
-        self._parts.begin(MODEL_INIT, self._log.training.model_init(part="before the training"))
+    def _begin_preparation(self, *_: Any, **__: Any) -> None:
+        self._phases.end_all(None, within=APPLICATION)
+        self._phases.begin(MODEL_INIT, self._log.training.model_init(part="before the training"))
 
-    @guarded
-    def _training_begins(self, *_: Any, **__: Any) -> None:
-        self._parts.end_all(None, within=APPLICATION)
+    def _begin_training(self, *_: Any, **__: Any) -> None:
+        self._phases.end_all(None, within=APPLICATION)
         process, log = self._process, self._log
-        with self.guard.catch("saying what is trained"):
-            log.log_start(**describe(process, self.guard))
-        with self.guard.catch("saying what a step is"):
+        with log.guard.catch("writing the start record"):
+            log.log_start(**start_fields(process, log.guard))
+        with log.guard.catch("configuring the training's phases"):
             log.training.configure(
-                global_batch_size=samples_a_step(process),
+                global_batch_size=samples_per_step(process),
                 micro_batch_size=int(process.train_config.batch_size),
                 train_iterations_target=int(process.train_config.steps),
                 save_checkpoint_strategy="sync",
                 is_log_throughput_enabled=False,
             )
-        with self.guard.catch("saying what may be asked"):
+        with log.guard.catch("declaring actions and knobs"):
             declare(process, log)
-        self._parts.begin(
+        self._phases.begin(
             TRAINING_LOOP,
             log.training.training_loop(
                 train_iterations_start=process.step_num, train_iterations_target=process.train_config.steps

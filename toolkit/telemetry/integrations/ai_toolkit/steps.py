@@ -1,20 +1,20 @@
-"""The steps of a trainer of ai-toolkit: its losses, its gradient, its rate and where the time of a step goes."""
+"""The steps of an ai-toolkit trainer: losses, gradient norm, learning rate, and the phases of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.core.guard import guarded
-from toolkit.telemetry.integrations.ai_toolkit.description import is_costly_rate, learning_rate
 from toolkit.telemetry.integrations.ai_toolkit.outputs import VALIDATION_LOSS
-from toolkit.telemetry.integrations.ai_toolkit.surrounded_methods import SurroundedMethods
+from toolkit.telemetry.integrations.ai_toolkit.start_fields import is_costly_rate, learning_rate
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes
-from toolkit.telemetry.integrations.open_parts import OpenParts
+from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.metric_names import split_losses
+from toolkit.telemetry.integrations.open_phases import OpenPhases
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION
 
-_PART_OF_TIMER: Final = {
+_PHASE_OF_TIMER: Final = {
     "train_loop": TRAINING_ITERATION,
     "get_batch": DATA_LOADING,
     "get_batch:reg": DATA_LOADING,
@@ -24,54 +24,51 @@ _PART_OF_TIMER: Final = {
     "backward": BACKWARD,
     "optimizer_step": OPTIMIZER_UPDATE,
 }
-"""ai-toolkit's own timers, and what they time in our words."""
+"""ai-toolkit's own timers, and the phases they time."""
 
 
 class Steps:
-    """Tells of each step once, with what ai-toolkit itself would log of it."""
+    """Writes each step once, with what ai-toolkit itself would log for it."""
 
-    def __init__(self, process: Any, log: TelemetryLogger, parts: OpenParts) -> None:
-        self.guard = log.guard
-        self.is_live = True
-        """Whether the hooks have an effect."""
+    def __init__(self, process: Any, log: TelemetryLogger, phases: OpenPhases) -> None:
         self._process = process
         self._log = log
-        self._parts = parts
+        self._guard = log.guard
+        self._phases = phases
         self._step = 0
         self._losses: Any = None
         self._norms: list[Any] = []
         self._sizes = BatchSizes()
         self._older_logs: dict[str, Any] = {}
-        """What earlier steps have left in ai-toolkit's `additional_logs`, which it empties only when it logs."""
+        """What earlier steps left in ai-toolkit's `additional_logs`, which it clears only when it logs."""
         self._rate: Any = None
-        self._rate_is_from: int | None = None
+        self._rate_step: int | None = None
         self._epoch: int | None = None
         self._epoch_loss, self._epoch_steps = 0.0, 0
 
-    def watch(self, methods: SurroundedMethods) -> None:
-        """Put the hooks."""
+    def watch(self, patches: MethodPatches) -> None:
+        """Patch the methods."""
         process = self._process
-        methods.around(process, "hook_train_loop", before=self._begins, after=self._ends, failed=self._fails)
-        methods.around(getattr(process, "accelerator", None), "clip_grad_norm_", after=self._clipped)
+        patches.around(process, "hook_train_loop", before=self._begin, after=self._end, failed=self._fail)
+        patches.around(getattr(process, "accelerator", None), "clip_grad_norm_", after=self._take_norm)
         timer = getattr(process, "timer", None)
-        methods.around(timer, "start", before=self._timer_starts)
+        patches.around(timer, "start", before=self._begin_timer)
         for name in ("stop", "cancel"):
-            methods.around(timer, name, after=self._timer_stops)
+            patches.around(timer, name, after=self._end_timer)
 
-    @guarded
-    def tell(self) -> None:
-        """Tell of the step that has ended, unless that is done."""
+    def write(self) -> None:
+        """Write the step that has ended, unless that was done."""
         losses, self._losses = self._losses, None
         if losses is None:
             return
         process, step = self._process, self._step
-        loss, others = _losses_by_name(losses)
-        with self.guard.catch("telling of an epoch"):
+        loss, others = split_losses(losses)
+        with self._guard.catch("recording an epoch"):
             self._count_for_epoch(process.epoch_num, step, loss)
         norm = None
-        with self.guard.catch("adding up the gradient's parts"):
-            norm = _length_of(self._norms)
-        # A name that a trainer's own log has must not take the place of a field's.
+        with self._guard.catch("combining the gradient norms"):
+            norm = _combined(self._norms)
+        # A name in the trainer's own log must not replace a field of ours.
         fields = {
             **self._fresh_logs(),
             **others,
@@ -86,8 +83,7 @@ class Steps:
             self._log.count_samples(share)
         self._log.log_step(**fields)
 
-    @guarded
-    def _begins(self, batch_list: Any = (), *_: Any, **__: Any) -> None:
+    def _begin(self, batch_list: Any = (), *_: Any, **__: Any) -> None:
         self._norms.clear()
         self._sizes.begin()
         for batch in batch_list if isinstance(batch_list, (list, tuple)) else (batch_list,):
@@ -95,17 +91,14 @@ class Steps:
         self._step = self._process.step_num
         self._older_logs = self._additional_logs()
 
-    @guarded
-    def _clipped(self, norm: Any, *_: Any, **__: Any) -> None:
+    def _take_norm(self, norm: Any, *_: Any, **__: Any) -> None:
         if norm is not None:
             self._norms.append(norm)
 
-    @guarded
-    def _ends(self, losses: Any, *_: Any, **__: Any) -> None:
+    def _end(self, losses: Any, *_: Any, **__: Any) -> None:
         self._losses = losses
 
-    @guarded
-    def _fails(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         if _is_out_of_memory(error):
             self._log.log_event(
                 "oom",
@@ -114,37 +107,25 @@ class Steps:
                 consecutive=getattr(self._process, "num_consecutive_oom", 0) + 1,
             )
 
-    @guarded
-    def _timer_starts(self, name: Any = None, *_: Any, **__: Any) -> None:
-        part = _PART_OF_TIMER.get(name)
-        if part is None:
-            return
-        training = self._log.training
-        if part == TRAINING_ITERATION:
-            self._parts.begin(part, training.training_iteration())
-        elif part == DATA_LOADING:
-            self._parts.begin(part, training.data_loading())
-        elif part == FORWARD:
-            self._parts.begin(part, training.forward())
-        elif part == BACKWARD:
-            self._parts.begin(part, training.backward())
-        else:
-            self._parts.begin(part, training.optimizer_update())
+    def _begin_timer(self, name: Any = None, *_: Any, **__: Any) -> None:
+        phase = _PHASE_OF_TIMER.get(name)
+        if phase is not None:
+            # The phases have the names of their methods.
+            self._phases.begin(phase, getattr(self._log.training, phase)())
 
-    @guarded
-    def _timer_stops(self, _: Any, name: Any = None, *__: Any, **___: Any) -> None:
-        part = _PART_OF_TIMER.get(name)
-        if part is not None:
-            self._parts.end_with_inner(part)
-            if part == TRAINING_ITERATION:
-                self.tell()
+    def _end_timer(self, _: Any, name: Any = None, *__: Any, **___: Any) -> None:
+        phase = _PHASE_OF_TIMER.get(name)
+        if phase is not None:
+            self._phases.end_with_inner(phase)
+            if phase == TRAINING_ITERATION:
+                self.write()
 
     def _additional_logs(self) -> dict[str, Any]:
         found = getattr(self._process, "additional_logs", None)
         return {str(name): value for name, value in found.items()} if isinstance(found, Mapping) else {}
 
     def _fresh_logs(self) -> dict[str, Any]:
-        """Return what this step has added; another number is another object, be it the same by chance."""
+        """Return what this step added; a new value is a new object, even if it is equal."""
         return {
             name: value
             for name, value in self._additional_logs().items()
@@ -152,7 +133,7 @@ class Steps:
         }
 
     def _count_for_epoch(self, epoch: int, step: int, loss: Any) -> None:
-        """Add a step's loss to its epoch's, and tell of the epoch before it where that is over."""
+        """Add a step's loss to its epoch, and write the previous epoch if it is over."""
         before, self._epoch = self._epoch, epoch
         if before is not None and epoch > before:
             count, total = self._epoch_steps, self._epoch_loss
@@ -164,25 +145,15 @@ class Steps:
             self._epoch_steps += 1
 
     def _learning_rate(self, step: int) -> Any:
-        if self._rate_is_from is None or step - self._rate_is_from >= self._log.log_every:
-            with self.guard.catch("reading the learning rate"):
+        if self._rate_step is None or step - self._rate_step >= self._log.log_every:
+            with self._guard.catch("reading the learning rate"):
                 self._rate = learning_rate(self._process)
-                self._rate_is_from = step if is_costly_rate(self._process) else None
+                self._rate_step = step if is_costly_rate(self._process) else None
         return self._rate
 
 
-def _losses_by_name(losses: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the loss and the others that a step has, named as in ai-toolkit's own log."""
-    if not isinstance(losses, Mapping):
-        return losses, {}
-    others = {f"loss/{name}": value for name, value in losses.items() if name != "loss"}
-    if "loss" in losses:
-        return losses["loss"], others
-    return next(iter(losses.values()), None), others
-
-
-def _length_of(norms: Sequence[Any]) -> Any:
-    """Return the length of the whole gradient, whose parts were clipped one by one, without asking a device for it."""
+def _combined(norms: Sequence[Any]) -> Any:
+    """Return the norm of the whole gradient, whose parts were clipped one by one, without waiting for a device."""
     if len(norms) < 2:
         return norms[0] if norms else None
     return sum(norm * norm for norm in norms) ** 0.5

@@ -1,54 +1,54 @@
-"""One trainer of ai-toolkit, told of in a run folder from the start of its `run` to its end."""
+"""Records one ai-toolkit trainer in a run folder, from the start of its `run` to its end."""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import find_rank
-from toolkit.telemetry.integrations.ai_toolkit.between_steps import (
-    Asked,
+from toolkit.telemetry.integrations.ai_toolkit.control_requests import (
+    PendingRequests,
     StoppedOnRequest,
-    answer,
+    carry_out,
     sample,
     tidy_up,
 )
-from toolkit.telemetry.integrations.ai_toolkit.description import weight_names
 from toolkit.telemetry.integrations.ai_toolkit.outputs import Outputs
+from toolkit.telemetry.integrations.ai_toolkit.start_fields import weight_names
 from toolkit.telemetry.integrations.ai_toolkit.startup import Startup
 from toolkit.telemetry.integrations.ai_toolkit.steps import Steps
-from toolkit.telemetry.integrations.ai_toolkit.surrounded_methods import SurroundedMethods
-from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, note_folder
-from toolkit.telemetry.integrations.open_parts import OpenParts
-from toolkit.telemetry.integrations.opening import open_log
+from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, lineage_folder
+from toolkit.telemetry.integrations.logger_setup import open_log
+from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.open_phases import OpenPhases
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.timing.names import APPLICATION
 
 
 class WatchedProcess:
-    """Has a trainer's `run` told of, and changes nothing of it.
+    """Records a trainer's `run`, and changes nothing about it.
 
-    What goes wrong here is counted and said once; the trainer never hears of it. Only somebody's request to stop
-    reaches it, as an exception that ends its loop and that is caught again outside of it.
+    Failures here are counted and reported once; the trainer never sees them. Only a stop request reaches it, as an
+    exception that ends its loop and is caught outside of it.
     """
 
     def __init__(self, process: Any, options: TelemetryOptions, *, began: float | None = None) -> None:
-        """Wait for `install`; `began` is the wall time at which the job began, where that was before its `run`."""
+        """Wait for `install`; `began` is the wall-clock time at which the job began, if before its `run`."""
         self._process = process
-        # A call that makes no sense would be ours, not the job's: it must not end it.
+        # Misuse would be ours, not the job's: it must not end it.
         self._options = options.changed(strict=False)
         self._began = began
         self._guard = Guard()
         self._run: _WatchedRun | None = None
 
     def install(self) -> None:
-        """Wait for the trainer's `run`."""
-        original = self._process.run
+        """Wrap the trainer's `run`, for good."""
+        MethodPatches(self._guard).wrap(self._process, "run", self._recording)
 
-        @functools.wraps(original)
+    def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             self._begin()
             try:
@@ -63,23 +63,23 @@ class WatchedProcess:
             self._end()
             return result
 
-        self._process.run = run
+        return run
 
     def _begin(self) -> None:
         with self._guard.catch("opening the run"):
             process, began = self._process, self._began
             self._began = None
             save_root = Path(process.save_root)
-            goes_on = has_weights(save_root, weight_names(process))
+            resumes = has_weights(save_root, weight_names(process))
             log = open_log(
                 self._options,
                 str(process.job.name),
                 config=process.job.raw_config,
-                from_checkpoint=note_folder(save_root) if goes_on else None,
+                from_checkpoint=lineage_folder(save_root) if resumes else None,
             )
             self._run = _WatchedRun(process, log)
             self._guard = log.guard
-            # The other ranks write nothing, but they are asked to stop and to save together with the first.
+            # The other ranks write nothing, but stop and save together with rank 0.
             if log.is_live or find_rank().rank > 0:
                 self._run.begin(began)
 
@@ -95,30 +95,29 @@ class _WatchedRun:
     def __init__(self, process: Any, log: TelemetryLogger) -> None:
         self._process = process
         self._log = log
-        self._parts = OpenParts()
-        self._methods = SurroundedMethods()
-        self._startup = Startup(process, log, self._parts)
-        self._steps = Steps(process, log, self._parts)
-        self._outputs = Outputs(process, log, self._parts)
+        self._phases = OpenPhases()
+        self._patches = MethodPatches(log.guard)
+        self._steps = Steps(process, log, self._phases)
+        self._is_over = False
 
     def begin(self, began: float | None) -> None:
-        """Put the hooks."""
+        """Patch the trainer's methods."""
         since = None if began is None else began * 1000.0
-        self._parts.begin(APPLICATION, self._log.training.application(start_time_msec=since))
-        for watcher in (self._startup, self._steps, self._outputs):
-            watcher.watch(self._methods)
-        self._methods.around(self._process, "end_step_hook", after=self._between_steps)
+        self._phases.begin(APPLICATION, self._log.training.application(start_time_msec=since))
+        process, log, phases = self._process, self._log, self._phases
+        for watcher in (Startup(process, log, phases), self._steps, Outputs(process, log, phases)):
+            watcher.watch(self._patches)
+        self._patches.wrap(self._process, "end_step_hook", self._between_steps)
 
     def end(self, error: BaseException | None, reason: str) -> None:
-        """Take the hooks away, and close the run folder."""
-        self._methods.put_back()
+        """Remove the patches, and close the run folder."""
+        self._is_over = True
+        self._patches.undo()
         guard = self._log.guard
-        self._steps.tell()
-        with guard.catch("ending what is open"):
-            self._parts.end_all(error)
-        for watcher in (self._startup, self._steps, self._outputs):
-            # Somebody who has kept one of the methods may call it still.
-            watcher.is_live = False
+        with guard.catch("recording the last step"):
+            self._steps.write()
+        with guard.catch("ending the open phases"):
+            self._phases.end_all(error)
         with guard.catch("closing the run"):
             if error is None:
                 self._log.close(reason)
@@ -128,20 +127,25 @@ class _WatchedRun:
             else:
                 self._log.__exit__(type(error), error, error.__traceback__)
 
-    def _between_steps(self, *_: Any, **__: Any) -> None:
-        """Do what was asked for since the last step.
+    def _between_steps(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ai-toolkit's hook after each step, followed by the requests since the last one.
 
-        Raises:
-            StoppedOnRequest: that was to stop, and steps are left; else ai-toolkit ends by itself, in its own way.
+        It raises `StoppedOnRequest` if a stop was requested and steps are left; otherwise ai-toolkit ends by itself.
         """
-        if not self._steps.is_live:
-            return
-        # Where ai-toolkit's timers are not what they were, nobody has told of the step yet.
-        self._steps.tell()
-        process, asked = self._process, Asked()
-        with self._log.guard.catch("doing what was asked"):
-            asked = answer(process, self._log)
-        if asked.to_sample:
-            sample(process)
-        if asked.to_stop and process.step_num < process.train_config.steps:
-            raise StoppedOnRequest
+
+        def end_step_hook(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if self._is_over:
+                return result
+            process, requests = self._process, PendingRequests()
+            with self._log.guard.catch("carrying out requests"):
+                # Usually written by now, unless ai-toolkit's timers have changed.
+                self._steps.write()
+                requests = carry_out(process, self._log)
+            if requests.sample:
+                sample(process)
+            if requests.stop and process.step_num < process.train_config.steps:
+                raise StoppedOnRequest
+            return result
+
+        return end_step_hook

@@ -1,4 +1,4 @@
-"""What ai-toolkit has written: the weights of a save, and the pictures of a sampling."""
+"""Files that ai-toolkit writes: the weights of a save, and the samples."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _SAMPLE: Final = re.compile(r"__(?P<step>\d{1,9})_(?P<index>\d+)\.[A-Za-z0-9]+$"
 _STEP: Final = re.compile(r"_\d{9}(?!\d)")
 _WEIGHTS: Final = (".safetensors", ".pt")
 _MAX_COPIED: Final = 64 * 1024 * 1024
-_NO_WEIGHTS: Final = frozenset({"optimizer.pt", "samples"})
-"""Written beside the weights; taken for some where they begin with the job's name."""
+_NOT_WEIGHTS: Final = frozenset({"optimizer.pt", "samples"})
+"""Written beside the weights, with names that may begin with the job's name too."""
 
 
-def note_folder(save_root: Path) -> Path:
-    """Return where there may be a note of the run that the weights in `save_root` are from.
+def lineage_folder(save_root: Path) -> Path:
+    """Return the folder of the file that names the run of the weights in `save_root`.
 
-    It is hidden: any other file whose name begins with the job's is one that ai-toolkit takes for weights.
+    It is hidden: ai-toolkit treats any other file whose name begins with the job's as weights.
     """
     return save_root / ".telemetry"
 
 
-def make_note_folder(save_root: Path) -> Path:
-    """Return it, and have it there."""
-    folder = note_folder(save_root)
+def make_lineage_folder(save_root: Path) -> Path:
+    """Create that folder and return it."""
+    folder = lineage_folder(save_root)
     folder.mkdir(exist_ok=True)
     return folder
 
 
 def saved_weights(save_root: Path, names: Sequence[str], step: int | None) -> list[Path]:
-    """Return the weights that a save at `step`, or the last one where it is None, left in `save_root`.
+    """Return the weights that a save at `step`, or the final one if it is None, left in `save_root`.
 
-    They begin with one of `names`, in whose order they come; one that is called just that comes first. The optimizer's
-    state, which ai-toolkit writes after them, is not among them.
+    Their names begin with one of `names` and are sorted in that order, exact names first. The optimizer's state, which
+    ai-toolkit writes after them, is not included.
     """
     suffix = "" if step is None else f"_{step:09d}"
 
@@ -54,17 +54,17 @@ def saved_weights(save_root: Path, names: Sequence[str], step: int | None) -> li
 
 
 def has_weights(save_root: Path, names: Sequence[str]) -> bool:
-    """Say whether `save_root` has weights that ai-toolkit would go on from."""
+    """Return whether `save_root` has weights that ai-toolkit would resume from."""
     return any(_is_weights(path, names) for path in _entries(save_root))
 
 
 def sample_names(save_root: Path) -> set[str]:
-    """Return the names of all samples there are."""
+    """Return the names of all samples."""
     return {path.name for path in _entries(save_root / "samples")}
 
 
 def new_samples(save_root: Path, known: Collection[str]) -> list[tuple[int, Path]]:
-    """Return the samples whose name is not `known`, each with the number of its prompt."""
+    """Return the samples whose name is not in `known`, each with the index of its prompt."""
     found = [
         (int(match["index"]), path)
         for path in _entries(save_root / "samples")
@@ -73,10 +73,10 @@ def new_samples(save_root: Path, known: Collection[str]) -> list[tuple[int, Path
     return sorted(found)
 
 
-def bring_inside(path: Path, run_folder: Path) -> Path:
-    """Return where a sample is within the run folder, which is all that a page may show of a disk.
+def link_sample(path: Path, run_folder: Path) -> Path:
+    """Link a sample into the run folder, the only place that pages read from, and return the new path.
 
-    It is the same file under a second name where the disk can do that, and else a copy.
+    It is a hard link if the file system allows it, else a copy.
     """
     folder = run_folder / SAMPLES
     folder.mkdir(exist_ok=True, mode=0o700)
@@ -97,12 +97,12 @@ def _is_of_save(path: Path, names: Sequence[str], suffix: str) -> bool:
     if not _is_weights(path, names):
         return False
     stem = _stem(path)
-    # A model of two parts writes each part under a name of its own, with the step in its middle.
+    # A model of two parts writes each under its own name, with the step in the middle.
     return suffix in stem if suffix else _STEP.search(stem) is None
 
 
 def _is_weights(path: Path, names: Sequence[str]) -> bool:
-    if path.name in _NO_WEIGHTS or not path.name.startswith(tuple(names)):
+    if path.name in _NOT_WEIGHTS or not path.name.startswith(tuple(names)):
         return False
     return path.suffix in _WEIGHTS or path.is_dir()
 

@@ -1,4 +1,4 @@
-"""The records of one call of the trainer: its start, steps, epochs and evaluations, and what is left at its end."""
+"""The records of one trainer call: its start, steps, epochs, evaluations, and what remains at its end."""
 
 from __future__ import annotations
 
@@ -6,26 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolkit.runfolder.records import STEP
-from toolkit.telemetry.integrations.lightning.description import about_model, hyperparameters
-from toolkit.telemetry.integrations.lightning.module_metrics import (
-    fresh_metrics,
-    metrics_of_batch,
-    metrics_so_far,
-    names_of_single_batches,
-    new_metrics,
-    without,
-)
-from toolkit.telemetry.integrations.lightning.one_call import OneCall
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
-from toolkit.telemetry.integrations.lightning.step_so_far import as_number, learning_rates
+from toolkit.telemetry.integrations.lightning.start_fields import hyperparameters
+from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall, as_number, learning_rates
 from toolkit.telemetry.integrations.metric_names import with_known_names
+from toolkit.telemetry.machine.start_fields import module_fields
 
 
-def put_start(run: SharedRun, trainer: Any, pl_module: Any, training: Mapping[str, Any]) -> None:
-    """Say what is trained or evaluated, and how."""
+def write_start(run: SharedRun, trainer: Any, pl_module: Any, training: Mapping[str, Any]) -> None:
+    """Write what is trained or evaluated, and how."""
     config = {**run.config, **hyperparameters(getattr(trainer, "datamodule", None))}
     config |= hyperparameters(pl_module)
-    run.opened.log_start(config=config or None, model=about_model(pl_module), training=training)
+    run.opened.log_start(config=config or None, model=module_fields(pl_module), training=training)
     run.has_start = True
     known = {"global_batch_size": "effective_batch_size", "micro_batch_size": "batch_size"}
     sizes = {ours: training[theirs] for ours, theirs in known.items() if training.get(theirs)}
@@ -33,12 +25,12 @@ def put_start(run: SharedRun, trainer: Any, pl_module: Any, training: Mapping[st
         run.training.configure(**sizes)
 
 
-def put_step(run: SharedRun, call: OneCall, pl_module: Any, number: int) -> None:
-    """Tell of the step that was made just now."""
+def write_step(run: SharedRun, call: TrainerCall, pl_module: Any, number: int) -> None:
+    """Write the step that was just completed."""
     log, step, trainer = run.opened, call.step, call.trainer
     if step.is_recorded(number, log.log_every):
-        # Lightning puts all of them together, which takes its time: only for a step that is recorded.
-        metrics = {**metrics_of_batch(trainer), **run.take_metrics()}
+        # Lightning collects all metrics, which is slow: only for a step that is recorded.
+        metrics = {**batch_metrics(trainer), **run.take_metrics()}
     else:
         metrics = {name: as_number(value) for name, value in fresh_metrics(trainer, step.seen).items()}
     fields: dict[str, Any] = with_known_names(without(metrics, "global_step"))
@@ -53,8 +45,8 @@ def put_step(run: SharedRun, call: OneCall, pl_module: Any, number: int) -> None
     log.log_step(number, **fields)
 
 
-def put_epoch(run: SharedRun, call: OneCall) -> None:
-    """Tell of the epoch that ended, once, with what was logged since."""
+def write_epoch(run: SharedRun, call: TrainerCall) -> None:
+    """Write the epoch that ended, once, with the metrics logged since."""
     if call.epoch is None:
         return
     (epoch, step), call.epoch = call.epoch, None
@@ -62,29 +54,84 @@ def put_epoch(run: SharedRun, call: OneCall) -> None:
     run.opened.log_epoch(epoch, global_step=step, **without(metrics, "epoch", "global_step"))
 
 
-def begin_evaluation(run: SharedRun, call: OneCall) -> None:
+def begin_evaluation(run: SharedRun, call: TrainerCall) -> None:
     """Remember what was logged before an evaluation."""
-    call.metrics_before, call.handed_before = metrics_so_far(call.trainer), run.take_metrics()
+    call.metrics_before, call.passed_before = metrics_so_far(call.trainer), run.take_metrics()
 
 
-def put_evaluation(run: SharedRun, call: OneCall) -> None:
-    """Tell of an evaluation, with what was logged and handed to the logger since it began."""
+def write_evaluation(run: SharedRun, call: TrainerCall) -> None:
+    """Write an evaluation, with the metrics logged or passed to the logger since it began."""
     metrics = new_metrics(call.metrics_before, metrics_so_far(call.trainer))
-    metrics = without(metrics, *names_of_single_batches(call.trainer)) | run.take_metrics()
-    run.add_metrics(call.handed_before)
-    call.handed_before = {}
+    metrics = without(metrics, *batch_metric_names(call.trainer)) | run.take_metrics()
+    run.add_metrics(call.passed_before)
+    call.passed_before = {}
     if metrics:
         run.opened.log_eval(call.trainer.global_step, **without(metrics, "global_step"))
 
 
-def put_the_rest(run: SharedRun, call: OneCall) -> None:
-    """Tell of what no further hook would: an exception may have come before it."""
-    with run.guard.catch("telling of the last epoch"):
-        put_epoch(run, call)
-    with run.guard.catch("telling of the last checkpoints"):
+def write_remaining(run: SharedRun, call: TrainerCall) -> None:
+    """Write what no further hook would write, for example because of an exception."""
+    with run.guard.catch("recording the last epoch"):
+        write_epoch(run, call)
+    with run.guard.catch("recording the last checkpoints"):
         if call.checkpoints is not None:
-            call.checkpoints.tell_of_those_there()
-    with run.guard.catch("telling of the last metrics"):
-        left = without({**call.handed_before, **run.take_metrics()}, "global_step")
+            call.checkpoints.record_arrived()
+    with run.guard.catch("recording the last metrics"):
+        left = without({**call.passed_before, **run.take_metrics()}, "global_step")
         if left:
             run.opened.log_event(STEP, global_step=call.step.number, **with_known_names(left))
+
+
+# What a module has logged with `self.log`.
+
+
+def metrics_so_far(trainer: Any) -> dict[str, Any]:
+    """Return the metrics as Lightning last collected them.
+
+    Its property of that name collects them again, which sometimes gathers them from all ranks: a rank that asks alone
+    would wait for the others forever.
+    """
+    connector = getattr(trainer, "_logger_connector", None)
+    return dict(getattr(connector, "_logged_metrics", None) or {})
+
+
+def new_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of `now` that were logged since `before`: Lightning keeps the object of an unchanged one."""
+    return {name: value for name, value in now.items() if before.get(name) is not value}
+
+
+def batch_metrics(trainer: Any) -> dict[str, Any]:
+    """Return what was logged in the batch that ends now. Call it on all ranks or on one: it gathers nothing."""
+    return new_metrics(metrics_so_far(trainer), dict(trainer.logged_metrics))
+
+
+def fresh_metrics(trainer: Any, seen: dict[str, Any]) -> dict[str, Any]:
+    """Return what was logged for single batches since the last call, without gathering or averaging.
+
+    `seen` remembers what was returned: a metric that was not logged again is the same object.
+    """
+    found = {}
+    for metric in (getattr(trainer, "_results", None) or {}).values():
+        meta, value = metric.meta, getattr(metric, "_forward_cache", None)
+        if meta.on_step and meta.logger and value is not None:
+            name = meta.forked_name(True)
+            if seen.get(name) is not value:
+                seen[name] = found[name] = value
+    return found
+
+
+def batch_metric_names(trainer: Any) -> set[str]:
+    """Return the names of the metrics of single batches, in the loop that is running."""
+    names = set()
+    for metric in (getattr(trainer, "_results", None) or {}).values():
+        meta = metric.meta
+        if meta.on_step:
+            has_loader = meta.add_dataloader_idx and meta.dataloader_idx is not None
+            ending = f"/dataloader_idx_{meta.dataloader_idx}" if has_loader else ""
+            names.add(f"{meta.forked_name(True)}{ending}")
+    return names
+
+
+def without(metrics: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return the metrics except these."""
+    return {str(name): value for name, value in metrics.items() if str(name) not in names}

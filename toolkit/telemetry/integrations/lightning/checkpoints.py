@@ -1,88 +1,75 @@
-"""Times the checkpoints of one trainer, and tells of them once they are there."""
+"""Times the checkpoints of one trainer, and records them once they are saved."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
+from toolkit.telemetry.integrations.open_phases import GuardedPhase
 
 
-class Checkpoints:
-    """Stands in for `trainer.save_checkpoint`; what that returns and raises stays its own.
+class CheckpointTimer:
+    """Wraps `trainer.save_checkpoint`.
 
-    A checkpoint that is saved beside the training is told of when there is news: with the next one, or at the end.
+    A checkpoint that is saved in the background is recorded with the next one, or at the end of the training.
     """
 
     def __init__(self, trainer: Any, run: SharedRun) -> None:
         self._trainer = trainer
         self._run = run
-        # Somebody else may have put something there before.
-        self._instead = vars(trainer).get("save_checkpoint")
-        self._under_way: list[_Saved] = []
+        self._pending: list[_Saved] = []
 
-    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        """Save a checkpoint as the trainer does, with a span around it."""
-        run = self._run
-        if not run.is_live:
-            return self._save(filepath, *args, **kwargs)
-        saved, began, part = (
-            _Saved(self._trainer.global_step, filepath, time.time()),
-            time.perf_counter(),
-            None,
-        )
-        is_async = _saves_beside_the_training(self._trainer)
-        with run.guard.catch("beginning a checkpoint of Lightning's"):
-            self.tell_of_those_there()
-            strategy = "async" if is_async else "sync"
-            part = run.training.checkpoint_save(saved.step, path=filepath, strategy=strategy)
-            part.__enter__()
-        try:
-            result = self._save(filepath, *args, **kwargs)
-        except BaseException as error:
-            with run.guard.catch("ending a checkpoint of Lightning's"):
-                if part is not None:
-                    part.__exit__(type(error), error, error.__traceback__)
-            raise
-        with run.guard.catch("ending a checkpoint of Lightning's"):
-            saved.seconds = time.perf_counter() - began
-            if part is not None:
-                part.__exit__(None, None, None)
-            if is_async:
-                self._under_way.append(saved)
-            else:
-                self._tell(saved)
-        return result
+    def wrap(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `save` with a span around it, and a record after it."""
 
-    def tell_of_those_there(self) -> None:
-        """Tell of the checkpoints that have been saved beside the training by now."""
-        there = [saved for saved in self._under_way if saved.is_there]
-        self._under_way = [saved for saved in self._under_way if saved not in there]
-        for saved in there:
-            self._tell_of_safe(saved)
+        def save_checkpoint(filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            run = self._run
+            if not run.is_live:
+                return save(filepath, *args, **kwargs)
+            saved = _Saved(self._trainer.global_step, filepath, time.time())
+            began, strategy = time.perf_counter(), "async" if _saves_in_background(self._trainer) else "sync"
+            with run.guard.catch("recording earlier checkpoints of Lightning's"):
+                self.record_arrived()
+            with GuardedPhase(
+                run.guard,
+                lambda: run.training.checkpoint_save(saved.step, path=filepath, strategy=strategy),
+            ):
+                result = save(filepath, *args, **kwargs)
+            with run.guard.catch("recording a checkpoint of Lightning's"):
+                saved.seconds = time.perf_counter() - began
+                if strategy == "async":
+                    self._pending.append(saved)
+                else:
+                    self._record(saved)
+            return result
 
-    def tell_of_all(self) -> None:
-        """Tell of all the others: the trainer has waited for them, and has raised nothing.
+        return save_checkpoint
 
-        One of them may be gone already, because a better one took its place.
+    def record_arrived(self) -> None:
+        """Record the background checkpoints that are on disk by now."""
+        arrived = [saved for saved in self._pending if saved.is_on_disk]
+        self._pending = [saved for saved in self._pending if saved not in arrived]
+        for saved in arrived:
+            self._record_success(saved)
+
+    def record_all(self) -> None:
+        """Record all others: the trainer has waited for them and raised nothing.
+
+        One of them may have been deleted already, in favour of a better one.
         """
-        all_of_them, self._under_way = self._under_way, []
-        for saved in all_of_them:
-            self._tell_of_safe(saved)
+        pending, self._pending = self._pending, []
+        for saved in pending:
+            self._record_success(saved)
 
-    def _save(self, *args: Any, **kwargs: Any) -> Any:
-        if self._instead is not None:
-            return self._instead(*args, **kwargs)
-        # Asked for by its class, so that a copy of the trainer saves itself.
-        return type(self._trainer).save_checkpoint(self._trainer, *args, **kwargs)
-
-    def _tell_of_safe(self, saved: _Saved) -> None:
+    def _record_success(self, saved: _Saved) -> None:
         self._run.training.on_save_checkpoint_success(saved.step, path=saved.path)
-        self._tell(saved)
+        self._record(saved)
 
-    def _tell(self, saved: _Saved) -> None:
+    def _record(self, saved: _Saved) -> None:
         path = saved.path
         is_best = any(
             getattr(one, "monitor", None) is not None and getattr(one, "best_model_path", None) == str(path)
@@ -93,7 +80,7 @@ class Checkpoints:
 
 @dataclass(slots=True, eq=False)
 class _Saved:
-    """A checkpoint, as it was asked for; `seconds` is how long the training waited."""
+    """A checkpoint; `seconds` is how long the training waited for it."""
 
     step: int
     path: Any
@@ -101,21 +88,21 @@ class _Saved:
     seconds: float = 0.0
 
     @property
-    def is_there(self) -> bool:
-        """Whether it is on a disk of this machine: an older file of its name does not count."""
+    def is_on_disk(self) -> bool:
+        """Whether it is on a disk of this machine; an older file of the same name does not count."""
         try:
             return os.stat(self.path).st_mtime >= self.since
         except OSError:
             return False
 
 
-def path_of_asked(trainer: Any) -> str:
-    """Return where a checkpoint goes that somebody asks for: beside the trainer's own."""
+def requested_checkpoint_path(trainer: Any) -> str:
+    """Return the path of a checkpoint that was requested: beside the trainer's own."""
     own = getattr(trainer.checkpoint_callback, "dirpath", None)
     folder = own or os.path.join(trainer.default_root_dir, "checkpoints")
     return os.path.join(folder, f"asked-epoch={trainer.current_epoch}-step={trainer.global_step}.ckpt")
 
 
-def _saves_beside_the_training(trainer: Any) -> bool:
+def _saves_in_background(trainer: Any) -> bool:
     plugin = getattr(trainer.strategy, "checkpoint_io", None)
     return any(kind.__name__ == "AsyncCheckpointIO" for kind in type(plugin).__mro__)

@@ -1,4 +1,4 @@
-"""Lightning's classes, and torch's tensor, as the script that uses us has them."""
+"""Lightning's base classes, from whichever of its two packages the script uses, and torch's tensor."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from types import new_class
 from typing import Any, Final
 
 _PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
-"""One framework under two names, each with classes of its own."""
+"""One framework under two names, each with its own classes."""
 
 TENSOR: Final = import_module("torch").Tensor
 
 
 def class_of_lightning(name: str) -> Any:
-    """Return the framework's class of that name, to derive one from.
+    """Return the framework's class of that name, as a base class.
 
-    It is the class of the package that the script has imported, of both where it has imported both, and else of the
-    one that is installed: a trainer takes only what is made for its own package.
+    It comes from the package that the script has imported (from both if it imported both), else from the installed
+    one: a trainer accepts only objects of its own package.
 
     Raises:
         ImportError: neither is installed.

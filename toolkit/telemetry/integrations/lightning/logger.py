@@ -1,4 +1,4 @@
-"""The logger for Lightning's trainer: what is handed to its loggers, in a run."""
+"""A logger for Lightning's trainer, which writes what is passed to loggers into a run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolkit.core.guard import Guard, guarded
-from toolkit.telemetry.integrations.lightning.description import about_model
+from toolkit.telemetry.integrations.lightning.call_records import batch_metric_names, without
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
-from toolkit.telemetry.integrations.lightning.module_metrics import names_of_single_batches, without
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
+from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
-from toolkit.telemetry.integrations.opening import GivenLog
 from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.machine.start_fields import module_fields
 
 _Logger = class_of_lightning("Logger")
 
@@ -23,8 +23,8 @@ _Logger = class_of_lightning("Logger")
 class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # which class that is depends on what is imported
     """A logger for Lightning's trainer: what is logged with `self.log` and the hyperparameters go into a run.
 
-    With a `TelemetryCallback` beside it, both write one run, and the callback tells of everything else. Alone, it
-    writes what Lightning hands to loggers, at the step that Lightning says, and nothing can be asked of the run.
+    With a `TelemetryCallback` beside it, both write one run, and the callback records everything else. Alone, it
+    writes what Lightning passes to loggers, at Lightning's steps, and the run accepts no requests.
     """
 
     def __init__(
@@ -35,21 +35,21 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
         save_dir: str | os.PathLike[str] = "lightning_logs",
         **options: Any,
     ) -> None:
-        """Make a logger; no folder is made yet. Lightning puts checkpoints into `save_dir`, not into the run folder.
+        """Make a logger; no folder is created yet. Lightning puts checkpoints into `save_dir`, not into the run folder.
 
         Raises:
-            OptionsError: an option is unknown or wrong.
+            OptionsError: an option is unknown or invalid.
         """
         super().__init__()
         self.run = SharedRun(log, run_name, options)
-        """What it has in common with the callback."""
+        """What it shares with the callback."""
         self._save_dir = os.fspath(save_dir)
         self._latest_step = 0
         self._trainer: Any = None
 
     @property
     def guard(self) -> Guard:
-        """Counts what went wrong here."""
+        """Counts failures of this logger."""
         return self.run.guard
 
     @property
@@ -64,12 +64,12 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """The name of the run."""
         return self.run.run_name or "lightning"
 
     @property
     def version(self) -> str:
-        """Empty: the checkpoints of a run that goes on are where they were."""
+        """Empty, so that a resumed run finds its checkpoints where they were."""
         return ""
 
     @property
@@ -91,27 +91,27 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
 
     @guarded
     def log_graph(self, model: Any, *_: Any, **__: Any) -> None:
-        """Write the start record, where no callback does it: this comes once the hyperparameters are known."""
+        """Write the start record if no callback does; Lightning calls this once the hyperparameters are known."""
         self._trainer = trainer = getattr(model, "_trainer", None)
-        # Predictions have nothing to log.
+        # Predictions log nothing.
         if self.run.has_callback or (trainer is not None and trainer.predicting):
             return
         if trainer is not None and trainer.training:
             self.run.begin_training(trainer)
         if self._opened() and not self.run.has_start:
-            self._write_start(about_model(model))
+            self._write_start(module_fields(model))
 
     @guarded
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Write metrics that were logged, as those of a step or of an evaluation by their names."""
+        """Write metrics as those of a step or of an evaluation, by their names."""
         if self.run.has_callback:
-            # The callback has read Lightning's own already.
-            if not self.run.is_lightnings_turn:
+            # The callback has already read Lightning's own.
+            if not self.run.is_lightning_logging:
                 self.run.add_metrics(metrics)
             return
         evaluates = self._trainer is not None and not self._trainer.training
-        if evaluates and metrics.keys() <= names_of_single_batches(self._trainer):
-            # Counted by the batches of the evaluation, not by the training's steps.
+        if evaluates and metrics.keys() <= batch_metric_names(self._trainer):
+            # Numbered by the batches of the evaluation, not by training steps.
             return
         if not self._opened():
             return
@@ -119,7 +119,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
             self._write_start(None)
         self._latest_step = at = step if step is not None else self._latest_step
         log, epoch, known = self.run.opened, metrics.get("epoch"), without(metrics, "epoch", "global_step")
-        # Lightning's own come with the epoch; those of an evaluation all together.
+        # Lightning's own have an epoch; those of an evaluation come all together.
         of_step, of_evaluation = ({}, known) if evaluates and epoch is not None else split(known)
         if of_step:
             log.log_step(at, **{**with_known_names(of_step), "epoch": epoch})
@@ -128,7 +128,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
 
     @guarded
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
-        """Tell of a checkpoint, where no callback does it."""
+        """Record a checkpoint, if no callback does."""
         path = (
             getattr(checkpoint_callback, "_last_checkpoint_saved", None)
             or checkpoint_callback.best_model_path
@@ -140,7 +140,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
 
     @guarded
     def finalize(self, status: str) -> None:
-        """Close the run, where no callback does it."""
+        """Close the run, if no callback does."""
         self._trainer = None
         if not self.run.has_callback:
             error = sys.exc_info()[1]

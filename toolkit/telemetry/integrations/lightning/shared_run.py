@@ -1,4 +1,4 @@
-"""The run that the callback and the logger of one trainer write together."""
+"""The run that the callback and the logger of one trainer share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import find_rank
-from toolkit.telemetry.integrations.opening import GivenLog, options_of
+from toolkit.telemetry.integrations.logger_setup import GivenLog, given_logger, options_of, resuming
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.training import TrainingTelemetry
 
 
 class SharedRun:
-    """A run that was given, or one that is opened here: by the callback, the logger or both of one trainer."""
+    """A run that was given, or one opened here, used by the callback, the logger or both of one trainer."""
 
     def __init__(self, given: GivenLog, run_name: str | None, options: Mapping[str, Any]) -> None:
         self.was_given_nothing = given is None and run_name is None and not options
@@ -22,24 +21,20 @@ class SharedRun:
         self.run_id: str | None = None
         self.config: dict[str, Any] = {}
         self.has_callback = False
-        """Whether a callback writes it now, so that a logger need not."""
+        """Whether a callback writes the run, so that a logger does not."""
         self.has_start = False
         self.has_trained = False
         self.is_live = False
         self.is_ours = not isinstance(given, TelemetryLogger)
-        self.is_lightnings_turn = False
-        """Whether Lightning is handing its own metrics to its loggers; whatever else comes is somebody's own."""
+        self.is_lightning_logging = False
+        """Whether Lightning is passing its own metrics to its loggers; all others come from the script."""
         self.knows_its_ranks = True
-        """Whether it can be asked for something that all ranks have to do at the same step."""
-        self.log: TelemetryLogger | None = None
+        """Whether requests are possible, which all ranks carry out at the same step."""
         self._metrics: dict[str, Any] = {}
         self._ranks_at_first = find_rank().world_size
+        self.log = given_logger(given, options)
         if isinstance(given, TelemetryLogger):
-            if options:
-                raise OptionsError(
-                    f"a logger was given together with options {sorted(options)}: give one of the two"
-                )
-            self.log, self.guard = given, given.guard
+            self.guard = given.guard
             self.run_name = run_name or given.run_name
             self.run_id = given.run_id
             self._options = options_of({"enabled": given.is_live or find_rank().rank > 0})
@@ -51,7 +46,7 @@ class SharedRun:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is to be written at all."""
+        """Whether nothing is written at all."""
         return not self._options.enabled
 
     @property
@@ -62,49 +57,47 @@ class SharedRun:
 
     @property
     def training(self) -> TrainingTelemetry:
-        """The vocabulary of a training."""
+        """The phases of a training."""
         return self.opened.training
 
     def open(self, default_name: str, *, every_step: bool = False) -> bool:
-        """Open the run, as a further session where it had one; return whether that was done just now."""
+        """Open the run, as a new session if it had one before; return whether it was opened now."""
         if self.is_live or self.is_off:
             return False
         if self.is_ours:
-            options = self._options
-            if self.run_id is not None and options.run_id is None:
-                options = options.changed(run_id=self.run_id)
+            options = resuming(self._options, self.run_id)
             if every_step and not self._states_interval:
                 options = options.changed(log_every=1)
             self.log = TelemetryLogger(self.run_name or default_name, options)
             self.guard = self.log.guard
             self.run_id = self.log.run_id or self.run_id
         rank = find_rank()
-        # The other ranks write nothing, and are asked for the same at the same step.
+        # The other ranks write nothing, but carry out requests at the same step.
         self.is_live = self.opened.is_live or rank.rank > 0
         self.knows_its_ranks = self.is_ours or self._ranks_at_first == rank.world_size
         if not self.knows_its_ranks:
-            # Each rank has a logger that takes itself for the only one. If one of them stopped, the others would wait.
+            # Each rank has a logger that believes it is the only one. If one stopped, the others would wait for it.
             self.is_live = self.opened.is_live and rank.rank == 0
             self.guard.report_misuse(
-                "the logger that was given is older than the trainer's processes, which could not agree on a step to "
-                "save or stop at, so that nothing can be asked of them: give the callback options instead"
+                "the logger was created before the trainer's processes, so they cannot agree on a step to save or stop "
+                "at, and requests are off: give the callback options instead of a logger"
             )
         return self.is_live
 
     def begin_training(self, trainer: Any) -> None:
-        """Take note that a training begins: one that does not go on with an earlier one is a run of its own."""
-        goes_on = trainer.global_step > 0 or trainer.ckpt_path is not None
-        if self.has_trained and self.is_ours and not self.is_live and not goes_on:
+        """Note that a training begins; one that resumes no earlier one gets a run of its own."""
+        resumes = trainer.global_step > 0 or trainer.ckpt_path is not None
+        if self.has_trained and self.is_ours and not self.is_live and not resumes:
             self.run_id = None
         self.has_trained = True
 
-    def go_on_with(self, run_id: str) -> None:
-        """Go on with an earlier run when it is opened; a logger that was given has its run already."""
+    def resume(self, run_id: str) -> None:
+        """Resume an earlier run when it is opened; a logger that was given already has its run."""
         if self.is_ours:
             self.run_id = run_id
 
     def close(self, error: BaseException | None, *, failed: bool = False) -> None:
-        """Close the run, if it was opened here, by how it ended."""
+        """Close the run if it was opened here, with how it ended."""
         if not self.is_live:
             return
         self.is_live = self.has_start = False
@@ -120,7 +113,7 @@ class SharedRun:
             log.__exit__(type(error), error, error.__traceback__)
 
     def add_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Keep metrics that somebody handed to the logger for the next record."""
+        """Keep metrics that the script passed to the logger for the next record."""
         self._metrics.update({str(name): value for name, value in metrics.items()})
 
     def take_metrics(self) -> dict[str, Any]:
@@ -128,16 +121,16 @@ class SharedRun:
         taken, self._metrics = self._metrics, {}
         return taken
 
-    def begin_lightnings_turn(self) -> None:
-        """Take note that Lightning begins to hand its own metrics to its loggers."""
-        self.is_lightnings_turn = True
+    def begin_lightning_logging(self, *_: Any, **__: Any) -> None:
+        """Note that Lightning starts passing its own metrics to its loggers."""
+        self.is_lightning_logging = True
 
-    def end_lightnings_turn(self) -> None:
-        """Take note that it is done."""
-        self.is_lightnings_turn = False
+    def end_lightning_logging(self, *_: Any, **__: Any) -> None:
+        """Note that it is done."""
+        self.is_lightning_logging = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # Trainers that start processes send their callbacks there. The guard stays here; so does a run that is open.
+        # Trainers that start processes send their callbacks there. The guard and an open run stay here.
         state = dict(self.__dict__, guard=None, is_live=False, _metrics={})
         return {**state, "log": None if self.is_ours else self.log}
 

@@ -1,4 +1,4 @@
-"""Hugging Face's `Trainer`, and the trainers of TRL that are made of it, as a run of ours: one callback."""
+"""Hugging Face's `Trainer`, and TRL's trainers, which are based on it: one callback records them as runs."""
 
 from toolkit.telemetry.integrations.transformers.callback import TelemetryCallback
 

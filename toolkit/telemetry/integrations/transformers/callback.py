@@ -1,4 +1,4 @@
-"""The callback: what a `Trainer` tells at its hooks goes into a run, and what is asked of the run goes back to it."""
+"""The callback for `Trainer`: its hooks write a run, and pass control requests back to the Trainer."""
 
 # Every hook of a callback has the arguments of all of them.
 # ruff: noqa: ARG002
@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
 from pathlib import Path
@@ -22,107 +23,112 @@ from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
 from toolkit.core.wall_times import wall_time_of
 from toolkit.runfolder.records import STEP
-from toolkit.telemetry.integrations.opening import GivenLog, open_log, options_of, remember_run
-from toolkit.telemetry.integrations.transformers.calling_trainer import calling_trainer, is_being_called
+from toolkit.telemetry.integrations.logger_setup import (
+    GivenLog,
+    given_logger,
+    open_log,
+    options_of,
+    remember_run,
+)
+from toolkit.telemetry.integrations.metric_names import with_known_names
+from toolkit.telemetry.integrations.open_phases import exit_arguments
 from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch
-from toolkit.telemetry.integrations.transformers.start_facts import (
-    about_lora,
-    about_model,
-    about_training,
-    samples_a_step,
+from toolkit.telemetry.integrations.transformers.start_fields import (
+    lora_fields,
+    model_fields,
+    samples_per_step,
+    training_fields,
 )
-from toolkit.telemetry.integrations.transformers.trainer_logs import (
-    is_of_an_evaluation,
-    is_of_the_whole_training,
-    numbers_in,
-    says_something,
+from toolkit.telemetry.integrations.transformers.trainer_watch import (
+    TrainerWatch,
+    calling_trainer,
+    is_being_called,
 )
-from toolkit.telemetry.integrations.transformers.trainer_watch import TrainerWatch
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.training import TrainingTelemetry
-from toolkit.telemetry.training.part import Part
+from toolkit.telemetry.training.phase import Phase
 from toolkit.timing.names import APPLICATION
 
 _INTERVALS: Final = ("logging_steps", "eval_steps", "save_steps")
+_IN_EVERY_LOG: Final = frozenset({"epoch", "num_input_tokens_seen", "step"})
+"""What the Trainer adds to each log."""
+_EVALUATION_TIMES: Final = ("_runtime", "_samples_per_second")
+"""Endings of the times in an evaluation's log, whatever its prefix; a step's log may have `train_runtime`."""
 
 
 class TelemetryCallback(TrainerCallback):
-    """Writes a training by `Trainer` into a run folder, and lets it be steered.
+    """Records a training by `Trainer` as a run, and carries out control requests.
 
-    Give it the logger of the run, which then stays yours to close; or options (`log_dir=…`, `log_every=…`, or a
-    `telemetry:` block as a mapping), and it opens a run with each training and closes it with it. Such a run is called
-    what `run_name` of the callback or of the `TrainingArguments` says, else what the output folder is called.
+    Give it a logger, which you close yourself, or options (`log_dir=…`, `log_every=…`, or a `telemetry:` block as a
+    mapping): then it opens a run with each training and closes it at the end. That run gets the `run_name` of the
+    callback or of the `TrainingArguments`, else the name of the output folder.
 
-    Nothing it does raises into the Trainer, apart from wrong options when it is made.
+    Nothing it does raises into the Trainer, except invalid options when it is created.
     """
 
     def __init__(self, log: GivenLog = None, *, run_name: str | None = None, **options: Any) -> None:
-        """Make a callback; no folder is made yet.
+        """Make a callback; no folder is created yet.
 
         Raises:
-            OptionsError: an option is unknown or wrong, or stands beside a logger, which has its own.
+            OptionsError: an option is unknown or invalid, or given together with a logger.
         """
-        given = log if isinstance(log, TelemetryLogger) else None
-        if given is not None and (options or run_name is not None):
-            beside = sorted([*options, *(["run_name"] if run_name is not None else [])])
-            raise OptionsError(f"a logger was given together with options {beside}: give one of the two")
-        self._given = given
+        named = {} if run_name is None else {"run_name": run_name}
+        self._given = given = given_logger(log, {**options, **named})
         self._options = options_of(log if not isinstance(log, TelemetryLogger) else None, **options)
         self._run_name = run_name
         self._log: TelemetryLogger | None = given
         self.guard = given.guard if given is not None else Guard()
         self.is_live = given is not None and given.is_live
-        """Whether the hooks do anything: not before the training, nor after it unless the logger is the caller's."""
+        """Whether the hooks do anything: during a training, or always if the logger was given."""
         self._is_training = False
         self._watch = TrainerWatch(self.guard)
         self._blocks = ExitStack()
-        """The job and its training loop, as long as they go on."""
+        """The open phases of the job and its training loop."""
         self._job: TrainingTelemetry | None = None
-        self._iteration: Part | None = None
+        self._iteration: Phase | None = None
         self._iteration_span: Any = None
-        self._update: Part | None = None
+        self._update: Phase | None = None
         self._waiting: tuple[int, dict[str, Any]] | None = None
-        """A step that is told of together with the Trainer's own log of it, which is about to come."""
+        """A step to be written together with the Trainer's own log of it, which comes next."""
         self._latest: dict[str, Any] = {}
         self._learning_rate: Any = None
         self._counts_tokens = False
         self._tokens = 0
         self._epoch_began = 0.0
         self._ended_at = 0.0
-        """When the Trainer's last hook before a checkpoint came, by the monotonic clock."""
+        """When the last hook before a checkpoint was called, by the monotonic clock."""
         self._wants_save = self._wants_evaluation = False
         self._filter = FilterWatch()
         self._evaluated_at: int | None = None
 
     @property
     def log(self) -> TelemetryLogger | None:
-        """The logger that is written with; None before a training begins."""
+        """The logger of the run; None before a training begins."""
         return self._log
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy, as a copied trainer has one, watches nothing yet. What this one watches and writes is not its own.
-        return _make_again, (type(self), self._given or self._options, self._run_name)
+        # The copy in a copied trainer watches and writes nothing yet.
+        return _make_copy, (type(self), self._given or self._options, self._run_name)
 
     # The training as a whole.
 
     def on_train_begin(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the run and say what is trained."""
+        """Open the run and write the start record."""
         if self._given is None and not self._options.enabled:
             return
         with self.guard.catch("beginning to watch a Trainer"):
             trainer, checkpoint = calling_trainer(self)
             if self._is_training and is_being_called(self._watch.trainer):
-                self._leave_to_another(trainer, args, state, control, kwargs)
+                self._delegate(trainer, args, state, control, kwargs)
                 return
             if self._is_training:
-                self._leave(InterruptedError("the training before this one ended without a word"))
-            if self._is_the_first_of(trainer) and self._open(args, state, checkpoint):
+                self._leave(InterruptedError("the previous training ended without a report"))
+            if self._is_first_callback(trainer) and self._open(args, state, checkpoint):
                 self._begin(trainer, args, state, kwargs.get("model"))
 
     @guarded
     def on_train_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Close the run, if it was opened here: finished, or stopped where somebody asked for that."""
+        """Close the run if it was opened here: finished, or stopped on request."""
         self._leave(None)
 
     @guarded
@@ -132,23 +138,23 @@ class TelemetryCallback(TrainerCallback):
 
     @guarded
     def on_epoch_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Tell of an epoch, unless the training stops in the midst of it."""
+        """Record an epoch, unless the training stops in the middle of it."""
         log = self._live()
-        self._tell_waiting()
+        self._write_waiting()
         is_cut_short = control.should_epoch_stop or control.should_training_stop
-        # Data of unknown length end anywhere in what the Trainer takes for an epoch.
+        # Data of unknown length may end anywhere in the Trainer's epoch.
         if state.epoch and (not is_cut_short or float(state.epoch).is_integer()):
             seconds = time.monotonic() - self._epoch_began
             log.log_epoch(math.ceil(state.epoch), global_step=state.global_step, seconds=seconds)
-        return self._steer(log, control)
+        return self._apply_requests(log, control)
 
     # Steps.
 
     @guarded
     def on_step_begin(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin an iteration; the batches of all its micro-batches are there."""
+        """Begin an iteration, whose micro-batches are all loaded."""
         if self._waiting is not None:
-            self._tell_waiting()
+            self._write_waiting()
         if self._iteration_span is not None:
             self._drop_iteration()
         self._watch.loss = self._watch.grad_norm = None
@@ -158,7 +164,7 @@ class TelemetryCallback(TrainerCallback):
 
     @guarded
     def on_pre_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin the optimizer's step."""
+        """Begin the optimizer step."""
         self._learning_rate = _learning_rate(kwargs.get("optimizer"))
         if self._job is not None:
             self._update = update = self._job.optimizer_update()
@@ -166,20 +172,20 @@ class TelemetryCallback(TrainerCallback):
 
     @guarded
     def on_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End it."""
+        """End the optimizer step."""
         update, self._update = self._update, None
         if update is not None:
             update.__exit__(None, None, None)
 
     @guarded
     def on_step_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Tell of a step, and do what somebody asks for between this one and the next."""
+        """Record a step, and apply requests."""
         log, step, watch = self._live(), state.global_step, self._watch
         self._end_iteration(state)
         self._ended_at = time.monotonic()
         loss = _number_if_here(watch.loss)
         if type(loss) is not float or not math.isfinite(loss):
-            self._filter.look(log, step, loss)
+            self._filter.check(log, step, loss)
         self._latest = latest = {
             "train_loss": loss,
             "lr": self._learning_rate,
@@ -195,37 +201,37 @@ class TelemetryCallback(TrainerCallback):
             self._waiting = step, latest
         else:
             log.log_step(step, **latest)
-        return self._steer(log, control)
+        return self._apply_requests(log, control)
 
     @guarded
     def on_log(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Take what the Trainer logs: a step's metrics, an evaluation's, or the summary at the very end."""
+        """Record what the Trainer logs: metrics of a step or an evaluation, or the summary at the end."""
         log, step, logs = self._live(), state.global_step, kwargs.get("logs") or {}
-        numbers = numbers_in(logs)
-        if is_of_the_whole_training(logs, state.log_history):
-            self._tell_waiting()
-            self._filter.look_at_arrived(log)
+        numbers = _numbers_in(logs)
+        if _is_summary(logs, state.log_history):
+            self._write_waiting()
+            self._filter.check_arrived(log)
             hidden = self._filter.hidden or None
             log.log_event(
                 "train_summary", global_step=step, summary=numbers, losses_hidden_by_nan_inf_filter=hidden
             )
-        elif is_of_an_evaluation(logs):
-            self._tell_waiting()
+        elif _is_evaluation(logs):
+            self._write_waiting()
             log.log_eval(step, **numbers)
             self._evaluated_at = step
         else:
-            self._tell_log(log, step, numbers)
-        return self._steer(log, control)
+            self._write_log(log, step, numbers)
+        return self._apply_requests(log, control)
 
     # Beside the steps.
 
     @guarded
     def on_evaluate(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell of an evaluation whose log did not come, and of its time where the Trainer itself is not seen."""
+        """Record an evaluation whose log did not come, and its time if the Trainer is not watched."""
         log, metrics = self._live(), kwargs.get("metrics") or {}
-        self._tell_waiting()
+        self._write_waiting()
         if self._evaluated_at != state.global_step:
-            log.log_eval(state.global_step, **numbers_in(metrics))
+            log.log_eval(state.global_step, **_numbers_in(metrics))
         self._evaluated_at = None
         took = next((value for name, value in metrics.items() if name.endswith("_runtime")), None)
         if not self._watch.is_live and isinstance(took, Real):
@@ -235,9 +241,9 @@ class TelemetryCallback(TrainerCallback):
 
     @guarded
     def on_save(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell of a checkpoint, and leave a note of this run in it."""
+        """Record a checkpoint, and write the run's id into it."""
         log, step = self._live(), state.global_step
-        self._tell_waiting()
+        self._write_waiting()
         saved, self._watch.saved = self._watch.saved, None
         if not log.is_live:
             return
@@ -255,34 +261,32 @@ class TelemetryCallback(TrainerCallback):
         if state.is_world_process_zero:
             remember_run(path, log)
 
-    # Within: how a training begins.
+    # Internal: how a training begins.
 
-    def _is_the_first_of(self, trainer: Any) -> bool:
-        """Return whether no other such callback of this trainer writes the same training."""
+    def _is_first_callback(self, trainer: Any) -> bool:
+        """Return whether this is the first `TelemetryCallback` of the trainer, which records the training."""
         if trainer is None:
             return True
         ours = [one for one in trainer.callback_handler.callbacks if isinstance(one, TelemetryCallback)]
         if ours[0] is not self:
             self.guard.report(
-                "watching a Trainer twice", OSError("another TelemetryCallback is there already")
+                "watching a Trainer twice", OSError("the trainer already has another TelemetryCallback")
             )
             self.is_live = False
         return ours[0] is self
 
-    def _leave_to_another(
-        self, trainer: Any, args: Any, state: Any, control: Any, kwargs: dict[str, Any]
-    ) -> None:
-        """Have a training within the one that is written here written by a callback, and into a run, of its own."""
+    def _delegate(self, trainer: Any, args: Any, state: Any, control: Any, kwargs: dict[str, Any]) -> None:
+        """Give a training inside the one recorded here a callback and a run of its own."""
         if trainer is None:
             return
         others = [] if self._given is not None else [copy.copy(self)]
         if not others:
             self.guard.report(
                 "beginning a training within a training",
-                OSError("the logger was given for the outer one, so that the inner one is not written"),
+                OSError("the logger was given for the outer one, so the inner one is not recorded"),
             )
         handler = trainer.callback_handler
-        # Another list: the one that is there is being gone through.
+        # A new list: the existing one is being iterated over.
         handler.callbacks = [
             other for one in handler.callbacks for other in (others if one is self else [one])
         ]
@@ -290,33 +294,33 @@ class TelemetryCallback(TrainerCallback):
             other.on_train_begin(args, state, control, **kwargs)
 
     def _open(self, args: Any, state: Any, checkpoint: Any) -> bool:
-        """Have a logger for the training that begins, and return whether there is anything to do."""
+        """Open the logger of the training that begins, and return whether anything is recorded."""
         if self._given is None:
             if checkpoint is None and state.global_step:
                 checkpoint = os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
             name = self._run_name or args.run_name or Path(args.output_dir or "").name or "trainer"
             self._log = open_log(self._options, name, config=args.to_dict(), from_checkpoint=checkpoint)
-            self.guard = self._watch.guard = self._log.guard
-        # The other ranks write nothing, and do what rank 0 is asked for at the same step.
+            self.guard = self._log.guard
+        # The other ranks write nothing, but carry out rank 0's requests at the same step.
         self.is_live = self._live().is_live or find_rank().rank > 0
         return self.is_live
 
     def _begin(self, trainer: Any, args: Any, state: Any, model: Any) -> None:
-        """Watch the training, each part of it on its own: one that fails leaves the others."""
+        """Watch the training; each part fails on its own."""
         log = self._live()
         self._is_training = True
         if trainer is not None:
             with self.guard.catch("watching the Trainer's methods"):
-                self._watch.look_at(trainer, log, self, self._leave)
-        with self.guard.catch("telling of the start"):
+                self._watch.start(trainer, log, self, self._leave)
+        with self.guard.catch("writing the start record"):
             log.log_start(
                 config=args.to_dict(),
-                model=about_model(model),
-                training=about_training(trainer, args, state, model),
-                lora=about_lora(model),
+                model=model_fields(model),
+                training=training_fields(trainer, args, state, model),
+                lora=lora_fields(model),
                 resumed_from_step=state.global_step or None,
             )
-        with self.guard.catch("declaring what can be asked for"):
+        with self.guard.catch("declaring actions and knobs"):
             self._declare(log, trainer, args, state)
         self._counts_tokens = args.include_num_input_tokens_seen not in ("no", False)
         self._tokens = state.num_input_tokens_seen
@@ -345,21 +349,21 @@ class TelemetryCallback(TrainerCallback):
 
     def _begin_blocks(self, job: TrainingTelemetry, trainer: Any, args: Any, state: Any) -> None:
         self._job = job
-        with self.guard.catch("configuring the training's vocabulary"):
+        with self.guard.catch("configuring the training's phases"):
             job.configure(
-                global_batch_size=samples_a_step(trainer, args, state),
+                global_batch_size=samples_per_step(trainer, args, state),
                 micro_batch_size=args.per_device_train_batch_size,
                 world_size=args.world_size,
             )
         self._blocks = ExitStack()
         if not _is_within(self._live(), APPLICATION):
-            # Whoever brings a logger may have an application around all this.
+            # A given logger may already be inside an application.
             self._blocks.enter_context(job.application())
         self._blocks.enter_context(
             job.training_loop(state.global_step, train_iterations_target=state.max_steps or None)
         )
 
-    # Within: steps and logs.
+    # Internal: steps and logs.
 
     def _live(self) -> TelemetryLogger:
         assert self._log is not None, "only a callback with a logger is live"
@@ -376,40 +380,40 @@ class TelemetryCallback(TrainerCallback):
         iteration.__exit__(None, None, None)
 
     def _drop_iteration(self) -> None:
-        """End an iteration that was cut short among its micro-batches, so that it is not counted."""
+        """End an iteration that was interrupted between its micro-batches, without counting it."""
         span, self._iteration_span, self._iteration = self._iteration_span, None, None
         if span is not None:
             span.stop()
 
-    def _tell_waiting(self) -> None:
-        """Tell of a step whose log did not come."""
+    def _write_waiting(self) -> None:
+        """Write a step whose log did not come."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._live().log_step(waiting[0], **waiting[1])
 
-    def _tell_log(self, log: TelemetryLogger, step: int, logged: dict[str, Any]) -> None:
-        """Tell of a step with what the Trainer logs of it, all in one record where a step record is due anyway."""
+    def _write_log(self, log: TelemetryLogger, step: int, logged: dict[str, Any]) -> None:
+        """Write what the Trainer logged for a step, together with the step's own record if that is still waiting."""
         logged.pop("global_step", None)
         if "learning_rate" in logged:
             logged["lr"] = logged.pop("learning_rate")
         if "loss" not in logged:
-            # Somebody's own numbers; a step that waits for the Trainer's log goes on waiting.
-            if says_something(logged):
+            # The script's own numbers; a waiting step keeps waiting for the Trainer's log.
+            if not _IN_EVERY_LOG.issuperset(logged):
                 log.log_event(STEP, global_step=step, **logged)
             return
         waiting, self._waiting = self._waiting, None
-        # Where the Trainer's own steps are not seen, its mean since its last log is all there is.
+        # The loss of the step itself is better than the Trainer's mean since its last log.
         seen = {name: value for name, value in self._latest.items() if value is not None}
-        fields = {"train_loss": logged["loss"], **seen, **logged}
+        fields = {**seen, **with_known_names(logged)}
         fields["train_loss"] = seen.get("train_loss", logged["loss"])
-        # The Trainer decides when it logs: that is kept, though `log_every` folds the steps around it.
+        # The Trainer's own logs are kept, even if `log_every` merges the steps around them.
         if waiting is not None:
             log.write_step(step, **fields)
         else:
             log.log_event(STEP, global_step=step, **fields)
 
-    def _steer(self, log: TelemetryLogger, control: Any) -> Any:
-        """Hand what was asked for on to the Trainer."""
+    def _apply_requests(self, log: TelemetryLogger, control: Any) -> Any:
+        """Pass requests on to the Trainer."""
         if self._wants_save:
             self._wants_save, control.should_save = False, True
         if self._wants_evaluation:
@@ -418,42 +422,40 @@ class TelemetryCallback(TrainerCallback):
             control.should_training_stop = True
         return control
 
-    # Within: how a training ends.
+    # Internal: how a training ends.
 
     def _leave(self, error: BaseException | None) -> None:
-        """End what is open, let go of the Trainer, and close the run if it is ours; a second time does nothing."""
+        """End what is open, stop watching the Trainer, and close the run if it was opened here; once."""
         log = self._log
         if not self._is_training or log is None:
             return
         self._is_training = False
-        told = (type(error), error, error.__traceback__) if error is not None else (None, None, None)
-        with self.guard.catch("letting go of the Trainer"):
-            self._watch.let_go()
-        with self.guard.catch("telling of the last step"):
-            self._tell_waiting()
-            self._filter.look_at_arrived(log)
+        with self.guard.catch("restoring the Trainer's methods"):
+            self._watch.stop()
+        with self.guard.catch("recording the last step"):
+            self._write_waiting()
+            self._filter.check_arrived(log)
         with self.guard.catch("ending an iteration"):
-            self._end_open_parts(error)
+            self._end_open_phases(error)
         with self.guard.catch("ending the training loop"):
-            self._blocks.__exit__(*told)
+            self._blocks.__exit__(*exit_arguments(error))
         self._blocks, self._job = ExitStack(), None
         if self._given is None:
             self.is_live = False
             with self.guard.catch("closing the run"):
-                log.__exit__(*told)
+                log.__exit__(*exit_arguments(error))
 
-    def _end_open_parts(self, error: BaseException | None) -> None:
+    def _end_open_phases(self, error: BaseException | None) -> None:
         if error is None:
             self._drop_iteration()
-        told = (type(error), error, error.__traceback__) if error is not None else (None, None, None)
-        parts = self._update, self._iteration
+        phases = self._update, self._iteration
         self._update = self._iteration = self._iteration_span = None
-        for part in parts:
-            if part is not None:
-                part.__exit__(*told)
+        for phase in phases:
+            if phase is not None:
+                phase.__exit__(*exit_arguments(error))
 
 
-def _make_again(kind: type[TelemetryCallback], log: GivenLog, run_name: str | None) -> TelemetryCallback:
+def _make_copy(kind: type[TelemetryCallback], log: GivenLog, run_name: str | None) -> TelemetryCallback:
     return kind(log, run_name=run_name)
 
 
@@ -471,8 +473,38 @@ def _learning_rate(optimizer: Any) -> Any:
 
 
 def _number_if_here(value: Any) -> Any:
-    """Return the number of a tensor in the host's memory, where asking for it makes nobody wait; all else as it is."""
+    """Return the number that a tensor in host memory holds, which needs no waiting; anything else as it is."""
     kind = type(value)
     if kind.__name__ == "Tensor" and kind.__module__ == "torch" and value.is_cpu and value.numel() == 1:
         return value.item()
     return value
+
+
+def _is_summary(logs: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a log is the summary at the end of the training; `history` ends with the same log."""
+    if "loss" in logs or "train_runtime" not in logs:
+        return False
+    # An evaluation on the training data may have the same names, but no `total_flos`. The Trainer's own printing
+    # removes it from the log, but not from the history.
+    return "total_flos" in logs or bool(history and "total_flos" in history[-1])
+
+
+def _is_evaluation(logs: Mapping[str, Any]) -> bool:
+    """Return whether a log is an evaluation's, with any prefix."""
+    if "loss" in logs:
+        return False
+    own = [name for name in logs if name not in _IN_EVERY_LOG]
+    return any(name.endswith(_EVALUATION_TIMES) and name != "train_runtime" for name in own) or (
+        bool(own) and all(name.startswith("eval_") for name in own)
+    )
+
+
+def _numbers_in(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers in a log and its tensors of one number; texts and tables are left out."""
+    return {str(name): value for name, value in logs.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, Real) or (hasattr(value, "numel") and bool(value.numel() == 1))

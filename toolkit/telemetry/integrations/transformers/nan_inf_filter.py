@@ -1,4 +1,4 @@
-"""Losses that `logging_nan_inf_filter` replaces in the Trainer's own logs, noticed without waiting for a device."""
+"""Detects losses that `logging_nan_inf_filter` hides in the Trainer's own logs, without waiting for a device."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from typing import Any, Final
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
 
-_MAX_UNDER_WAY: Final = 64
-"""Losses on their way from a device that are looked at."""
+_MAX_PENDING: Final = 64
+"""Losses on their way from a device that are checked."""
 
 
 class FilterWatch:
-    """Says of the first such loss, and counts them."""
+    """Records the first hidden loss, and counts them all."""
 
     def __init__(self, *, is_on: bool = False) -> None:
         self.hidden = 0
-        """Steps whose loss was replaced, as far as the device has delivered it."""
+        """Steps whose loss was hidden, as far as the device has delivered it."""
         self._is_on = is_on
         self._device = DeviceScalars()
-        self._under_way: deque[tuple[int, PendingScalar]] = deque()
+        self._pending: deque[tuple[int, PendingScalar]] = deque()
 
-    def look(self, log: TelemetryLogger, step: int, loss: Any) -> None:
-        """Look at the loss of a step, now or, if a device has yet to compute it, at one of the next steps."""
+    def check(self, log: TelemetryLogger, step: int, loss: Any) -> None:
+        """Check the loss of a step now or, if a device has yet to compute it, at one of the next steps."""
         if not self._is_on:
             return
         if type(loss) is float:
             if not math.isfinite(loss):
-                self._tell(log, step, loss)
-        elif loss is not None and len(self._under_way) < _MAX_UNDER_WAY:
+                self._record(log, step, loss)
+        elif loss is not None and len(self._pending) < _MAX_PENDING:
             taken = self._device.take(loss)
             if isinstance(taken, PendingScalar):
-                self._under_way.append((step, taken))
+                self._pending.append((step, taken))
             elif isinstance(taken, float):
-                self.look(log, step, taken)
-        if self._under_way:
-            self.look_at_arrived(log)
+                self.check(log, step, taken)
+        if self._pending:
+            self.check_arrived(log)
 
-    def look_at_arrived(self, log: TelemetryLogger) -> None:
-        """Look at the losses that have come from the device in the meantime."""
-        while self._under_way:
-            step, pending = self._under_way[0]
+    def check_arrived(self, log: TelemetryLogger) -> None:
+        """Check the losses that have arrived from the device since."""
+        while self._pending:
+            step, pending = self._pending[0]
             loss = pending.poll()
             if loss is None:
                 return
-            self._under_way.popleft()
+            self._pending.popleft()
             if not math.isfinite(loss):
-                self._tell(log, step, loss)
+                self._record(log, step, loss)
 
-    def _tell(self, log: TelemetryLogger, step: int, loss: float) -> None:
+    def _record(self, log: TelemetryLogger, step: int, loss: float) -> None:
         self.hidden += 1
         if self.hidden == 1:
             log.log_event(

@@ -1,29 +1,29 @@
-"""What the Trainer's hooks do not tell, seen by standing around methods of one trainer while it trains."""
+"""Watches one Trainer while it trains, beyond what its callbacks get: finds it, and patches some of its methods."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, Final
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from toolkit.core.guard import Guard, guarded
+from toolkit.core.guard import Guard
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes
-from toolkit.telemetry.integrations.replaced_methods import ReplacedMethods
-from toolkit.telemetry.integrations.safe_block import SafeBlock
-from toolkit.telemetry.integrations.stand_in import stand_in_for
+from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.open_phases import GuardedPhase
 from toolkit.telemetry.integrations.trl_completions import TrainerCompletions
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.training.part import Part
 
-_WHOLE_LOOP: Final = ("_run_epoch", "_evaluate", "_finalize_training")
-"""What the Trainer does after `on_train_begin`, in parts: an exception that ends the training leaves one of them."""
-_PIECES: Final = ("get_batch_samples", "training_step", "_maybe_log_save_evaluate")
-"""Where the loop is one method, which is under way already, an exception leaves one of these, or a callback."""
+_LOOP: Final = ("_run_epoch", "_evaluate", "_finalize_training")
+"""What the Trainer calls after `on_train_begin`: an exception that ends the training leaves one of them."""
+_INNER: Final = ("get_batch_samples", "training_step", "_maybe_log_save_evaluate")
+"""In versions whose loop is one method, already running by then, an exception leaves one of these or a callback."""
 
 _PROFILED: Final = (
     *("training_step", "compute_loss", "prediction_step", "_prepare_inputs", "_save_checkpoint"),
@@ -33,101 +33,70 @@ _PROFILED: Final = (
 
 
 class TrainerWatch:
-    """Stands around methods of a trainer, and of its accelerator, until it lets go of them.
-
-    The methods do what they did: what goes wrong in here stays in here, and their exceptions go on as they are.
-    """
+    """Patches methods of a trainer and of its accelerator, until `stop`."""
 
     def __init__(self, guard: Guard) -> None:
-        self.guard = guard
         self.is_live = False
         """Whether a trainer is being watched."""
         self.trainer: Any = None
         self.loss: Any = None
-        """Of the step that goes on: the sum over its micro-batches, as a tensor that nobody has waited for."""
+        """Of the current step: the sum over its micro-batches, as a tensor that was not waited for."""
         self.grad_norm: Any = None
         self.batches = BatchSizes()
-        """Of the step that goes on."""
+        """Of the current step."""
         self.saved: tuple[str, float] | None = None
-        """The folder of the last checkpoint, and the seconds that it took."""
-        self._replaced = ReplacedMethods()
+        """The folder of the last checkpoint, and the seconds it took."""
+        self._patches = MethodPatches(guard)
         self._completions = TrainerCompletions(guard)
         self._depth = 0
-        """How many parts of the loop are under way, each within the one before."""
+        """How many of the loop's methods are running, one inside the other."""
         self._fail: Callable[[BaseException], None] = lambda _: None
 
-    def look_at(
+    def start(
         self,
         trainer: Any,
         log: TelemetryLogger,
         callback: TrainerCallback,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """Begin, on behalf of `callback`; `fail` is called with an exception that ends the training."""
-        self.let_go()
+        """Watch `trainer` on behalf of `callback`; `fail` is called with an exception that ends the training."""
+        self.stop()
+        self._patches.guard = log.guard
         self.trainer, self._fail = trainer, fail
         self.is_live = True
-        self._look_for_failures(trainer, callback)
+        self._watch_failures(trainer, callback)
         if log.is_live:
-            self._look_at_the_parts(trainer, log)
-            # Last, and let go of first: what it stands around is methods that stand around others here.
-            self._completions.look_at(trainer, log)
+            self._watch_phases(trainer, log)
+            # Last, and stopped first: it patches methods that are already patched here.
+            self._completions.start(trainer, log)
 
-    def let_go(self) -> None:
-        """Leave the trainer as it was."""
+    def stop(self) -> None:
+        """Restore the trainer's methods."""
         self.is_live = False
         self.trainer = self.loss = self.grad_norm = None
-        self._completions.let_go()
-        self._replaced.put_back()
+        self._completions.stop()
+        self._patches.undo()
 
-    def _look_for_failures(self, trainer: Any, callback: TrainerCallback) -> None:
+    def _watch_failures(self, trainer: Any, callback: TrainerCallback) -> None:
         handler = trainer.callback_handler
         is_one_method = not hasattr(trainer, "_run_epoch")
-        for name in (*_WHOLE_LOOP, *(_PIECES if is_one_method else ())):
-            self._put_around(trainer, name, self._part_of_the_loop)
-        self._put_around(handler, "call_event" if is_one_method else "on_epoch_begin", self._part_of_the_loop)
+        wrap = self._patches.wrap
+        for name in (*_LOOP, *(_INNER if is_one_method else ())):
+            wrap(trainer, name, self._reporting_failures)
+        wrap(handler, "call_event" if is_one_method else "on_epoch_begin", self._reporting_failures)
         for later in handler.callbacks[handler.callbacks.index(callback) + 1 :]:
-            # They are told that the training begins only now, and may fail at it.
-            self._put_around(later, "on_train_begin", self._part_of_the_loop)
+            # Their `on_train_begin` is called only now, and may fail.
+            wrap(later, "on_train_begin", self._reporting_failures)
 
-    def _look_at_the_parts(self, trainer: Any, log: TelemetryLogger) -> None:
-        job = log.training
-        # First: what is put around them below is ours, and not the trainer's time.
-        for name in _PROFILED:
-            called = f"{type(trainer).__name__}.{name}"
-            self._put_around(trainer, name, functools.partial(log.profile, name=called))
-        self._put_around(trainer, "training_step", self._taking_the_loss)
-        if hasattr(trainer, "_get_grad_norm"):
-            self._put_around(trainer, "_get_grad_norm", self._taking_the_norm)
-        else:
-            self._put_around(trainer.accelerator, "clip_grad_norm_", self._taking_the_norm)
-        self.batches = BatchSizes()
-        self._put_around(trainer, "get_batch_samples", self._counting_samples)
-        self._put_around(trainer, "get_batch_samples", self._timed(job.data_loading))
-        self._put_around(trainer, "compute_loss", self._timed(job.forward))
-        self._put_around(trainer.accelerator, "backward", self._timed(job.backward))
-        self._put_around(trainer, "prediction_step", self._timed(job.validation_iteration))
-        self._put_around(trainer, "evaluation_loop", self._timed(job.validation_loop))
-        self._put_around(trainer, "_save_checkpoint", functools.partial(self._saving, trainer, log))
-
-    def _put_around(
-        self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> None:
-        original = getattr(owner, name, None)
-        if original is None:
-            # Another version of transformers has no such method.
-            return
-        self._replaced.put(owner, name, stand_in_for(original, around(original)))
-
-    def _part_of_the_loop(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _reporting_failures(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             self._depth += 1
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
-                # Whoever calls an evaluation in the midst of an epoch may catch what it raises, and go on.
+                # The caller of an evaluation within an epoch may catch its exception and continue.
                 if self._depth == 1:
-                    with self.guard.catch("telling of the training's failure"):
+                    with self._patches.guard.catch("recording the training's failure"):
                         self._fail(error)
                 raise
             finally:
@@ -135,91 +104,87 @@ class TrainerWatch:
 
         return call
 
-    # For every step. `guarded` costs the training less than a block that is watched.
+    def _watch_phases(self, trainer: Any, log: TelemetryLogger) -> None:
+        job, patches = log.training, self._patches
+        # First, so that they do not time the patches below.
+        for name in _PROFILED:
+            called = f"{type(trainer).__name__}.{name}"
+            patches.wrap(trainer, name, functools.partial(log.profile, name=called))
+        patches.around(trainer, "training_step", after=self._take_loss)
+        if hasattr(trainer, "_get_grad_norm"):
+            patches.around(trainer, "_get_grad_norm", after=self._take_norm)
+        else:
+            patches.around(trainer.accelerator, "clip_grad_norm_", after=self._take_norm)
+        self.batches = BatchSizes()
+        patches.around(trainer, "get_batch_samples", after=self._count_samples)
+        patches.time(trainer, "get_batch_samples", job.data_loading)
+        patches.time(trainer, "compute_loss", job.forward)
+        patches.time(trainer.accelerator, "backward", job.backward)
+        patches.time(trainer, "prediction_step", job.validation_iteration)
+        patches.time(trainer, "evaluation_loop", job.validation_loop)
+        patches.wrap(trainer, "_save_checkpoint", functools.partial(self._timing_saves, trainer, log))
 
-    def _taking_the_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            loss = original(*args, **kwargs)
-            self._take_loss(loss)
-            return loss
-
-        return call
-
-    @guarded
-    def _take_loss(self, loss: Any) -> None:
-        # Before the filter of `logging_nan_inf_filter` sees it; already divided for the accumulation.
+    def _take_loss(self, loss: Any, *_: Any, **__: Any) -> None:
+        # Before `logging_nan_inf_filter` replaces it; already divided for the accumulation.
         self.loss = loss if self.loss is None else self.loss + loss
 
-    def _taking_the_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            norm = original(*args, **kwargs)
-            # One that is spread over ranks would need all of them; the Trainer has it as a number when it logs.
-            self.grad_norm = None if hasattr(norm, "placements") else norm
-            return norm
+    def _take_norm(self, norm: Any, *_: Any, **__: Any) -> None:
+        # A norm spread over ranks would need all of them; the Trainer logs it as a number.
+        self.grad_norm = None if hasattr(norm, "placements") else norm
 
-        return call
-
-    def _counting_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            found = original(*args, **kwargs)
-            self._count_samples(found)
-            return found
-
-        return call
-
-    @guarded
-    def _count_samples(self, found: Any) -> None:
+    def _count_samples(self, found: Any, *_: Any, **__: Any) -> None:
         self.batches.begin()
         for batch in found[0]:
             self.batches.add(batch)
 
-    def _timed(self, make: Callable[[], Part]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return what puts a part of the vocabulary around each call of a method."""
+    def _timing_saves(
+        self, trainer: Any, log: TelemetryLogger, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        guard = log.guard
 
-        def around(original: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                part = self._begin(make)
-                try:
-                    answer = original(*args, **kwargs)
-                except BaseException as error:
-                    self._end(part, error)
-                    raise
-                self._end(part, None)
-                return answer
-
-            return call
-
-        return around
-
-    @guarded
-    def _begin(self, make: Callable[[], Part]) -> Part:
-        part = make()
-        part.__enter__()
-        return part
-
-    @guarded
-    def _end(self, part: Part | None, error: BaseException | None) -> None:
-        if part is None:
-            return
-        if error is None:
-            part.__exit__(None, None, None)
-        else:
-            part.__exit__(type(error), error, error.__traceback__)
-
-    # For every checkpoint.
-
-    def _saving(self, trainer: Any, log: TelemetryLogger, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             path, step, began = None, trainer.state.global_step, time.monotonic()
-            with self.guard.catch("finding a checkpoint's folder"):
+            with guard.catch("finding a checkpoint's folder"):
                 trial = kwargs["trial"] if "trial" in kwargs else args[1]
-                # Nothing public says where the checkpoints of a search's trial are.
+                # There is no public name for the checkpoint folder of a hyperparameter search's trial.
                 folder = trainer._get_output_dir(trial)  # noqa: SLF001
                 path = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{step}")
-            with SafeBlock(self.guard, lambda: log.training.checkpoint_save(step, path=path)):
+            with GuardedPhase(guard, lambda: log.training.checkpoint_save(step, path=path)):
                 saved = original(*args, **kwargs)
             if path is not None:
                 self.saved = path, time.monotonic() - began
             return saved
 
         return call
+
+
+def calling_trainer(callback: TrainerCallback) -> tuple[Any, str | os.PathLike[str] | None]:
+    """Return the trainer that is calling a hook of `callback`, and the checkpoint it resumes from; None if unknown.
+
+    The Trainer passes everything but itself to its callbacks, so both are looked up in the frames above.
+    """
+    checkpoint = None
+    for frame in _frames_above():
+        if checkpoint is None and "resume_from_checkpoint" in frame.f_code.co_varnames:
+            checkpoint = frame.f_locals.get("resume_from_checkpoint")
+        found = _self_in(frame)
+        if isinstance(found, Trainer) and callback in found.callback_handler.callbacks:
+            return found, checkpoint if isinstance(checkpoint, (str, os.PathLike)) else None
+    return None, None
+
+
+def is_being_called(trainer: Any) -> bool:
+    """Return whether a method of `trainer` is running further up the stack."""
+    return trainer is not None and any(_self_in(frame) is trainer for frame in _frames_above())
+
+
+def _frames_above() -> Iterator[FrameType]:
+    frame = inspect.currentframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _self_in(frame: FrameType) -> Any:
+    # `f_locals` copies the variables and keeps them alive: read it only if needed.
+    return frame.f_locals.get("self") if "self" in frame.f_code.co_varnames else None

@@ -1,0 +1,773 @@
+"""What W&B scripts use besides `log`: SummaryWriters, watched models, charts, media, artifacts; real libraries."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import sys
+import textwrap
+import wave
+import zlib
+from pathlib import Path
+
+import pytest
+
+import toolkit.telemetry.compat.wandb as wandb
+from benchmarks import wandb_calls
+from tests.fork_server import run_python
+from tests.telemetry.logged import PATIENCE_S, read_records
+from toolkit.telemetry.compat import null_object, tensorboard_sync
+
+ROOT = Path(__file__).resolve().parents[3]
+QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+    """Begin runs in a folder of the test's own, and end what it left open."""
+    monkeypatch.setattr(null_object, "_warned", set())
+
+    def init(**given):
+        return wandb.init(**{"dir": tmp_path, "name": "r", "mode": "offline", "telemetry": QUIET, **given})
+
+    yield init
+    wandb.finish()
+
+
+def finished(run, event=None):
+    wandb.finish()
+    return read_records(run.telemetry.run_folder / "metrics.jsonl", event)
+
+
+# ------------------------------------------------------------ SummaryWriters
+
+
+WRITERS = ["torch.utils.tensorboard", "tensorboardX"]
+
+
+def summary_writer(package):
+    # Both need tensorboard's own protobuf files, or bring their own.
+    pytest.importorskip("tensorboard")
+    return pytest.importorskip(package).SummaryWriter
+
+
+@pytest.mark.parametrize("package", WRITERS)
+def test_what_a_summary_writer_writes_goes_into_the_run(begin, tmp_path, package):
+    numpy = pytest.importorskip("numpy")
+    made = summary_writer(package)
+    before = made(str(tmp_path / "tb"))
+    run = begin(sync_tensorboard=True)
+    writer = made(str(tmp_path / "tb"))
+    before.add_scalar("early", 5.0, 1)
+    for step in (1, 2):
+        writer.add_scalar("charts/return", 10.0 * step, step)
+        writer.add_scalar("losses/value", 1.0 / step, step)
+    writer.add_text("hyperparameters", "|param|value|\n|-|-|", 2)
+    writer.add_histogram("weights", numpy.arange(100.0), 2)
+    writer.add_image("picture", numpy.zeros((3, 4, 6), dtype="uint8"), 2)
+    if package != "tensorboardX":  # which needs one more package for it
+        writer.add_audio("sound", numpy.zeros((1, 800)), 2, sample_rate=8000)
+    writer.add_scalars("loss", {"train": 1.0, "val": 2.0}, 3)
+    writer.close()
+    records = finished(run)
+
+    steps = [record for record in records if record["event"] == "step"]
+    assert [(row["global_step"], row.get("charts/return"), row.get("losses/value")) for row in steps[:2]] == [
+        (1, 10.0, 1.0),
+        (2, 20.0, 0.5),
+    ]
+    assert steps[0]["early"] == 5.0
+    assert (steps[2]["global_step"], steps[2]["loss/train"], steps[2]["loss/val"]) == (3, 1.0, 2.0)
+    by_event = {
+        event: [r for r in records if r["event"] == event] for event in ("text", "histogram", "sample")
+    }
+    assert [r["text"] for r in by_event["text"] if "param" in r["text"]]
+    (histogram,) = by_event["histogram"]
+    assert sum(histogram["values"]) == 100
+    assert len(histogram["bins"]) == len(histogram["values"]) + 1
+    assert histogram["bins"] == sorted(histogram["bins"])
+    endings = {Path(sample["path"]).suffix for sample in by_event["sample"]}
+    assert endings == ({".png"} if package == "tensorboardX" else {".png", ".wav"})
+    assert all((run.telemetry.run_folder / sample["path"]).stat().st_size for sample in by_event["sample"])
+    assert json.loads(json.dumps(records[-1]))["event"] == "end"
+
+
+def test_a_writer_answers_as_before_and_its_files_are_the_same(begin, tmp_path):
+    made = summary_writer("torch.utils.tensorboard")
+    file_writer = sys.modules["torch.utils.tensorboard.writer"].FileWriter
+    original = file_writer.add_summary
+    run = begin(sync_tensorboard=True)
+    assert file_writer.add_summary is not original
+    writer = made(str(tmp_path / "tb"))
+    writer.add_scalar("a", 1.0, 1)
+    writer.close()
+    wandb.finish()
+
+    assert file_writer.add_summary is original
+    (events,) = (tmp_path / "tb").iterdir()
+    assert b"a" in events.read_bytes()
+    assert tensorboard_sync._active == []
+    writer = made(str(tmp_path / "later"))
+    writer.add_scalar("b", 1.0, 1)
+    writer.close()
+    assert "b" not in read_records(run.telemetry.run_folder / "metrics.jsonl", "step")[0]
+
+
+def test_writers_of_two_folders_have_different_prefixes(begin, tmp_path):
+    made = summary_writer("torch.utils.tensorboard")
+    run = begin(sync_tensorboard=True)
+    train, val = made(str(tmp_path / "train")), made(str(tmp_path / "val"))
+    train.add_scalar("loss", 1.0, 1)
+    val.add_scalar("loss", 2.0, 1)
+    (row,) = finished(run, "step")
+
+    assert (row["loss"], row["val/loss"]) == (1.0, 2.0)
+
+
+def test_rows_of_both_kinds_keep_the_order_of_steps(begin, tmp_path):
+    made = summary_writer("torch.utils.tensorboard")
+    run = begin(sync_tensorboard=True)
+    writer = made(str(tmp_path / "tb"))
+    for step in (100, 200):
+        writer.add_scalar("a", 1.0, step)
+        writer.flush()
+        run._tensorboard.flush()
+        wandb.log({"b": 2.0})
+    steps = [row["global_step"] for row in finished(run, "step")]
+
+    assert steps == sorted(steps)
+    assert steps[0] == 100
+
+
+def test_the_last_row_before_a_long_pause_is_written(begin, tmp_path, monkeypatch):
+    made = summary_writer("torch.utils.tensorboard")
+    monkeypatch.setattr(tensorboard_sync, "_LONGEST_WAIT_S", 0.01)
+    run = begin(sync_tensorboard=True)
+    made(str(tmp_path / "tb")).add_scalar("a", 1.0, 1)
+    thread = run._tensorboard._thread
+    deadline = PATIENCE_S
+    while not (rows := written(run)) and deadline > 0:
+        thread.join(0.05)
+        deadline -= 0.05
+
+    assert rows[0]["a"] == 1.0
+
+
+def written(run):
+    run.telemetry.flush(PATIENCE_S)
+    return read_records(run.telemetry.run_folder / "metrics.jsonl", "step")
+
+
+def test_values_that_make_no_sense_do_not_reach_the_writer_s_caller(begin, tmp_path, monkeypatch):
+    made = summary_writer("torch.utils.tensorboard")
+    run = begin(sync_tensorboard=True)
+    monkeypatch.setattr(tensorboard_sync, "_value_of", lambda value: 1 / 0)
+    writer = made(str(tmp_path / "tb"))
+    writer.add_scalar("a", 1.0, 1)
+    monkeypatch.undo()
+    writer.add_scalar("a", 2.0, 2)
+
+    assert [row["a"] for row in finished(run, "step")] == [2.0]
+
+
+def test_patching_by_hand_asks_for_the_same(begin, tmp_path):
+    made = summary_writer("torch.utils.tensorboard")
+    wandb.tensorboard.patch(root_logdir=str(tmp_path), pytorch=True)
+    run = begin()
+    wandb.tensorboard.unpatch()
+    made(str(tmp_path / "tb")).add_scalar("a", 1.0, 1)
+
+    assert [row["a"] for row in finished(run, "step")] == [1.0]
+
+
+# In the style of CleanRL's scripts; the import is the only line that differs.
+CLEANRL = """
+    import argparse, random, time
+    import numpy as np
+    import torch
+    from torch.utils.tensorboard import SummaryWriter
+
+    args = argparse.Namespace(env_id="CartPole-v1", seed=1, learning_rate=1e-2, track=True, capture_video=False)
+    run_name = f"{args.env_id}__{args.seed}"
+    if args.track:
+        import toolkit.telemetry.compat.wandb as wandb
+
+        wandb.init(
+            project="cleanRL",
+            entity=None,
+            sync_tensorboard=True,
+            config=vars(args),
+            name=run_name,
+            monitor_gym=True,
+            save_code=True,
+        )
+    writer = SummaryWriter(f"runs/{run_name}")
+    writer.add_text(
+        "hyperparameters",
+        "|param|value|\\n|-|-|\\n%s" % ("\\n".join([f"|{key}|{value}|" for key, value in vars(args).items()])),
+    )
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate)
+    start_time = time.time()
+    for update in range(1, 6):
+        global_step = update * 128
+        loss = model(torch.randn(8, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        writer.add_scalar("charts/episodic_return", 20.0 * update, global_step)
+        writer.add_scalar("charts/learning_rate", optimizer.param_groups[0]["lr"], global_step)
+        writer.add_scalar("losses/value_loss", loss.item(), global_step)
+        writer.add_scalar("charts/SPS", int(global_step / (time.time() - start_time + 1)), global_step)
+    writer.close()
+"""
+
+
+def test_a_script_of_cleanrl_s_kind_leaves_its_curves(tmp_path):
+    summary_writer("torch.utils.tensorboard")
+    done = run_python(
+        ["-c", textwrap.dedent(CLEANRL)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "logs").iterdir()
+    rows = read_records(run / "metrics.jsonl", "step")
+    assert [row["global_step"] for row in rows] == [128, 256, 384, 512, 640]
+    assert [row["charts/episodic_return"] for row in rows] == [20.0, 40.0, 60.0, 80.0, 100.0]
+    assert {"charts/learning_rate", "losses/value_loss", "charts/SPS"} <= set(rows[0])
+    assert read_records(run / "metrics.jsonl", "end")[0]["status"] == "finished"
+    assert "monitor_gym" in done.stderr
+    assert "sync_tensorboard" not in done.stderr
+
+
+# ------------------------------------------------------------ watched models
+
+
+def train(model, steps, *, log=True):
+    torch = sys.modules["torch"]
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        loss = model(torch.randn(4, 8)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if log:
+            wandb.log({"loss": loss.item()})
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def two_layers():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+
+
+def test_gradients_and_parameters_are_counted_at_each_nth_batch(begin):
+    model = two_layers()
+    torch = sys.modules["torch"]
+    run = begin()
+    wandb.watch(model, log="all", log_freq=4)
+    train(model, 9)
+    with torch.no_grad():
+        model.eval()
+        for _ in range(20):
+            model(torch.randn(4, 8))
+    histograms = finished(run, "histogram")
+
+    names = [f"{what}/{name}" for what in ("parameters", "gradients") for name, _ in model.named_parameters()]
+    assert sorted(histogram["name"] for histogram in histograms) == sorted(2 * names)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    for histogram in histograms:
+        assert sum(histogram["values"]) == sizes[histogram["name"].partition("/")[2]]
+        assert histogram["bins"] == sorted(histogram["bins"])
+    assert {histogram["global_step"] for histogram in histograms} <= {3, 4, 7, 8, 9}
+
+
+def test_a_watched_model_trains_to_the_same_weights(begin):
+    torch = pytest.importorskip("torch")
+    plain = train(two_layers(), 20, log=False)
+    begin()
+    model = two_layers()
+    wandb.watch(model, log="all", log_freq=3)
+    watched = train(model, 20)
+
+    assert all(torch.equal(one, other) for one, other in zip(plain, watched, strict=True))
+
+
+def test_only_what_was_requested_is_counted_until_unwatch(begin):
+    model = two_layers()
+    run = begin()
+    wandb.watch(model, log="gradients", log_freq=2)
+    train(model, 4)
+    wandb.unwatch(model)
+    train(model, 4)
+    names = {histogram["name"].partition("/")[0] for histogram in finished(run, "histogram")}
+
+    assert names == {"gradients"}
+    assert not model._forward_hooks
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_a_finished_run_leaves_no_hook_behind(begin):
+    model = two_layers()
+    begin()
+    wandb.watch(model, log="all", log_freq=1)
+    train(model, 3)
+    wandb.finish()
+
+    assert not model._forward_hooks
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_large_tensors_are_sampled_and_what_is_not_finite_is_counted(begin):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(1000, 200, bias=False)
+    run = begin()
+    wandb.watch(model, log="parameters", log_freq=1)
+    with torch.no_grad():
+        model.weight[0, :40] = float("nan")
+    model(torch.randn(2, 1000))
+    (histogram,) = finished(run, "histogram")
+
+    assert 40_000 <= sum(histogram["values"]) + histogram["not_finite"] <= 65_536
+    assert histogram["not_finite"] >= 8
+    assert all(edge == edge for edge in histogram["bins"])
+
+
+def test_what_goes_wrong_in_a_hook_does_not_reach_the_backward_pass(begin, monkeypatch):
+    model = two_layers()
+    run = begin()
+    wandb.watch(model, log="all", log_freq=1)
+    monkeypatch.setattr("toolkit.telemetry.compat.wandb_watch._count", lambda torch, values: 1 / 0)
+    train(model, 3)
+    monkeypatch.undo()
+
+    assert len(finished(run, "step")) == 3
+
+
+def test_watching_something_else_than_a_model_warns_once(begin, caplog):
+    pytest.importorskip("torch")
+    begin()
+    wandb.watch(object())
+
+    assert "wandb.watch takes models of torch's" in caplog.text
+
+
+# ------------------------------------------------------------ charts
+
+
+def table_of(run, chart):
+    return json.loads((run.telemetry.run_folder / chart["path"]).read_text())
+
+
+def test_charts_are_tables_and_records(begin):
+    run = begin()
+    table = wandb.Table(columns=["x", "y"], data=[[1, 2.0], [2, 4.0]])
+    wandb.log(
+        {
+            "line": wandb.plot.line(table, "x", "y", title="A line"),
+            "dots": wandb.plot.scatter(table, "x", "y"),
+            "bars": wandb.plot.bar(table, "x", "y"),
+            "spread": wandb.plot.histogram(table, "y"),
+            "lines": wandb.plot.line_series([1, 2], [[3, 4], [5, 6]], keys=["a", "b"], xname="step"),
+            "own": wandb.plot_table("entity/spec", table, {"x": "x"}, {"title": "Mine"}),
+        }
+    )
+    charts = {chart["name"]: chart for chart in finished(run, "plot")}
+
+    assert {name: chart["kind"] for name, chart in charts.items()} == {
+        "line": "line",
+        "dots": "scatter",
+        "bars": "bar",
+        "spread": "histogram",
+        "lines": "line_series",
+        "own": "entity/spec",
+    }
+    line = charts["line"]
+    assert (line["title"], line["fields/x"], line["fields/y"]) == ("A line", "x", "y")
+    assert table_of(run, charts["line"])["data"] == [[1, 2.0], [2, 4.0]]
+    assert table_of(run, charts["lines"])["data"] == [[1, "a", 3], [2, "a", 4], [1, "b", 5], [2, "b", 6]]
+    assert charts["own"]["title"] == "Mine"
+
+
+def test_a_confusion_matrix_counts_every_pair(begin):
+    run = begin()
+    wandb.log(
+        {
+            "named": wandb.plot.confusion_matrix(
+                y_true=[0, 1, 1], preds=[0, 0, 1], class_names=["cat", "dog"]
+            ),
+            "likely": wandb.plot.confusion_matrix(probs=[[0.9, 0.1], [0.2, 0.8]], y_true=[0, 0]),
+        }
+    )
+    charts = {chart["name"]: table_of(run, chart) for chart in finished(run, "plot")}
+
+    assert charts["named"]["columns"] == ["Actual", "Predicted", "nPredictions"]
+    assert charts["named"]["data"] == [
+        ["cat", "cat", 1],
+        ["cat", "dog", 0],
+        ["dog", "cat", 1],
+        ["dog", "dog", 1],
+    ]
+    assert ["Class_0", "Class_1", 1] in charts["likely"]["data"]
+
+
+def test_curves_of_a_classifier_are_those_of_its_scores(begin):
+    run = begin()
+    truth, probabilities = [0, 0, 1, 1], [[0.9, 0.1], [0.4, 0.6], [0.65, 0.35], [0.2, 0.8]]
+    wandb.log(
+        {
+            "roc": wandb.plot.roc_curve(truth, probabilities, labels=["no", "yes"]),
+            "pr": wandb.plot.pr_curve(truth, probabilities, labels=["no", "yes"], classes_to_plot=[1]),
+        }
+    )
+    charts = {chart["name"]: table_of(run, chart)["data"] for chart in finished(run, "plot")}
+
+    assert [point[1:] for point in charts["roc"] if point[0] == "yes"] == [
+        [0.0, 0.0],
+        [0.0, 0.5],
+        [0.5, 0.5],
+        [0.5, 1.0],
+        [1.0, 1.0],
+    ]
+    assert charts["pr"] == [
+        ["yes", 0.0, 1.0],
+        ["yes", 0.5, 1.0],
+        ["yes", 0.5, 0.5],
+        ["yes", 1.0, 0.6667],
+        ["yes", 1.0, 0.5],
+    ]
+
+
+def test_an_empty_chart_does_not_raise(begin):
+    run = begin()
+    wandb.log(
+        {"a": wandb.plot.line(1, 2, 3), "b": wandb.plot.roc_curve(), "c": wandb.plot.confusion_matrix()}
+    )
+
+    assert len(finished(run, "plot")) == 3
+
+
+# ------------------------------------------------------------ media
+
+
+def test_a_video_is_a_file_or_becomes_an_animated_picture(begin, tmp_path):
+    numpy = pytest.importorskip("numpy")
+    (tmp_path / "clip.mp4").write_bytes(b"an mp4")
+    frames = numpy.zeros((5, 3, 8, 6), dtype="uint8")
+    frames[:, 0] = numpy.arange(5)[:, None, None] * 50
+    run = begin()
+    wandb.log(
+        {
+            "clip": wandb.Video(str(tmp_path / "clip.mp4"), caption="a clip"),
+            "made": wandb.Video(frames, fps=2),
+        }
+    )
+    wandb.log({"both": wandb.Video(numpy.stack([frames, frames]), fps=10)})
+    samples = {sample["name"]: sample for sample in finished(run, "sample")}
+    folder = run.telemetry.run_folder
+
+    assert samples["clip"]["path"].endswith(".mp4")
+    assert (folder / samples["clip"]["path"]).read_bytes() == b"an mp4"
+    assert samples["clip"]["prompt"] == "a clip"
+    made = (folder / samples["made"]["path"]).read_bytes()
+    chunks = png_chunks(made)
+    assert [kind for kind, _ in chunks].count("fcTL") == 5
+    assert struct.unpack(">HH", chunks[2][1][20:24]) == (500, 1000)
+    assert struct.unpack(">II", png_chunks((folder / samples["both"]["path"]).read_bytes())[0][1][:8]) == (
+        12,
+        8,
+    )
+    pillow = pytest.importorskip("PIL.Image")
+    with pillow.open(io.BytesIO(made)) as picture:
+        assert (picture.n_frames, picture.size) == (5, (6, 8))
+        picture.seek(4)
+        assert picture.convert("RGB").getpixel((0, 0)) == (200, 0, 0)
+
+
+def png_chunks(data):
+    chunks, at = [], 8
+    while at < len(data):
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length]) == (zlib.crc32(kind + body),)
+        chunks.append((kind.decode(), body))
+        at += 12 + length
+    return chunks
+
+
+def test_a_sound_is_a_file_or_samples(begin, tmp_path):
+    (tmp_path / "sound.mp3").write_bytes(b"an mp3")
+    run = begin()
+    wandb.log(
+        {
+            "file": wandb.Audio(str(tmp_path / "sound.mp3")),
+            "mono": wandb.Audio([0.0, 0.5, -1.0, 7.0], sample_rate=8000, caption="a beep"),
+            "stereo": wandb.Audio([[0.0, 1.0], [0.5, -0.5]], sample_rate=44100),
+        }
+    )
+    samples = {sample["name"]: sample for sample in finished(run, "sample")}
+    folder = run.telemetry.run_folder
+
+    assert (folder / samples["file"]["path"]).read_bytes() == b"an mp3"
+    with wave.open(str(folder / samples["mono"]["path"])) as mono:
+        assert (mono.getnchannels(), mono.getframerate(), mono.getnframes()) == (1, 8000, 4)
+        assert struct.unpack("<4h", mono.readframes(4)) == (0, 16384, -32767, 32767)
+    with wave.open(str(folder / samples["stereo"]["path"])) as stereo:
+        assert (stereo.getnchannels(), stereo.getnframes()) == (2, 2)
+
+
+def test_a_page_is_kept_as_it_is(begin, tmp_path):
+    (tmp_path / "page.html").write_text("<b>from a file</b>")
+    run = begin()
+    wandb.log({"a": wandb.Html("<i>text</i>"), "b": wandb.Html(str(tmp_path / "page.html"))})
+    wandb.log({"c": wandb.Html(io.StringIO("<p>open</p>"))})
+    pages = {page["name"]: page["path"] for page in finished(run, "html")}
+
+    texts = {name: (run.telemetry.run_folder / path).read_text() for name, path in pages.items()}
+    assert texts == {"a": "<i>text</i>", "b": "<b>from a file</b>", "c": "<p>open</p>"}
+
+
+def test_unreadable_media_do_not_raise(begin, tmp_path):
+    numpy = pytest.importorskip("numpy")
+    run = begin()
+    wandb.log(
+        {"gone": wandb.Video(str(tmp_path / "gone.mp4")), "odd": wandb.Video(numpy.zeros((2, 2))), "x": 1.0}
+    )
+    wandb.log({"mute": wandb.Audio([0.0, 1.0]), "none": wandb.Audio(str(tmp_path / "gone.wav"))})
+    records = finished(run)
+
+    assert [record["x"] for record in records if record["event"] == "step"] == [1.0]
+    assert [record for record in records if record["event"] == "sample"] == []
+
+
+# ------------------------------------------------------------ artifacts
+
+
+def test_an_artifact_is_logged_by_one_run_and_used_by_another(begin, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "part.bin").write_bytes(b"1234")
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    first = begin(name="first")
+    artifact = wandb.Artifact(
+        "model", type="model", description="a model", metadata={"acc": 0.9, "api_key": "s3cr3t"}
+    )
+    artifact.add_file(tmp_path / "model.pt")
+    artifact.add_dir(tmp_path / "data", name="data")
+    artifact.add(wandb.Table(columns=["a"], data=[[1]]), "scores")
+    artifact.add_reference("s3://bucket/more", name="more")
+    with artifact.new_file("notes.txt") as file:
+        file.write("hello")
+    logged = wandb.log_artifact(artifact, aliases=["best"])
+    # What the script does with its file later is no business of the artifact's.
+    (tmp_path / "model.pt").write_bytes(b"other weights")
+    (record,) = finished(first, "artifact")
+
+    assert (logged.name, logged.version, logged.state) == ("model:v0", "v0", "COMMITTED")
+    assert (record["name"], record["version"], record["files"], record["aliases"]) == (
+        "model",
+        "v0",
+        4,
+        ["best", "latest"],
+    )
+    described = json.loads((first.telemetry.run_folder / "artifacts" / "model" / "v0.json").read_text())
+    assert described["references"] == {"more": "s3://bucket/more"}
+    assert "s3cr3t" not in json.dumps(described)
+
+    second = begin(name="second")
+    for asked in ("model", "model:latest", "model:v0", "model:best", "me/greyjacket/model:best"):
+        used = wandb.use_artifact(asked, type="model")
+        assert used.version == "v0"
+    folder = Path(used.download())
+    assert (folder / "model.pt").read_bytes() == b"weights"
+    assert (folder / "data" / "part.bin").read_bytes() == b"1234"
+    assert (folder / "notes.txt").read_text() == "hello"
+    assert used.metadata["acc"] == 0.9
+    assert used.get("scores").data == [[1]]
+    assert Path(used.get_path("notes.txt").download(str(tmp_path / "copy"))).read_text() == "hello"
+    assert Path(used.download(root=tmp_path / "all")) == tmp_path / "all"
+    assert (tmp_path / "all" / "data" / "part.bin").exists()
+    again = used.new_draft()
+    again.add_file(tmp_path / "model.pt", overwrite=True)
+    assert second.log_artifact(again).version == "v1"
+    assert Path(second.use_artifact("model:latest").file(str(tmp_path / "here"))).name == "part.bin"
+    assert second.use_artifact("model:best").version == "v0"
+    assert {used["version"] for used in finished(second, "artifact_used")} == {"v0", "v1"}
+
+
+def test_a_path_alone_is_an_artifact_and_a_model_is_one(begin, tmp_path):
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "a.bin").write_bytes(b"a")
+    run = begin()
+    wandb.log_artifact(str(tmp_path / "weights"), name="weights", type="model")
+    wandb.log_model(tmp_path / "weights" / "a.bin", name="single")
+    path = wandb.use_model("single:latest")
+    wandb.finish()
+
+    assert Path(path).read_bytes() == b"a"
+    folder = run.telemetry.run_folder / "artifacts"
+    assert (folder / "weights" / "v0" / "a.bin").read_bytes() == b"a"
+    assert sorted(each.name for each in folder.iterdir()) == ["single", "weights"]
+
+
+def test_code_is_an_artifact_of_python_files(begin, tmp_path):
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "train.py").write_text("1")
+    (source / "sub" / "model.py").write_text("2")
+    (source / "data.bin").write_text("3")
+    (source / "logs").mkdir()
+    (source / "logs" / "old.py").write_text("4")
+    run = begin()
+    logged = run.log_code(str(source), exclude_fn=lambda path: path.endswith("model.py"))
+    wandb.finish()
+
+    assert [entry.path for entry in logged.files()] == ["train.py"]
+    assert logged.type == "code"
+
+
+def test_an_unknown_artifact_warns_and_is_empty(begin, caplog):
+    begin()
+    used = wandb.use_artifact("nowhere:latest")
+
+    assert not used
+    assert not used.download()
+    assert "the artifact 'nowhere:latest' was logged by no run" in caplog.text
+
+
+def test_no_name_in_an_artifact_leads_out_of_it(begin, tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    run = begin()
+    artifact = wandb.Artifact("../../evil", type="model")
+    artifact.add_file(tmp_path / "model.pt", name="../../../outside.pt")
+    artifact.add_file(tmp_path / "model.pt", name="/etc/outside.pt")
+    with artifact.new_file("../up.txt") as file:
+        file.write("x")
+    wandb.log_artifact(artifact)
+    wandb.finish()
+    folder = run.telemetry.run_folder / "artifacts"
+
+    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert found == ["evil/v0.json", "evil/v0/etc/outside.pt", "evil/v0/outside.pt", "evil/v0/up.txt"]
+
+
+def test_a_file_that_is_gone_leaves_no_half_of_an_artifact(begin, tmp_path):
+    run = begin()
+    artifact = wandb.Artifact("model", type="model")
+    artifact.add_file(tmp_path / "gone.pt")
+    logged = wandb.log_artifact(artifact)
+    records = finished(run)
+
+    assert logged.version == ""
+    assert [record for record in records if record["event"] == "artifact"] == []
+    assert list((run.telemetry.run_folder / "artifacts" / "model").iterdir()) == []
+
+
+def test_without_a_run_artifacts_do_nothing(begin, caplog, tmp_path):
+    artifact = wandb.Artifact("model", type="model")
+
+    assert wandb.log_artifact(artifact) is artifact
+    assert not wandb.use_artifact("model:latest")
+    run = begin(mode="disabled")
+    run.log_artifact(artifact).wait()
+    assert artifact.version == ""
+    assert "wandb.log_artifact() without a run" in caplog.text
+
+
+# ------------------------------------------------------------ the rest
+
+
+def test_the_settings_of_a_process_can_be_read_and_set(begin, tmp_path):
+    settings = wandb.setup().settings
+    try:
+        assert settings.mode == "offline"
+        assert settings.anything is None
+        wandb.setup(wandb.Settings(project="from-setup"))
+        run = begin()
+        assert run.project == "from-setup"
+        assert run.settings.project == "from-setup"
+        assert run.settings.run_id == run.id
+    finally:
+        settings.__dict__.clear()
+
+
+ACCELERATED = """
+    import sys
+    import toolkit.telemetry.compat.wandb
+
+    sys.modules["wandb"] = toolkit.telemetry.compat.wandb
+
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, log_with="wandb")
+    accelerator.init_trackers("greyjacket", config={"lr": 0.1}, init_kwargs={"wandb": {"name": "through"}})
+    for step in range(3):
+        accelerator.log({"loss": 1.0 / (step + 1)}, step=step)
+    tracker = accelerator.get_tracker("wandb", unwrap=True)
+    import wandb
+    tracker.log({"picture": wandb.Image(torch.zeros(3, 4, 4))})
+    accelerator.end_training()
+"""
+
+
+def test_a_script_that_logs_through_accelerate_does_so_without_wandb(tmp_path):
+    for package in ("accelerate", "torch", "wandb"):
+        pytest.importorskip(package)
+    done = run_python(
+        ["-c", textwrap.dedent(ACCELERATED)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "logs" / "through"
+    assert [row["loss"] for row in read_records(run / "metrics.jsonl", "step")] == [
+        1.0,
+        0.5,
+        pytest.approx(1 / 3),
+    ]
+    assert read_records(run / "metrics.jsonl", "start")[0]["config"] == {"lr": 0.1}
+    assert len(read_records(run / "metrics.jsonl", "sample")) == 1
+    assert not (tmp_path / "wandb").exists()
+
+
+def test_supported_calls_are_counted_where_they_are_written(tmp_path, capsys):
+    (tmp_path / "a.py").write_text(
+        textwrap.dedent("""
+            import wandb as w
+            from wandb import Image
+            run = w.init(project="x", sync_tensorboard=True)
+            w.log({"a": Image("x.png")})
+            run.config.update({"a": 1})
+            artifact = w.Artifact("x", type="y")
+            artifact.add_file("x")
+            w.run.log_artifact(artifact)
+            w.Api().run("a/b")
+            other.log(1)
+        """)
+    )
+    (tmp_path / "b.py").write_text(
+        "import wandb\nwandb.init(monitor_gym=True, fork_from=None)\nwandb.finish()\n"
+    )
+    (tmp_path / "c.py").write_text("print 'an old one'\n")
+    (tmp_path / "d.py").write_text("print('no call')\n")
+
+    assert wandb_calls.main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "2 scripts, 11 calls: 8 supported (72.7%)" in printed
+    assert "0 scripts have every call supported (0.0%); 1 could not be parsed" in printed
+    left_out = printed.partition("left out:\n")[2].split()
+    assert left_out == ["1", "wandb.Api", "1", "Api.run", "1", "wandb.init(monitor_gym=…)"]
+    assert wandb_calls.main([str(tmp_path / "nothing")]) == 2

@@ -1,0 +1,43 @@
+"""One decorator for plain functions, coroutines and generators: a context manager around each call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def wrap_calls(function: _F, make: Callable[[], AbstractContextManager[Any]]) -> _F:
+    """Return `function` with a context manager from `make` around each call.
+
+    For a coroutine function the block lasts until it has been awaited, for a generator function until its iteration
+    ends. Any other function, one that returns an async generator among them, is wrapped for the call alone.
+    """
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            with make():
+                return await function(*args, **kwargs)
+
+        return call_async  # type: ignore[return-value]
+
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def iterate(*args: Any, **kwargs: Any) -> Any:
+            with make():
+                return (yield from function(*args, **kwargs))
+
+        return iterate  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with make():
+            return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]

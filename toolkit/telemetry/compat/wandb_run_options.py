@@ -1,0 +1,155 @@
+"""The name, folder and options of a run that a W&B script begins, and which earlier run it resumes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.core.ranks import find_rank
+from toolkit.runfolder.codec import RecordError, decode
+from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.safefile import open_regular
+from toolkit.telemetry.compat.null_object import warn_once
+from toolkit.telemetry.compat.wandb_identity import RunInfo
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.options import TelemetryOptions
+
+_SEARCHED_BYTES: Final = 1024 * 1024
+"""How much is searched for the last step, from the end of the records back."""
+_BY_ID: Final = ("allow", "must")
+_BY_NAME: Final = (True, "auto")
+"""W&B then resumes the last run of the folder, unless that run is finished."""
+_SETTINGS: Final = {
+    # init's name: the settings' name, and the variable.
+    "entity": ("entity", "WANDB_ENTITY"),
+    "project": ("project", "WANDB_PROJECT"),
+    "dir": ("root_dir", "WANDB_DIR"),
+    "id": ("run_id", "WANDB_RUN_ID"),
+    "name": ("run_name", "WANDB_NAME"),
+    "notes": ("run_notes", "WANDB_NOTES"),
+    "tags": ("run_tags", "WANDB_TAGS"),
+    "group": ("run_group", "WANDB_RUN_GROUP"),
+    "job_type": ("run_job_type", "WANDB_JOB_TYPE"),
+    "mode": ("mode", "WANDB_MODE"),
+    "reinit": ("reinit", None),
+    "resume": ("resume", "WANDB_RESUME"),
+}
+
+
+def requested_settings(given: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+    """Return the settings of a run: from the call, else from its settings, else from W&B's environment variables."""
+    stated = settings if isinstance(settings, Mapping) else getattr(settings, "__dict__", {})
+    requested: dict[str, Any] = {}
+    for name, (setting, variable) in _SETTINGS.items():
+        value = given[name] if given[name] is not None else stated.get(setting)
+        requested[name] = value if value is not None or variable is None else os.environ.get(variable) or None
+    return requested
+
+
+def run_options(
+    requested: Mapping[str, Any], telemetry: Mapping[str, Any]
+) -> tuple[RunInfo, TelemetryOptions]:
+    """Return the description of a run and the logger's options; those in `telemetry` win.
+
+    Raises:
+        OptionsError: an option of `telemetry` is invalid.
+    """
+    switched_off = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes")
+    tags = requested["tags"] or ()
+    tags = tags.split(",") if isinstance(tags, str) else tags
+    project, by_name = requested["project"], requested["resume"] in _BY_NAME
+    name = requested["name"] or project or "run"
+    # Ranks find each other by the run's name, and their clocks may differ.
+    if not requested["name"] and not requested["id"] and not by_name and find_rank().world_size == 1:
+        name = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    options = TelemetryOptions.from_mapping(
+        {
+            "enabled": requested["mode"] != "disabled" and not switched_off,
+            "log_dir": os.path.join(os.fspath(requested["dir"] or "."), "logs"),
+            # W&B keeps every row.
+            "log_every": 1,
+            "project": str(project) if project else None,
+            "tags": tuple(str(tag) for tag in tags),
+            "run_id": str(requested["id"]) if requested["id"] else None,
+            "resume": by_name or (requested["resume"] in _BY_ID and bool(requested["id"])),
+            **telemetry,
+        }
+    )
+    resumes_by_name = options.enabled and by_name and not options.run_id
+    if resumes_by_name and _has_finished(Path(options.log_dir), str(name)):
+        options = options.changed(resume=False)
+    if (
+        options.enabled
+        and requested["resume"] == "never"
+        and _is_taken(Path(options.log_dir), options.run_id)
+    ):
+        warn_once(
+            "wandb.init(resume='never')", f"found the id {options.run_id!r} taken: the run gets another"
+        )
+        options = options.changed(run_id=None)
+    info = RunInfo(
+        name=str(name),
+        project=str(project) if project else None,
+        entity=requested["entity"],
+        group=requested["group"],
+        job_type=requested["job_type"],
+        notes=requested["notes"],
+        tags=options.tags,
+    )
+    return info, options
+
+
+def last_step_of(log: TelemetryLogger) -> int | None:
+    """Return the last step of the run that `log` resumes; -1 if it had no step, None for a new run."""
+    folder = log.run_folder
+    if folder is None:
+        return None
+    with log.guard.catch("looking for the last step"):
+        manifest = read_manifest(folder)
+        if len(manifest.sessions) < 2:
+            return None
+        known = manifest.heartbeat.global_step if manifest.heartbeat is not None else None
+        return max(_last_step_in(folder / METRICS_JSONL), -1 if known is None else known)
+    return None
+
+
+def _last_step_in(record_file: Path) -> int:
+    descriptor = open_regular(record_file)
+    try:
+        size = os.fstat(descriptor).st_size
+        within = min(size, _SEARCHED_BYTES)
+        os.lseek(descriptor, size - within, os.SEEK_SET)
+        lines = os.read(descriptor, within).split(b"\n")
+    finally:
+        os.close(descriptor)
+    for line in reversed(lines):
+        try:
+            step = decode(line).get("global_step")
+        except RecordError:
+            continue
+        if isinstance(step, int):
+            return step
+    return -1
+
+
+def _is_taken(log_dir: Path, run_id: str | None) -> bool:
+    return any(manifest.run_id == run_id for manifest in _runs_in(log_dir))
+
+
+def _has_finished(log_dir: Path, name: str) -> bool:
+    """Return whether the newest run of that name exists and is finished."""
+    called = [manifest for manifest in _runs_in(log_dir) if manifest.display_name == name]
+    newest = max(called, key=lambda manifest: manifest.created, default=None)
+    return newest is not None and newest.latest is not None and newest.latest.status == "finished"
+
+
+def _runs_in(log_dir: Path) -> Iterator[Manifest]:
+    for folder in log_dir.iterdir() if log_dir.is_dir() else ():
+        try:
+            yield read_manifest(folder)
+        except (OSError, ManifestError):
+            continue

@@ -1,0 +1,84 @@
+"""How every integration gets its logger, and finds the run that a checkpoint belongs to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.runfolder.safefile import open_regular, replace_file
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.options import OptionsError, TelemetryOptions
+
+LINEAGE_FILE: Final = "telemetry_run.json"
+"""A file in a checkpoint's folder that names its run."""
+_MAX_LINEAGE_BYTES: Final = 64 * 1024
+
+GivenLog = TelemetryLogger | TelemetryOptions | Mapping[str, Any] | None
+"""What an integration is given: a logger, which its owner closes, or the options to create one."""
+
+
+def options_of(given: TelemetryOptions | Mapping[str, Any] | None, **options: Any) -> TelemetryOptions:
+    """Return the options of a `telemetry:` block and keywords; keywords win.
+
+    Raises:
+        OptionsError: a key or value is invalid; the message names it and what is allowed.
+    """
+    if isinstance(given, TelemetryOptions):
+        return given.changed(**options) if options else given
+    return TelemetryOptions.from_mapping(given or {}, **options)
+
+
+def given_logger(log: GivenLog, options: Mapping[str, Any]) -> TelemetryLogger | None:
+    """Return `log` if it is a logger, None if a logger has to be made from options.
+
+    Raises:
+        OptionsError: options are given together with a logger, which has its own.
+    """
+    if not isinstance(log, TelemetryLogger):
+        return None
+    if options:
+        raise OptionsError(f"a logger was given together with options {sorted(options)}: give one of the two")
+    return log
+
+
+def resuming(options: TelemetryOptions, run_id: str | None) -> TelemetryOptions:
+    """Return options that resume the run with this id, unless they name another."""
+    if run_id is None or options.run_id is not None:
+        return options
+    return options.changed(run_id=run_id)
+
+
+def open_log(
+    options: TelemetryOptions, run_name: str, *, config: Any = None, from_checkpoint: Any = None
+) -> TelemetryLogger:
+    """Return a logger; it resumes the run of `from_checkpoint` if that is known."""
+    return TelemetryLogger(run_name, resuming(options, run_id_in(from_checkpoint)), config=config)
+
+
+def remember_run(checkpoint: Any, log: TelemetryLogger) -> None:
+    """Write into a checkpoint's folder which run it belongs to. May raise: call it where failures are guarded."""
+    folder = Path(checkpoint)
+    if log.run_id is not None and folder.is_dir():
+        data = json.dumps({"run_id": log.run_id, "run_name": log.run_name}).encode() + b"\n"
+        replace_file(folder / LINEAGE_FILE, data)
+
+
+def run_id_in(checkpoint: Any) -> str | None:
+    """Return the id of the run that the checkpoint at `checkpoint` belongs to; None if unknown."""
+    if not isinstance(checkpoint, (str, os.PathLike)):
+        return None
+    try:
+        descriptor = open_regular(Path(checkpoint) / LINEAGE_FILE)
+    except (OSError, ValueError):
+        return None
+    try:
+        found = json.loads(os.read(descriptor, _MAX_LINEAGE_BYTES))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+    run_id = found.get("run_id") if isinstance(found, dict) else None
+    return run_id if isinstance(run_id, str) and run_id else None

@@ -1,0 +1,96 @@
+"""Phases of a training begun and ended by hooks, where a `with` block does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from toolkit.core.guard import Guard
+from toolkit.telemetry.spans.span import AnySpan
+from toolkit.telemetry.training.phase import Phase
+
+
+class OpenPhases:
+    """Begins and ends phases by name, nested in the order they began; one of each name is open at a time."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Phase, AnySpan]] = {}
+
+    def has(self, name: str) -> bool:
+        """Return whether such a phase is open."""
+        return name in self._open
+
+    def begin(self, name: str, phase: Phase) -> None:
+        """Begin a phase; an open one of the same name ends."""
+        self.end(name)
+        self._open[name] = phase, phase.__enter__()
+
+    def end(self, *names: str) -> None:
+        """End those of the named phases that are open."""
+        for name in names:
+            found = self._open.pop(name, None)
+            if found is not None:
+                found[0].__exit__(None, None, None)
+
+    def end_with_inner(self, name: str, error: BaseException | None = None) -> None:
+        """End the named phase and all phases inside it; do nothing if it is not open."""
+        if name in self._open:
+            self.end_all(error, within=name)
+            self._end_one(name, error)
+
+    def drop(self, name: str) -> None:
+        """End a phase that was not completed, without counting it."""
+        found = self._open.pop(name, None)
+        if found is not None:
+            found[1].stop()
+
+    def end_all(
+        self, error: BaseException | None, *, within: str | None = None, incomplete: str | None = None
+    ) -> None:
+        """End all phases, or those inside `within`, because the training is over or `error` was raised.
+
+        Without an error, the phase named `incomplete` is not counted.
+        """
+        for name in reversed([*self._open]):
+            if name == within:
+                return
+            if error is None and name == incomplete:
+                self.drop(name)
+            else:
+                self._end_one(name, error)
+
+    def _end_one(self, name: str, error: BaseException | None) -> None:
+        phase, _ = self._open.pop(name)
+        phase.__exit__(*exit_arguments(error))
+
+
+ExitArguments = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+
+
+def exit_arguments(error: BaseException | None) -> ExitArguments:
+    """Return the arguments of `__exit__` for a block that ended normally or with `error`."""
+    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+
+
+class GuardedPhase:
+    """A phase around a framework's own code: failures of the phase are swallowed, exceptions of the code are not."""
+
+    __slots__ = ("_guard", "_make", "_phase")
+
+    def __init__(self, guard: Guard, make: Callable[[], Phase]) -> None:
+        self._guard = guard
+        self._make = make
+        self._phase: Phase | None = None
+
+    def __enter__(self) -> None:
+        with self._guard.catch("beginning a phase of the training"):
+            phase = self._make()
+            phase.__enter__()
+            self._phase = phase
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._phase is not None:
+            with self._guard.catch("ending a phase of the training"):
+                self._phase.__exit__(kind, error, trace)
