@@ -24,7 +24,8 @@ _LOGIN_REQUIREMENTS = _ROOT / "requirements" / "login.txt"
 def missing_packages_message() -> str | None:
     """Return what to install and how, for the terminal; None if everything is there. Imports nothing."""
     missing = [_INSTALLED_AS.get(name, name) for name in _REQUIRED if not _is_installed(name)]
-    problems = [f"not installed: {', '.join(missing)}"] if missing else []
+    verb = "is" if len(missing) == 1 else "are"
+    problems = [f"{', '.join(missing)} {verb} not installed"] if missing else []
     if "streamlit" not in missing:
         problems += _too_old("streamlit", _OLDEST_STREAMLIT)
     if not problems:
