@@ -153,7 +153,7 @@ def blocks(cls):
     yield cls
     for about in options_of(cls).values():
         if about.check.block is not None:
-            yield from blocks(about.check.block)
+            yield from blocks(about.check.block())
 
 
 @pytest.mark.parametrize("cls", [TelemetryOptions, TrainingConfig, ProcessOptions])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from toolkit.core.checks import Check, OptionsError, unknown, wrong
@@ -15,13 +15,15 @@ _T = TypeVar("_T")
 _KEY = "option"
 
 
-@dataclass(frozen=True, slots=True)
 class Option:
     """What a field says about itself, besides its name, type and default."""
 
-    description: str
-    """One line, as docs/options.md shows it."""
-    check: Check[Any]
+    __slots__ = ("check", "description")
+
+    def __init__(self, description: str, check: Check[Any]) -> None:
+        self.description = description
+        """One line, as docs/options.md shows it."""
+        self.check = check
 
 
 def option(default: _T, description: str, check: Check[_T]) -> _T:
@@ -86,7 +88,7 @@ def read_fields(cls: type[_T], key: str, value: object) -> _T:
 
 def nested(cls: type[_T]) -> Check[_T]:
     """Return the check that a value is a mapping of the options of `cls`, which is built from it."""
-    return Check(lambda key, value: read_fields(cls, key, value), "a mapping", block=cls)
+    return Check(lambda key, value: read_fields(cls, key, value), "a mapping", block=lambda: cls)
 
 
 def each(check: Check[_T]) -> Check[tuple[_T, ...]]:
@@ -124,7 +126,7 @@ class Block:
         if cls.WORD and isinstance(value, str) and value == cls.WORD:
             given = {cls.WORD: True}
         if not isinstance(given, Mapping):
-            raise wrong(key, value, toggle(cls).allowed)
+            raise wrong(key, value, f"{_toggle_words(cls)} of {', '.join(options_of(cls))}")
         if value is not None:
             given = {"enabled": True, **given}
         return read_fields(cls, key, given)
@@ -137,11 +139,9 @@ def toggle(cls: type[Block]) -> Check[bool | Mapping[str, Any]]:
         cls.from_block(key, value)
         return value
 
-    words = f"true, false, {cls.WORD!r}" if cls.WORD else "true, false"
-    allowed = f"{words} or a mapping of {', '.join(options_of(cls))}"
-    return Check(
-        read,
-        allowed,
-        "bool | str | Mapping[str, Any] | None" if cls.WORD else "bool | Mapping[str, Any] | None",
-        cls,
-    )
+    accepts = f"bool{' | str' if cls.WORD else ''} | Mapping[str, Any] | None"
+    return Check(read, _toggle_words(cls), accepts, lambda: cls)
+
+
+def _toggle_words(cls: type[Block]) -> str:
+    return f"true, false, {cls.WORD!r} or a mapping" if cls.WORD else "true, false or a mapping"

@@ -102,7 +102,7 @@ def _tables(cls: type, key: str) -> Iterator[str]:
             is_list = "list" in about.check.allowed
             if about.check.block is not None:
                 inside = f"{key}.{name}" if key else name
-                blocks.append((f"{inside}[]" if is_list else inside, about.check.block))
+                blocks.append((f"{inside}[]" if is_list else inside, about.check.block()))
             cells = (f"`{name}`", _default(defaults[name]), about.check.allowed, about.description)
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         yield ""
@@ -112,14 +112,10 @@ def _tables(cls: type, key: str) -> Iterator[str]:
 
 def _by_class(cls: type) -> Iterator[tuple[type, list[str]]]:
     """Yield `cls` and its bases with the options that each declares itself."""
-    parts = [part for part in cls.__mro__ if dataclasses.is_dataclass(part)]
+    parts = [part for part in cls.__mro__ if "__dataclass_fields__" in vars(part)]
     for part in parts:
-        inherited = {
-            name for base in part.__bases__ if dataclasses.is_dataclass(base) for name in options_of(base)
-        }
-        own = [name for name in options_of(part) if name not in inherited]
-        if own:
-            yield part, own
+        inherited = {name for base in parts if base in part.__mro__[1:] for name in options_of(base)}
+        yield part, [name for name in options_of(part) if name not in inherited]
 
 
 def _default(item: dataclasses.Field[Any]) -> str:

@@ -29,7 +29,7 @@ def keep_secrets_of(options: Any, environ: Mapping[str, str]) -> None:
         found.add(environ.get(receiver.secret_env or "", "").strip())
     if options.otlp is not None:
         found |= credentials_in(options.otlp)
-    if options.usage_options.enabled:
+    if options.sends_usage:
         found.add(environ.get(options.usage_options.key_env, "").strip())
     keep_secret(found)
 

@@ -135,7 +135,7 @@ class MessageOptions:
         if isinstance(value, Mapping):
             value = [value]
         if not isinstance(value, (list, tuple)):
-            raise wrong(key, value, messages.allowed)
+            raise wrong(key, value, "a list such as [{to: slack, url_env: SLACK_WEBHOOK}]")
         if len(value) > MOST_RECEIVERS:
             raise OptionsError(f"{key} lists {len(value)} receivers; it must be {MOST_RECEIVERS} at most")
         return tuple(_receiver(f"{key}[{i}]", one) for i, one in enumerate(value))
@@ -170,13 +170,3 @@ def _address(key: str, url: Any, *, allow_private: bool) -> WebAddress | None:
             f"{key} {error}; it must be an https address, an http one of this machine, or with allow_private: true "
             f"either in your own network (not shown: it may be secret)"
         ) from None
-
-
-def _messages(key: str, value: Any) -> Any:
-    MessageOptions.from_block(key, value)
-    return value
-
-
-messages: Final[Check[Any]] = Check(
-    _messages, "a list such as [{to: slack, url_env: SLACK_WEBHOOK}]", block=MessageOptions
-)

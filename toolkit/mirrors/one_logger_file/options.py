@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolkit.core.checks import boolean_or_path
 from toolkit.core.fields import option
-from toolkit.core.sink import Sink
-from toolkit.mirrors.shared.exporter import ExportedRun, Exporter
+from toolkit.mirrors.shared.exporter import Exporter
 from toolkit.runfolder.layout import ONE_LOGGER_FILE
+
+if TYPE_CHECKING:
+    from toolkit.core.sink import Sink
+    from toolkit.mirrors.shared.exported_run import ExportedRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolkit.core.checks import boolean, one_of, optional, text
 from toolkit.core.fields import option
-from toolkit.core.sink import Sink
-from toolkit.mirrors.shared.exporter import ExportedRun, Exporter
+from toolkit.mirrors.shared.exporter import Exporter
+
+if TYPE_CHECKING:
+    from toolkit.core.sink import Sink
+    from toolkit.mirrors.shared.exported_run import ExportedRun
 
 
 @dataclass(frozen=True, kw_only=True)

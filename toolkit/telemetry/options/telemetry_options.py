@@ -16,6 +16,7 @@ from toolkit.core.checks import (
     empty_for_none,
     number,
     one_of,
+    only_or_except,
     optional,
     path,
     shown,
@@ -25,14 +26,14 @@ from toolkit.core.checks import (
     whole,
 )
 from toolkit.core.fields import check_fields, option, require_known, toggle
-from toolkit.mirrors.messages.options import MessageOptions, messages
 from toolkit.mirrors.registry import ExporterOptions, offline_changes, unsent_offline
-from toolkit.mirrors.usage.options import UsageOptions
 from toolkit.telemetry.options.blocks import CompletionOptions, ErrorOptions, ProfilingOptions, SpanOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from toolkit.mirrors.messages.options import MessageOptions
+    from toolkit.mirrors.usage.options import UsageOptions
     from toolkit.telemetry.options.options_dict import OptionsDict
 
 
@@ -44,6 +45,33 @@ def _perf_tag(key: str, value: Any) -> str | tuple[str, ...]:
 _TAG_OR_TAGS: Check[str | tuple[str, ...]] = Check(
     _perf_tag, "a text that is not empty, or a list of such", "str | Sequence[str]"
 )
+
+
+# Imported only where the block is set: most runs send neither messages nor usage reports.
+
+
+def _message_options() -> type[MessageOptions]:
+    from toolkit.mirrors.messages.options import MessageOptions
+
+    return MessageOptions
+
+
+def _usage_options() -> type[UsageOptions]:
+    from toolkit.mirrors.usage.options import UsageOptions
+
+    return UsageOptions
+
+
+def _messages(key: str, value: Any) -> Any:
+    if value is not None and value != ():
+        _message_options().from_block(key, value)
+    return value
+
+
+def _usage_reports(key: str, value: Any) -> Any:
+    if value is not None and value is not False:
+        _usage_options().from_block(key, value)
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +124,18 @@ class TelemetryOptions(ExporterOptions):
         "Names jobs that do one task together, such as a run and its continuation elsewhere; default: the run's id.",
         called(optional(text)),
     )
+    export_spans: Mapping[str, Any] = option(
+        {},
+        "Spans that exporters get, by name; `*` matches any letters, as in `checkpoint_*`.",
+        empty_for_none(only_or_except, dict),
+    )
     errors: bool | Mapping[str, Any] = option(
         True, "Record errors; a mapping sets what a record contains.", toggle(ErrorOptions)
     )
     messages: Any = option(
-        (), "Who gets messages about the run, such as `[{to: slack, url_env: SLACK_WEBHOOK}]`.", messages
+        (),
+        "Who gets messages about the run, such as `[{to: slack, url_env: SLACK_WEBHOOK}]`.",
+        Check(_messages, "a list of receivers", block=_message_options),
     )
     completions: bool | Mapping[str, Any] = option(
         True, "Keep completions; a mapping sets how many.", toggle(CompletionOptions)
@@ -109,7 +144,9 @@ class TelemetryOptions(ExporterOptions):
         True, "Time profiled functions; a mapping sets which calls are logged.", toggle(ProfilingOptions)
     )
     usage_reports: bool | Mapping[str, Any] = option(
-        False, "Send anonymous figures about this run to the PostHog server of `host`.", toggle(UsageOptions)
+        False,
+        "Send anonymous figures about this run to the PostHog server of `host`.",
+        Check(_usage_reports, "true, false or a mapping", "bool | Mapping[str, Any] | None", _usage_options),
     )
     strict: bool = option(
         False, "Raise on a wrong call, for tests; otherwise it is reported once and counted.", boolean
@@ -191,7 +228,7 @@ class TelemetryOptions(ExporterOptions):
         """The options that would send something and, in offline mode, do not."""
         if self.may_send:
             return []
-        configured = {"messages": bool(self.message_options), "usage_reports": self.usage_options.enabled}
+        configured = {"messages": bool(self.message_options), "usage_reports": self.sends_usage}
         return [*(name for name, is_set in configured.items() if is_set), *unsent_offline(self)]
 
     @property
@@ -207,7 +244,7 @@ class TelemetryOptions(ExporterOptions):
     @property
     def message_options(self) -> tuple[MessageOptions, ...]:
         """The receivers of the `messages` block."""
-        return MessageOptions.from_block("telemetry.messages", self.messages)
+        return _message_options().from_block("telemetry.messages", self.messages) if self.messages else ()
 
     @property
     def completion_options(self) -> CompletionOptions:
@@ -220,9 +257,14 @@ class TelemetryOptions(ExporterOptions):
         return ProfilingOptions.from_block("telemetry.profiling", self.profiling)
 
     @property
+    def sends_usage(self) -> bool:
+        """Whether usage reports are asked for."""
+        return bool(self.usage_reports) and self.usage_options.enabled
+
+    @property
     def usage_options(self) -> UsageOptions:
         """The `usage_reports` block."""
-        return UsageOptions.from_block("telemetry.usage_reports", self.usage_reports)
+        return _usage_options().from_block("telemetry.usage_reports", self.usage_reports)
 
     @property
     def perf_tags(self) -> str | None:

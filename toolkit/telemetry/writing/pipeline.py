@@ -21,7 +21,7 @@ from toolkit.diagnostics.rank_files import RankFiles
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.mirrors.findings import FindingsSink, fields_of
 from toolkit.mirrors.registry import make_exporters
-from toolkit.mirrors.shared.exporter import ExportedRun
+from toolkit.mirrors.shared.exported_run import ExportedRun
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.csv_table import ALL
@@ -406,7 +406,10 @@ class RecordPipeline:
                 self.manifest = replace(self.manifest, table=form)
                 table = CsvMirror(session_folder.folder, mode=session_folder.modes.file, form=form)
                 mirrors.append(self._mirror(table, table.start_at, optional=False))
-        for sink in [*self._make_exporters(), *sinks]:
+        exporters: list[Sink] = []
+        with self.guard.catch("setting up the exporters"):
+            exporters = self._make_exporters()
+        for sink in [*exporters, *sinks]:
             with self.guard.catch("setting up a mirror"):
                 mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
         if options.diagnostics is not False:
@@ -420,6 +423,12 @@ class RecordPipeline:
 
     def _make_exporters(self) -> list[Sink]:
         options, session_folder = self._options, self.session_folder
+        span_filter = None
+        if options.export_spans:
+            # Imported only where spans are filtered, so that other runs start faster.
+            from toolkit.mirrors.shared.span_filter import span_filter_from
+
+            span_filter = span_filter_from(options.export_spans)
         run = ExportedRun(
             folder=session_folder.folder,
             run_id=session_folder.manifest.run_id,
@@ -430,7 +439,7 @@ class RecordPipeline:
             project=options.project,
             perf_tag=options.perf_tags,
             session_tag=options.session_tag or session_folder.manifest.run_id,
-            span_filter=None,
+            span_filter=span_filter,
         )
         return make_exporters(options, run, may_send=options.may_send, guard=self.guard)
 
@@ -478,7 +487,7 @@ class RecordPipeline:
         return [mirror]
 
     def _make_usage_reports(self, session_start: int) -> list[Mirror]:
-        if not self._options.usage_options.enabled:
+        if not self._options.sends_usage:
             return []
         # Imported for those who ask for them.
         from toolkit.mirrors.usage.consent import state_of
