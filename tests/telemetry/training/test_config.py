@@ -181,8 +181,8 @@ def test_a_function_that_fails_or_returns_nonsense_is_reported_once_and_left_out
         {"micro_batch_size"},
     ]
     assert log.guard.counts == {
-        "asking the function given as global_batch_size: RuntimeError": 2,
-        "asking the function given as seq_length: ConfigError": 2,
+        "calling the function given as global_batch_size: RuntimeError": 2,
+        "calling the function given as seq_length: ConfigError": 2,
     }
 
 

@@ -21,7 +21,7 @@ class CheckpointFiles:
 
 
 def look_at(path: Any, timeout_s: float, guard: Guard) -> CheckpointFiles:
-    """Return what there is at `path`; nothing where its disk does not answer in time, or `path` is none."""
+    """Return what is at `path`; nothing if its disk does not answer in time or `path` is not a path."""
     if not isinstance(path, (str, os.PathLike)):
         return CheckpointFiles()
     found: list[CheckpointFiles] = []

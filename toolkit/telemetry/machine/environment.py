@@ -51,7 +51,7 @@ def describe_environment(guard: Guard | None = None, timeout_s: float = 4.0) -> 
     deadline = time.monotonic() + timeout_s
     for thread in threads.values():
         thread.join(max(0.0, deadline - time.monotonic()))
-    # In the order of the list, whoever answered first; a part that answers later changes a dict nobody holds.
+    # In the order of the list, whichever answered first; a part that answers later changes a dict that is not used.
     described = {part: found[part] for part in _PARTS if found.get(part) is not None}
     unanswered = [part for part, thread in threads.items() if thread.is_alive() and part not in described]
     if unanswered:
@@ -184,7 +184,7 @@ def _torch_accelerators() -> list[dict[str, Any]]:
 
 
 def _git() -> dict[str, Any] | None:
-    """Describe the repository around the current folder, or return None where there is none (or no git)."""
+    """Describe the repository around the current folder, or return None without one (or without git)."""
     if shutil.which("git") is None:
         return None
     deadline = time.monotonic() + GIT_TIMEOUT_S

@@ -19,16 +19,16 @@ class TrackerWatch:
     """Says once which other trackers are active beside this one; they often begin after the training has."""
 
     def __init__(
-        self, tell: Callable[[list[str]], None], guard: Guard, *, has_begun: Callable[[], bool]
+        self, report: Callable[[list[str]], None], guard: Guard, *, has_begun: Callable[[], bool]
     ) -> None:
-        self._tell = tell
+        self._report = report
         self._guard = guard
         self._has_begun = has_begun
         self._known: list[str] = []
         self._looks_left = _LOOKS
 
     def look(self) -> None:
-        """Look, and tell of those that are new."""
+        """Look, and report those that are new."""
         if not self._looks_left:
             return
         # Data and models may take longer to load than any number of looks, and trackers often wait for them.
@@ -39,7 +39,7 @@ class TrackerWatch:
         if not new:
             return
         self._known += new
-        self._tell(new)
+        self._report(new)
         verb = "logs" if len(new) == 1 else "log"
         with self._guard.catch("saying which trackers are active"):
             print(
@@ -69,7 +69,7 @@ def _listed(names: list[str]) -> str:
 
 def _has_wandb_run(wandb: Any) -> bool:
     run = getattr(wandb, "run", None)
-    # In disabled mode it is a stand-in that writes nothing.
+    # In disabled mode it is a null object that writes nothing.
     return run is not None and not getattr(run, "disabled", False)
 
 
@@ -77,7 +77,7 @@ def _has_swanlab_run(swanlab: Any) -> bool:
     try:
         return swanlab.get_run() is not None
     except RuntimeError:
-        # Newer ones raise where there is none.
+        # Newer versions raise if there is none.
         return False
 
 

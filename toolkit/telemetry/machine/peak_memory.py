@@ -1,4 +1,4 @@
-"""The most memory that this process has held at once, by the counters of the system and of torch's allocators."""
+"""The peak memory of this process, by the counters of the system and of torch's allocators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _of_the_process() -> dict[str, float]:
     try:
         import resource
     except ImportError:
-        # Windows has none of it; there the samples have to do.
+        # Windows has no such figure; the samples have to do.
         return {}
     unit = 1024**2 if sys.platform == "darwin" else 1024
     return {"cpu_mem_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 2)}
@@ -58,7 +58,7 @@ def _of_torch(guard: Guard, timeout_s: float) -> dict[str, float]:
                 if peak:
                     found[f"gpu/{index}/mem_peak_gb"] = round(peak / _GB, 4)
 
-    # Another thread that hangs in the driver may hold the allocator's lock: then this one waits, and nobody else.
+    # Another thread that hangs in the driver may hold the allocator's lock: then only this thread waits.
     thread = threading.Thread(target=read, name="telemetry-peak-memory", daemon=True)
     try:
         thread.start()

@@ -1,4 +1,4 @@
-"""What a training job says of itself: OneLogger's configuration, each part of it a value or a function."""
+"""The configuration of a training job, with OneLogger's keys; each value may be a function."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class TrainingConfig:
 
     @property
     def logs_throughput(self) -> bool:
-        """Whether events tell of operations."""
+        """Whether events contain operations per second."""
         enabled = self.is_log_throughput_enabled
         return self.flops_per_sample is not None and enabled is not False
 
@@ -118,17 +118,17 @@ class TrainingConfig:
 
 
 class ConfigSource:
-    """What the caller gave so far, values and functions; `now` is what they come to."""
+    """The values and functions that the caller has given so far; `now` evaluates them."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._values: dict[str, Any] = {}
         self._functions: dict[str, Callable[[], Any]] = {}
         self.sizes_change = False
-        """Whether a function says what an iteration amounts to, so that each has to be asked for."""
+        """Whether a size of an iteration is a function, which is then called for each iteration."""
 
     def take(self, given: Mapping[str, Any]) -> None:
-        """Add to what was given, or replace it; all of it or, where something is wrong, nothing.
+        """Add to what was given, or replace it; nothing of it if anything is wrong.
 
         Raises:
             ConfigError: a key or a value is wrong; the message names it and what is allowed.
@@ -153,10 +153,10 @@ class ConfigSource:
         self.sizes_change = not _OF_AN_ITERATION.isdisjoint(self._functions)
 
     def _of_ours(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was given without those keys of OneLogger's that something else takes the place of here.
+        """Return what was given without those keys of OneLogger that are set elsewhere here.
 
         Raises:
-            ConfigError: one of them asks for what is asked for elsewhere; the message says where.
+            ConfigError: one of them asks for something else than our default; the message says where to set it.
         """
         found = dict(given)
         nested = found.pop("telemetry_config", None)
@@ -177,10 +177,10 @@ class ConfigSource:
         return found
 
     def now(self) -> TrainingConfig:
-        """Return what is known now. A function that fails, or returns nonsense, is said once and its field left out."""
+        """Return what is known now. A function that fails or returns a wrong value is reported once and left out."""
         found = dict(self._values)
         for name, function in self._functions.items():
-            with self._guard.catch(f"asking the function given as {name}"):
+            with self._guard.catch(f"calling the function given as {name}"):
                 found[name] = _checked(name, function())
         return TrainingConfig(**found)
 
@@ -190,7 +190,7 @@ class ConfigSource:
         return not self._values and not self._functions
 
     def ask(self, name: str, given: Any) -> Any:
-        """Return what `given`, a value or a function, comes to for the field `name`; None where it is of no use."""
+        """Return what `given`, a value or a function, gives for the field `name`; None if it is wrong."""
         with self._guard.catch(f"reading {name}"):
             return _checked(name, given() if callable(given) else given)
         return None
@@ -199,7 +199,7 @@ class ConfigSource:
         """Return what an iteration amounts to now, without asking any other function."""
         found = {name: self._values[name] for name in _OF_AN_ITERATION if name in self._values}
         for name in _OF_AN_ITERATION & self._functions.keys():
-            with self._guard.catch(f"asking the function given as {name}"):
+            with self._guard.catch(f"calling the function given as {name}"):
                 found[name] = _checked(name, self._functions[name]())
         return TrainingConfig(**found).sizes
 
@@ -263,4 +263,4 @@ _INSTEAD: Final[Mapping[str, tuple[Callable[[Any, Guard], bool], str]]] = {
         "here messages go to Python's logger 'toolkit.telemetry', whose level and handlers are set as any other's",
     ),
 }
-"""Keys of OneLogger's that are none of ours: whether a value asks for what is so anyway, and what to use instead."""
+"""Keys of OneLogger that we do not have: whether a value asks for our default, and what to use instead."""

@@ -1,4 +1,4 @@
-"""Room left where the run is logged."""
+"""Free disk space where the run is logged."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ class DiskSampler:
         return {"disk_free_gb": round(shutil.disk_usage(folder).free / 1024**3, 3)}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is open."""

@@ -56,7 +56,7 @@ class HostSampler:
         return values
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is open."""
 
     def _read_process(self, values: dict[str, Value], process: psutil.Process) -> None:
         take = self._readings.take

@@ -1,4 +1,4 @@
-"""Readings of which each fails alone."""
+"""Readings that fail one by one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REST_ROUNDS: Final = 60
 
 
 def plausible(value: object, highest: float) -> float | int | None:
-    """Return a measurement that can be one; None for a negative one, one above `highest`, NaN, and what is no number.
+    """Return a measurement that can be one; None if it is negative, above `highest`, NaN or not a number.
 
     Some drivers answer -1, 255 % or 2**64 - 1 for "I do not know": better no value than one that is drawn as true.
     """
@@ -28,7 +28,7 @@ class SafeReads:
     """Takes readings one by one, and keeps a failing one from taking the others along.
 
     A failure is given to the guard once, then the reading rests; one that the hardware does not offer
-    (`unsupported`) is never asked for again, and is nobody's failure.
+    (`unsupported`) is never asked for again and is not a failure.
     """
 
     def __init__(self, guard: Guard, *, unsupported: tuple[type[Exception], ...] = ()) -> None:

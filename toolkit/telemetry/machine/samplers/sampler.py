@@ -1,4 +1,4 @@
-"""The seam between the sampling threads and what they ask."""
+"""The interface between the sampling threads and what they read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Sample = Mapping[str, Value]
 
 
 class NothingToSample(Exception):  # noqa: N818  (a state of the machine, not an error)
-    """Raised by a sampler whose hardware or library is not there: its thread ends, and nobody is told off."""
+    """Raised by a sampler whose hardware or library is missing: its thread ends, and no failure is reported."""
 
 
 class Sampler(Protocol):

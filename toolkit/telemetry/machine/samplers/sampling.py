@@ -19,8 +19,8 @@ REST_S: Final = 60.0
 class SystemSampling:
     """The newest sample of each source, ready to be read without waiting for anything.
 
-    No lock is shared with whoever reads. After a fork the child has no sampling threads: `latest` runs dry
-    there within the freshness limit, and `stop` does nothing.
+    No lock is shared with the reader. After a fork the child has no sampling threads: `latest` is empty there
+    after the freshness limit, and `stop` does nothing.
     """
 
     def __init__(self, samplers: Sequence[Sampler], *, interval_s: float, clock: Clock, guard: Guard) -> None:
@@ -105,7 +105,7 @@ class _Source:
         finally:
             self._ended = True
             if has_ended_itself:
-                # It raised what nobody catches, such as SystemExit: a library that takes itself for the program.
+                # It raised what is not caught, such as SystemExit: a library that thinks it is the program.
                 ended = RuntimeError("it ended its own thread, and is not asked again")
                 self._guard.report(f"sampling {self.sampler.name}", ended)
             with self._guard.catch(f"closing the {self.sampler.name} sampler"):

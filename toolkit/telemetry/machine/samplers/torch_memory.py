@@ -52,7 +52,7 @@ class TorchMemorySampler:
         return values
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is open."""
 
     def _read_devices(self, kind: str, backend: Any) -> list[_DeviceMemory]:
         devices = []

@@ -49,8 +49,8 @@ def visible_gpus(nvml: Any, environ: Mapping[str, str]) -> list[VisibleGpu]:
 def gpus_as_torch_counts(nvml: Any) -> list[VisibleGpu] | None:
     """Return the GPUs in torch's own order, or None while torch has not initialised CUDA (or cannot say).
 
-    The variable alone does not settle the order where a machine mixes models: CUDA counts the fastest first unless
-    told otherwise.
+    The variable alone does not define the order on a machine with mixed models: by default CUDA counts the fastest
+    first.
     """
     cuda: Any = sys.modules.get("torch.cuda")
     if cuda is None or not getattr(cuda, "is_initialized", bool)():
