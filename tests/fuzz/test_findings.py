@@ -13,6 +13,7 @@ from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import MAX_QUERY_LENGTH, QueryError, parse
 from tests.dashboard.run_folders import step_record, write_run
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml
+from toolkit.core.checks import OptionsError
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.runfolder.codec import encode
@@ -20,7 +21,7 @@ from toolkit.runfolder.columns import Columns
 from toolkit.runfolder.csv_table import ALL, CsvTable
 from toolkit.runfolder.labels import LabelsError, read_labels
 from toolkit.runfolder.manifest import ManifestError, read_manifest
-from toolkit.trainer.config_file import ConfigError, _parse_json, _parse_yaml
+from toolkit.trainer.config_file import _parse_json, _parse_yaml
 
 DEEP = "[" * 1_000 + "]" * 1_000
 
@@ -130,12 +131,12 @@ def test_a_yaml_that_crashes_the_parser_is_refused_with_a_message(tmp_path, text
 
     with pytest.raises(UnusableError, match="invalid YAML"):
         read_training_yaml(tmp_path / "train.yaml")
-    with pytest.raises(ConfigError, match="invalid YAML"):
+    with pytest.raises(OptionsError, match="invalid YAML"):
         _parse_yaml(text)
 
 
 def test_a_json_config_of_brackets_is_refused_with_a_message():
-    with pytest.raises(ConfigError, match="invalid JSON"):
+    with pytest.raises(OptionsError, match="invalid JSON"):
         _parse_json("[" * 100_000)
 
 
