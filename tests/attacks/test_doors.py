@@ -322,7 +322,7 @@ def test_nothing_can_be_uploaded_or_deleted(hostile, method):
         status, headers, body = ask(hostile.port, lines, body=b"x" * min(length, 1000))
 
         assert status in (400, 405)
-        assert status == 400 or body == b"This dashboard takes no uploads.\n"
+        assert status == 400 or body == b"This dashboard does not accept uploads.\n"
         assert headers["connection"] == "close"
 
 

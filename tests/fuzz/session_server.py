@@ -76,7 +76,7 @@ class Training:
     def sync(self) -> int:
         self.log.flush(60.0)
         self.log.sync()
-        return os.path.getsize(self._live.home.record_file)
+        return os.path.getsize(self._live.session_folder.record_file)
 
     def beat(self) -> None:
         self._live._beat()
@@ -94,7 +94,11 @@ class Training:
     def die_in_a_write(self, after_bytes: int, values: dict[str, Any]) -> None:
         """Log something, and be killed when only so many bytes of it are in the record file."""
         write = os.write
-        record_file = os.stat(self._live.home.record_file) if self._live.home.record_file.exists() else None
+        record_file = (
+            os.stat(self._live.session_folder.record_file)
+            if self._live.session_folder.record_file.exists()
+            else None
+        )
 
         def torn(descriptor: int, data: Any) -> int:
             status = os.fstat(descriptor)

@@ -476,8 +476,8 @@ def test_a_reason_of_any_kind_ends_the_run(make, reason):
     log = make()
     log.close(reason)
 
-    assert last(log, "end")["status"] == "finished"
-    assert read_manifest(log.run_folder).latest.status == "finished"
+    assert last(log, "end")["status"] == "stopped"
+    assert read_manifest(log.run_folder).latest.status == "stopped"
 
 
 def test_closing_twice_is_closing_once(make):
