@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from toolkit.core.script_interrupts import interrupt_behind, pass_on_interrupt
 
@@ -67,6 +67,17 @@ class Guard:
     def catch_except(self, passing: type[Exception], doing: str) -> _Catch:
         """Return the same as `catch`, but let exceptions of the type `passing` through to the caller."""
         return _CatchExcept(self, doing, passing)
+
+    def call(self, doing: str, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T | None:
+        """Return what `function` returns, or None if it fails; cheaper than `catch`, for hooks in every step."""
+        try:
+            return function(*args, **kwargs)
+        except MisuseError:
+            raise
+        except Exception as error:
+            pass_on_interrupt(error)
+            self.report(doing, error)
+            return None
 
     def wrap(
         self, doing: str, function: Callable[[_A, _B, _C, _D], None]

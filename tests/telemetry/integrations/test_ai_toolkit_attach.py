@@ -123,7 +123,7 @@ def test_a_broken_extension_file_reports_it_and_the_job_is_trained(fault, checko
     if fault == "broken":
         hooks = folder / "telemetry" / "integrations" / "ai_toolkit"
         hooks.mkdir(parents=True)
-        (hooks / "hooks.py").write_text("import a_module_that_nobody_has\n")
+        (hooks / "hooks.py").write_text("import a_module_that_does_not_exist\n")
     if fault == "another ai-toolkit":
         folder, flags = ROOT / "toolkit", []
         trainers = checkout / "jobs" / "process" / "__init__.py"

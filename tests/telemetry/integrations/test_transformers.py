@@ -350,7 +350,7 @@ def test_a_loss_hidden_by_the_trainers_filter_is_recorded(tmp_path):
     )
     trainer.train()
 
-    # The gradients are no numbers either, so that every loss after it is none.
+    # The gradients are NaN too, so every later loss is NaN.
     steps = steps_of(records(tmp_path, "step"))
     assert steps[3]["nan_inf_detected"] is True
     assert steps[3]["non_finite"] == {"train_loss": "NaN", "grad_norm": "NaN", "grad_norm_max": "NaN"}
@@ -387,7 +387,7 @@ def test_what_the_trainer_logs_is_kept_at_steps_that_log_every_folds(tmp_path):
 
 
 class Talkative(Trainer):
-    """Logs metrics of its own in the midst of a step, and things that are none."""
+    """Logs its own metrics during a step, and things that are not metrics."""
 
     def compute_loss(self, *args, **kwargs):
         if self.state.global_step == 1:

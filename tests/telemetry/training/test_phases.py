@@ -220,9 +220,9 @@ MISUSES = {
     "a part that begins again": lambda training: (training.on_forward_start(), training.on_forward_start()),
     "a checkpoint that ends and never began": lambda training: training.on_save_checkpoint_end(),
     "a success of nothing": lambda training: training.on_save_checkpoint_success(7),
-    "a time that is none": lambda training: training.on_app_start(start_time_msec="noon"),
-    "a step that is none": lambda training: training.on_save_checkpoint_start("last"),
-    "a strategy that is none": lambda training: training.checkpoint_save(1, strategy="later"),
+    "an invalid time": lambda training: training.on_app_start(start_time_msec="noon"),
+    "an invalid step": lambda training: training.on_save_checkpoint_start("last"),
+    "an invalid strategy": lambda training: training.checkpoint_save(1, strategy="later"),
 }
 
 

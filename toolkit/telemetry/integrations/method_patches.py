@@ -53,18 +53,15 @@ class MethodPatches:
                 if not session.is_active:
                     return original(*args, **kwargs)
                 if before is not None:
-                    with self.guard.catch(doing):
-                        before(*args, **kwargs)
+                    self.guard.call(doing, before, *args, **kwargs)
                 try:
                     result = original(*args, **kwargs)
                 except BaseException as error:
                     if failed is not None:
-                        with self.guard.catch(doing):
-                            failed(error)
+                        self.guard.call(doing, failed, error)
                     raise
                 if after is not None:
-                    with self.guard.catch(doing):
-                        after(result, *args, **kwargs)
+                    self.guard.call(doing, after, result, *args, **kwargs)
                 return result
 
             return call

@@ -83,14 +83,15 @@ class GuardedPhase:
         self._phase: Phase | None = None
 
     def __enter__(self) -> None:
-        with self._guard.catch("beginning a phase of the training"):
-            phase = self._make()
-            phase.__enter__()
-            self._phase = phase
+        self._guard.call("beginning a phase of the training", self._begin)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._phase is not None:
-            with self._guard.catch("ending a phase of the training"):
-                self._phase.__exit__(kind, error, trace)
+            self._guard.call("ending a phase of the training", self._phase.__exit__, kind, error, trace)
+
+    def _begin(self) -> None:
+        phase = self._make()
+        phase.__enter__()
+        self._phase = phase

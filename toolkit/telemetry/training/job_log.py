@@ -1,4 +1,4 @@
-"""What a training job needs of the logger that it writes through."""
+"""What a training job needs from its logger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolkit.telemetry.spans.span import AnySpan
 
 
 class JobLog(Protocol):
-    """A logger, as the spans, callbacks and figures of a job use it."""
+    """A logger as used by a job's spans, callbacks and metrics."""
 
     guard: Guard
 
@@ -21,7 +21,7 @@ class JobLog(Protocol):
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run; None where nothing is written."""
+        """The id of the run; None if nothing is written."""
         ...
 
     @property
@@ -64,5 +64,5 @@ class JobLog(Protocol):
         ...
 
     def latest_loss(self) -> float | None:
-        """Return the newest training loss that is known without asking a device."""
+        """Return the latest training loss that is known without waiting for a device."""
         ...
