@@ -118,7 +118,7 @@ class FindingsSink:
             if finding.is_open and finding.session == self._session and not is_from_run:
                 self._put(FINDING, fields_of(finding))
 
-    def tell_live(self, finding: Finding, more: Mapping[str, Any]) -> None:
+    def report_live(self, finding: Finding, more: Mapping[str, Any]) -> None:
         """Report a finding of the live run itself, such as a hang, with `more` fields for its record."""
         usual = CATALOGUE[finding.kind].severity
         found = INFO if finding.severity == INFO else None

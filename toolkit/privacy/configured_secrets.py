@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from toolkit.core.formatting import words
 from toolkit.privacy.harmless_words import is_plain
-from toolkit.privacy.secret_shapes import looks_made_by_chance
+from toolkit.privacy.secret_shapes import looks_generated
 
 SHORTEST: Final = 8
 """Characters of a part of an address that may be a secret by itself."""
@@ -90,6 +90,6 @@ def credentials_in(address: str) -> set[str]:
     login, _, _ = parts.netloc.rpartition("@")
     values = [value for _, value in parse_qsl(parts.query)]
     found = {login, login.partition(":")[2], unquote(login), unquote(login.partition(":")[2]), *values}
-    found |= {piece for piece in parts.path.split("/") if looks_made_by_chance(piece)}
+    found |= {piece for piece in parts.path.split("/") if looks_generated(piece)}
     found = {text for text in found if len(text) >= SHORTEST}
     return {*found, address.strip()} if found else set()

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from toolkit.privacy.configured_secrets import kept_secrets
 from toolkit.privacy.secret_names import Secrecy, secrecy_of
-from toolkit.privacy.secret_shapes import MASK, SPECIAL_TOKEN, looks_made_by_chance, mask_text
+from toolkit.privacy.secret_shapes import MASK, SPECIAL_TOKEN, looks_generated, mask_text
 from toolkit.privacy.text_tree import Position, TreeRewriter
 
 SHORTEST_ENVIRONMENT_SECRET: Final = 8
@@ -74,7 +74,7 @@ class Masker(TreeRewriter):
             return MASK
         if secrecy is Secrecy.IF_TEXT and not SPECIAL_TOKEN.fullmatch(text):
             return MASK
-        if secrecy is Secrecy.IF_RANDOM and looks_made_by_chance(text):
+        if secrecy is Secrecy.IF_RANDOM and looks_generated(text):
             return MASK
         if _OLD_WANDB_KEY.fullmatch(text) and "wandb" in position.path.lower():
             return MASK

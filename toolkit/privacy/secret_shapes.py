@@ -64,7 +64,7 @@ def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
     return frozenset(found)
 
 
-def looks_made_by_chance(text: str) -> bool:
+def looks_generated(text: str) -> bool:
     """Return whether `text` has a long part in which letters and digits alternate, as keys have and names do not."""
     if len(text) > _LONGEST_KEY or any(map(str.isspace, text)):
         return False
@@ -246,7 +246,7 @@ def _mask_login(match: re.Match[str]) -> str:
 
 def _mask_option(match: re.Match[str]) -> str:
     secrecy = secrecy_of(match["name"])
-    if secrecy is Secrecy.OPEN or (secrecy is Secrecy.IF_RANDOM and not looks_made_by_chance(match["value"])):
+    if secrecy is Secrecy.OPEN or (secrecy is Secrecy.IF_RANDOM and not looks_generated(match["value"])):
         return match[0]
     return f"{match['name']}{match['between']}{MASK}"
 
@@ -283,7 +283,7 @@ def _mask_assignments(text: str) -> str:
             # After a semicolon it is part of a database's address, and a password.
             continue
         is_a_guess = secrecy is Secrecy.IF_RANDOM or (is_comparison and not quote)
-        if is_a_guess and not looks_made_by_chance(bare):
+        if is_a_guess and not looks_generated(bare):
             if not quote:
                 # No part of it looks random either, unless it was too long to check.
                 harmless_until = value.end() - (_LONGEST_KEY if len(bare) > _LONGEST_KEY else 0)
@@ -322,7 +322,7 @@ _COMPARES = re.compile(r"==|!=")
 
 def _mask_quoted(match: re.Match[str]) -> str:
     quote = match["quote"]
-    return f"{quote}{MASK}{quote}" if looks_made_by_chance(match["text"]) else match[0]
+    return f"{quote}{MASK}{quote}" if looks_generated(match["text"]) else match[0]
 
 
 def _assigns_a_secret(match: re.Match[str]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from toolkit.core.guard import Guard
 from toolkit.privacy.message_services import SERVICE_BY_NAME
 from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
-from toolkit.privacy.secret_shapes import MASK, lines_of_a_key, looks_made_by_chance
+from toolkit.privacy.secret_shapes import MASK, lines_of_a_key, looks_generated
 
 MAX_DEPTH: Final = 32
 MAX_KEYS_KEPT: Final = 4096
@@ -141,7 +141,7 @@ class TreeRewriter:
             is_option = isinstance(item, str) and item.startswith("-") and len(item) > 1
             if is_option and option is not None and secrecy_of(option) is not Secrecy.OPEN:
                 # A key may begin with a dash.
-                is_option = not looks_made_by_chance(item)
+                is_option = not looks_generated(item)
             inner = position
             if option is not None and not is_option:
                 # ["--hf-token", "abc"]: the value is the next item.

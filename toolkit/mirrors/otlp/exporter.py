@@ -13,8 +13,8 @@ from toolkit.mirrors.otlp.transport import (
     INSTALL,
     OtlpError,
     OtlpRefusalError,
-    Wire,
-    make_wire,
+    Transport,
+    make_transport,
     protocol_of,
     traces_url,
 )
@@ -83,7 +83,7 @@ class OtlpExporter:
         self._delivered = -1
         self._refused = 0
         self._otel: _OpenTelemetry | None = None
-        self._wire: Wire | None = None
+        self._transport: Transport | None = None
         self._has_given_up = False
 
     def write(self, batch: Sequence[Record]) -> None:
@@ -123,8 +123,8 @@ class OtlpExporter:
     def give_up(self) -> None:
         """Send nothing more, and cancel a pending retry; may be called on another thread."""
         has_given_up, self._has_given_up = self._has_given_up, True
-        if self._wire is not None and not has_given_up:
-            self._wire.give_up()
+        if self._transport is not None and not has_given_up:
+            self._transport.give_up()
 
     @property
     def refused(self) -> int:
@@ -169,11 +169,11 @@ class OtlpExporter:
 
     def _send(self) -> None:
         while self._unsent and not self._has_given_up:
-            if self._wire is None:
-                self._wire = make_wire(self._url, self._protocol, timeout_s=self._timeout_s)
+            if self._transport is None:
+                self._transport = make_transport(self._url, self._protocol, timeout_s=self._timeout_s)
             count = min(self._piece, len(self._unsent))
             try:
-                self._wire.send([self._unsent[number][1] for number in range(count)])
+                self._transport.send([self._unsent[number][1] for number in range(count)])
             except OtlpRefusalError as refusal:
                 if count > 1:
                     # One span may be the reason, or the size of the request.

@@ -45,7 +45,7 @@ class OtlpRefusalError(OtlpError):
         self.is_final = is_final
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """Sends OpenTelemetry's spans to a collector; one call at a time."""
 
     def send(self, spans: Sequence[Any]) -> None:
@@ -61,7 +61,7 @@ class Wire(Protocol):
         ...
 
 
-def make_wire(endpoint: str, protocol: str, *, timeout_s: float) -> Wire:
+def make_transport(endpoint: str, protocol: str, *, timeout_s: float) -> Transport:
     """Return the transport to `endpoint`; nothing is sent yet.
 
     Raises:

@@ -172,7 +172,7 @@ class RecordPipeline:
     def tell_finding(self, finding: Finding, more: Mapping[str, Any]) -> None:
         """Tell of what a live run noticed by its clock; on other ranks as well, which have nobody to examine them."""
         if self._findings is not None:
-            self._findings[0].tell_live(finding, more)
+            self._findings[0].report_live(finding, more)
         elif self._options.diagnostics is not False:
             self.put(FINDING, {**fields_of(finding), **more})
 
