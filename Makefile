@@ -39,7 +39,7 @@ faults: $(READY)  ## Test faults, attacks and load at full length; writes the fi
 	@mkdir -p build
 	@TELEMETRY_LONG=1 $(BIN)/python -m pytest --timeout 3600 --junitxml build/faults.xml \
 		tests/faults tests/attacks tests/load tests/browser \
-		$$(grep -rl --include 'test_*.py' '^from tests.lengths import' tests | grep -v ^tests/fuzz/) \
+		$$(grep -rlE --include 'test_*.py' '^from (tests.lengths|hypothesis) import' tests | grep -v ^tests/fuzz/) \
 		$$($(BIN)/python -m benchmarks.guarantees --other-tests) $(ARGS)
 	@$(BIN)/python -m benchmarks.guarantees build/faults.xml
 

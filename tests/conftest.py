@@ -9,9 +9,10 @@ import sys
 import threading
 
 import pytest
+from hypothesis import settings
 
 from tests.leftovers import remove_journals_of_runs_below
-from tests.lengths import is_long
+from tests.lengths import is_long, longer
 
 # Read once, when a framework is imported: nothing is fetched from anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,6 +23,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # Hundreds of processes import the same files: they are compiled once, also where the machine would have it otherwise.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+settings.register_profile("usual", max_examples=longer(40, 100))
+settings.load_profile("usual")
 
 _ABOUT_OTHER_JOBS = (
     "RANK",
