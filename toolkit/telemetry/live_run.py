@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.core.clock import Clock
-from toolkit.core.guard import Guard
 from toolkit.core.lifetime import code_of
 from toolkit.core.periodic import PeriodicThread, Task
 from toolkit.core.ranks import Rank
+from toolkit.core.run_context import RunContext
 from toolkit.core.sink import Sink
 from toolkit.runfolder import records
 from toolkit.runfolder.control import ControlRequest
@@ -74,9 +73,9 @@ class LiveRun:
         sinks: Sequence[Sink],
         rank: Rank,
         gate: StepGate,
-        clock: Clock,
-        guard: Guard,
+        context: RunContext,
     ) -> None:
+        clock, guard, events = context.clock, context.guard, context.events
         self.session_folder = session_folder
         self._world_size = rank.world_size
         self._options = options
@@ -85,8 +84,7 @@ class LiveRun:
         self._clock = clock
         self._guard = guard
         self._values = PlainValues(guard, DeviceScalars())
-        self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, clock=clock, guard=guard)
-        guard.on_first = self.pipeline.put_own_failure
+        self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, context=context)
         self.media = MediaWriter(guard)
         """Writes images, tables and histograms on a thread of its own."""
         self.step_before: int | None = None
@@ -114,15 +112,13 @@ class LiveRun:
         if options.control:
             poller = ControlPoller(
                 session_folder.folder,
-                run_id=session_folder.manifest.run_id,
+                run_id=context.run_id,
                 clock=clock,
                 session_started=session_folder.session.started,
                 log_every=options.log_every,
                 # Every rank takes a request, and rank 0 answers it.
-                answer=partial(self.put, records.CONTROL_CHANGE)
-                if session_folder.rank == 0
-                else _say_nothing,
-                notify=self._have_the_next_step_looked_at,
+                answer=partial(self.put, records.CONTROL_CHANGE) if context.rank == 0 else _say_nothing,
+                notify=events.request_ready.publish,
                 # What this session answers the poller knows by itself.
                 was_answered=partial(
                     was_answered, session_folder.record_file, upto=_size_of(session_folder.record_file)
@@ -131,23 +127,26 @@ class LiveRun:
                 hold=rank.world_size > 1,
             )
             self.rank_control = RankControl(
-                poller, rank, run_name=session_folder.manifest.display_name, clock=clock, guard=guard
+                poller,
+                rank,
+                run_name=session_folder.manifest.display_name,
+                clock=clock,
+                guard=guard,
+                seconds_per_step=self._seconds_per_step,
             )
+            events.request_ready.subscribe(self._have_the_next_step_looked_at)
+            events.action_wanted.subscribe(self._ask_for)
+            if options.span_options.around:
+                # Only a run that has spans can be asked for them.
+                events.first_span.subscribe(self._offer_trace)
         self.spans = SpanRecorder(
             options.span_options,
             gate,
             self._values,
             # Before the start record, too: what takes long before it can be written is a span's business.
             record_queue=self.pipeline.record_queue,
-            clock=clock,
-            began=self.pipeline.session_started,
-            guard=guard,
+            context=context,
         )
-        self.pipeline.on_incident = self.spans.keep_around_an_incident
-        if self.rank_control is not None and options.span_options.around:
-            # Only a run that has spans can be asked for them.
-            poller = self.rank_control.poller
-            self.spans.on_first_use = lambda: poller.declare_action("trace", self.spans.keep_next)
         self.steps = StepRecords(
             gate,
             self.pipeline.record_queue,
@@ -155,34 +154,24 @@ class LiveRun:
             self.rank_control.poller if self.rank_control is not None else FixedInterval(options.log_every),
             self.spans.times,
             before_first=self._put_start_if_none,
-            clock=clock,
-            began=self.pipeline.session_started,
+            context=context,
         )
         self.completions = CompletionRecorder(
             options.completion_options,
             self._values,
             record_queue=self.pipeline.record_queue,
             before_first=self._put_start_if_none,
-            clock=clock,
-            began=self.pipeline.session_started,
+            context=context,
         )
-        if self.rank_control is not None:
-            self.rank_control.seconds_per_step = lambda: self.steps.latest.get("sec_per_step")
-            self.pipeline.ask_for = self._ask_for
         self.errors = RunErrors(
             options,
-            session=session_folder.session.session,
-            rank=session_folder.rank,
-            run_id=session_folder.manifest.run_id,
+            context,
             gate=gate,
             spans=self.spans,
             sampling=self._sampling,
             latest=lambda: self.steps.latest,
             last_step=self._last_planned_step,
             put=self._put_error,
-            report_finding=self.pipeline.tell_finding,
-            clock=clock,
-            guard=guard,
         )
         self.periodic = PeriodicThread(self._tasks(), clock=clock, guard=guard)
         # By itself: a disk that does not answer holds up the keeper, and is a reason to hang.
@@ -516,6 +505,13 @@ class LiveRun:
 
     def _have_the_next_step_looked_at(self) -> None:
         self._gate.due_at = -NEVER
+
+    def _seconds_per_step(self) -> Any:
+        return self.steps.latest.get("sec_per_step")
+
+    def _offer_trace(self) -> None:
+        assert self.rank_control is not None
+        self.rank_control.poller.declare_action("trace", self.spans.keep_next)
 
     def _ask_for(self, action: str, request_id: str) -> None:
         """Ask the run itself for `action`, because something critical was found."""

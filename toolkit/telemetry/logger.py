@@ -15,6 +15,7 @@ from toolkit.core.clock import Clock, SystemClock
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.lifetime import CloseOnce, close_at_exit, code_of, do_not_close_at_exit
 from toolkit.core.ranks import Rank, find_rank
+from toolkit.core.run_context import RunContext, RunEvents
 from toolkit.core.sink import Sink
 from toolkit.privacy.configured_secrets import keep_secrets_of
 from toolkit.privacy.masking import without_secrets
@@ -28,7 +29,7 @@ from toolkit.telemetry.options import (
     options_from_config,
     run_name_from_config,
 )
-from toolkit.telemetry.records.folded_metrics import MOST_OWN
+from toolkit.telemetry.records.folded_metrics import COLUMNS, MOST_OWN
 from toolkit.telemetry.records.media import (
     MOST_BINS,
     csv_of,
@@ -40,6 +41,7 @@ from toolkit.telemetry.records.media import (
 )
 from toolkit.telemetry.records.run_summary import RunSummary
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
+from toolkit.telemetry.records.step_taker import NO_STEPS, StepTaker, silent_steps
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan, FoldedSpan, timed_function
 
 if TYPE_CHECKING:
@@ -144,13 +146,15 @@ class TelemetryLogger:
         elif overrides:
             options = options.changed(**overrides)
         self.run_name = "run"
-        self.guard = Guard()
+        self._events = RunEvents()
+        self.guard = Guard(on_first=self._events.own_failure.publish)
         self.is_live = False
         """Whether calls have an effect: not where telemetry is off, on most ranks, in a forked child, once closed."""
         self.ignored = 0
         """Steps told to a logger that is not live."""
         self._options = options
         self._gate = _SHUT
+        self._steps = NO_STEPS
         self._ends: CloseOnce
         self._run: LiveRun | None = None
         self._silent_rank: SilentRank | None = None
@@ -162,7 +166,6 @@ class TelemetryLogger:
         self._folding: dict[str, SpanTimes] = {}
         self._make_span: Callable[[Any, dict[str, Any]], AnySpan] = _make_no_span
         self._span_recorder: SpanRecorder | None = None
-        self._for_steps: tuple[Callable[[], float], Callable[[], float], float, Callable[..., None]]
         self.guard.strict = options.strict
         self._clock = clock or SystemClock()
         self._rank = rank
@@ -193,19 +196,18 @@ class TelemetryLogger:
         # Imported only now: a logger that is switched off costs its importer next to nothing.
         from toolkit.telemetry.live_run import LiveRun
 
-        self._run = LiveRun(
-            session_folder,
-            options,
-            config=config,
-            sinks=sinks,
-            rank=rank,
-            gate=self._gate,
+        context = RunContext(
             clock=clock,
             guard=self.guard,
+            events=self._events,
+            run_id=session_folder.manifest.run_id,
+            session=session_folder.session.session,
+            rank=session_folder.rank,
+            began=clock.monotonic(),
         )
-        self._take_step = self.guard.wrap("log_step", self._run.steps.take)
-        take_first = self.guard.wrap("log_step", self._take_first_step)
-        self._for_steps = (clock.wall, clock.monotonic, self._run.pipeline.session_started, take_first)
+        self._run = LiveRun(
+            session_folder, options, config=config, sinks=sinks, rank=rank, gate=self._gate, context=context
+        )
         if options.span_options.enabled:
             self._span_recorder = self._run.spans
             self._folding = self._span_recorder.folding
@@ -213,8 +215,13 @@ class TelemetryLogger:
         else:
             self._run.spans.is_open = False
         self._rank_control = self._run.rank_control
-        if self._rank_control is not None and self._rank_control.is_among_ranks:
-            self.__dict__["log_step"] = self._log_step_among_ranks
+        among_ranks = self._rank_control is not None and self._rank_control.is_among_ranks
+        self._steps = StepTaker(
+            self.guard.wrap("log_step", self._run.steps.take),
+            clock=clock,
+            began=context.began,
+            ranks=self._rank_control if among_ranks else None,
+        )
         self.is_live = True
         close_at_exit(self, in_forked_child=self._after_fork_in_child)
         self._run.start()
@@ -281,10 +288,17 @@ class TelemetryLogger:
         the last value, and its least, greatest and mean where it varied. A step whose loss is not finite or jumps is
         written at once.
         """
-        # The usual step without a record ends in the first block. The well-known fields have names of their own, since
-        # collecting them in a dictionary costs more than all else that is done for such a step. No function of ours is
-        # called before `take_step`, which is guarded.
-        gate = self._gate
+        # A step without a record usually ends in the first block below. The well-known fields are parameters, because
+        # collecting them in a dictionary would cost more than everything else such a step needs. Nothing here can
+        # raise: what is called is guarded, or built in.
+        steps, gate = self._steps, self._gate
+        if steps.is_special:
+            if steps.ranks is not None:
+                with self.guard.catch("agreeing with the other ranks"):
+                    steps.ranks.at_step(global_step)
+            if not self.is_live:
+                self.ignored += 1
+                return
         if (
             type(global_step) is int
             and gate.last_step < global_step < gate.due_at
@@ -348,17 +362,27 @@ class TelemetryLogger:
                     )
                 )
                 return
-        wall, monotonic, began, take_step = self._for_steps
-        record = {
-            "time": wall(),
-            "elapsed": monotonic() - began,
-            "global_step": global_step,
-            "nan_inf_detected": False,
-        }
-        if train_loss is not None:
-            record["train_loss"] = train_loss
-        if lr is not None:
-            record["lr"] = lr
+        if train_loss is not None and lr is not None:
+            # In one piece: a dictionary that has to grow costs more.
+            record = {
+                "time": steps.wall(),
+                "elapsed": steps.monotonic() - steps.began,
+                "global_step": global_step,
+                "nan_inf_detected": False,
+                "train_loss": train_loss,
+                "lr": lr,
+            }
+        else:
+            record = {
+                "time": steps.wall(),
+                "elapsed": steps.monotonic() - steps.began,
+                "global_step": global_step,
+                "nan_inf_detected": False,
+            }
+            if train_loss is not None:
+                record["train_loss"] = train_loss
+            elif lr is not None:
+                record["lr"] = lr
         if grad_norm is not None:
             record["grad_norm"] = grad_norm
         if epoch is not None:
@@ -375,7 +399,10 @@ class TelemetryLogger:
             record["cpu_mem_rss_mb"] = cpu_mem_rss_mb
         if nan_inf_detected is not None:
             record["nan_inf_detected"] = nan_inf_detected
-        take_step(global_step, train_loss, record, scalars)
+        if type(lr) is dict or (scalars and "metrics" in scalars):
+            self._take_mapping(global_step, record, scalars)
+        else:
+            steps.take(global_step, train_loss, record, scalars)
 
     def write_step(self, /, global_step: int, **fields: Any) -> None:
         """Tell of a training step as `log_step` does, and write its record, whatever `log_every` says."""
@@ -384,30 +411,22 @@ class TelemetryLogger:
         self._gate.due_at = -NEVER
         self.log_step(global_step, **fields)
 
-    def _take_first_step(self, step: Any, loss: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
-        """Look at how the first step is told of: a script that tells of one as the fork does always does so."""
-        wall, monotonic, began, _ = self._for_steps
-        self._for_steps = (wall, monotonic, began, self._take_step)
-        lr, metrics = record.get("lr"), scalars.get("metrics")
-        if _are_metrics(lr):
-            self._log_step_with_a_mapping(step, loss, lr, **scalars)
-        elif _are_metrics(metrics):
-            self._log_step_with_a_mapping(step, record.get("epoch"), **scalars)
-        else:
-            self._take_step(step, loss, record, scalars)
-
-    def _log_step_with_a_mapping(self, global_step: int, *args: Any, **scalars: Any) -> None:
-        """Take a step as ai-toolkit's telemetry fork tells of it: `log_step(global_step, epoch, metrics)`."""
-        metrics = args[1] if len(args) > 1 else scalars.get("metrics")
+    @guarded
+    def _take_mapping(self, global_step: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
+        """Take a step that may be logged as in ai-toolkit's telemetry fork: `log_step(global_step, epoch, metrics)`."""
+        positional, by_name = record.get("lr"), scalars.get("metrics")
+        metrics = positional if _are_metrics(positional) else by_name
         if not _are_metrics(metrics):
-            TelemetryLogger.log_step(self, global_step, *args, **scalars)
+            self._steps.take(global_step, record.get("train_loss"), record, scalars)
             return
-        # From now on each step comes here first: an epoch must not be taken for a loss.
-        self.__dict__.setdefault("log_step", self._log_step_with_a_mapping)
-        epoch = {"epoch": args[0]} if args else {}
-        given = {**epoch, **scalars, **metrics}
+        # What came as the loss is the epoch.
+        given: dict[str, Any] = {"epoch": record["train_loss"]} if "train_loss" in record else {}
+        given |= {name: record[name] for name in COLUMNS if name in record and record[name] is not metrics}
+        given |= {**scalars, **metrics}
         known = {name: given[name] for name in given if type(name) is str and name not in _NOT_METRICS}
-        TelemetryLogger.log_step(self, global_step, **known)
+        if type(known.get("lr")) is dict:
+            known["x_lr"] = known.pop("lr")
+        self.log_step(global_step, **known)
 
     @guarded
     def count_samples(self, share: float) -> None:
@@ -945,17 +964,9 @@ class TelemetryLogger:
             rank, run_name=self.run_name, log_every=self._options.log_every, clock=clock, guard=self.guard
         )
         self._rank_control = self._silent_rank.rank_control
-        self.__dict__["log_step"] = self._log_step_among_ranks
+        self._steps = silent_steps(self._rank_control)
         close_at_exit(self, in_forked_child=self._after_fork_in_child)
         self._silent_rank.start()
-
-    def _log_step_among_ranks(self, global_step: int, *args: Any, **scalars: Any) -> None:
-        rank_control = self._rank_control
-        if rank_control is not None:
-            with self.guard.catch("agreeing with the other ranks"):
-                rank_control.at_step(global_step)
-        if self.is_live:
-            TelemetryLogger.log_step(self, global_step, *args, **scalars)
 
     def _internals(self) -> Internals:
         return Internals(self, self._run, self._gate, self._options, self._after_fork_in_child)
@@ -966,18 +977,13 @@ class TelemetryLogger:
 
     def _become_inert(self) -> None:
         self.is_live = False
-        # In the instance, where it is found before the class's own: a step then costs one call that does nothing.
-        self.__dict__["log_step"] = self._ignore_step
-        # Whoever kept the method from before finds the next step looked at closely, and nobody there to take it.
+        # For a thread that is in `log_step` at this moment.
         self._gate.due_at = -NEVER
-        self._for_steps = (time.time, time.monotonic, 0.0, self._ignore_step)
+        self._steps = NO_STEPS
         self._folding = {}
         self._make_span = _make_no_span
         if self._profiling is not None:
             self._profiling.switch_off()
-
-    def _ignore_step(self, *_: Any, **__: Any) -> None:
-        self.ignored += 1
 
 
 class Internals:

@@ -167,28 +167,44 @@ class RecordQueue:
         """
         record["name"] = self._masker.mask_name(record["name"])
         with self.lock:
-            if self.is_direct and not self.busy:
-                lines = self.journal.lines
+            if self.begin_direct():
                 try:
-                    self.busy = True
                     seq = self.next_seq
-                    line = self._plain_lines[event] % (seq, orjson.dumps(record)[1:])
-                    fill = self.journal.append(line)
-                    if fill > MUCH and not self.has_woken:
-                        self.wake_writer()
-                    elif not fill:
-                        self.hold(line, event, seq)
+                    self.commit_line(self._plain_lines[event] % (seq, orjson.dumps(record)[1:]), event, seq)
                     return
                 finally:
-                    # Also where a signal handler raises in here: a line that was committed has used its number up.
-                    self.next_seq += self.journal.lines - lines
-                    try:
-                        if self.interrupting:
-                            self.take_interrupting()
-                    finally:
-                        self.busy = False
+                    self.end_direct()
             fields = dict(record)
             self.put(event, fields.pop("time"), fields.pop("elapsed"), fields)
+
+    def begin_direct(self) -> bool:
+        """Say whether the caller, who holds `lock`, may commit a line now; if so, it must call `end_direct`."""
+        if self.is_direct and not self.busy:
+            self.busy = True
+            return True
+        return False
+
+    def end_direct(self) -> None:
+        """End what `begin_direct` began, and take what a signal handler logged meanwhile."""
+        try:
+            if self.interrupting:
+                self.take_interrupting()
+        finally:
+            self.busy = False
+
+    def commit_line(self, line: bytes, event: str, seq: int) -> None:
+        """Append a line with the number `seq` to the journal, or keep it in memory where that is full."""
+        journal = self.journal
+        lines = journal.lines
+        try:
+            fill = 0 if self._overflow else journal.append(line)
+        finally:
+            # Also where a signal handler raises right here: a committed line has used its number.
+            self.next_seq += journal.lines - lines
+        if not fill:
+            self.hold(line, event, seq)
+        elif fill > MUCH and not self.has_woken:
+            self.wake_writer()
 
     def envelope(self, event: str, wall: float, elapsed: float, seq: int) -> dict[str, Any]:
         """Return the fields that every record begins with."""
@@ -287,17 +303,7 @@ class RecordQueue:
         seq = self.next_seq
         record = self.envelope(event, wall, elapsed, seq)
         record.update(fields)
-        line = encode(record)
-        lines = self.journal.lines
-        try:
-            fill = 0 if self._overflow else self.journal.append(line)
-        finally:
-            # Also where a signal handler raises right here: a line that was committed has used its number up.
-            self.next_seq += self.journal.lines - lines
-        if not fill:
-            self.hold(line, event, seq)
-        elif fill > MUCH and not self.has_woken:
-            self.wake_writer()
+        self.commit_line(encode(record), event, seq)
 
     def _commit_start(self, wall: float, elapsed: float, fields: dict[str, Any]) -> bool:
         """Commit the session's start record under the number that was kept for it; False where there is no room."""

@@ -117,9 +117,9 @@ class Profiling:
                 shortest = self._checked_duration(name, min_duration_ms)
                 interval = self._checked_interval(name, log_interval)
                 times = self._times.of(PROFILING_PREFIX + name, on_steps=False)
-                profile = Profile(name, shortest / 1e3, interval, times, self._closed)
-                profile.monotonic = self._monotonic
-                profile.guard = self._guard
+                profile = Profile(
+                    name, shortest / 1e3, interval, times, self._closed, self._monotonic, self._guard
+                )
                 self._times.add_profile(profile)
                 self._profiles[name] = profile
             return profile
@@ -153,12 +153,18 @@ class Profile:
         *("_closed", "_field", "_waiting", "count", "guard", "interval", "monotonic", "shortest", "times"),
     )
 
-    guard: Guard
-    monotonic: Callable[[], float]
-
     def __init__(
-        self, name: str, shortest: float, interval: int, times: SpanTimes, closed: deque[Any]
+        self,
+        name: str,
+        shortest: float,
+        interval: int,
+        times: SpanTimes,
+        closed: deque[Any],
+        monotonic: Callable[[], float],
+        guard: Guard,
     ) -> None:
+        self.monotonic = monotonic
+        self.guard = guard
         self.shortest = shortest
         """Seconds; calls that take less are not counted."""
         self.interval = interval

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from threading import get_ident
 from typing import Any, Final
 
-from toolkit.core.clock import Clock
-from toolkit.core.guard import Guard
+from toolkit.core.run_context import RunContext
 from toolkit.core.wall_times import SET_S, WallTimes
 from toolkit.telemetry.errors.recorder import note_spans
 from toolkit.telemetry.options import SpanOptions
@@ -68,14 +67,12 @@ class SpanRecorder:
         values: PlainValues,
         *,
         record_queue: RecordQueue,
-        clock: Clock,
-        began: float,
-        guard: Guard,
+        context: RunContext,
     ) -> None:
+        clock = context.clock
         self.options = options
         self.gate = gate
-        self.times = SpanTotals(clock.monotonic, began)
-        self.times.incident = self.keep_around_an_incident
+        self.times = SpanTotals(clock.monotonic, context.began)
         self.meter: LedgerMeter = self.times.meter
         self.monotonic = clock.monotonic
         self.walls = WallTimes(clock)
@@ -85,13 +82,9 @@ class SpanRecorder:
         self.folding: dict[str, SpanTimes] = {}
         """What `make` need not be asked for: names whose spans are only added up now."""
         self.is_open = True
-        self.guard = guard
-        self.on_first_use: Callable[[], None] | None = None
-        """Called once there are spans."""
-        self.writer = SpanWriter(
-            gate, values, record_queue=record_queue, clock=clock, began=began, guard=guard
-        )
-        self.device = DeviceTimer(guard, self.writer.write_device_span)
+        self.guard = context.guard
+        self.writer = SpanWriter(gate, values, record_queue=record_queue, context=context)
+        self.device = DeviceTimer(self.guard, self.writer.write_device_span)
         self._prefix, self._ids, self._write = self.writer.prefix, self.writer.ids, self.writer.write
         self._look = DetailWindow(gate, self.folding, steps=options.around)
         self._root: Span | None = None
@@ -104,6 +97,9 @@ class SpanRecorder:
         self._summary_at = clock.monotonic()
         self._summarised = 0
         self._tending = threading.Lock()
+        self._first_span = context.events.first_span
+        self._has_spans = False
+        context.events.incident.subscribe(self.keep_around_an_incident)
 
     # Making spans.
 
@@ -442,9 +438,9 @@ class SpanRecorder:
             self._count_closed()
             if last or not self.is_open:
                 return
-            if self.on_first_use is not None and self.times.by_name:
-                tell, self.on_first_use = self.on_first_use, None
-                tell()
+            if self.times.by_name and not self._has_spans:
+                self._has_spans = True
+                self._first_span.publish()
             # Where the clock was set, or the machine slept, spans from now on stand beside records of now.
             self.walls.look()
             now = self.monotonic()

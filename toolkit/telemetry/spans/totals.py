@@ -129,8 +129,6 @@ class SpanTotals:
         """Names that step records tell of; empty, and so false, in a run without spans."""
         self.profiled: list[OnStepRecords] = []
         """What else step records tell of."""
-        self.incident: Callable[[], None] = _nothing
-        """Called where a step is out of the ordinary."""
         self.away = 0.0
         """Seconds of this session in which the training was not at its steps, as of the last `take`."""
         self._before: dict[str, tuple[float, float]] | None = None
@@ -262,7 +260,3 @@ class _Block:
 
 def _rounded(seconds: float) -> float:
     return float(f"{seconds:.{_DIGITS}g}")
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""

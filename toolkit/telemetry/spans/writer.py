@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any, Final
 
-from toolkit.core.clock import Clock
-from toolkit.core.guard import Guard
+from toolkit.core.run_context import RunContext
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder import records
 from toolkit.telemetry.errors.failure import describe_failure
@@ -35,11 +34,9 @@ class SpanWriter:
         values: PlainValues,
         *,
         record_queue: RecordQueue,
-        clock: Clock,
-        began: float,
-        guard: Guard,
+        context: RunContext,
     ) -> None:
-        self.write = guard.wrap("writing a span", self._write)
+        self.write = context.guard.wrap("writing a span", self._write)
         """Write a span that ended, at a moment of the monotonic clock; two arguments are there for the guard."""
         # Enough of it is chance that the sessions of a run, and its ranks, never use the same one. The letter in front
         # keeps tables from taking it for a number.
@@ -49,10 +46,11 @@ class SpanWriter:
         self._values = values
         self._record_queue = record_queue
         self._put = record_queue.put
-        self._wall = clock.wall
-        self._monotonic = clock.monotonic
-        self._began = began
-        self._guard = guard
+        self._wall = context.clock.wall
+        self._monotonic = context.clock.monotonic
+        self._began = context.began
+        self._elapsed = context.elapsed
+        self._guard = context.guard
         self._main_thread = threading.main_thread().ident
 
     def _write(self, span: Span, now: float, _: None, __: None) -> None:
@@ -205,9 +203,6 @@ class SpanWriter:
 
     def _new_id(self) -> str:
         return f"{self.prefix}{next(self.ids) & 0xFFFFFFFF:08x}"
-
-    def _elapsed(self) -> float:
-        return self._monotonic() - self._began
 
     def _add_common(self, fields: dict[str, Any], step: int, thread: int) -> None:
         if step >= 0:
