@@ -316,6 +316,11 @@ class LiveRun:
         """Put a file of the run into `subfolder` of its folder, and return its path there."""
         return write_media_file(self.session_folder.folder, subfolder, name, step, ending, data)
 
+    def latest_loss(self) -> Any:
+        """Return the newest training loss that is known without asking a device."""
+        folded = self._gate.latest
+        return self.steps.latest.get("train_loss") if folded is None else folded
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was logged is in the files; a start record comes before it."""
         deadline = time.monotonic() + timeout_s

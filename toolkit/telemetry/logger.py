@@ -47,8 +47,8 @@ from toolkit.telemetry.spans.span import NO_SPAN, AnySpan, FoldedSpan, timed_fun
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from toolkit.telemetry.control.poller import Request
     from toolkit.telemetry.control.rank_control import RankControl
+    from toolkit.telemetry.control.requests import Request
     from toolkit.telemetry.control.silent_rank import SilentRank
     from toolkit.telemetry.errors.capture import ErrorCapture
     from toolkit.telemetry.live_run import LiveRun
@@ -146,13 +146,16 @@ class TelemetryLogger:
         elif overrides:
             options = options.changed(**overrides)
         self.run_name = "run"
-        self._events = RunEvents()
-        self.guard = Guard(on_first=self._events.own_failure.publish)
+        self.guard = Guard(on_first=self._publish_failure)
         self.is_live = False
         """Whether calls have an effect: not where telemetry is off, on most ranks, in a forked child, once closed."""
         self.ignored = 0
         """Steps told to a logger that is not live."""
         self._options = options
+        self._events: RunEvents | None = None
+        self._internals = Internals(
+            self, self.guard, lambda: self._run, lambda: self._options, self._after_fork_in_child
+        )
         self._gate = _SHUT
         self._steps = NO_STEPS
         self._ends: CloseOnce
@@ -196,10 +199,11 @@ class TelemetryLogger:
         # Imported only now: a logger that is switched off costs its importer next to nothing.
         from toolkit.telemetry.live_run import LiveRun
 
+        self._events = events = RunEvents()
         context = RunContext(
             clock=clock,
             guard=self.guard,
-            events=self._events,
+            events=events,
             run_id=session_folder.manifest.run_id,
             session=session_folder.session.session,
             rank=session_folder.rank,
@@ -968,8 +972,9 @@ class TelemetryLogger:
         close_at_exit(self, in_forked_child=self._after_fork_in_child)
         self._silent_rank.start()
 
-    def _internals(self) -> Internals:
-        return Internals(self, self._run, self._gate, self._options, self._after_fork_in_child)
+    def _publish_failure(self, doing: str, error: BaseException) -> None:
+        if self._events is not None:
+            self._events.own_failure.publish(doing, error)
 
     def _live(self) -> LiveRun:
         assert self._run is not None, "only a live logger gets here"
@@ -995,19 +1000,32 @@ class Internals:
     def __init__(
         self,
         log: TelemetryLogger,
-        run: LiveRun | None,
-        gate: StepGate,
-        options: TelemetryOptions,
+        guard: Guard,
+        run: Callable[[], LiveRun | None],
+        options: Callable[[], TelemetryOptions],
         after_fork_in_child: Callable[[], None],
     ) -> None:
-        self.guard = log.guard
-        self.span, self.start_span, self.current_span = log.span, log.start_span, log.current_span
+        self.guard = guard
         self.after_fork_in_child = after_fork_in_child
         """Turns the logger into one that does nothing, in a forked child."""
         self._log = log
         self._run = run
-        self._gate = gate
         self._options = options
+
+    @property
+    def span(self) -> Callable[..., AnySpan]:
+        """The logger's `span`."""
+        return self._log.span
+
+    @property
+    def start_span(self) -> Callable[..., AnySpan]:
+        """The logger's `start_span`."""
+        return self._log.start_span
+
+    @property
+    def current_span(self) -> Callable[[], AnySpan | None]:
+        """The logger's `current_span`."""
+        return self._log.current_span
 
     @property
     def is_live(self) -> bool:
@@ -1022,27 +1040,33 @@ class Internals:
     @property
     def completions(self) -> CompletionRecorder | None:
         """Where completions collected from a trainer are written; None where they are not kept."""
-        recorder = self._run.completions if self._run is not None and self.is_live else None
-        return recorder if recorder is not None and recorder.options.enabled else None
+        recorder: CompletionRecorder | None = None
+        with self.guard.catch("looking up the completions"):
+            run = self._live_run()
+            recorder = run.completions if run is not None and run.completions.options.enabled else None
+        return recorder
 
     @property
     def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
         """The performance tag and the session tag of the options or of `set_tags`."""
-        if self._run is not None:
-            return self._run.tags
-        return self._options.perf_tag, self._options.session_tag
+        run = self._run()
+        if run is not None:
+            return run.tags
+        return self._options().perf_tag, self._options().session_tag
 
     def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
         """Change the tags of this session, which may be known only after the start."""
-        if self._run is not None and self.is_live:
-            with self.guard.catch("set_tags"):
-                self._run.set_tags(perf_tag, session_tag)
+        with self.guard.catch("set_tags"):
+            run = self._live_run()
+            if run is not None:
+                run.set_tags(perf_tag, session_tag)
 
     def span_totals(self, name: str) -> tuple[int, float]:
         """Return how many spans of `name` the training thread has ended in this session, and their seconds."""
         totals = (0, 0.0)
         with self.guard.catch("adding up spans"):
-            times = self._run.spans.times.by_name.get(name) if self._run is not None else None
+            run = self._run()
+            times = run.spans.times.by_name.get(name) if run is not None else None
             totals = (times.count, times.seconds) if times is not None else totals
         return totals
 
@@ -1050,23 +1074,26 @@ class Internals:
         self, name: str, attributes: Mapping[str, Any], time: float | None = None
     ) -> None:
         """Write an event that belongs to the run as a whole."""
-        if self._run is not None and self.is_live:
-            with self.guard.catch("event_outside_spans"):
-                self._run.spans.put_event(None, "", name, attributes, time)
+        with self.guard.catch("event_outside_spans"):
+            run = self._live_run()
+            if run is not None:
+                run.spans.put_event(None, "", name, attributes, time)
 
     def latest_loss(self) -> float | None:
         """Return the newest training loss that is known without asking a device."""
         newest: Any = None
         with self.guard.catch("looking up the loss"):
-            newest = self._gate.latest
-            if newest is None and self._run is not None:
-                newest = self._run.steps.latest.get("train_loss")
+            run = self._run()
+            newest = None if run is None else run.latest_loss()
         return float(newest) if isinstance(newest, (int, float)) else None
+
+    def _live_run(self) -> LiveRun | None:
+        return self._run() if self._log.is_live else None
 
 
 def internals(log: TelemetryLogger) -> Internals:
     """Return what this project's own packages need of a logger; nothing for scripts: it may change at any time."""
-    return log._internals()  # noqa: SLF001 - the one way in
+    return log._internals  # noqa: SLF001 - the one way in
 
 
 def _are_metrics(given: Any) -> TypeGuard[dict[str, Any]]:
