@@ -92,14 +92,14 @@ _INSTEAD_OF_THE_FORKS: Final = {
     "control_path": f"it is run_folder / 'control.json'; {_WHERE_THE_FORK_IS}",
     **dict.fromkeys(("enable_tensorboard", "enable_wandb", "tb_writer", "wandb_run"), _WHERE_THE_FORK_IS),
 }
-"""What an AttributeError says of a name that only the fork's logger has."""
+"""Hints for names that only the fork's logger has."""
 
 _SHUT: Final = StepGate()
 """The gate of a logger that could not be set up: no step passes it."""
 
 
 class TelemetryLogger:
-    """Writes one run into a folder of its own, and lets somebody steer it through a file.
+    """Writes one run into its own folder, which can be controlled through a file.
 
     Making one may raise `OptionsError`, because wrong configuration is best heard of at once. After that no call
     raises, none waits for a disk, a network or a GPU, and none costs more than some microseconds. What goes wrong is
@@ -150,7 +150,7 @@ class TelemetryLogger:
         self.is_live = False
         """Whether calls have an effect: not where telemetry is off, on most ranks, in a forked child, once closed."""
         self.ignored = 0
-        """Steps told to a logger that is not live."""
+        """Steps logged while the logger was not live."""
         self._options = options
         self._events: RunEvents | None = None
         self._internals = Internals(
@@ -190,7 +190,7 @@ class TelemetryLogger:
         self.run_name = mask_text(str(run_name))
         clock = self._clock
         rank = self._rank or find_rank()
-        session_folder = self._find_home(rank, clock) if options.enabled else None
+        session_folder = self._open_folder(rank, clock) if options.enabled else None
         if session_folder is None:
             self._become_inert()
             if options.enabled and options.control and rank.rank:
@@ -286,7 +286,7 @@ class TelemetryLogger:
         nan_inf_detected: Any = None,
         **scalars: Any,
     ) -> None:
-        """Tell of one training step, with any scalars: numbers, numpy's or torch's, on any device.
+        """Log one training step, with any scalars: numbers, numpy's or torch's, on any device.
 
         Every `log_every` steps this writes a record; the steps between are folded into the next one: of each number
         the last value, and its least, greatest and mean where it varied. A step whose loss is not finite or jumps is
@@ -409,7 +409,7 @@ class TelemetryLogger:
             steps.take(global_step, train_loss, record, scalars)
 
     def write_step(self, /, global_step: int, **fields: Any) -> None:
-        """Tell of a training step as `log_step` does, and write its record, whatever `log_every` says."""
+        """Log a training step as `log_step` does, and write its record, whatever `log_every` is."""
         self._gate.write_next = True
         # So that the step is looked at closely.
         self._gate.due_at = -NEVER
@@ -434,7 +434,7 @@ class TelemetryLogger:
 
     @guarded
     def count_samples(self, share: float) -> None:
-        """Say which share of the usual samples the step that goes on has: for a last batch that is short.
+        """Set which share of its usual samples the current step has: for a short last batch.
 
         `samples_per_sec` is worked out with as many samples a step as the start record says, where this is not called.
         """
@@ -457,7 +457,7 @@ class TelemetryLogger:
 
     @guarded
     def log_eval(self, /, global_step: int, metrics: Mapping[str, Any] | None = None, **others: Any) -> None:
-        """Tell of an evaluation, such as `val_loss`; metrics may also come as a mapping."""
+        """Log an evaluation, such as `val_loss`; metrics may also come as a mapping."""
         self._live().put(records.EVAL, {"global_step": global_step, **_spread(metrics), **others})
 
     @guarded
@@ -470,7 +470,7 @@ class TelemetryLogger:
         global_step: int | None = None,
         **others: Any,
     ) -> None:
-        """Tell of the end of an epoch and its metrics, which may also come as a mapping."""
+        """Log the end of an epoch and its metrics, which may also come as a mapping."""
         fields = {"epoch": epoch, "global_step": global_step, **_spread(metrics), **others}
         self._live().put(records.EPOCH, fields)
 
@@ -485,7 +485,7 @@ class TelemetryLogger:
         seconds: float | None = None,
         **fields: Any,
     ) -> None:
-        """Tell of a checkpoint that was saved; its size is looked up.
+        """Log a checkpoint that was saved; its size is looked up.
 
         `path` may also be called `checkpoint_path`, as the record calls it. A call without one is recorded, too.
         """
@@ -505,7 +505,7 @@ class TelemetryLogger:
     def log_sample(
         self, /, global_step: int, path: str | os.PathLike[str], *, prompt: str | None = None, **fields: Any
     ) -> None:
-        """Tell of a sample file; one inside the run folder is kept as a path relative to it."""
+        """Log a sample file; one inside the run folder is kept as a path relative to it."""
         shown: Any = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
         if self.run_folder is not None and isinstance(shown, str):
             inside = os.path.relpath(shown, self.run_folder)
@@ -636,7 +636,7 @@ class TelemetryLogger:
         """Return a span to put around a part of the work: `with log.span("encode", images=4):`.
 
         Short parts of every step (`data_loading`, `forward`, …) are added up on the step records; others get a record
-        of their own, inside the span that is open around them. An exception is noted on the span and goes on.
+        of their own, inside the span that is open around them. An exception is recorded on the span and raised.
         """
         # A name whose own code runs when it is looked up may fail: it is looked up behind the guard.
         if type(name) is str:
@@ -738,7 +738,7 @@ class TelemetryLogger:
         start_time: float | None = None,
         parent: AnySpan | str | None = None,
     ) -> AnySpan:
-        """Begin a span that somebody else stops: for callbacks, which cannot nest. It may begin in the past."""
+        """Begin a span that is stopped elsewhere: for callbacks, which cannot nest. It may begin in the past."""
         return self._start_span(name, attributes, start_time, parent) or NO_SPAN
 
     @guarded
@@ -775,7 +775,7 @@ class TelemetryLogger:
     def capture_errors(self, function: _F, /) -> _F: ...
 
     def capture_errors(self, function: Any = None, /) -> Any:
-        """Return a block, or a decorator, whose exceptions are recorded and go on as they are.
+        """Return a block, or a decorator, whose exceptions are recorded and raised as usual.
 
         `with log.capture_errors():`, `@log.capture_errors()` or `@log.capture_errors`, also of what is awaited or
         iterated. An exception that several of them see is one error.
@@ -792,7 +792,7 @@ class TelemetryLogger:
     def _take_error(self, error: BaseException) -> None:
         self._live().errors.recorder.take(error, caught_by="capture_errors")
 
-    # Steering.
+    # Control.
 
     def declare_action(self, name: str, callback: Callable[[], object] | None = None) -> None:
         """Say that this script can be asked to `save`, `sample`, `stop`, `save_and_stop`, or something of its own.
@@ -826,7 +826,7 @@ class TelemetryLogger:
 
     @property
     def should_stop(self) -> bool:
-        """Whether somebody asked the run to stop; read it between steps."""
+        """Whether the run was asked to stop; read it between steps."""
         asked = False
         with self.guard.catch("looking whether to stop"):
             asked = self._rank_control is not None and self._rank_control.poller.should_stop
@@ -908,7 +908,7 @@ class TelemetryLogger:
             reason = "stopped" if self.should_stop else "finished"
         reason = reason if isinstance(reason, str) else f"<{type(reason).__name__}>"
         if self._training is not None:
-            with self.guard.catch("telling of the last iterations"):
+            with self.guard.catch("writing the last iterations"):
                 self._training.close()
         self._become_inert()
         for sentence in run.close(status=_STATUS_OF.get(reason, "stopped"), reason=reason, error=error):
@@ -937,7 +937,7 @@ class TelemetryLogger:
         # The threads and files are the parent's.
         self._become_inert()
         self._rank_control = None
-        # Whoever was ending it is the parent's, and not waited for here.
+        # A close that is under way is the parent's; do not wait for it here.
         self._ends = CloseOnce(is_over=True)
         if self._run is not None:
             self._run.errors.watch.after_fork_in_child()
@@ -946,7 +946,7 @@ class TelemetryLogger:
 
     # Within.
 
-    def _find_home(self, rank: Rank, clock: Clock) -> SessionFolder | None:
+    def _open_folder(self, rank: Rank, clock: Clock) -> SessionFolder | None:
         from toolkit.telemetry.writing.session_folder import join_rank_zero, open_session
 
         if rank.rank == 0:

@@ -33,7 +33,7 @@ _Leave = Callable[[float, "float | None"], None]
 
 
 class Interval(Protocol):
-    """How often steps are recorded, and whether somebody asks for something."""
+    """How often steps are recorded, and whether a request waits."""
 
     ready: bool
     log_every: int
@@ -44,7 +44,7 @@ class Interval(Protocol):
 
 
 class FixedInterval:
-    """The interval of a run that cannot be steered."""
+    """The interval of a run without control."""
 
     ready = False
 
@@ -67,7 +67,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _of_one_type(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a step with what should be a number, and is none, under another name."""
+    """Return the fields of a step; a well-known one that is not a number gets another name."""
     odd = [name for name in _WELL_KNOWN if name in fields and not _is_number(fields[name])]
     for name in odd:
         value = fields.pop(name)
@@ -154,7 +154,7 @@ class StepRecords:
                 step = self._as_step(record)
             if gate.due_at == asked:
                 adjust(step)
-            # A loop that went back, after a reload, say, is seen at once; a step told of in two calls is one step.
+            # A loop that went back, after a reload, is seen at once; a step that is logged in two calls is one step.
             if step < next_due and step >= gate.last_step and step != last_due and not gate.write_next:
                 gate.last_step = step
                 gate.due_at = min(next_due, step + MAX_FOLDED)
@@ -229,7 +229,7 @@ class StepRecords:
             take_any(step, True, record, scalars)
 
         def adjust(step: int) -> None:
-            """Do what somebody asked for between two steps, and go over to the interval that is in force now."""
+            """Apply requests between two steps, and use the interval that is in force now."""
             nonlocal log_every, next_due
             if not log_every:
                 self.first_step = step
@@ -252,7 +252,7 @@ class StepRecords:
                     add_speed(record, elapsed, away, step - last_recorded)
                 last_recorded, last_elapsed, last_away = step, elapsed, away
             if self.system:
-                # Each sample stands on one record, the next one: none is shown older than it is.
+                # Each sample is on one record, the next one: none is shown older than it is.
                 record.update({name: value for name, value in self.system.items() if name not in record})
                 self.system = {}
             self.latest = record
@@ -262,7 +262,7 @@ class StepRecords:
             passed = elapsed - last_elapsed
             seconds = passed - (away - last_away)
             if seconds <= 0.0:
-                # Steps within something that is not training, which nobody has ended perhaps.
+                # Steps inside something that is not training, and was perhaps never ended.
                 seconds = passed
             fewer, self.samples_fewer = self.samples_fewer, 0.0
             if "sec_per_step" not in record:
@@ -286,7 +286,7 @@ class StepRecords:
         return take, complete, leave
 
     def count_samples(self, share: Any) -> None:
-        """Say which share of its usual samples the step that goes on has."""
+        """Set which share of its usual samples the current step has."""
         if self.samples_per_step is not None and is_finite_number(share) and share >= 0:
             self.samples_fewer += self.samples_per_step * (1.0 - share)
 

@@ -252,7 +252,7 @@ class ControlPoller:
             for case, request in self._outbox:
                 if request.name in STOPPING:
                     self._settle_delivered(case, request)
-            # Whoever reads only this has stopped; the save of a save_and_stop is still there to be taken.
+            # A loop that reads only this has stopped; the save of a save_and_stop can still be taken.
             self._outbox = [entry for entry in self._outbox if entry[1].name != "stop"]
         self._send_answers()
         return True

@@ -131,7 +131,7 @@ class RecordQueue:
         *,
         finish: _Finish | None = None,
     ) -> None:
-        """Take one record. `fields` is plain, and belongs to the intake from now on.
+        """Take one record. `fields` is plain, and belongs to the queue from now on.
 
         `finish` is given the fields once they are all known, in the order of the calls, and returns what is to be
         written, or None for nothing. Secrets in them are masked here, so that no way leads past it.
@@ -276,7 +276,7 @@ class RecordQueue:
             return batch
 
     def batch_written(self) -> None:
-        """Be told that the last batch is in the record file."""
+        """Release the last batch, which is in the record file."""
         self.journal.release()
 
     @property

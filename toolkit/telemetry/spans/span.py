@@ -92,7 +92,7 @@ class SpanHost(Protocol):
 
 
 class NoSpan:
-    """A span that nobody records."""
+    """A span that is not recorded."""
 
     __slots__ = ()
 
@@ -144,7 +144,7 @@ NO_SPAN = NoSpan()
 class FoldedSpan:
     """A span whose time is added to the step record; as cheap as it can be made.
 
-    Nothing that `__enter__` and `__exit__` do on every step can fail, so that no guard stands around it. What they do
+    Nothing that `__enter__` and `__exit__` do on every step can fail, so they need no guard. What they do
     to the meter is what `LedgerMeter.enter` and `leave` do, without the calls.
     """
 
@@ -246,7 +246,7 @@ class FoldedSpan:
         return self.began + self._recorder.walls.ahead if self._has_begun else None
 
     def is_of(self, recorder: SpanHost) -> bool:
-        """Say whether `book` keeps it."""
+        """Say whether it belongs to `recorder`."""
         return self._recorder is recorder
 
     @property
@@ -268,11 +268,11 @@ class FoldedSpan:
             self._attributes.update(attributes)
 
     def event(self, name: str, /, **attributes: Any) -> None:
-        """Tell of something that happens in it; that is written at once."""
+        """Write an event of this span, at once."""
         self.event_with(name, attributes)
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
-        """Tell of something that happened in it at `time`."""
+        """Write an event of this span, now or at a wall time."""
         with self._recorder.guard.catch("writing a span's event"):
             outer = self.outer if self._has_begun else self._recorder.innermost()
             self._recorder.put_event(outer, self.name, name, attributes, time)
@@ -321,10 +321,10 @@ class Span:
     """Seconds since the epoch; None before it begins."""
     began = 0.0
     duration: float | None = None
-    """Seconds; None while it goes on."""
+    """Seconds; None while it is open."""
     error: BaseException | str | None = None
     closed = False
-    is_told = False
+    is_beginning_written = False
     """Whether its beginning was written."""
     is_plain = True
     """Whether its name needs no second look to be written."""
@@ -377,12 +377,12 @@ class Span:
             self.attributes.update(attributes)
 
     def event(self, name: str, /, **attributes: Any) -> None:
-        """Tell of something that happens in it."""
+        """Write an event of this span."""
         with self._recorder.guard.catch("writing a span's event"):
             self._recorder.put_event(self, self.name, name, attributes, None)
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
-        """Tell of something that happened in it at `time`."""
+        """Write an event of this span, now or at a wall time."""
         with self._recorder.guard.catch("writing a span's event"):
             self._recorder.put_event(self, self.name, name, attributes, time)
 

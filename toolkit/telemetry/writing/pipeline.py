@@ -128,7 +128,7 @@ class RecordPipeline:
         self.undelivered = 0
         """Spans that collectors have not taken by the end of the run."""
         self.usage_reports: str | None = None
-        """What the start record says of usage reports; None where none are asked for."""
+        """The state of usage reports, for the start record; None where none are wanted."""
         self._findings: tuple[FindingsSink, Mirror] | None = None
         self._messages: tuple[MessageSink, Mirror] | None = None
         self._mirrors = self._make_mirrors(sinks)
@@ -172,7 +172,7 @@ class RecordPipeline:
             self.put(FINDING, {**fields_of(finding), **more})
 
     def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
-        """Give a sign of life in run.json; it is written soon, and nobody waits for that."""
+        """Write a heartbeat to run.json, on a thread of its own."""
         self.manifest = replace(
             self.manifest.with_latest(lock=self._lock.held, journal=self._journal_name()),
             heartbeat=Heartbeat(time=self._wall(), seq=self.record_queue.last_seq, global_step=global_step),
@@ -186,7 +186,7 @@ class RecordPipeline:
 
         Returns those of this log directory whose folder is not there any more; their journals are kept.
         """
-        homeless: list[OrphanedJournal] = []
+        orphaned: list[OrphanedJournal] = []
         for folder in shared_memory_folders():
             for path in journals_in(folder):
                 with self.guard.catch("recovering a killed run"):
@@ -195,8 +195,8 @@ class RecordPipeline:
                         found is not None
                         and found.folder.parent == self.session_folder.folder.parent.resolve()
                     ):
-                        homeless.append(found)
-        return homeless
+                        orphaned.append(found)
+        return orphaned
 
     @property
     def waits_for_no_disk(self) -> bool:
@@ -204,9 +204,9 @@ class RecordPipeline:
         return self._journal.path is not None and self._journal.path.parent in shared_memory_folders()
 
     def keep_journal(self) -> None:
-        """Look whether the journal is still there, and go on in another one where it is not.
+        """Check that the journal is still there, and use another one where it is not.
 
-        Whoever cleans up shared memory when a user logs out, or a job ends, does not know that this run goes on.
+        Shared memory may be cleaned up when a user logs out or a job ends, while this run continues.
         """
         journal = self._journal
         if journal.is_closed:
@@ -234,7 +234,7 @@ class RecordPipeline:
             return
         if self.session_folder.rank == 0:
             self._manifest_writer.put(self.manifest.with_latest(journal=self._journal_name()))
-        self.guard.report("keeping the journal", OSError(f"{why}; the run goes on in {journal.path}"))
+        self.guard.report("keeping the journal", OSError(f"{why}; the run continues in {journal.path}"))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there.
@@ -252,7 +252,7 @@ class RecordPipeline:
         return done
 
     def conclude_findings(self, timeout_s: float, *, is_end: bool = True) -> None:
-        """Have everything logged so far examined, at most for `timeout_s`, so that what is wrong stands in the records.
+        """Have everything logged so far examined, at most for `timeout_s`, so that findings are in the records.
 
         At the end of a run the last word is put on what is still open.
         """
@@ -272,7 +272,7 @@ class RecordPipeline:
     def conclude_messages(
         self, *, status: str, reason: str, failure: dict[str, Any] | None, timeout_s: float
     ) -> None:
-        """Have the end told to whoever wants to know, and wait for that at most `timeout_s`."""
+        """Send the messages about the end, and wait for them at most `timeout_s`."""
         if self._messages is None:
             return
         sink, mirror = self._messages
@@ -307,7 +307,7 @@ class RecordPipeline:
                 )
 
     def give_up_messages(self) -> None:
-        """Wait for no message any more: somebody does not want to wait for a chat."""
+        """Stop waiting for messages: the close was interrupted."""
         if self._messages is not None:
             self._messages[0].close()
 
@@ -327,7 +327,7 @@ class RecordPipeline:
         return self._writer.flush(timeout_s / 2) and self._writer.sync()
 
     def close(self, *, status: str, reason: str, deadline: float) -> list[str]:
-        """Write what is left before `deadline`, by the monotonic clock; return what could not be done, in words."""
+        """Write what is left before `deadline` (monotonic); return messages about what could not be done."""
         reason = mask_secrets(reason)
         left_undone = []
         self.record_queue.await_no_start()
@@ -355,7 +355,7 @@ class RecordPipeline:
                 lock=None,
             )
             self._manifest_writer.put(self.manifest)
-            # Before the mirrors: one that is slow may have somebody lose their patience.
+            # Before the mirrors: a slow one may make the user interrupt.
             if not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
                 left_undone.append("run.json could not be written in time")
         for mirror in self._all_mirrors():
@@ -547,7 +547,7 @@ class RecordPipeline:
 
 
 class _ManifestWriter:
-    """Writes run.json on a thread of its own, so that a disk that does not answer holds up nobody."""
+    """Writes run.json on a thread of its own, so that a disk that does not answer holds up nothing else."""
 
     def __init__(self, folder: Path, *, mode: int, guard: Guard) -> None:
         self._folder = folder
@@ -586,7 +586,7 @@ class _ManifestWriter:
                 manifest = self._newest.popleft()
                 with self._guard.catch("writing run.json"):
                     # Synced each time: of a file that was renamed into its place and not synced, a power cut may leave
-                    # an empty one, and a run without its manifest is not found again by who wants to go on with it.
+                    # an empty one, and a run without its manifest cannot be found and resumed.
                     write_manifest(self._folder, manifest, mode=self._mode, durable=True)
             if is_last:
                 return
