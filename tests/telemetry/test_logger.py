@@ -472,7 +472,7 @@ def test_an_exception_in_the_block_is_recorded_and_passes_on(make, error, status
 
 
 @pytest.mark.parametrize("reason", ["because", "", 5, ["a list"], object()])
-def test_a_reason_of_any_kind_ends_the_run(make, reason):
+def test_an_unknown_reason_ends_the_run_and_is_not_taken_for_finished(make, reason):
     log = make()
     log.close(reason)
 

@@ -6,7 +6,6 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Mapping
-from contextvars import ContextVar
 from threading import get_ident
 from typing import Any, Final
 
@@ -20,7 +19,15 @@ from toolkit.telemetry.records.step_gate import StepGate
 from toolkit.telemetry.spans.detail_window import DetailWindow
 from toolkit.telemetry.spans.device import DeviceSpan, DeviceTimer
 from toolkit.telemetry.spans.ledger_meter import LedgerMeter
-from toolkit.telemetry.spans.span import NO_FAILURES, NO_SPAN, AnySpan, DroppedSpan, FoldedSpan, Span
+from toolkit.telemetry.spans.span import (
+    NO_FAILURES,
+    NO_SPAN,
+    AnySpan,
+    CurrentSpan,
+    DroppedSpan,
+    FoldedSpan,
+    Span,
+)
 from toolkit.telemetry.spans.totals import THE_REST, SpanTimes, SpanTotals
 from toolkit.telemetry.spans.writer import LONGEST_NAME, SpanWriter, name_of_thread
 from toolkit.timing.names import (
@@ -76,7 +83,7 @@ class SpanRecorder:
         self.meter: LedgerMeter = self.times.meter
         self.monotonic = clock.monotonic
         self.walls = WallTimes(clock)
-        self.current: ContextVar[Span | None] = ContextVar("span", default=None)
+        self.current = CurrentSpan()
         self.closed: deque[FoldedSpan | Span] = deque(maxlen=_MAX_CLOSED)
         """Spans that ended and were not counted in the summary yet."""
         self.folding: dict[str, SpanTimes] = {}

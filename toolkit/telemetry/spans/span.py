@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from threading import get_ident
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from toolkit.core.guard import Guard
@@ -23,12 +24,36 @@ from toolkit.timing.names import OF_A_STEP
 if TYPE_CHECKING:
     from collections import deque
     from contextlib import AbstractContextManager
-    from contextvars import ContextVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Exceptions that say that something is at its end, as the last batch of an epoch does."""
+
+
+class CurrentSpan:
+    """The innermost open span of one run, on this thread or in this task.
+
+    All runs share one context variable: a context keeps every variable that was ever set in it.
+    """
+
+    __slots__ = ()
+
+    def get(self) -> Span | None:
+        """Return it; None where there is none."""
+        return _OPEN_SPANS.get().get(self)
+
+    def set(self, span: Span | None) -> None:
+        """Change it, for this thread or task alone."""
+        spans = dict(_OPEN_SPANS.get())
+        if span is None:
+            spans.pop(self, None)
+        else:
+            spans[self] = span
+        _OPEN_SPANS.set(spans)
+
+
+_OPEN_SPANS: ContextVar[Mapping[CurrentSpan, Span]] = ContextVar("open_spans", default=MappingProxyType({}))
 
 
 class SpanHost(Protocol):
@@ -39,8 +64,7 @@ class SpanHost(Protocol):
     meter: LedgerMeter
     monotonic: Callable[[], float]
     walls: WallTimes
-    current: ContextVar[Span | None]
-    """The innermost open span of this thread or task."""
+    current: CurrentSpan
     closed: deque[FoldedSpan | Span]
     """Ended spans that are not in the summary yet."""
 
@@ -169,7 +193,8 @@ class FoldedSpan:
         recorder = self._recorder
         self.closed = False
         self.step = recorder.gate.last_step
-        self.outer = recorder.current.get()
+        # What `current.get()` does, without the call.
+        self.outer = _OPEN_SPANS.get().get(recorder.current)
         self.thread = thread = get_ident()
         now = self.began = recorder.monotonic()
         if self.times.bucket is not None:
