@@ -222,6 +222,7 @@ class TelemetryLogger:
         among_ranks = self._rank_control is not None and self._rank_control.is_among_ranks
         self._steps = StepTaker(
             self.guard.wrap("log_step", self._run.steps.take),
+            self._gate,
             clock=clock,
             began=context.began,
             ranks=self._rank_control if among_ranks else None,
@@ -295,7 +296,9 @@ class TelemetryLogger:
         # A step without a record usually ends in the first block below. The well-known fields are parameters, because
         # collecting them in a dictionary would cost more than everything else such a step needs. Nothing here can
         # raise: what is called is guarded, or built in.
-        steps, gate = self._steps, self._gate
+        # One attribute of `self`: those of a class with `__getattr__` are slow.
+        steps = self._steps
+        gate = steps.gate
         if steps.is_special:
             if steps.ranks is not None:
                 with self.guard.catch("agreeing with the other ranks"):

@@ -75,9 +75,8 @@ class RecordQueue:
     With `awaits_start` the first number is kept for the session's start record. What comes before that is in the
     journal at once, and goes to the writer behind it.
 
-    `StepRecords` does what `put` does for the usual step without a call of it, since at a few microseconds a step every
-    call counts: with `lock` held, where `is_direct` and not `busy`, it takes `next_seq`, appends to `journal`, and
-    leaves what is not its own to decide to `hold` and `take_interrupting`.
+    `StepRecords` does what `put_plain` does for the usual step without calling it, since at a few microseconds a step
+    every call counts: with `lock` held, where `is_direct` and not `busy`, it takes `next_seq` and calls `commit_line`.
     """
 
     def __init__(
@@ -167,30 +166,21 @@ class RecordQueue:
         """
         record["name"] = self._masker.mask_name(record["name"])
         with self.lock:
-            if self.begin_direct():
+            if self.is_direct and not self.busy:
+                # No call of ours around the `try` and in the `finally`: a signal handler may raise as one begins.
                 try:
+                    self.busy = True
                     seq = self.next_seq
                     self.commit_line(self._plain_lines[event] % (seq, orjson.dumps(record)[1:]), event, seq)
                     return
                 finally:
-                    self.end_direct()
+                    try:
+                        if self.interrupting:
+                            self.take_interrupting()
+                    finally:
+                        self.busy = False
             fields = dict(record)
             self.put(event, fields.pop("time"), fields.pop("elapsed"), fields)
-
-    def begin_direct(self) -> bool:
-        """Say whether the caller, who holds `lock`, may commit a line now; if so, it must call `end_direct`."""
-        if self.is_direct and not self.busy:
-            self.busy = True
-            return True
-        return False
-
-    def end_direct(self) -> None:
-        """End what `begin_direct` began, and take what a signal handler logged meanwhile."""
-        try:
-            if self.interrupting:
-                self.take_interrupting()
-        finally:
-            self.busy = False
 
     def commit_line(self, line: bytes, event: str, seq: int) -> None:
         """Append a line with the number `seq` to the journal, or keep it in memory where that is full."""

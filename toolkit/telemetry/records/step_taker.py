@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from toolkit.core.clock import Clock, SystemClock
+from toolkit.telemetry.records.step_gate import StepGate
 
 _Take = Callable[[Any, Any, dict[str, Any], dict[str, Any]], None]
 
@@ -25,12 +26,20 @@ class StepTaker:
     `is_special` is false for a live logger of a single rank, so that its steps need one look at this object.
     """
 
-    __slots__ = ("began", "is_special", "monotonic", "ranks", "take", "wall")
+    __slots__ = ("began", "gate", "is_special", "monotonic", "ranks", "take", "wall")
 
     def __init__(
-        self, take: _Take, *, clock: Clock, began: float, ranks: Ranks | None = None, is_live: bool = True
+        self,
+        take: _Take,
+        gate: StepGate,
+        *,
+        clock: Clock,
+        began: float,
+        ranks: Ranks | None = None,
+        is_live: bool = True,
     ) -> None:
         self.take = take
+        self.gate = gate
         self.wall = clock.wall
         self.monotonic = clock.monotonic
         self.began = began
@@ -40,7 +49,7 @@ class StepTaker:
 
 def silent_steps(ranks: Ranks | None) -> StepTaker:
     """Return what takes the steps of a logger that writes nothing, and of one that follows the other ranks."""
-    return StepTaker(_ignore, clock=SystemClock(), began=0.0, ranks=ranks, is_live=False)
+    return StepTaker(_ignore, StepGate(), clock=SystemClock(), began=0.0, ranks=ranks, is_live=False)
 
 
 def _ignore(_: Any, __: Any, ___: dict[str, Any], ____: dict[str, Any]) -> None:
