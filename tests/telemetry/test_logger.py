@@ -652,7 +652,7 @@ def train(log, steps=25):
         "toolkit.mirrors.csv_mirror.CsvMirror.close",
         "toolkit.telemetry.control.poller.ControlPoller.poll",
         "toolkit.telemetry.control.poller.ControlPoller.close",
-        "toolkit.telemetry.control.poller.peek",
+        "toolkit.telemetry.control.control_file.peek",
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.latest",
         "toolkit.telemetry.machine.samplers.host.HostSampler.sample",
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
