@@ -14,7 +14,7 @@ from dashboard.components import page_states
 from dashboard.data.formatting import ago, clean, md, short_number
 from dashboard.data.remedies import knob_changes_text
 from dashboard.data.run_store import Refused, RunStore
-from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, MAX_TEXT
+from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
 _LOG_EVERY_CHOICES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
@@ -105,7 +105,7 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
         on_change=keep,
         args=(slider_key, "dragged"),
         disabled=off,
-        help=f"{LOG_EVERY_LOW} to {LOG_EVERY_HIGH}. The run applies at most one change every 30 s.",
+        help=f"{LOG_EVERY_LOW} to {LOG_EVERY_HIGH}. The run applies at most one change every {LOG_EVERY_PAUSE_S:g} s.",
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
         # A browser does not send a number outside the limits of its box, so the old one would be sent.

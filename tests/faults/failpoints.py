@@ -6,6 +6,7 @@ import dis
 import gc
 import inspect
 import os
+import re
 import sys
 import threading
 from collections import defaultdict
@@ -17,11 +18,11 @@ import toolkit
 
 _OURS = os.path.dirname(toolkit.__file__) + os.sep
 
-_NEVER = (
-    # What swallows failures cannot stand in for itself, nor can a block that stands around the training's own code.
-    *("telemetry/guard.py", "telemetry/errors/capture.py"),
-    # Options are checked at the door, where a mistake is to be heard of.
-    *("telemetry/options.py", "telemetry/option_checks.py", "telemetry/option_blocks/"),
+_NEVER = re.compile(
+    # The guard cannot guard itself, and neither can a block around the training's own code.
+    r"core/guard\.py|telemetry/errors/capture\.py"
+    # Options are checked when a logger is made, and a mistake in them is raised.
+    r"|telemetry/options/.*|(core|mirrors)/.*(checks|fields|options|toggle_block)\.py"
 )
 
 
@@ -89,7 +90,7 @@ def reached_by(work: Callable[[Callable[[str], None]], object]) -> dict[str, lis
             functions[found.__code__].append(found)
     parts: dict[str, list[Failpoint]] = defaultdict(list)
     for code in sorted(functions, key=lambda code: (code.co_filename, code.co_firstlineno)):
-        if code in called_by_the_work or code.co_filename.removeprefix(_OURS).startswith(_NEVER):
+        if code in called_by_the_work or _NEVER.fullmatch(code.co_filename.removeprefix(_OURS)):
             continue
         if code.co_name == "__init__" and _only_keeps(code):
             continue

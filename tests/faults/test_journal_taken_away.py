@@ -50,7 +50,7 @@ def test_a_journal_that_is_removed_while_the_run_lives_is_noticed_and_made_again
 
     assert held[0][0] <= in_file, "what was in the old one is in the new one"
     assert said.count("keeping the journal failed") == 1, "said once"
-    assert "was removed; the run goes on in" in said
+    assert "was removed; the run continues in" in said
     records = whole_run(run, steps=range(child.acknowledged + 1))
     assert not events(records, "lost")
     assert any(error["doing"] == "keeping the journal" for error in events(records, "error"))

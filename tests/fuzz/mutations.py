@@ -91,9 +91,9 @@ def _trust_the_table() -> None:
 
 
 def _forget_what_it_took() -> None:
-    from toolkit.telemetry.control import poller as control_poller
+    from toolkit.telemetry.control import requests as control_requests
 
-    control_poller._Newest.__contains__ = lambda *_: False  # type: ignore[method-assign]
+    control_requests.Newest.__contains__ = lambda *_: False  # type: ignore[method-assign]
 
 
 def _forget_what_was_answered() -> None:

@@ -429,7 +429,10 @@ _CONTROL = (
 
 @_target(
     "toolkit.runfolder.control",
+    "toolkit.telemetry.control.control_file",
+    "toolkit.telemetry.control.declarations",
     "toolkit.telemetry.control.poller",
+    "toolkit.telemetry.control.requests",
     tokens=_JSON + _CONTROL,
 )
 def fuzz_control(data: bytes) -> None:

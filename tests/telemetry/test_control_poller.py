@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
 from toolkit.runfolder.control import ControlRequest, peek, write_request
-from toolkit.telemetry.control import poller as control_poller
-from toolkit.telemetry.control.poller import ControlPoller, Request
+from toolkit.telemetry.control import control_file
+from toolkit.telemetry.control.poller import ControlPoller
+from toolkit.telemetry.control.requests import Request
 
 
 class Run:
@@ -133,7 +134,7 @@ def test_the_same_file_is_applied_once(run):
 def test_an_unchanged_file_is_not_even_opened(run, monkeypatch):
     run.ask(log_every=100)
     run.go()
-    monkeypatch.setattr(control_poller, "read_request", lambda folder: pytest.fail("opened again"))
+    monkeypatch.setattr(control_file, "read_request", lambda folder: pytest.fail("opened again"))
     run.go()
 
 
@@ -421,7 +422,7 @@ def test_a_file_system_that_does_not_answer_is_counted_and_tried_again(tmp_path,
         raise OSError(116, "Stale file handle")
 
     with monkeypatch.context() as patch:
-        patch.setattr(control_poller, "peek", stale)
+        patch.setattr(control_file, "peek", stale)
         run.go()
 
     assert guard.total == 1
@@ -866,14 +867,14 @@ def test_nothing_is_looked_at_after_the_end(run):
 
 def test_a_run_that_ends_while_its_file_is_being_read_leaves_the_answer_to_the_next_session(run, monkeypatch):
     run.ask(log_every=100)
-    read = control_poller.read_request
+    read = control_file.read_request
 
     def read_slowly(folder):
         request = read(folder)
         run.poller.close()
         return request
 
-    monkeypatch.setattr(control_poller, "read_request", read_slowly)
+    monkeypatch.setattr(control_file, "read_request", read_slowly)
     run.go()
 
     assert run.answers == []
@@ -1020,7 +1021,7 @@ def test_every_request_seen_is_answered_exactly_once(tmp_path_factory, sequence,
         elif move == "plain":
             log_every, age = argument
             run.put({"log_every": log_every, "timestamp": run.clock.wall() - age})
-            current, doubtful = control_poller.read_request(folder).id, None
+            current, doubtful = control_file.read_request(folder).id, None
         elif move == "garbage":
             run.put(argument)
             current, doubtful = None, False

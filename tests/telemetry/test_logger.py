@@ -472,7 +472,7 @@ def test_an_exception_in_the_block_is_recorded_and_passes_on(make, error, status
 
 
 @pytest.mark.parametrize("reason", ["because", "", 5, ["a list"], object()])
-def test_a_reason_of_any_kind_ends_the_run(make, reason):
+def test_an_unknown_reason_ends_the_run_and_is_not_taken_for_finished(make, reason):
     log = make()
     log.close(reason)
 
@@ -652,7 +652,7 @@ def train(log, steps=25):
         "toolkit.mirrors.csv_mirror.CsvMirror.close",
         "toolkit.telemetry.control.poller.ControlPoller.poll",
         "toolkit.telemetry.control.poller.ControlPoller.close",
-        "toolkit.telemetry.control.poller.peek",
+        "toolkit.telemetry.control.control_file.peek",
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.latest",
         "toolkit.telemetry.machine.samplers.host.HostSampler.sample",
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",

@@ -944,3 +944,33 @@ def test_tags_stand_in_the_start_record_and_in_the_manifest(make):
     assert TelemetryOptions(perf_tag=[]).perf_tags is None
     with pytest.raises(OptionsError, match="perf_tag"):
         make(perf_tag=7)
+
+
+def test_spans_of_two_runs_that_overlap_are_inside_spans_of_their_own_run_alone(tmp_path):
+    first, second = make_logger(tmp_path / "a"), make_logger(tmp_path / "b")
+    outer = first.start_span("outer")
+    other = second.start_span("other")
+    with first.span("inner") as inner, second.span("within") as within:
+        pass
+    outer.stop()
+    with second.span("last") as last:
+        assert first.current_span() is None
+    other.stop()
+
+    assert (inner.parent_id, within.parent_id, last.parent_id) == (outer.id, other.id, other.id)
+    assert (outer.parent_id, other.parent_id) == (None, None)
+    first.close()
+    second.close()
+
+
+def test_a_process_that_makes_run_after_run_keeps_one_context_variable_of_ours(tmp_path):
+    def one_run(name):
+        with make_logger(tmp_path / name) as log, log.span("mine"), log.span("forward"):
+            pass
+
+    one_run("first")
+    before = len(contextvars.copy_context())
+    for number in range(3):
+        one_run(str(number))
+
+    assert len(contextvars.copy_context()) == before

@@ -356,7 +356,7 @@ def test_a_record_is_stamped_with_the_time_of_the_call(make):
 
 
 def clock_of(log):
-    return log._run.pipeline._clock
+    return log._clock
 
 
 @pytest.mark.parametrize("log_every", [1, 5])

@@ -26,6 +26,8 @@ Signature: TypeAlias = tuple[int, int, int, int]
 
 LOG_EVERY_LOW: Final = 5
 LOG_EVERY_HIGH: Final = 2000
+LOG_EVERY_PAUSE_S: Final = 30.0
+"""Seconds between two changes of `log_every`."""
 
 MAX_BYTES: Final = 64 * 1024
 MAX_ACTIONS: Final = 16

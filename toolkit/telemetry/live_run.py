@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.core.clock import Clock
-from toolkit.core.guard import Guard
 from toolkit.core.lifetime import code_of
 from toolkit.core.periodic import PeriodicThread, Task
 from toolkit.core.ranks import Rank
+from toolkit.core.run_context import RunContext
 from toolkit.core.sink import Sink
 from toolkit.runfolder import records
 from toolkit.runfolder.control import ControlRequest
@@ -50,16 +49,16 @@ _CONTROL_EVERY_S: Final = 2.0
 _HEARTBEAT_EVERY_S: Final = 5.0
 _SAMPLE_EVERY_S: Final = 1.0
 _TEND_EVERY_S: Final = 1.0
-_NO_WORD_OF_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE})
-"""Records that come whether or not the training goes on."""
+_NOT_FROM_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE})
+"""Records that do not show that the loop is alive."""
 _TRACKERS_EVERY_S: Final = 5.0
 _JOURNAL_EVERY_S: Final = 1.0
 _ONCE_INTERRUPTED_S: Final = 2.0
-"""What is left of the time for an end that somebody interrupts: enough for a disk that answers."""
+"""Seconds left for a close that is interrupted: enough for a disk that answers."""
 _LONGEST_START_S: Final = 3.0
 """How long the spans of a start-up wait for `log_start`; then a start record of what is known by then goes before."""
 _BETWEEN_STEPS: Final = frozenset({records.EVAL, records.CHECKPOINT, records.SAMPLE, records.EPOCH})
-"""What is told of at the end of something that is done between two steps."""
+"""Records of something that was done between two steps."""
 
 
 class LiveRun:
@@ -74,9 +73,9 @@ class LiveRun:
         sinks: Sequence[Sink],
         rank: Rank,
         gate: StepGate,
-        clock: Clock,
-        guard: Guard,
+        context: RunContext,
     ) -> None:
+        clock, guard, events = context.clock, context.guard, context.events
         self.session_folder = session_folder
         self._world_size = rank.world_size
         self._options = options
@@ -85,8 +84,7 @@ class LiveRun:
         self._clock = clock
         self._guard = guard
         self._values = PlainValues(guard, DeviceScalars())
-        self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, clock=clock, guard=guard)
-        guard.on_first = self.pipeline.put_own_failure
+        self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, context=context)
         self.media = MediaWriter(guard)
         """Writes images, tables and histograms on a thread of its own."""
         self.step_before: int | None = None
@@ -95,12 +93,12 @@ class LiveRun:
             with guard.catch("looking for the last step"):
                 self.step_before = last_step(session_folder.record_file)
         self._missing = session_folder.missing
-        self._homeless: set[Path] = set()
-        """Journals without a run that were spoken of."""
+        self._orphaned: set[Path] = set()
+        """Journals without a run that were reported."""
         self._has_started = False
         self._rest_is_put = False
         self._has_ended = False
-        self._environment_is_told = False
+        self._environment_is_written = False
         self._training: dict[str, Any] = {}
         self._probe = EnvironmentProbe(guard)
         self._sampling: SystemSampling | None = None
@@ -114,15 +112,13 @@ class LiveRun:
         if options.control:
             poller = ControlPoller(
                 session_folder.folder,
-                run_id=session_folder.manifest.run_id,
+                run_id=context.run_id,
                 clock=clock,
                 session_started=session_folder.session.started,
                 log_every=options.log_every,
                 # Every rank takes a request, and rank 0 answers it.
-                answer=partial(self.put, records.CONTROL_CHANGE)
-                if session_folder.rank == 0
-                else _say_nothing,
-                notify=self._have_the_next_step_looked_at,
+                answer=partial(self.put, records.CONTROL_CHANGE) if context.rank == 0 else _say_nothing,
+                notify=events.request_ready.publish,
                 # What this session answers the poller knows by itself.
                 was_answered=partial(
                     was_answered, session_folder.record_file, upto=_size_of(session_folder.record_file)
@@ -131,23 +127,26 @@ class LiveRun:
                 hold=rank.world_size > 1,
             )
             self.rank_control = RankControl(
-                poller, rank, run_name=session_folder.manifest.display_name, clock=clock, guard=guard
+                poller,
+                rank,
+                run_name=session_folder.manifest.display_name,
+                clock=clock,
+                guard=guard,
+                seconds_per_step=self._seconds_per_step,
             )
+            events.request_ready.subscribe(self._look_at_next_step)
+            events.action_wanted.subscribe(self._ask_for)
+            if options.span_options.around:
+                # Only a run that has spans can be asked for them.
+                events.first_span.subscribe(self._offer_trace)
         self.spans = SpanRecorder(
             options.span_options,
             gate,
             self._values,
             # Before the start record, too: what takes long before it can be written is a span's business.
             record_queue=self.pipeline.record_queue,
-            clock=clock,
-            began=self.pipeline.session_started,
-            guard=guard,
+            context=context,
         )
-        self.pipeline.on_incident = self.spans.keep_around_an_incident
-        if self.rank_control is not None and options.span_options.around:
-            # Only a run that has spans can be asked for them.
-            poller = self.rank_control.poller
-            self.spans.on_first_use = lambda: poller.declare_action("trace", self.spans.keep_next)
         self.steps = StepRecords(
             gate,
             self.pipeline.record_queue,
@@ -155,37 +154,27 @@ class LiveRun:
             self.rank_control.poller if self.rank_control is not None else FixedInterval(options.log_every),
             self.spans.times,
             before_first=self._put_start_if_none,
-            clock=clock,
-            began=self.pipeline.session_started,
+            context=context,
         )
         self.completions = CompletionRecorder(
             options.completion_options,
             self._values,
             record_queue=self.pipeline.record_queue,
             before_first=self._put_start_if_none,
-            clock=clock,
-            began=self.pipeline.session_started,
+            context=context,
         )
-        if self.rank_control is not None:
-            self.rank_control.seconds_per_step = lambda: self.steps.latest.get("sec_per_step")
-            self.pipeline.ask_for = self._ask_for
         self.errors = RunErrors(
             options,
-            session=session_folder.session.session,
-            rank=session_folder.rank,
-            run_id=session_folder.manifest.run_id,
+            context,
             gate=gate,
             spans=self.spans,
             sampling=self._sampling,
             latest=lambda: self.steps.latest,
             last_step=self._last_planned_step,
             put=self._put_error,
-            report_finding=self.pipeline.tell_finding,
-            clock=clock,
-            guard=guard,
         )
         self.periodic = PeriodicThread(self._tasks(), clock=clock, guard=guard)
-        # By itself: a disk that does not answer holds up the keeper, and is a reason to hang.
+        # A thread of its own: a disk that does not answer holds up the other one, and is a reason to hang.
         watching = [Task(*task) for task in self.errors.tasks]
         if self.pipeline.waits_for_no_disk:
             watching.append(Task(*self._keeping_the_journal))
@@ -196,7 +185,7 @@ class LiveRun:
         if self.session_folder.rank == 0:
             folder = os.path.join(self._options.log_dir, self.session_folder.folder.name)
             also = f" (and {METRICS_CSV})" if self._options.csv else ""
-            # Standard output may be closed, full, or a pipe that nobody reads any more.
+            # Standard output may be closed, full, or a pipe without a reader.
             with self._guard.catch("saying where the run is logged"):
                 print(f"[telemetry] run_name={self.session_folder.manifest.display_name}")
                 print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
@@ -224,7 +213,7 @@ class LiveRun:
             seconds = fields.get("seconds") if event == records.CHECKPOINT else None
             self.steps.leave(self.pipeline.elapsed(), seconds if type(seconds) is float else None)
         self.pipeline.put(event, fields, pending)
-        if event not in _NO_WORD_OF_THE_LOOP:
+        if event not in _NOT_FROM_THE_LOOP:
             self.errors.other_records += 1
 
     def put_start(
@@ -244,7 +233,7 @@ class LiveRun:
                 config=config, lora=lora, model=model, training=training, others=others, wait_s=wait_s
             )
         finally:
-            # Whatever went wrong with it: what came before it goes on to the file.
+            # Whatever went wrong: records that waited for it are written.
             self.pipeline.record_queue.await_no_start()
 
     def _put_start(
@@ -264,8 +253,8 @@ class LiveRun:
             model=model,
             training=training,
         )
-        environment = None if self._environment_is_told else self._probe.result(wait_s)
-        self._environment_is_told = self._environment_is_told or environment is not None
+        environment = None if self._environment_is_written else self._probe.result(wait_s)
+        self._environment_is_written = self._environment_is_written or environment is not None
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
         ranks = {"world_size": self._world_size} if self._world_size > 1 else {}
         counted = {FIRST_STEP: 0} if self._counts_from_zero else {}
@@ -296,12 +285,12 @@ class LiveRun:
 
     @property
     def session_tag(self) -> str:
-        """What names the jobs that do one task together: the run's own id where nobody says otherwise."""
+        """The tag of jobs that belong together; the run id where none was given."""
         return self._options.session_tag or self.session_folder.manifest.run_id
 
     @property
     def tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
-        """The performance tag and the session tag that somebody gave, as they are now."""
+        """The performance tag and the session tag of the options or of `set_tags`."""
         return self._options.perf_tag, self._options.session_tag
 
     def set_tags(self, perf_tag: str | None, session_tag: str | None) -> None:
@@ -319,13 +308,17 @@ class LiveRun:
             perf_tag=self._options.perf_tags, session_tag=self.session_tag
         )
         if self._has_started and self.tags != before:
-            # Whoever reads the records knows it from here on.
-            told = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
-            self.pipeline.put(records.TAGS, {name: tag for name, tag in told.items() if tag is not None})
+            now = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
+            self.pipeline.put(records.TAGS, {name: tag for name, tag in now.items() if tag is not None})
 
     def keep_file(self, subfolder: str, name: str, step: int, ending: str, data: bytes) -> str:
         """Put a file of the run into `subfolder` of its folder, and return its path there."""
         return write_media_file(self.session_folder.folder, subfolder, name, step, ending, data)
+
+    def latest_loss(self) -> Any:
+        """Return the newest training loss that is known without asking a device."""
+        folded = self._gate.latest
+        return self.steps.latest.get("train_loss") if folded is None else folded
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was logged is in the files; a start record comes before it."""
@@ -340,7 +333,7 @@ class LiveRun:
         return self.pipeline.sync(timeout_s)
 
     def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
-        """Write the last records, stop the threads, and return what could not be done, in words.
+        """Write the last records, stop the threads, and return messages about what could not be done.
 
         All of it takes no longer than `close_timeout`, whatever hangs: who comes first leaves time for the rest. Who
         interrupts it, with Ctrl-C or a time limit of their own, waits a moment longer: the end is written first.
@@ -375,7 +368,7 @@ class LiveRun:
         def at_most(share: float, of_what_is_left: float) -> float:
             return max(0.0, min(share * timeout_s, of_what_is_left * (deadline - time.monotonic())))
 
-        # Each part fails alone: whatever goes wrong before it, the end is told and the files are closed.
+        # Each part fails alone: the end is written and the files are closed in any case.
         with self._guard.catch("closing"):
             # First: a run that is being closed has no more steps to wait for.
             self._watchman.close(at_most(0.1, 1.0))
@@ -458,7 +451,7 @@ class LiveRun:
             self.put_start(wait_s=0.0)
 
     def _put_start_if_held_up(self) -> None:
-        """Write a start record of what is known by now, where somebody wants to have what waits for it."""
+        """Write a start record of what is known by now if records wait for it."""
         if self.pipeline.record_queue.is_held_up:
             self._put_start_if_none()
 
@@ -473,7 +466,7 @@ class LiveRun:
 
     def _tasks(self) -> list[Task]:
         tasks: list[tuple[str, float, Callable[[], None]]] = [
-            ("telling of the machine", _SAMPLE_EVERY_S, self._tell_of_the_machine),
+            ("describing the machine", _SAMPLE_EVERY_S, self._put_environment),
             ("tending the spans", _TEND_EVERY_S, self.spans.tend),
             ("waiting for the start", _TEND_EVERY_S, self._put_overdue_start),
         ]
@@ -485,7 +478,7 @@ class LiveRun:
         if self.session_folder.rank == 0:
             tasks.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
             trackers = TrackerWatch(
-                self._tell_of_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
+                self._put_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
             )
             tasks.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
             tasks.append(("recovering killed runs", 3600.0, self._recover_killed_runs))
@@ -499,8 +492,8 @@ class LiveRun:
 
     def _recover_killed_runs(self) -> None:
         for left in self.pipeline.recover_abandoned():
-            if left.path not in self._homeless:
-                self._homeless.add(left.path)
+            if left.path not in self._orphaned:
+                self._orphaned.add(left.path)
                 run = f"run {left.run_id}" if left.run_id else "a run"
                 print(
                     f"[telemetry] {left.records} records of {run}, which was killed, are kept in {left.path}: "
@@ -514,8 +507,15 @@ class LiveRun:
         self._put_start_if_none()
         self.pipeline.put(records.ERROR, fields)
 
-    def _have_the_next_step_looked_at(self) -> None:
+    def _look_at_next_step(self) -> None:
         self._gate.due_at = -NEVER
+
+    def _seconds_per_step(self) -> Any:
+        return self.steps.latest.get("sec_per_step")
+
+    def _offer_trace(self) -> None:
+        assert self.rank_control is not None
+        self.rank_control.poller.declare_action("trace", self.spans.keep_next)
 
     def _ask_for(self, action: str, request_id: str) -> None:
         """Ask the run itself for `action`, because something critical was found."""
@@ -527,7 +527,7 @@ class LiveRun:
         assert self.rank_control is not None
         self.rank_control.poll()
         if self.rank_control.poller.ready:
-            self._have_the_next_step_looked_at()
+            self._look_at_next_step()
 
     def _look_at_the_system(self) -> None:
         assert self._sampling is not None
@@ -542,15 +542,15 @@ class LiveRun:
             step = {"global_step": self._gate.last_step} if self._gate.last_step >= 0 else {}
             self.put(records.SYSTEM, {**step, **latest, **({"not_answering": stale} if stale else {})})
 
-    def _tell_of_the_machine(self) -> None:
+    def _put_environment(self) -> None:
         """Write what the start record could not wait for."""
-        if self._has_started and not self._environment_is_told:
+        if self._has_started and not self._environment_is_written:
             environment = self._probe.result(0.0)
             if environment is not None:
-                self._environment_is_told = True
+                self._environment_is_written = True
                 self.pipeline.put("environment", self._values.tree(environment))
 
-    def _tell_of_trackers(self, names: list[str]) -> None:
+    def _put_trackers(self, names: list[str]) -> None:
         self.put("other_trackers", {"trackers": names})
 
     @property

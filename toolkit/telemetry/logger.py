@@ -15,6 +15,7 @@ from toolkit.core.clock import Clock, SystemClock
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.lifetime import CloseOnce, close_at_exit, code_of, do_not_close_at_exit
 from toolkit.core.ranks import Rank, find_rank
+from toolkit.core.run_context import RunContext, RunEvents
 from toolkit.core.sink import Sink
 from toolkit.privacy.configured_secrets import keep_secrets_of
 from toolkit.privacy.masking import without_secrets
@@ -28,7 +29,7 @@ from toolkit.telemetry.options import (
     options_from_config,
     run_name_from_config,
 )
-from toolkit.telemetry.records.folded_metrics import MOST_OWN
+from toolkit.telemetry.records.folded_metrics import COLUMNS, MOST_OWN
 from toolkit.telemetry.records.media import (
     MOST_BINS,
     csv_of,
@@ -40,13 +41,14 @@ from toolkit.telemetry.records.media import (
 )
 from toolkit.telemetry.records.run_summary import RunSummary
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
+from toolkit.telemetry.records.step_taker import NO_STEPS, StepTaker, silent_steps
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan, FoldedSpan, timed_function
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from toolkit.telemetry.control.poller import Request
     from toolkit.telemetry.control.rank_control import RankControl
+    from toolkit.telemetry.control.requests import Request
     from toolkit.telemetry.control.silent_rank import SilentRank
     from toolkit.telemetry.errors.capture import ErrorCapture
     from toolkit.telemetry.live_run import LiveRun
@@ -90,14 +92,14 @@ _INSTEAD_OF_THE_FORKS: Final = {
     "control_path": f"it is run_folder / 'control.json'; {_WHERE_THE_FORK_IS}",
     **dict.fromkeys(("enable_tensorboard", "enable_wandb", "tb_writer", "wandb_run"), _WHERE_THE_FORK_IS),
 }
-"""What an AttributeError says of a name that only the fork's logger has."""
+"""Hints for names that only the fork's logger has."""
 
 _SHUT: Final = StepGate()
 """The gate of a logger that could not be set up: no step passes it."""
 
 
 class TelemetryLogger:
-    """Writes one run into a folder of its own, and lets somebody steer it through a file.
+    """Writes one run into its own folder, which can be controlled through a file.
 
     Making one may raise `OptionsError`, because wrong configuration is best heard of at once. After that no call
     raises, none waits for a disk, a network or a GPU, and none costs more than some microseconds. What goes wrong is
@@ -144,13 +146,18 @@ class TelemetryLogger:
         elif overrides:
             options = options.changed(**overrides)
         self.run_name = "run"
-        self.guard = Guard()
+        self.guard = Guard(on_first=self._publish_failure)
         self.is_live = False
         """Whether calls have an effect: not where telemetry is off, on most ranks, in a forked child, once closed."""
         self.ignored = 0
-        """Steps told to a logger that is not live."""
+        """Steps logged while the logger was not live."""
         self._options = options
+        self._events: RunEvents | None = None
+        self._internals = Internals(
+            self, self.guard, lambda: self._run, lambda: self._options, self._after_fork_in_child
+        )
         self._gate = _SHUT
+        self._steps = NO_STEPS
         self._ends: CloseOnce
         self._run: LiveRun | None = None
         self._silent_rank: SilentRank | None = None
@@ -162,7 +169,6 @@ class TelemetryLogger:
         self._folding: dict[str, SpanTimes] = {}
         self._make_span: Callable[[Any, dict[str, Any]], AnySpan] = _make_no_span
         self._span_recorder: SpanRecorder | None = None
-        self._for_steps: tuple[Callable[[], float], Callable[[], float], float, Callable[..., None]]
         self.guard.strict = options.strict
         self._clock = clock or SystemClock()
         self._rank = rank
@@ -184,7 +190,7 @@ class TelemetryLogger:
         self.run_name = mask_text(str(run_name))
         clock = self._clock
         rank = self._rank or find_rank()
-        session_folder = self._find_home(rank, clock) if options.enabled else None
+        session_folder = self._open_folder(rank, clock) if options.enabled else None
         if session_folder is None:
             self._become_inert()
             if options.enabled and options.control and rank.rank:
@@ -193,19 +199,19 @@ class TelemetryLogger:
         # Imported only now: a logger that is switched off costs its importer next to nothing.
         from toolkit.telemetry.live_run import LiveRun
 
-        self._run = LiveRun(
-            session_folder,
-            options,
-            config=config,
-            sinks=sinks,
-            rank=rank,
-            gate=self._gate,
+        self._events = events = RunEvents()
+        context = RunContext(
             clock=clock,
             guard=self.guard,
+            events=events,
+            run_id=session_folder.manifest.run_id,
+            session=session_folder.session.session,
+            rank=session_folder.rank,
+            began=clock.monotonic(),
         )
-        self._take_step = self.guard.wrap("log_step", self._run.steps.take)
-        take_first = self.guard.wrap("log_step", self._take_first_step)
-        self._for_steps = (clock.wall, clock.monotonic, self._run.pipeline.session_started, take_first)
+        self._run = LiveRun(
+            session_folder, options, config=config, sinks=sinks, rank=rank, gate=self._gate, context=context
+        )
         if options.span_options.enabled:
             self._span_recorder = self._run.spans
             self._folding = self._span_recorder.folding
@@ -213,8 +219,14 @@ class TelemetryLogger:
         else:
             self._run.spans.is_open = False
         self._rank_control = self._run.rank_control
-        if self._rank_control is not None and self._rank_control.is_among_ranks:
-            self.__dict__["log_step"] = self._log_step_among_ranks
+        among_ranks = self._rank_control is not None and self._rank_control.is_among_ranks
+        self._steps = StepTaker(
+            self.guard.wrap("log_step", self._run.steps.take),
+            self._gate,
+            clock=clock,
+            began=context.began,
+            ranks=self._rank_control if among_ranks else None,
+        )
         self.is_live = True
         close_at_exit(self, in_forked_child=self._after_fork_in_child)
         self._run.start()
@@ -275,16 +287,25 @@ class TelemetryLogger:
         nan_inf_detected: Any = None,
         **scalars: Any,
     ) -> None:
-        """Tell of one training step, with any scalars: numbers, numpy's or torch's, on any device.
+        """Log one training step, with any scalars: numbers, numpy's or torch's, on any device.
 
         Every `log_every` steps this writes a record; the steps between are folded into the next one: of each number
         the last value, and its least, greatest and mean where it varied. A step whose loss is not finite or jumps is
         written at once.
         """
-        # The usual step without a record ends in the first block. The well-known fields have names of their own, since
-        # collecting them in a dictionary costs more than all else that is done for such a step. No function of ours is
-        # called before `take_step`, which is guarded.
-        gate = self._gate
+        # A step without a record usually ends in the first block below. The well-known fields are parameters, because
+        # collecting them in a dictionary would cost more than everything else such a step needs. Nothing here can
+        # raise: what is called is guarded, or built in.
+        # One attribute of `self`: those of a class with `__getattr__` are slow.
+        steps = self._steps
+        gate = steps.gate
+        if steps.is_special:
+            if steps.ranks is not None:
+                with self.guard.catch("agreeing with the other ranks"):
+                    steps.ranks.at_step(global_step)
+            if not self.is_live:
+                self.ignored += 1
+                return
         if (
             type(global_step) is int
             and gate.last_step < global_step < gate.due_at
@@ -348,17 +369,27 @@ class TelemetryLogger:
                     )
                 )
                 return
-        wall, monotonic, began, take_step = self._for_steps
-        record = {
-            "time": wall(),
-            "elapsed": monotonic() - began,
-            "global_step": global_step,
-            "nan_inf_detected": False,
-        }
-        if train_loss is not None:
-            record["train_loss"] = train_loss
-        if lr is not None:
-            record["lr"] = lr
+        if train_loss is not None and lr is not None:
+            # In one piece: a dictionary that has to grow costs more.
+            record = {
+                "time": steps.wall(),
+                "elapsed": steps.monotonic() - steps.began,
+                "global_step": global_step,
+                "nan_inf_detected": False,
+                "train_loss": train_loss,
+                "lr": lr,
+            }
+        else:
+            record = {
+                "time": steps.wall(),
+                "elapsed": steps.monotonic() - steps.began,
+                "global_step": global_step,
+                "nan_inf_detected": False,
+            }
+            if train_loss is not None:
+                record["train_loss"] = train_loss
+            elif lr is not None:
+                record["lr"] = lr
         if grad_norm is not None:
             record["grad_norm"] = grad_norm
         if epoch is not None:
@@ -375,43 +406,38 @@ class TelemetryLogger:
             record["cpu_mem_rss_mb"] = cpu_mem_rss_mb
         if nan_inf_detected is not None:
             record["nan_inf_detected"] = nan_inf_detected
-        take_step(global_step, train_loss, record, scalars)
+        if type(lr) is dict or (scalars and "metrics" in scalars):
+            self._take_mapping(global_step, record, scalars)
+        else:
+            steps.take(global_step, train_loss, record, scalars)
 
     def write_step(self, /, global_step: int, **fields: Any) -> None:
-        """Tell of a training step as `log_step` does, and write its record, whatever `log_every` says."""
+        """Log a training step as `log_step` does, and write its record, whatever `log_every` is."""
         self._gate.write_next = True
         # So that the step is looked at closely.
         self._gate.due_at = -NEVER
         self.log_step(global_step, **fields)
 
-    def _take_first_step(self, step: Any, loss: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
-        """Look at how the first step is told of: a script that tells of one as the fork does always does so."""
-        wall, monotonic, began, _ = self._for_steps
-        self._for_steps = (wall, monotonic, began, self._take_step)
-        lr, metrics = record.get("lr"), scalars.get("metrics")
-        if _are_metrics(lr):
-            self._log_step_with_a_mapping(step, loss, lr, **scalars)
-        elif _are_metrics(metrics):
-            self._log_step_with_a_mapping(step, record.get("epoch"), **scalars)
-        else:
-            self._take_step(step, loss, record, scalars)
-
-    def _log_step_with_a_mapping(self, global_step: int, *args: Any, **scalars: Any) -> None:
-        """Take a step as ai-toolkit's telemetry fork tells of it: `log_step(global_step, epoch, metrics)`."""
-        metrics = args[1] if len(args) > 1 else scalars.get("metrics")
+    @guarded
+    def _take_mapping(self, global_step: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
+        """Take a step that may be logged as in ai-toolkit's telemetry fork: `log_step(global_step, epoch, metrics)`."""
+        positional, by_name = record.get("lr"), scalars.get("metrics")
+        metrics = positional if _are_metrics(positional) else by_name
         if not _are_metrics(metrics):
-            TelemetryLogger.log_step(self, global_step, *args, **scalars)
+            self._steps.take(global_step, record.get("train_loss"), record, scalars)
             return
-        # From now on each step comes here first: an epoch must not be taken for a loss.
-        self.__dict__.setdefault("log_step", self._log_step_with_a_mapping)
-        epoch = {"epoch": args[0]} if args else {}
-        given = {**epoch, **scalars, **metrics}
+        # What came as the loss is the epoch.
+        given: dict[str, Any] = {"epoch": record["train_loss"]} if "train_loss" in record else {}
+        given |= {name: record[name] for name in COLUMNS if name in record and record[name] is not metrics}
+        given |= {**scalars, **metrics}
         known = {name: given[name] for name in given if type(name) is str and name not in _NOT_METRICS}
-        TelemetryLogger.log_step(self, global_step, **known)
+        if type(known.get("lr")) is dict:
+            known["x_lr"] = known.pop("lr")
+        self.log_step(global_step, **known)
 
     @guarded
     def count_samples(self, share: float) -> None:
-        """Say which share of the usual samples the step that goes on has: for a last batch that is short.
+        """Set which share of its usual samples the current step has: for a short last batch.
 
         `samples_per_sec` is worked out with as many samples a step as the start record says, where this is not called.
         """
@@ -434,7 +460,7 @@ class TelemetryLogger:
 
     @guarded
     def log_eval(self, /, global_step: int, metrics: Mapping[str, Any] | None = None, **others: Any) -> None:
-        """Tell of an evaluation, such as `val_loss`; metrics may also come as a mapping."""
+        """Log an evaluation, such as `val_loss`; metrics may also come as a mapping."""
         self._live().put(records.EVAL, {"global_step": global_step, **_spread(metrics), **others})
 
     @guarded
@@ -447,7 +473,7 @@ class TelemetryLogger:
         global_step: int | None = None,
         **others: Any,
     ) -> None:
-        """Tell of the end of an epoch and its metrics, which may also come as a mapping."""
+        """Log the end of an epoch and its metrics, which may also come as a mapping."""
         fields = {"epoch": epoch, "global_step": global_step, **_spread(metrics), **others}
         self._live().put(records.EPOCH, fields)
 
@@ -462,7 +488,7 @@ class TelemetryLogger:
         seconds: float | None = None,
         **fields: Any,
     ) -> None:
-        """Tell of a checkpoint that was saved; its size is looked up.
+        """Log a checkpoint that was saved; its size is looked up.
 
         `path` may also be called `checkpoint_path`, as the record calls it. A call without one is recorded, too.
         """
@@ -482,7 +508,7 @@ class TelemetryLogger:
     def log_sample(
         self, /, global_step: int, path: str | os.PathLike[str], *, prompt: str | None = None, **fields: Any
     ) -> None:
-        """Tell of a sample file; one inside the run folder is kept as a path relative to it."""
+        """Log a sample file; one inside the run folder is kept as a path relative to it."""
         shown: Any = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
         if self.run_folder is not None and isinstance(shown, str):
             inside = os.path.relpath(shown, self.run_folder)
@@ -613,7 +639,7 @@ class TelemetryLogger:
         """Return a span to put around a part of the work: `with log.span("encode", images=4):`.
 
         Short parts of every step (`data_loading`, `forward`, …) are added up on the step records; others get a record
-        of their own, inside the span that is open around them. An exception is noted on the span and goes on.
+        of their own, inside the span that is open around them. An exception is recorded on the span and raised.
         """
         # A name whose own code runs when it is looked up may fail: it is looked up behind the guard.
         if type(name) is str:
@@ -715,7 +741,7 @@ class TelemetryLogger:
         start_time: float | None = None,
         parent: AnySpan | str | None = None,
     ) -> AnySpan:
-        """Begin a span that somebody else stops: for callbacks, which cannot nest. It may begin in the past."""
+        """Begin a span that is stopped elsewhere: for callbacks, which cannot nest. It may begin in the past."""
         return self._start_span(name, attributes, start_time, parent) or NO_SPAN
 
     @guarded
@@ -752,7 +778,7 @@ class TelemetryLogger:
     def capture_errors(self, function: _F, /) -> _F: ...
 
     def capture_errors(self, function: Any = None, /) -> Any:
-        """Return a block, or a decorator, whose exceptions are recorded and go on as they are.
+        """Return a block, or a decorator, whose exceptions are recorded and raised as usual.
 
         `with log.capture_errors():`, `@log.capture_errors()` or `@log.capture_errors`, also of what is awaited or
         iterated. An exception that several of them see is one error.
@@ -769,7 +795,7 @@ class TelemetryLogger:
     def _take_error(self, error: BaseException) -> None:
         self._live().errors.recorder.take(error, caught_by="capture_errors")
 
-    # Steering.
+    # Control.
 
     def declare_action(self, name: str, callback: Callable[[], object] | None = None) -> None:
         """Say that this script can be asked to `save`, `sample`, `stop`, `save_and_stop`, or something of its own.
@@ -803,7 +829,7 @@ class TelemetryLogger:
 
     @property
     def should_stop(self) -> bool:
-        """Whether somebody asked the run to stop; read it between steps."""
+        """Whether the run was asked to stop; read it between steps."""
         asked = False
         with self.guard.catch("looking whether to stop"):
             asked = self._rank_control is not None and self._rank_control.poller.should_stop
@@ -885,7 +911,7 @@ class TelemetryLogger:
             reason = "stopped" if self.should_stop else "finished"
         reason = reason if isinstance(reason, str) else f"<{type(reason).__name__}>"
         if self._training is not None:
-            with self.guard.catch("telling of the last iterations"):
+            with self.guard.catch("writing the last iterations"):
                 self._training.close()
         self._become_inert()
         for sentence in run.close(status=_STATUS_OF.get(reason, "stopped"), reason=reason, error=error):
@@ -914,7 +940,7 @@ class TelemetryLogger:
         # The threads and files are the parent's.
         self._become_inert()
         self._rank_control = None
-        # Whoever was ending it is the parent's, and not waited for here.
+        # A close that is under way is the parent's; do not wait for it here.
         self._ends = CloseOnce(is_over=True)
         if self._run is not None:
             self._run.errors.watch.after_fork_in_child()
@@ -923,7 +949,7 @@ class TelemetryLogger:
 
     # Within.
 
-    def _find_home(self, rank: Rank, clock: Clock) -> SessionFolder | None:
+    def _open_folder(self, rank: Rank, clock: Clock) -> SessionFolder | None:
         from toolkit.telemetry.writing.session_folder import join_rank_zero, open_session
 
         if rank.rank == 0:
@@ -945,20 +971,13 @@ class TelemetryLogger:
             rank, run_name=self.run_name, log_every=self._options.log_every, clock=clock, guard=self.guard
         )
         self._rank_control = self._silent_rank.rank_control
-        self.__dict__["log_step"] = self._log_step_among_ranks
+        self._steps = silent_steps(self._rank_control)
         close_at_exit(self, in_forked_child=self._after_fork_in_child)
         self._silent_rank.start()
 
-    def _log_step_among_ranks(self, global_step: int, *args: Any, **scalars: Any) -> None:
-        rank_control = self._rank_control
-        if rank_control is not None:
-            with self.guard.catch("agreeing with the other ranks"):
-                rank_control.at_step(global_step)
-        if self.is_live:
-            TelemetryLogger.log_step(self, global_step, *args, **scalars)
-
-    def _internals(self) -> Internals:
-        return Internals(self, self._run, self._gate, self._options, self._after_fork_in_child)
+    def _publish_failure(self, doing: str, error: BaseException) -> None:
+        if self._events is not None:
+            self._events.own_failure.publish(doing, error)
 
     def _live(self) -> LiveRun:
         assert self._run is not None, "only a live logger gets here"
@@ -966,18 +985,13 @@ class TelemetryLogger:
 
     def _become_inert(self) -> None:
         self.is_live = False
-        # In the instance, where it is found before the class's own: a step then costs one call that does nothing.
-        self.__dict__["log_step"] = self._ignore_step
-        # Whoever kept the method from before finds the next step looked at closely, and nobody there to take it.
+        # For a thread that is in `log_step` at this moment.
         self._gate.due_at = -NEVER
-        self._for_steps = (time.time, time.monotonic, 0.0, self._ignore_step)
+        self._steps = NO_STEPS
         self._folding = {}
         self._make_span = _make_no_span
         if self._profiling is not None:
             self._profiling.switch_off()
-
-    def _ignore_step(self, *_: Any, **__: Any) -> None:
-        self.ignored += 1
 
 
 class Internals:
@@ -989,19 +1003,32 @@ class Internals:
     def __init__(
         self,
         log: TelemetryLogger,
-        run: LiveRun | None,
-        gate: StepGate,
-        options: TelemetryOptions,
+        guard: Guard,
+        run: Callable[[], LiveRun | None],
+        options: Callable[[], TelemetryOptions],
         after_fork_in_child: Callable[[], None],
     ) -> None:
-        self.guard = log.guard
-        self.span, self.start_span, self.current_span = log.span, log.start_span, log.current_span
+        self.guard = guard
         self.after_fork_in_child = after_fork_in_child
         """Turns the logger into one that does nothing, in a forked child."""
         self._log = log
         self._run = run
-        self._gate = gate
         self._options = options
+
+    @property
+    def span(self) -> Callable[..., AnySpan]:
+        """The logger's `span`."""
+        return self._log.span
+
+    @property
+    def start_span(self) -> Callable[..., AnySpan]:
+        """The logger's `start_span`."""
+        return self._log.start_span
+
+    @property
+    def current_span(self) -> Callable[[], AnySpan | None]:
+        """The logger's `current_span`."""
+        return self._log.current_span
 
     @property
     def is_live(self) -> bool:
@@ -1016,27 +1043,33 @@ class Internals:
     @property
     def completions(self) -> CompletionRecorder | None:
         """Where completions collected from a trainer are written; None where they are not kept."""
-        recorder = self._run.completions if self._run is not None and self.is_live else None
-        return recorder if recorder is not None and recorder.options.enabled else None
+        recorder: CompletionRecorder | None = None
+        with self.guard.catch("looking up the completions"):
+            run = self._live_run()
+            recorder = run.completions if run is not None and run.completions.options.enabled else None
+        return recorder
 
     @property
     def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
         """The performance tag and the session tag of the options or of `set_tags`."""
-        if self._run is not None:
-            return self._run.tags
-        return self._options.perf_tag, self._options.session_tag
+        run = self._run()
+        if run is not None:
+            return run.tags
+        return self._options().perf_tag, self._options().session_tag
 
     def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
         """Change the tags of this session, which may be known only after the start."""
-        if self._run is not None and self.is_live:
-            with self.guard.catch("set_tags"):
-                self._run.set_tags(perf_tag, session_tag)
+        with self.guard.catch("set_tags"):
+            run = self._live_run()
+            if run is not None:
+                run.set_tags(perf_tag, session_tag)
 
     def span_totals(self, name: str) -> tuple[int, float]:
         """Return how many spans of `name` the training thread has ended in this session, and their seconds."""
         totals = (0, 0.0)
         with self.guard.catch("adding up spans"):
-            times = self._run.spans.times.by_name.get(name) if self._run is not None else None
+            run = self._run()
+            times = run.spans.times.by_name.get(name) if run is not None else None
             totals = (times.count, times.seconds) if times is not None else totals
         return totals
 
@@ -1044,23 +1077,26 @@ class Internals:
         self, name: str, attributes: Mapping[str, Any], time: float | None = None
     ) -> None:
         """Write an event that belongs to the run as a whole."""
-        if self._run is not None and self.is_live:
-            with self.guard.catch("event_outside_spans"):
-                self._run.spans.put_event(None, "", name, attributes, time)
+        with self.guard.catch("event_outside_spans"):
+            run = self._live_run()
+            if run is not None:
+                run.spans.put_event(None, "", name, attributes, time)
 
     def latest_loss(self) -> float | None:
         """Return the newest training loss that is known without asking a device."""
         newest: Any = None
         with self.guard.catch("looking up the loss"):
-            newest = self._gate.latest
-            if newest is None and self._run is not None:
-                newest = self._run.steps.latest.get("train_loss")
+            run = self._run()
+            newest = None if run is None else run.latest_loss()
         return float(newest) if isinstance(newest, (int, float)) else None
+
+    def _live_run(self) -> LiveRun | None:
+        return self._run() if self._log.is_live else None
 
 
 def internals(log: TelemetryLogger) -> Internals:
     """Return what this project's own packages need of a logger; nothing for scripts: it may change at any time."""
-    return log._internals()  # noqa: SLF001 - the one way in
+    return log._internals  # noqa: SLF001 - the one way in
 
 
 def _are_metrics(given: Any) -> TypeGuard[dict[str, Any]]:

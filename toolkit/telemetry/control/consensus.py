@@ -1,10 +1,10 @@
 """All ranks of a run take an action at the same step, or none of them does.
 
-Rank 0 proposes a step that everybody has still ahead of them. Each other rank first makes sure that its own loop will
-look at that step, then says so. Rank 0 commits once all have said so. What was decided stands in one key of the process
-group's key-value store that can be written once: whoever comes to the step and finds nothing there writes an abort, and
-whoever reads a commit knows that every rank will read the same. No collective is involved, and rank 0 waits for nobody,
-so that the training's own collectives can never be caught in a circle.
+Rank 0 proposes a step that all ranks have still ahead of them. Each other rank first makes sure that its own loop will
+look at that step, then acknowledges. Rank 0 commits once all have acknowledged. The decision is in one key of the
+process group's key-value store that can be written once: a rank that reaches the step and finds nothing there writes an
+abort, and a rank that reads a commit knows that every rank will read the same. No collective is involved, and rank 0
+never waits, so that the training's own collectives can never deadlock.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _of_our_own(store: Any) -> Store:
     try:
         own: Store = store.clone()
     except (AttributeError, NotImplementedError, RuntimeError):
-        # An older torch, or a store that somebody has written in Python.
+        # An older torch, or a store written in Python.
         own = store
     return own
 
@@ -87,7 +87,7 @@ _asking: set[int] = set()
 
 @contextmanager
 def asking_in_background() -> Iterator[None]:
-    """Surround calls to a store on a thread that nobody waits for.
+    """Surround calls to a store on a thread that nothing waits for.
 
     A thread that comes back from torch while the interpreter is being taken down brings the whole process down with it,
     and with another exit code than the training's. So the process, at its very end, first lets such a call come back.
@@ -198,7 +198,7 @@ class StepConsensus:
                 self._wanted.append(action)
 
     def poll(self, current_step: int | None = None) -> None:
-        """Take the next move of this rank. Raises what the store raises; the next call goes on from there."""
+        """Take the next move of this rank. Raises what the store raises; the next call continues from there."""
         if self._closed:
             return
         if self._rank == 0:
@@ -349,7 +349,7 @@ class StepConsensus:
         return proposal.actions
 
     def _verdict_at(self, step: int, proposal: _Proposal) -> str:
-        """Return what holds for `proposal`, deciding it if nobody has."""
+        """Return what holds for `proposal`, deciding it if no rank has."""
         if step != proposal.step:
             return self._decide(proposal, f"rank {self._rank} went from step {self._previous} to {step}")
         if self._rank == 0:
@@ -363,7 +363,7 @@ class StepConsensus:
         return verdict
 
     def _decide(self, proposal: _Proposal, verdict: str) -> str:
-        """Write `verdict` unless there is one; return the one that stands, which never changes again."""
+        """Write `verdict` unless there is one; return the valid one, which never changes again."""
         return self._store.compare_set(self._key("verdict", proposal.number), "", verdict).decode()
 
     def _read_verdict(self, proposal: _Proposal) -> str | None:
@@ -401,7 +401,7 @@ class _Proposal:
     actions: tuple[str, ...]
     verdict: str | None = None
     said: set[str] = field(default_factory=set)
-    """What this rank told rank 0 of it: "ack", that its loop will look at the step; "known", that it read a commit."""
+    """What this rank reported to rank 0: "ack", that its loop will look at the step; "known", that it read a commit."""
 
     def encode(self) -> str:
         return json.dumps([self.number, self.step, self.gap, self.actions])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -14,43 +14,27 @@ from typing import Any, Final
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard, describe_error
 from toolkit.runfolder.control import (
-    FIELDS,
     LOG_EVERY_HIGH,
     LOG_EVERY_LOW,
+    LOG_EVERY_PAUSE_S,
     ControlRefused,
     ControlRequest,
     KnobValue,
-    Signature,
-    is_name,
-    peek,
-    read_request,
 )
 from toolkit.runfolder.layout import CONTROL
+from toolkit.telemetry.control.control_file import ControlFile
+from toolkit.telemetry.control.declarations import Declarations
+from toolkit.telemetry.control.requests import (
+    LOG_EVERY,
+    STOPPING,
+    Case,
+    Newest,
+    Request,
+    answer_fields,
+)
 
-KNOWN_ACTIONS: Final = ("save", "sample", "stop", "save_and_stop")
-"""What a page offers a button for; a script may declare others."""
-
-MIN_CHANGE_S: Final = 30.0
-"""Seconds between two changes of `log_every`."""
-
-_STOPPING = ("stop", "save_and_stop")
-_LOG_EVERY = "log_every"
-_FINDING = "finding"
-_MAX_OPEN = 64
-_MAX_REMEMBERED = 4_096
-"""Requests that are known to have been seen; of one that is even older the time on it tells."""
-
-# A request with several parts is answered with the status of the part that came off worst.
-_BADNESS = {"applied": 0, "clamped": 1, "superseded": 2, "expired": 3, "refused": 4}
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Something asked of the training script: an action, or a knob with its new value."""
-
-    name: str
-    value: object | None
-    id: str
+_FINDING: Final = "finding"
+_MAX_OPEN: Final = 64
 
 
 class ControlPoller:
@@ -81,7 +65,6 @@ class ControlPoller:
         """The interval in force."""
         self.ready = False
         """Whether `apply` has something to do: a plain attribute, so that asking costs the loop nothing."""
-        self._run_folder = run_folder
         self._run_id = run_id
         self._clock = clock
         self._answer = answer
@@ -90,28 +73,22 @@ class ControlPoller:
         self._guard = guard or Guard()
         self._hold = hold
 
-        self._actions: dict[str, Callable[[], object] | None] = {}
-        self._knobs: dict[str, _Knob] = {}
-
-        # The file as it was last seen: for the background thread alone.
-        self._seen: Signature | None = None
-        self._doubtful: Signature | None = None
+        self._declared = Declarations()
+        # For the background thread alone.
+        self._file = ControlFile(run_folder, session_started=session_started, guard=self._guard)
         self._oldest = session_started
-        self._at_start: Signature | None = None
-        with self._guard.catch(f"looking at {CONTROL}"):
-            self._at_start = _if_older(peek(run_folder), session_started)
 
         # Re-entrant, because a signal handler may read `should_stop` while its own thread is in here.
         # Held for a few memory operations at a time, never during I/O, a callback or an answer.
         self._lock = threading.RLock()
-        self._handled = _Newest()
-        self._own = _Newest()
-        self._open: dict[str, _Case] = {}
-        self._held: list[_Case] = []
-        self._waiting: list[_Case] = []
-        self._interval: _Case | None = None
+        self._handled = Newest()
+        self._own = Newest()
+        self._open: dict[str, Case] = {}
+        self._held: list[Case] = []
+        self._waiting: list[Case] = []
+        self._interval: Case | None = None
         self._next_change = -math.inf
-        self._outbox: list[tuple[_Case, Request]] = []
+        self._outbox: list[tuple[Case, Request]] = []
         self._answers: deque[Mapping[str, Any]] = deque()
         self._stop_asked = False
         self._stopped = False
@@ -127,9 +104,8 @@ class ControlPoller:
         Raises:
             ValueError: the name or the callback cannot be used.
         """
-        self._check_declaration("action", name, callback, taken=self._knobs)
         with self._lock:
-            self._actions[name] = callback
+            self._declared.add_action(name, callback)
 
     def declare_knob(
         self,
@@ -150,26 +126,15 @@ class ControlPoller:
         Raises:
             ValueError: the declaration contradicts itself.
         """
-        self._check_declaration("knob", name, callback, taken=self._actions)
-        knob = _Knob(name=name, kind=kind, low=low, high=high, callback=callback)
-        knob.choices = None if choices is None else tuple(knob.checked(choice) for choice in choices)
-        if knob.choices == ():
-            raise ValueError(f"knob {name}: choices must name at least one value, got none")
-        knob.value = None if value is None else knob.checked(value)
         with self._lock:
-            self._knobs[name] = knob
+            self._declared.add_knob(
+                name, kind, low=low, high=high, choices=choices, callback=callback, value=value
+            )
 
     def declared(self) -> dict[str, Any]:
         """Return what the run can be asked for, as the manifest lists it."""
         with self._lock:
-            actions = [*self._actions]
-            if "save_and_stop" not in actions and self._parts_of("save_and_stop"):
-                actions.append("save_and_stop")
-            return {
-                "log_every": {"low": LOG_EVERY_LOW, "high": LOG_EVERY_HIGH},
-                "actions": actions,
-                "knobs": {name: knob.described() for name, knob in self._knobs.items()},
-            }
+            return self._declared.described()
 
     # ------------------------------------------------------------ the background thread
 
@@ -181,7 +146,7 @@ class ControlPoller:
         # A clock that was set back must not make every new request look old.
         self._oldest = min(self._oldest, now)
         with self._guard.catch(f"looking at {CONTROL}"):
-            self._look(now)
+            self._file.look(now, partial(self._take, now))
         with self._lock:
             self._expire(now)
             ready = self._something_is_due()
@@ -285,9 +250,9 @@ class ControlPoller:
             self._stopped = True
             self._stop_asked = False
             for case, request in self._outbox:
-                if request.name in _STOPPING:
+                if request.name in STOPPING:
                     self._settle_delivered(case, request)
-            # Whoever reads only this has stopped; the save of a save_and_stop is still there to be taken.
+            # A loop that reads only this has stopped; the save of a save_and_stop can still be taken.
             self._outbox = [entry for entry in self._outbox if entry[1].name != "stop"]
         self._send_answers()
         return True
@@ -306,32 +271,7 @@ class ControlPoller:
 
     # ------------------------------------------------------------ from the file to a case
 
-    def _look(self, now: float) -> None:
-        signature = peek(self._run_folder)
-        if signature is None or signature == self._seen:
-            return
-        try:
-            request = read_request(self._run_folder)
-        except ControlRefused as refusal:
-            # It may be half written, or about to get its permissions: refused if the next look finds it unchanged.
-            if signature != self._doubtful:
-                self._doubtful = signature
-                return
-            mtime_ns, size, inode, _ = signature
-            self._take(refusal.request_id or f"file-{mtime_ns}-{size}-{inode}", refusal, now)
-        else:
-            if request is not None:
-                if request.is_plain and not self._was_there(signature):
-                    # It is new, whatever the clocks of this machine and of its disk say.
-                    request = replace(request, timestamp=now)
-                self._take(request.id, request, now)
-        self._seen = signature
-
-    def _was_there(self, signature: Signature) -> bool:
-        """Say whether the file is the one that an earlier session left; who may read it may have changed since."""
-        return self._at_start is not None and self._at_start[:3] == signature[:3]
-
-    def _take(self, request_id: str, found: ControlRequest | ControlRefused, now: float) -> None:
+    def _take(self, now: float, request_id: str, found: ControlRequest | ControlRefused) -> None:
         """Open a case for what was found, or answer it at once; nothing at all where it was answered before."""
         if request_id in self._handled:
             return
@@ -343,7 +283,7 @@ class ControlPoller:
             if self._closed:  # meanwhile: the next session says that it came too late
                 return
             if isinstance(found, ControlRefused):
-                self._answers.append(_answer(request_id, "refused", [found.reason]))
+                self._answers.append(answer_fields(request_id, "refused", [found.reason]))
                 return
             if self._admit(found, self._objection(found, now)):
                 # Not beyond now: one wrong clock must not make every later request look old.
@@ -355,7 +295,7 @@ class ControlPoller:
             self._open_case(request)
             return True
         status, reason = objection
-        case = _Case(request=request, actions={}, deliveries=[], status=status, reasons=[reason])
+        case = Case(request=request, actions={}, deliveries=[], status=status, reasons=[reason])
         self._answers.append(case.answer(self.log_every))
         return False
 
@@ -372,42 +312,24 @@ class ControlPoller:
         return self._undeclared(request)
 
     def _undeclared(self, request: ControlRequest) -> tuple[str, str] | None:
-        for action in request.actions:
-            if not self._parts_of(action):
-                return "refused", f"this run has no action {action}; declared: {_listed(self._actions)}"
-        for name, value in request.knobs.items():
-            knob = self._knobs.get(name)
-            if knob is None:
-                return "refused", f"this run has no knob {name}; declared: {_listed(self._knobs)}"
-            try:
-                knob.checked(value)
-            except ValueError as error:
-                return "refused", str(error)
-        return None
-
-    def _parts_of(self, action: str) -> tuple[str, ...]:
-        """Return the declared actions that make up `action`; nothing where the script cannot do it."""
-        if action in self._actions:
-            return (action,)
-        if action == "save_and_stop" and "save" in self._actions and "stop" in self._actions:
-            return ("save", "stop")
-        return ()
+        reason = self._declared.objection_to(request)
+        return None if reason is None else ("refused", reason)
 
     def _open_case(self, request: ControlRequest) -> None:
-        actions = {action: self._parts_of(action) for action in request.actions}
+        actions = {action: self._declared.parts_of(action) for action in request.actions}
         names = dict.fromkeys(part for parts in actions.values() for part in parts)
-        case = _Case(
+        case = Case(
             request=request,
             actions=actions,
             # A stop comes last: what else was asked is done before the loop ends.
             deliveries=[
                 *(
-                    Request(name, self._knobs[name].checked(value), request.id)
+                    Request(name, self._declared.knobs[name].checked(value), request.id)
                     for name, value in request.knobs.items()
                 ),
                 *(
                     Request(name, None, request.id)
-                    for name in sorted(names, key=lambda name: name in _STOPPING)
+                    for name in sorted(names, key=lambda name: name in STOPPING)
                 ),
             ],
         )
@@ -416,9 +338,9 @@ class ControlPoller:
         if case.deliveries:
             (self._held if self._hold else self._waiting).append(case)
         if request.log_every is not None:
-            case.left.add(_LOG_EVERY)
+            case.left.add(LOG_EVERY)
             if self._interval is not None:
-                self._settle(self._interval, _LOG_EVERY, "superseded", f"request {request.id} came after it")
+                self._settle(self._interval, LOG_EVERY, "superseded", f"request {request.id} came after it")
             self._interval = case
 
     # ------------------------------------------------------------ from a case to its answer
@@ -428,28 +350,28 @@ class ControlPoller:
             self._interval is not None and self._clock.monotonic() >= self._next_change
         )
 
-    def _change_interval(self, case: _Case) -> None:
+    def _change_interval(self, case: Case) -> None:
         asked = case.request.log_every
         assert asked is not None
         case.old = self.log_every
         case.new = self.log_every = min(max(asked, LOG_EVERY_LOW), LOG_EVERY_HIGH)
-        self._next_change = self._clock.monotonic() + MIN_CHANGE_S
+        self._next_change = self._clock.monotonic() + LOG_EVERY_PAUSE_S
         self._interval = None
         if case.new == asked:
-            self._settle(case, _LOG_EVERY, "applied")
+            self._settle(case, LOG_EVERY, "applied")
         else:
             limits = f"log_every is {LOG_EVERY_LOW} to {LOG_EVERY_HIGH}"
-            self._settle(case, _LOG_EVERY, "clamped", limits)
+            self._settle(case, LOG_EVERY, "clamped", limits)
 
-    def _deliver(self, case: _Case, request: Request) -> None:
-        knob = self._knobs.get(request.name)
-        callback = self._actions.get(request.name) if knob is None else knob.callback
+    def _deliver(self, case: Case, request: Request) -> None:
+        knob = self._declared.knobs.get(request.name)
+        callback = self._declared.callback_of(request.name)
         if callback is None:
             with self._lock:
                 case.running.discard(request.name)
                 if request.name in case.left:
                     self._outbox.append((case, request))
-                    self._stop_asked = self._stop_asked or request.name in _STOPPING
+                    self._stop_asked = self._stop_asked or request.name in STOPPING
             return
         arguments = () if knob is None else (request.value,)
         raised = _Raised()
@@ -457,7 +379,7 @@ class ControlPoller:
             callback(*arguments)
         with self._lock:
             if raised.description is None:
-                self._stopped = self._stopped or request.name in _STOPPING
+                self._stopped = self._stopped or request.name in STOPPING
                 self._settle_delivered(case, request)
             else:
                 self._settle(
@@ -467,17 +389,17 @@ class ControlPoller:
                     f"the callback of {request.name} raised {raised.description}",
                 )
 
-    def _settle_delivered(self, case: _Case, request: Request) -> None:
+    def _settle_delivered(self, case: Case, request: Request) -> None:
         if request.name not in case.left:
             return
-        knob = self._knobs.get(request.name)
+        knob = self._declared.knobs.get(request.name)
         if knob is not None:
             case.knobs[request.name] = {"old": knob.value, "new": request.value}
             knob.value = knob.checked(request.value)
         case.delivered.add(request.name)
         self._settle(case, request.name, "applied")
 
-    def _settle_waiting(self, case: _Case, status: str, reason: str) -> None:
+    def _settle_waiting(self, case: Case, status: str, reason: str) -> None:
         """Settle every part that is not being delivered at this moment, and take it out of the way."""
         for part in case.left - case.running:
             self._settle(case, part, status, reason)
@@ -491,19 +413,14 @@ class ControlPoller:
             entry for entry in self._outbox if entry[0] is not case or entry[1].name in case.delivered
         ]
         self._stop_asked = any(
-            request.name in _STOPPING and request.name in owner.left for owner, request in self._outbox
+            request.name in STOPPING and request.name in owner.left for owner, request in self._outbox
         )
 
-    def _settle(self, case: _Case, part: str, status: str, reason: str | None = None) -> None:
+    def _settle(self, case: Case, part: str, status: str, reason: str | None = None) -> None:
         """Note how one part of a request ended; the last one makes the answer."""
         if part not in case.left:
             return
-        case.left.remove(part)
-        case.running.discard(part)
-        case.status = max(case.status, status, key=_BADNESS.__getitem__)
-        if reason is not None and reason not in case.reasons:
-            case.reasons.append(reason)
-        if not case.left:
+        if case.settle(part, status, reason):
             del self._open[case.request.id]
             self._answers.append(case.answer(self.log_every))
 
@@ -523,134 +440,6 @@ class ControlPoller:
             with self._guard.catch("answering a request"):
                 self._answer({**fields, "source": _FINDING} if fields["id"] in self._own else fields)
 
-    @staticmethod
-    def _check_declaration(what: str, name: object, callback: object, taken: Iterable[str]) -> None:
-        if not isinstance(name, str) or not is_name(name) or name in FIELDS:
-            raise ValueError(
-                f"{what} {name!r}: a name is a letter and up to 63 letters, digits and underscores, "
-                f"and none of {', '.join(FIELDS)}"
-            )
-        if name in taken:
-            raise ValueError(f"{what} {name!r} is already declared as the other of action and knob")
-        if callback is not None and not callable(callback):
-            raise ValueError(f"{what} {name}: callback must be callable or None, got {callback!r}")
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Case:
-    """One request on the way to its answer."""
-
-    request: ControlRequest
-    actions: dict[str, tuple[str, ...]]
-    """Each action asked for, and the declared actions it is made of."""
-    deliveries: list[Request]
-    left: set[str] = field(default_factory=set)
-    """The parts that are not settled: names of actions and knobs, and `log_every`."""
-    running: set[str] = field(default_factory=set)
-    """The parts that the training thread is busy delivering."""
-    delivered: set[str] = field(default_factory=set)
-    handed_over: bool = False
-    status: str = "applied"
-    reasons: list[str] = field(default_factory=list)
-    old: int | None = None
-    new: int | None = None
-    knobs: dict[str, dict[str, object]] = field(default_factory=dict)
-    global_step: int | None = None
-
-    def answer(self, log_every: int) -> dict[str, Any]:
-        """Return the fields of the answer: how it ended, and what of it was done."""
-        fields = _answer(self.request.id, self.status, self.reasons)
-        if self.request.log_every is not None:
-            fields["setting"] = _LOG_EVERY
-            fields["old"] = log_every if self.old is None else self.old
-            fields["new"] = log_every if self.new is None else self.new
-            fields["requested"] = self.request.log_every
-        actions = [action for action, parts in self.actions.items() if self.delivered.issuperset(parts)]
-        if actions:
-            fields["actions"] = actions
-        if self.knobs:
-            fields["knobs"] = self.knobs
-        if self.global_step is not None:
-            fields["global_step"] = self.global_step
-        return fields
-
-
-@dataclass(slots=True, kw_only=True)
-class _Knob:
-    """A setting of the training script's that may be changed from outside, and within which limits."""
-
-    name: str
-    kind: type
-    low: float | None
-    high: float | None
-    callback: Callable[[Any], object] | None
-    choices: tuple[KnobValue, ...] | None = None
-    value: KnobValue | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in (bool, int, float, str):
-            raise ValueError(f"knob {self.name}: kind must be bool, int, float or str, got {self.kind!r}")
-        bounds: dict[str, object] = {"low": self.low, "high": self.high}
-        for which, bound in bounds.items():
-            if bound is None:
-                continue
-            if self.kind not in (int, float):
-                raise ValueError(f"knob {self.name}: a {self.kind.__name__} has no {which}, got {bound!r}")
-            if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
-                raise ValueError(f"knob {self.name}: {which} must be a finite number, got {bound!r}")
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"knob {self.name}: low {self.low} is above high {self.high}")
-
-    def checked(self, value: object) -> KnobValue:
-        """Return `value` as this knob's own type.
-
-        Raises:
-            ValueError: it is of another type or out of bounds; the message says what is allowed.
-        """
-        typed = self._typed(value)
-        if typed is None:
-            raise ValueError(f"{self.name} must be a {self.kind.__name__}, got {value!a:.60}")
-        if self.choices is not None and typed not in self.choices:
-            raise ValueError(f"{self.name} must be one of {self.choices}, got {value!a:.60}")
-        if not isinstance(typed, str) and (
-            (self.low is not None and typed < self.low) or (self.high is not None and typed > self.high)
-        ):
-            low, high = (("any" if bound is None else bound) for bound in (self.low, self.high))
-            raise ValueError(f"{self.name} must be {low} to {high}, got {value}")
-        return typed
-
-    def _typed(self, value: object) -> KnobValue | None:
-        # A bool is an int to Python, and no number to anybody else.
-        if isinstance(value, bool) or self.kind is bool:
-            return value if isinstance(value, bool) and self.kind is bool else None
-        if isinstance(value, str) or self.kind is str:
-            return value if isinstance(value, str) and self.kind is str else None
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            return None
-        if self.kind is float:
-            return float(value)
-        return int(value) if value == int(value) else None
-
-    def described(self) -> dict[str, Any]:
-        """Return the knob as the manifest lists it."""
-        described = {"type": self.kind.__name__, "low": self.low, "high": self.high, "value": self.value}
-        return described if self.choices is None else {**described, "choices": [*self.choices]}
-
-
-class _Newest:
-    """The newest of the texts that were added: a page that asks for something every few seconds asks for days."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, None] = {}
-
-    def __contains__(self, text: str) -> bool:
-        return text in self._texts
-
-    def add(self, text: str) -> None:
-        self._texts[text] = None
-        if len(self._texts) > _MAX_REMEMBERED:
-            del self._texts[next(iter(self._texts))]
-
 
 class _Raised:
     """Remembers what was raised in its block, and lets it pass."""
@@ -665,18 +454,3 @@ class _Raised:
     ) -> None:
         if error is not None:
             self.description = describe_error(error)
-
-
-def _if_older(signature: Signature | None, than: float) -> Signature | None:
-    return signature if signature is not None and signature[0] < than * 1e9 else None
-
-
-def _answer(request_id: str, status: str, reasons: Sequence[str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"id": request_id, "status": status, "source": CONTROL}
-    if reasons:
-        fields["reason"] = "; ".join(reasons)
-    return fields
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"

@@ -23,11 +23,18 @@ class RankControl:
     """
 
     def __init__(
-        self, poller: ControlPoller, rank: Rank, *, run_name: str, clock: Clock, guard: Guard
+        self,
+        poller: ControlPoller,
+        rank: Rank,
+        *,
+        run_name: str,
+        clock: Clock,
+        guard: Guard,
+        seconds_per_step: Callable[[], Any] = lambda: None,
     ) -> None:
         self.poller = poller
         self.is_among_ranks = rank.world_size > 1
-        self.seconds_per_step: Callable[[], Any] = lambda: None
+        self._seconds_per_step = seconds_per_step
         self._rank = rank
         self._clock = clock
         self._guard = guard
@@ -52,7 +59,7 @@ class RankControl:
                     request.id, "the run has several ranks, and no process group to agree through"
                 )
             return
-        seconds = self.seconds_per_step()
+        seconds = self._seconds_per_step()
         for request in self.poller.held():
             consensus.propose(encode_request(request).decode(), seconds if type(seconds) is float else None)
         consensus.poll()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from toolkit.core.clock import Clock
-from toolkit.core.guard import Guard
-from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, ReportFinding, TrainingProgress
+from toolkit.core.run_context import RunContext
+from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, TrainingProgress
 from toolkit.telemetry.errors.recorder import ErrorContext, ErrorRecorder
 from toolkit.telemetry.errors.watch import ErrorWatch
 from toolkit.telemetry.machine.samplers.sampling import SystemSampling
@@ -39,19 +38,14 @@ class RunErrors:
     def __init__(
         self,
         options: TelemetryOptions,
+        context: RunContext,
         *,
-        session: int,
-        rank: int,
-        run_id: str,
         gate: StepGate,
         spans: OpenSpans,
         sampling: SystemSampling | None,
         latest: Callable[[], Mapping[str, Any]],
         last_step: Callable[[], int | None],
         put: Callable[[dict[str, Any]], None],
-        report_finding: ReportFinding,
-        clock: Clock,
-        guard: Guard,
     ) -> None:
         self.other_records = 0
         """Counts the records of the training besides its steps: evaluations, checkpoints, …"""
@@ -61,7 +55,7 @@ class RunErrors:
         self._latest = latest
         self._last_step = last_step
         chosen = options.error_options
-        self.watch = ErrorWatch(chosen, close_timeout_s=options.close_timeout, guard=guard)
+        self.watch = ErrorWatch(chosen, close_timeout_s=options.close_timeout, guard=context.guard)
         around = ErrorContext(
             put=put,
             where=self._where,
@@ -69,21 +63,23 @@ class RunErrors:
             output=self.watch.last_lines,
             open_spans=self._open_spans,
         )
-        self.recorder = ErrorRecorder(chosen, around, session=session, run_id=run_id, guard=guard)
+        self.recorder = ErrorRecorder(
+            chosen, around, session=context.session, run_id=context.run_id, guard=context.guard
+        )
         self.tasks: list[tuple[str, float, Callable[[], None]]]
         """Periodic tasks: name, interval and function."""
         self.tasks = [("following the output", _FOLLOW_EVERY_S, self.watch.follow)]
         if chosen.enabled and chosen.hang and options.diagnostics is not False:
             hang = HangWatch(
                 after_s=chosen.hang_after,
-                session=session,
-                rank=rank,
-                now=clock.monotonic,
+                session=context.session,
+                rank=context.rank,
+                now=context.clock.monotonic,
                 progress=self._progress,
                 open_spans=spans.open_now,
                 all_open_spans=lambda: spans.open_now(short_ones=True),
                 about_gpu=self._about_gpu,
-                report=report_finding,
+                report=context.events.finding.publish,
             )
             self.tasks.append(("watching for a hang", LOOK_EVERY_S, hang.look))
 

@@ -233,7 +233,7 @@ class PlainValues:
 
 
 class Unencodable:
-    """Stands for a value that a record cannot hold."""
+    """A placeholder for a value that a record cannot hold."""
 
     __slots__ = ("note",)
 

@@ -75,9 +75,8 @@ class RecordQueue:
     With `awaits_start` the first number is kept for the session's start record. What comes before that is in the
     journal at once, and goes to the writer behind it.
 
-    `StepRecords` does what `put` does for the usual step without a call of it, since at a few microseconds a step every
-    call counts: with `lock` held, where `is_direct` and not `busy`, it takes `next_seq`, appends to `journal`, and
-    leaves what is not its own to decide to `hold` and `take_interrupting`.
+    `StepRecords` does what `put_plain` does for the usual step without calling it, since at a few microseconds a step
+    every call counts: with `lock` held, where `is_direct` and not `busy`, it takes `next_seq` and calls `commit_line`.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class RecordQueue:
         *,
         finish: _Finish | None = None,
     ) -> None:
-        """Take one record. `fields` is plain, and belongs to the intake from now on.
+        """Take one record. `fields` is plain, and belongs to the queue from now on.
 
         `finish` is given the fields once they are all known, in the order of the calls, and returns what is to be
         written, or None for nothing. Secrets in them are masked here, so that no way leads past it.
@@ -168,20 +167,13 @@ class RecordQueue:
         record["name"] = self._masker.mask_name(record["name"])
         with self.lock:
             if self.is_direct and not self.busy:
-                lines = self.journal.lines
+                # No call of ours around the `try` and in the `finally`: a signal handler may raise as one begins.
                 try:
                     self.busy = True
                     seq = self.next_seq
-                    line = self._plain_lines[event] % (seq, orjson.dumps(record)[1:])
-                    fill = self.journal.append(line)
-                    if fill > MUCH and not self.has_woken:
-                        self.wake_writer()
-                    elif not fill:
-                        self.hold(line, event, seq)
+                    self.commit_line(self._plain_lines[event] % (seq, orjson.dumps(record)[1:]), event, seq)
                     return
                 finally:
-                    # Also where a signal handler raises in here: a line that was committed has used its number up.
-                    self.next_seq += self.journal.lines - lines
                     try:
                         if self.interrupting:
                             self.take_interrupting()
@@ -189,6 +181,20 @@ class RecordQueue:
                         self.busy = False
             fields = dict(record)
             self.put(event, fields.pop("time"), fields.pop("elapsed"), fields)
+
+    def commit_line(self, line: bytes, event: str, seq: int) -> None:
+        """Append a line with the number `seq` to the journal, or keep it in memory where that is full."""
+        journal = self.journal
+        lines = journal.lines
+        try:
+            fill = 0 if self._overflow else journal.append(line)
+        finally:
+            # Also where a signal handler raises right here: a committed line has used its number.
+            self.next_seq += journal.lines - lines
+        if not fill:
+            self.hold(line, event, seq)
+        elif fill > MUCH and not self.has_woken:
+            self.wake_writer()
 
     def envelope(self, event: str, wall: float, elapsed: float, seq: int) -> dict[str, Any]:
         """Return the fields that every record begins with."""
@@ -260,7 +266,7 @@ class RecordQueue:
             return batch
 
     def batch_written(self) -> None:
-        """Be told that the last batch is in the record file."""
+        """Release the last batch, which is in the record file."""
         self.journal.release()
 
     @property
@@ -287,17 +293,7 @@ class RecordQueue:
         seq = self.next_seq
         record = self.envelope(event, wall, elapsed, seq)
         record.update(fields)
-        line = encode(record)
-        lines = self.journal.lines
-        try:
-            fill = 0 if self._overflow else self.journal.append(line)
-        finally:
-            # Also where a signal handler raises right here: a line that was committed has used its number up.
-            self.next_seq += self.journal.lines - lines
-        if not fill:
-            self.hold(line, event, seq)
-        elif fill > MUCH and not self.has_woken:
-            self.wake_writer()
+        self.commit_line(encode(record), event, seq)
 
     def _commit_start(self, wall: float, elapsed: float, fields: dict[str, Any]) -> bool:
         """Commit the session's start record under the number that was kept for it; False where there is no room."""

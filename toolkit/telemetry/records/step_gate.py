@@ -79,7 +79,7 @@ class StepGate:
         return self.losses[-1] if self.losses else None
 
     def take(self, loss: float | None) -> dict[str, Any]:
-        """Return the fields that speak of the folded steps, and begin anew; empty where none was folded.
+        """Return the fields about the folded steps, and forget them; empty where none was folded.
 
         `loss` is that of the step that gets the record, where it is finite.
         """
@@ -117,7 +117,7 @@ class StepGate:
             self.update_jump_threshold()
 
     def update_jump_threshold(self) -> None:
-        """Work out anew above which loss a step is a jump."""
+        """Update the loss above which a step is a jump."""
         # A jump must not teach that jumps are usual, so it counts as the largest ordinary loss.
         block, self.block = [min(loss, self.high) for loss in self.block], []
         mean = sum([loss / len(block) for loss in block])

@@ -17,16 +17,16 @@ _INCIDENT_EVERY_S: Final = 60.0
 
 
 class DetailWindow:
-    """Looks closely at some steps: the first, the last, those around an incident, and when asked.
+    """Keeps the short spans of some steps: the first, the last, those around an incident, and on request.
 
-    While it looks, `folding` is empty, so that each span is asked of the book; else it holds what need not be.
+    Inside a window `folding` is empty, so that the recorder makes each span; else it holds the names it need not make.
     """
 
     def __init__(self, gate: StepGate, folding: dict[str, SpanTimes], *, steps: int) -> None:
         self.why: str | None = None
         """Why short spans are written one by one now; None where they are not."""
         self.foldable: dict[str, SpanTimes] = {}
-        """Names whose spans are only added up while nobody looks closely."""
+        """Names whose spans are only added up outside of a window."""
         self._unasked: dict[str, SpanTimes] = {}
         """Those of them that `folding` holds then."""
         self.has_incident = False
@@ -47,11 +47,11 @@ class DetailWindow:
     def ask(self, why: str) -> None:
         """Have the short spans of the next steps written one by one."""
         self._asked = why
-        # So that the next span is asked of the book.
+        # So that the recorder makes the next span.
         self._folding.clear()
 
     def add(self, name: str, times: SpanTimes, *, is_always_asked: bool) -> None:
-        """Say that spans of `name` are only added up while nobody looks closely."""
+        """Only add up spans of `name` outside of a window."""
         self.foldable[name] = times
         if not is_always_asked:
             self._unasked[name] = times
@@ -59,7 +59,7 @@ class DetailWindow:
                 self._folding[name] = times
 
     def count(self) -> None:
-        """Be told of a span that is made; called by the thread that makes it."""
+        """Count a span that is made; called by the thread that makes it."""
         if self._asked is not None:
             asked, self._asked = self._asked, None
             self.why = asked
@@ -92,7 +92,7 @@ class DetailWindow:
         newest = max(map(step_of, self._last), default=0)
         wanted = [span for span in self._last if step_of(span) > newest - self._steps]
         self._last.clear()
-        # Of a loop that tells of no steps nobody knows which spans are the last steps'.
+        # Without steps it is not known which spans belong to the last ones.
         most = _MOST_AT_ONCE // 2 if newest > 0 else 20 * self._steps
         return wanted[-most:]
 

@@ -16,11 +16,11 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.spans.span import FoldedSpan, Span
 
 _MAX_UNDER_WAY: Final = 256
-"""Two events each: with many more the queue of the device itself would be full, and then whoever queues work waits."""
+"""Two events each: with many more the queue of the device itself would be full, and queueing work would block."""
 
 
 class DeviceTimer:
-    """Times spans on the current CUDA device; where there is none it does nothing."""
+    """Times spans on the current CUDA device; without one it does nothing."""
 
     def __init__(self, guard: Guard, write: Callable[[Span, float], None]) -> None:
         self.guard = guard

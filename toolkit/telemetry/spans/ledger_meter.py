@@ -34,7 +34,7 @@ class LedgerMeter:
     """Adds up the seconds of one thread, the one that trains: the innermost span that has an entry gets them.
 
     Spans enter and leave as they like, also in an order that is not the reverse of the other. What is added up only
-    grows; whoever takes from it remembers what was taken, so that no one waits for anyone. `since` moves on before the
+    grows; a reader remembers what it took, so that nothing is locked. `since` moves on before the
     seconds behind it are added: what another thread sees in between is too little for a moment, and never too much.
     """
 
@@ -89,7 +89,7 @@ class LedgerMeter:
     def leave(self, span: Metered, now: float) -> None:
         """Have the time from `now` on counted as whatever is around the span; it is closed already."""
         if self.top is not span:
-            # It is further down: whoever is on top of it finds it closed.
+            # It is further down: the span above finds it closed when it ends.
             return
         self._settle(now)
         self.top = self.first_open(span.below)
@@ -113,7 +113,7 @@ class LedgerMeter:
     @staticmethod
     def first_open(span: Metered | None) -> Metered | None:
         """Return `span`, or the first one below it that is not closed."""
-        # One that somebody enters twice may be below itself.
+        # A span that is entered twice may be below itself.
         for _ in range(_DEEPEST):
             if span is None or not span.closed:
                 return span

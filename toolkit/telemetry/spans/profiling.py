@@ -1,6 +1,6 @@
-"""Timing functions and blocks that somebody suspects: `@log.profile` and `with log.profile_block("forward_pass")`.
+"""Timing of single functions and blocks: `@log.profile` and `with log.profile_block("forward_pass")`.
 
-A call that is logged stands on the next step record as `profiling/<name>`, in seconds, and in the summary of spans. One
+A call that is logged is on the next step record as `profiling/<name>`, in seconds, and in the summary of spans. One
 that is not costs two readings of the clock and a comparison.
 """
 
@@ -26,7 +26,7 @@ from toolkit.timing.names import PROFILING_PREFIX
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 THE_REST: Final = "(other names)"
-"""Names beyond the first 200 share this one: somebody puts a number into the name."""
+"""Names beyond the first 200 share this one: names with a number in them would be endless."""
 _LONGEST_NAME: Final = 120
 _LONGEST_MS: Final = 3_600_000
 _MAX_WAITING: Final = 10_000
@@ -79,7 +79,7 @@ class Profiling:
         if not self.is_on:
             return function
         if isinstance(function, (staticmethod, classmethod)):
-            # It stands below this one: what is called is the function within.
+            # This decorator is above it: what is called is the function inside.
             within = self.function(function.__func__, name, min_duration_ms, log_interval)
             return type(function)(within)
         profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
@@ -117,9 +117,9 @@ class Profiling:
                 shortest = self._checked_duration(name, min_duration_ms)
                 interval = self._checked_interval(name, log_interval)
                 times = self._times.of(PROFILING_PREFIX + name, on_steps=False)
-                profile = Profile(name, shortest / 1e3, interval, times, self._closed)
-                profile.monotonic = self._monotonic
-                profile.guard = self._guard
+                profile = Profile(
+                    name, shortest / 1e3, interval, times, self._closed, self._monotonic, self._guard
+                )
                 self._times.add_profile(profile)
                 self._profiles[name] = profile
             return profile
@@ -153,12 +153,18 @@ class Profile:
         *("_closed", "_field", "_waiting", "count", "guard", "interval", "monotonic", "shortest", "times"),
     )
 
-    guard: Guard
-    monotonic: Callable[[], float]
-
     def __init__(
-        self, name: str, shortest: float, interval: int, times: SpanTimes, closed: deque[Any]
+        self,
+        name: str,
+        shortest: float,
+        interval: int,
+        times: SpanTimes,
+        closed: deque[Any],
+        monotonic: Callable[[], float],
+        guard: Guard,
     ) -> None:
+        self.monotonic = monotonic
+        self.guard = guard
         self.shortest = shortest
         """Seconds; calls that take less are not counted."""
         self.interval = interval
@@ -218,13 +224,13 @@ class _ProfiledIteration(AsyncGenerator[Any, Any]):
         self._is_timed = False
 
     async def __anext__(self) -> Any:
-        return await self._go_on(self._iteration.__anext__())
+        return await self._continue(self._iteration.__anext__())
 
     async def asend(self, value: Any) -> Any:
-        return await self._go_on(self._iteration.asend(value))
+        return await self._continue(self._iteration.asend(value))
 
     async def athrow(self, *given: Any) -> Any:
-        return await self._go_on(self._iteration.athrow(*given))
+        return await self._continue(self._iteration.athrow(*given))
 
     async def aclose(self) -> None:
         try:
@@ -232,7 +238,7 @@ class _ProfiledIteration(AsyncGenerator[Any, Any]):
         finally:
             self._end()
 
-    async def _go_on(self, asked: Awaitable[Any]) -> Any:
+    async def _continue(self, asked: Awaitable[Any]) -> Any:
         if not self._is_timed:
             self._is_timed = True
             self._block.__enter__()

@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Final
 
-from toolkit.core.clock import Clock
-from toolkit.core.guard import Guard
+from toolkit.core.run_context import RunContext
 from toolkit.core.wall_times import SET_S, WallTimes
 from toolkit.telemetry.errors.recorder import note_spans
 from toolkit.telemetry.options import SpanOptions
@@ -21,7 +19,15 @@ from toolkit.telemetry.records.step_gate import StepGate
 from toolkit.telemetry.spans.detail_window import DetailWindow
 from toolkit.telemetry.spans.device import DeviceSpan, DeviceTimer
 from toolkit.telemetry.spans.ledger_meter import LedgerMeter
-from toolkit.telemetry.spans.span import NO_FAILURES, NO_SPAN, AnySpan, DroppedSpan, FoldedSpan, Span
+from toolkit.telemetry.spans.span import (
+    NO_FAILURES,
+    NO_SPAN,
+    AnySpan,
+    CurrentSpan,
+    DroppedSpan,
+    FoldedSpan,
+    Span,
+)
 from toolkit.telemetry.spans.totals import THE_REST, SpanTimes, SpanTotals
 from toolkit.telemetry.spans.writer import LONGEST_NAME, SpanWriter, name_of_thread
 from toolkit.timing.names import (
@@ -48,14 +54,14 @@ Of a name that is added up anyway, as many are written because they failed."""
 _KEPT_OF_THE_REST: Final = 2_000
 """The same for all the names together that there are too many of."""
 _MAX_CLOSED: Final = 200_000
-_TOLD_AFTER_S: Final = 1.0
+_BEGINNING_AFTER_S: Final = 1.0
 _LEDGER_EVERY_S: Final = 5.0
 _SUMMARY_EVERY_S: Final = 30.0
 _NAMES_A_SUMMARY: Final = 20
 """Of more names the summary is longer, and comes less often."""
 _LATEST_TIME: Final = 1e12
 _DEEPEST: Final = 50
-"""Spans inside each other that an error or a hang tells of."""
+"""Nested spans that an error or a hang reports."""
 
 
 class SpanRecorder:
@@ -68,35 +74,29 @@ class SpanRecorder:
         values: PlainValues,
         *,
         record_queue: RecordQueue,
-        clock: Clock,
-        began: float,
-        guard: Guard,
+        context: RunContext,
     ) -> None:
+        clock = context.clock
         self.options = options
         self.gate = gate
-        self.times = SpanTotals(clock.monotonic, began)
-        self.times.incident = self.keep_around_an_incident
+        self.times = SpanTotals(clock.monotonic, context.began)
         self.meter: LedgerMeter = self.times.meter
         self.monotonic = clock.monotonic
         self.walls = WallTimes(clock)
-        self.current: ContextVar[Span | None] = ContextVar("span", default=None)
+        self.current = CurrentSpan()
         self.closed: deque[FoldedSpan | Span] = deque(maxlen=_MAX_CLOSED)
         """Spans that ended and were not counted in the summary yet."""
         self.folding: dict[str, SpanTimes] = {}
         """What `make` need not be asked for: names whose spans are only added up now."""
         self.is_open = True
-        self.guard = guard
-        self.on_first_use: Callable[[], None] | None = None
-        """Called once there are spans."""
-        self.writer = SpanWriter(
-            gate, values, record_queue=record_queue, clock=clock, began=began, guard=guard
-        )
-        self.device = DeviceTimer(guard, self.writer.write_device_span)
+        self.guard = context.guard
+        self.writer = SpanWriter(gate, values, record_queue=record_queue, context=context)
+        self.device = DeviceTimer(self.guard, self.writer.write_device_span)
         self._prefix, self._ids, self._write = self.writer.prefix, self.writer.ids, self.writer.write
         self._look = DetailWindow(gate, self.folding, steps=options.around)
         self._root: Span | None = None
         self._beside: Span | None = None
-        """What goes on beside the training, the outermost of it."""
+        """The outermost open span of something beside the training."""
         self._open: dict[str, Span] = {}
         self._to_fold = frozenset() if options.all else (FOLDED | set(options.fold)) - set(options.keep)
         self._always_kept: dict[str, SpanTimes] = {}
@@ -104,6 +104,9 @@ class SpanRecorder:
         self._summary_at = clock.monotonic()
         self._summarised = 0
         self._tending = threading.Lock()
+        self._first_span = context.events.first_span
+        self._has_spans = False
+        context.events.incident.subscribe(self.keep_around_an_incident)
 
     # Making spans.
 
@@ -190,7 +193,7 @@ class SpanRecorder:
         return span
 
     def as_time(self, given: Any) -> float | None:
-        """Return a wall time that somebody gave; None, which is now, where it is none."""
+        """Return a given wall time; None, which is now, where it is not a time."""
         # Not milliseconds either, and a comparison with NaN is never true.
         if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < _LATEST_TIME:
             return float(given)
@@ -245,7 +248,7 @@ class SpanRecorder:
         span.thread = thread = get_ident()
         around: Any = self.meter.top if thread == self.meter.owner else None
         if around is not None and around.times.name in OF_A_STEP:
-            # Its step is the one of the iteration, whether the loop tells of that inside or behind it.
+            # Its step is that of the iteration, whether the loop logs the step inside of it or after it.
             span.step = around.step + 1 if isinstance(around, FoldedSpan) else around.step
         else:
             span.step = self.gate.last_step + (name in OF_A_STEP)
@@ -259,7 +262,7 @@ class SpanRecorder:
         if thread != self.meter.owner and name in (TRAINING_LOOP, TRAINING_ITERATION):
             self.meter.move_to(thread)
         if span.times.bucket is not None and thread == self.meter.owner:
-            # One that began in the past has what nobody else has had since.
+            # A span that began in the past gets the time that no other span has had since.
             self.meter.enter(span, max(min(span.began, now), self.meter.since))
             if name in BESIDE_TRAINING and self._beside is None:
                 self._beside = span
@@ -297,7 +300,7 @@ class SpanRecorder:
                 # The clock was set while it went on.
                 duration = ended - span.began
         if duration < 0.0:
-            # It ended before it began, by what somebody said.
+            # By the given times it ended before it began.
             duration = 0.0
         span.duration = duration
         times, meter = span.times, self.meter
@@ -375,10 +378,10 @@ class SpanRecorder:
             spans |= {id(span): span for span in self._open_folded()}
         found = []
         for span in sorted(spans.values(), key=lambda span: span.began)[:_DEEPEST]:
-            told: dict[str, Any] = {"name": span.name, "seconds": round(now - span.began, 3)}
+            known: dict[str, Any] = {"name": span.name, "seconds": round(now - span.began, 3)}
             if span.thread != self.meter.owner:
-                told["thread"] = name_of_thread(span.thread)
-            found.append(told)
+                known["thread"] = name_of_thread(span.thread)
+            found.append(known)
         return found
 
     def ended(self) -> int:
@@ -390,8 +393,8 @@ class SpanRecorder:
         found: list[Span | FoldedSpan] = []
         span: Any = self.meter.top
         while span is not None and len(found) < _DEEPEST:
-            is_told = isinstance(span, (Span, FoldedSpan)) and not isinstance(span, DroppedSpan)
-            if is_told and not span.closed:
+            is_beginning_written = isinstance(span, (Span, FoldedSpan)) and not isinstance(span, DroppedSpan)
+            if is_beginning_written and not span.closed:
                 found.append(span)
             span = span.below
         return found
@@ -406,7 +409,7 @@ class SpanRecorder:
         return found
 
     def say_stopped_twice(self, name: str) -> None:
-        """Tell that somebody stops a span that is not open; after the end of the run, which stopped it, one may."""
+        """Report that a span was stopped while it was not open, unless the end of the run had stopped it."""
         if self.is_open:
             self.guard.report_misuse(f"the span {name!r} was stopped twice, or had never begun")
 
@@ -442,14 +445,14 @@ class SpanRecorder:
             self._count_closed()
             if last or not self.is_open:
                 return
-            if self.on_first_use is not None and self.times.by_name:
-                tell, self.on_first_use = self.on_first_use, None
-                tell()
-            # Where the clock was set, or the machine slept, spans from now on stand beside records of now.
+            if self.times.by_name and not self._has_spans:
+                self._has_spans = True
+                self._first_span.publish()
+            # Where the clock was set, or the machine slept, spans from now on get the wall time of records from now on.
             self.walls.look()
             now = self.monotonic()
             for span in list(self._open.values()):
-                if not span.is_told and now - span.began > _TOLD_AFTER_S:
+                if not span.is_beginning_written and now - span.began > _BEGINNING_AFTER_S:
                     self.writer.write_beginning(span)
             if self._look.take_incident(now):
                 self._write_last_steps("incident")

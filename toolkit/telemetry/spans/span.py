@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from threading import get_ident
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from toolkit.core.guard import Guard
@@ -23,12 +24,36 @@ from toolkit.timing.names import OF_A_STEP
 if TYPE_CHECKING:
     from collections import deque
     from contextlib import AbstractContextManager
-    from contextvars import ContextVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Exceptions that say that something is at its end, as the last batch of an epoch does."""
+
+
+class CurrentSpan:
+    """The innermost open span of one run, on this thread or in this task.
+
+    All runs share one context variable: a context keeps every variable that was ever set in it.
+    """
+
+    __slots__ = ()
+
+    def get(self) -> Span | None:
+        """Return it; None where there is none."""
+        return _OPEN_SPANS.get().get(self)
+
+    def set(self, span: Span | None) -> None:
+        """Change it, for this thread or task alone."""
+        spans = dict(_OPEN_SPANS.get())
+        if span is None:
+            spans.pop(self, None)
+        else:
+            spans[self] = span
+        _OPEN_SPANS.set(spans)
+
+
+_OPEN_SPANS: ContextVar[Mapping[CurrentSpan, Span]] = ContextVar("open_spans", default=MappingProxyType({}))
 
 
 class SpanHost(Protocol):
@@ -39,8 +64,7 @@ class SpanHost(Protocol):
     meter: LedgerMeter
     monotonic: Callable[[], float]
     walls: WallTimes
-    current: ContextVar[Span | None]
-    """The innermost open span of this thread or task."""
+    current: CurrentSpan
     closed: deque[FoldedSpan | Span]
     """Ended spans that are not in the summary yet."""
 
@@ -92,7 +116,7 @@ class SpanHost(Protocol):
 
 
 class NoSpan:
-    """A span that nobody records."""
+    """A span that is not recorded."""
 
     __slots__ = ()
 
@@ -144,7 +168,7 @@ NO_SPAN = NoSpan()
 class FoldedSpan:
     """A span whose time is added to the step record; as cheap as it can be made.
 
-    Nothing that `__enter__` and `__exit__` do on every step can fail, so that no guard stands around it. What they do
+    Nothing that `__enter__` and `__exit__` do on every step can fail, so they need no guard. What they do
     to the meter is what `LedgerMeter.enter` and `leave` do, without the calls.
     """
 
@@ -169,7 +193,8 @@ class FoldedSpan:
         recorder = self._recorder
         self.closed = False
         self.step = recorder.gate.last_step
-        self.outer = recorder.current.get()
+        # What `current.get()` does, without the call.
+        self.outer = _OPEN_SPANS.get().get(recorder.current)
         self.thread = thread = get_ident()
         now = self.began = recorder.monotonic()
         if self.times.bucket is not None:
@@ -246,7 +271,7 @@ class FoldedSpan:
         return self.began + self._recorder.walls.ahead if self._has_begun else None
 
     def is_of(self, recorder: SpanHost) -> bool:
-        """Say whether `book` keeps it."""
+        """Say whether it belongs to `recorder`."""
         return self._recorder is recorder
 
     @property
@@ -268,11 +293,11 @@ class FoldedSpan:
             self._attributes.update(attributes)
 
     def event(self, name: str, /, **attributes: Any) -> None:
-        """Tell of something that happens in it; that is written at once."""
+        """Write an event of this span, at once."""
         self.event_with(name, attributes)
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
-        """Tell of something that happened in it at `time`."""
+        """Write an event of this span, now or at a wall time."""
         with self._recorder.guard.catch("writing a span's event"):
             outer = self.outer if self._has_begun else self._recorder.innermost()
             self._recorder.put_event(outer, self.name, name, attributes, time)
@@ -321,10 +346,10 @@ class Span:
     """Seconds since the epoch; None before it begins."""
     began = 0.0
     duration: float | None = None
-    """Seconds; None while it goes on."""
+    """Seconds; None while it is open."""
     error: BaseException | str | None = None
     closed = False
-    is_told = False
+    is_beginning_written = False
     """Whether its beginning was written."""
     is_plain = True
     """Whether its name needs no second look to be written."""
@@ -377,12 +402,12 @@ class Span:
             self.attributes.update(attributes)
 
     def event(self, name: str, /, **attributes: Any) -> None:
-        """Tell of something that happens in it."""
+        """Write an event of this span."""
         with self._recorder.guard.catch("writing a span's event"):
             self._recorder.put_event(self, self.name, name, attributes, None)
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
-        """Tell of something that happened in it at `time`."""
+        """Write an event of this span, now or at a wall time."""
         with self._recorder.guard.catch("writing a span's event"):
             self._recorder.put_event(self, self.name, name, attributes, time)
 

@@ -27,8 +27,8 @@ _WIDTH: Final = math.log(1.04)
 
 MAX_NAMES: Final = 200
 THE_REST: Final = "(other spans)"
-"""Names of a caller's own beyond the first 200 are added up under this one: somebody puts a number into the name. So
-many have room in one summary, however long they are."""
+"""A caller's own names beyond the first 200 are added up under this one: names with a number in them would be endless.
+200 have room in one summary, however long they are."""
 _VOCABULARY: Final = frozenset({*ENTRY_OF, *ONE_LOGGER_NAMES})
 _DIGITS: Final = 7
 
@@ -38,7 +38,7 @@ class SpanTimes:
 
     __slots__ = (
         *("bucket", "count", "device_seconds", "failed", "is_on_steps", "kept", "name", "others", "seconds"),
-        *("told", "told_on_device", "_classes", "_largest", "_smallest", "_spread", "_total"),
+        *("written", "written_on_device", "_classes", "_largest", "_smallest", "_spread", "_total"),
     )
 
     def __init__(self, name: str, bucket: list[float] | None) -> None:
@@ -46,15 +46,15 @@ class SpanTimes:
         self.bucket = bucket
         """Where the ledger's seconds of such a span are added up; None where it counts as what is around it."""
         self.is_on_steps = False
-        """Whether step records tell of it."""
+        """Whether step records have its time."""
         self.count = 0
         self.seconds = 0.0
         """Both of the thread that trains."""
         self.others: list[float] = []
         """Durations of other threads, which must not add to the sum at the same time."""
         self.device_seconds = 0.0
-        self.told = 0.0
-        self.told_on_device = 0.0
+        self.written = 0.0
+        self.written_on_device = 0.0
         self.kept = 0
         """How many were written one by one."""
         self.failed = 0
@@ -120,27 +120,25 @@ class OnStepRecords(Protocol):
 
 
 class SpanTotals:
-    """The times of every name, and what a step record says of them."""
+    """The times of every name, and the fields of step records made of them."""
 
     def __init__(self, monotonic: Callable[[], float], began: float) -> None:
         self.meter = LedgerMeter(monotonic)
         self.by_name: dict[str, SpanTimes] = {}
         self.active: list[SpanTimes] = []
-        """Names that step records tell of; empty, and so false, in a run without spans."""
+        """Names that step records have the time of; empty, and so false, in a run without spans."""
         self.profiled: list[OnStepRecords] = []
-        """What else step records tell of."""
-        self.incident: Callable[[], None] = _nothing
-        """Called where a step is out of the ordinary."""
+        """Profiled names, which step records have as well."""
         self.away = 0.0
         """Seconds of this session in which the training was not at its steps, as of the last `take`."""
         self._before: dict[str, tuple[float, float]] | None = None
-        """What parts of a step had taken when something beside the training began, as long as that goes on."""
+        """What parts of a step had taken when something beside the training began, until that ends."""
         self._began = began
         # A signal handler may make a span in the middle of one that is being made.
         self._making = threading.RLock()
 
     def of(self, name: str, *, on_steps: bool) -> SpanTimes:
-        """Return the times of `name`; with `on_steps`, step records tell of it from now on."""
+        """Return the times of `name`; with `on_steps`, step records have it from now on."""
         times = self.by_name.get(name)
         if times is None or (on_steps and not times.is_on_steps):
             with self._making:
@@ -149,7 +147,7 @@ class SpanTotals:
                 if on_steps and not times.is_on_steps:
                     times.is_on_steps = True
                     # What came before is in the summary, and not the next step's.
-                    times.told, times.told_on_device = times.total, times.device_seconds
+                    times.written, times.written_on_device = times.total, times.device_seconds
                     self.active.append(times)
         return times
 
@@ -165,16 +163,16 @@ class SpanTotals:
         """Return what has been added up since the last call: the fields of a step record stamped `elapsed`."""
         fields: dict[str, Any] = {}
         if self._before is not None:
-            # A step is told of, so the training goes on, though nobody has said so.
+            # A step was logged, so the training continues, even without a call that says so.
             self.return_to_training()
         for times in self.active:
             total = times.seconds if not times.others else times.total
-            if total > times.told:
-                fields[TIME_PREFIX + times.name] = total - times.told
-                times.told = total
-            if times.device_seconds > times.told_on_device:
-                fields[DEVICE_TIME_PREFIX + times.name] = times.device_seconds - times.told_on_device
-                times.told_on_device = times.device_seconds
+            if total > times.written:
+                fields[TIME_PREFIX + times.name] = total - times.written
+                times.written = total
+            if times.device_seconds > times.written_on_device:
+                fields[DEVICE_TIME_PREFIX + times.name] = times.device_seconds - times.written_on_device
+                times.written_on_device = times.device_seconds
         for profile in self.profiled:
             profile.put_on(fields)
         now = self._began + elapsed
@@ -199,7 +197,7 @@ class SpanTotals:
     def leave_training(self, entry: str) -> None:
         """Take note that something beside the training begins, whose time belongs to `entry` of the ledger.
 
-        What is a part of a step while that goes on is none of the training's: its time is on no step record, and
+        Until then, parts of a step do not belong to the training: their time is on no step record, and
         waiting for a batch counts as `entry`.
         """
         if self._before is None:
@@ -219,11 +217,11 @@ class SpanTotals:
         for times in list(self.by_name.values()):
             if times.name in OF_A_STEP:
                 seconds, on_device = before.get(times.name, (0.0, 0.0))
-                times.told += times.total - max(seconds, times.told)
-                times.told_on_device += times.device_seconds - max(on_device, times.told_on_device)
+                times.written += times.total - max(seconds, times.written)
+                times.written_on_device += times.device_seconds - max(on_device, times.written_on_device)
 
     def add_profile(self, profile: OnStepRecords) -> None:
-        """Have step records tell of a profiled name as well."""
+        """Put a profiled name on step records as well."""
         self.profiled.append(profile)
         if not self.active:
             # A step record asks for times only where there are some; of this name it says nothing here.
@@ -262,7 +260,3 @@ class _Block:
 
 def _rounded(seconds: float) -> float:
     return float(f"{seconds:.{_DIGITS}g}")
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any, Final
 
-from toolkit.core.clock import Clock
-from toolkit.core.guard import Guard
+from toolkit.core.run_context import RunContext
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder import records
 from toolkit.telemetry.errors.failure import describe_failure
@@ -35,11 +34,9 @@ class SpanWriter:
         values: PlainValues,
         *,
         record_queue: RecordQueue,
-        clock: Clock,
-        began: float,
-        guard: Guard,
+        context: RunContext,
     ) -> None:
-        self.write = guard.wrap("writing a span", self._write)
+        self.write = context.guard.wrap("writing a span", self._write)
         """Write a span that ended, at a moment of the monotonic clock; two arguments are there for the guard."""
         # Enough of it is chance that the sessions of a run, and its ranks, never use the same one. The letter in front
         # keeps tables from taking it for a number.
@@ -49,10 +46,11 @@ class SpanWriter:
         self._values = values
         self._record_queue = record_queue
         self._put = record_queue.put
-        self._wall = clock.wall
-        self._monotonic = clock.monotonic
-        self._began = began
-        self._guard = guard
+        self._wall = context.clock.wall
+        self._monotonic = context.clock.monotonic
+        self._began = context.began
+        self._elapsed = context.elapsed
+        self._guard = context.guard
         self._main_thread = threading.main_thread().ident
 
     def _write(self, span: Span, now: float, _: None, __: None) -> None:
@@ -77,27 +75,27 @@ class SpanWriter:
             record["attributes"] = span.attributes = self._values.tree(dict(span.attributes))
         if span.error is not None:
             record["error"] = _described(span.error)
-            # Not the exception itself: its frames would keep alive what they hold, as long as somebody has the span.
+            # Not the exception itself: its frames would keep alive what they hold, as long as the span is kept.
             span.error = record["error"]["message"]
         if span.is_unfinished:
             record["unfinished"] = True
         self._put(records.SPAN, record.pop("time"), record.pop("elapsed"), record)
 
     def write_beginning(self, span: Span) -> None:
-        """Write that `span` goes on."""
-        span.is_told = True
+        """Write that `span` has begun and is open."""
+        span.is_beginning_written = True
         fields: dict[str, Any] = {"id": span.id}
         if span.parent_id is not None:
             fields["parent_id"] = span.parent_id
         fields["name"] = span.name
         fields["start"] = span.start
-        # By the clock that nobody sets.
+        # By the monotonic clock.
         fields["age"] = max(0.0, self._monotonic() - span.began)
         self._add_common(fields, span.step, span.thread)
         if span.attributes:
             fields["attributes"] = self._values.tree(dict(span.attributes))
         with self._record_queue.lock:
-            # It may end on its own thread just now: a beginning behind its end would read as a span that goes on.
+            # It may end on its own thread just now: a beginning after its end would read as an open span.
             if not span.closed:
                 self._put(records.SPAN_START, self._wall(), self._elapsed(), fields)
 
@@ -141,7 +139,7 @@ class SpanWriter:
             inside.append((span.began, end, span_id, step))
 
     def write_device_span(self, span: Span, seconds: float) -> None:
-        """Write what the device's own clock says of a span that was kept."""
+        """Write the time by the device's own clock of a span that was kept."""
         fields: dict[str, Any] = {
             "id": self._new_id(),
             "parent_id": span.id,
@@ -184,14 +182,14 @@ class SpanWriter:
         self._put(records.SPAN_SUMMARY, self._wall(), now - self._began, fields)
 
     def as_name(self, given: Any) -> str:
-        """Return whatever somebody gave as a name."""
+        """Return a text for any value that was given as a name."""
         # Never a tensor: its number would be on its way here from a device, and keep its place for good.
         taken = None if hasattr(type(given), "__torch_function__") else self._values.one(given)
         name = taken if type(taken) is str else f"<{type(given).__name__}>" if given is not None else ""
         return name[:LONGEST_NAME] or "span"
 
     def as_small(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Return what of a short span's attributes can be held on to: not a batch, nor the text of a book."""
+        """Return a short span's attributes as far as they are small enough to keep: not a batch, not a long text."""
         if len(attributes) <= _SMALL_NUMBER and all(map(_is_small, attributes.values())):
             return attributes
         small: dict[str, Any] = {}
@@ -205,9 +203,6 @@ class SpanWriter:
 
     def _new_id(self) -> str:
         return f"{self.prefix}{next(self.ids) & 0xFFFFFFFF:08x}"
-
-    def _elapsed(self) -> float:
-        return self._monotonic() - self._began
 
     def _add_common(self, fields: dict[str, Any], step: int, thread: int) -> None:
         if step >= 0:
@@ -230,8 +225,8 @@ def _outer_when_it_began(span: FoldedSpan) -> Span | None:
 
 def _described(error: BaseException | str) -> dict[str, str]:
     if isinstance(error, BaseException):
-        told = describe_failure(error)
-        return {"type": str(told.get("type", "")), "message": str(told.get("message", ""))[:1000]}
+        known = describe_failure(error)
+        return {"type": str(known.get("type", "")), "message": str(known.get("message", ""))[:1000]}
     # What is neither is not asked for its text: a tensor's waits for its GPU.
     message = str.__str__(error) if isinstance(error, str) else f"<{type(error).__name__}>"
     return {"type": "", "message": mask_secrets(message[:1000])}

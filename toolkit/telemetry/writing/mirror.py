@@ -28,8 +28,8 @@ _PATIENCE_S = 1.0
 class Mirror:
     """Follows `record_file` from `cursor` on for `sink`.
 
-    A sink that fails is tried again after a pause. A network or disk that is away (an `OSError`) may come back, so that
-    goes on for as long as the run does. One that is `optional` and fails otherwise five times in a row is switched off,
+    A sink that fails is retried after a pause. A network or disk that is away (an `OSError`) may come back, and is
+    retried for as long as the run lasts. One that is `optional` and otherwise fails five times in a row is turned off,
     and `on_off` is given the reason. `caught_up` is called each time that the sink has everything that is in the file.
     """
 
@@ -112,7 +112,7 @@ class Mirror:
         self._closing = True
         self._wake.set()
         if self._thread.ident is None:
-            # The system refused the thread; what follows the records on nobody's thread is left to `repair`.
+            # The system refused the thread; a mirror without a thread is left to `repair`.
             return False
         join_thread(self._thread, timeout_s)
         return not self._thread.is_alive()
@@ -127,7 +127,7 @@ class Mirror:
                 self._off = True
                 self._turns.notify_all()
             if has_ended_itself:
-                # The sink raised what nobody catches, such as SystemExit: a library that takes itself for the program.
+                # The sink raised SystemExit or the like: a library that behaves like a program.
                 self._say_it_is_off("it ended its own thread")
         with self._guard.catch(f"closing {self.sink.name}"):
             self.sink.close()

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard, describe_error
 from toolkit.core.periodic import join_thread
+from toolkit.core.run_context import RunContext
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_from
@@ -63,21 +63,23 @@ class RecordPipeline:
         options: TelemetryOptions,
         *,
         sinks: Sequence[Sink],
-        clock: Clock,
-        guard: Guard,
+        context: RunContext,
     ) -> None:
+        guard = context.guard
         self.session_folder = session_folder
         self.guard = guard
-        self.session_started = clock.monotonic()
+        self.elapsed = context.elapsed
+        """Seconds since the session began."""
         self.manifest = session_folder.manifest
         self._options = options
-        self._clock = clock
+        self._wall = context.clock.wall
+        self._events = context.events
         queue_max_bytes = int(options.queue_max_mb * 1024 * 1024)
         self._owner = Owner(
-            run_id=session_folder.manifest.run_id,
-            session=session_folder.session.session,
+            run_id=context.run_id,
+            session=context.session,
             started=session_folder.session.started,
-            rank=session_folder.rank,
+            rank=context.rank,
         )
         self._journal = Journal.create(
             _places_for_journal(options.journal, session_folder.folder),
@@ -95,8 +97,8 @@ class RecordPipeline:
             self._journal,
             first_seq=session_folder.first_seq,
             awaits_start=True,
-            session=session_folder.session.session,
-            rank=session_folder.rank,
+            session=context.session,
+            rank=context.rank,
             # A journal that grows is part of the memory that records may take; as small as it always is, it is not.
             queue_max_bytes=max(0, queue_max_bytes - self._journal.capacity + 2 * SEGMENT_BYTES),
             wake=lambda: self._writer.wake(),
@@ -123,17 +125,15 @@ class RecordPipeline:
         self._manifest_writer = _ManifestWriter(
             session_folder.folder, mode=session_folder.modes.file, guard=guard
         )
-        self.ask_for: Callable[[str, str], None] = _ask_nobody
-        """Called with an action and an id where a finding asks for something."""
-        self.on_incident: Callable[[], None] = _nothing
-        """Called where something new is found wrong."""
         self.undelivered = 0
         """Spans that collectors have not taken by the end of the run."""
         self.usage_reports: str | None = None
-        """What the start record says of usage reports; None where none are asked for."""
+        """The state of usage reports, for the start record; None where none are wanted."""
         self._findings: tuple[FindingsSink, Mirror] | None = None
         self._messages: tuple[MessageSink, Mirror] | None = None
         self._mirrors = self._make_mirrors(sinks)
+        self._events.own_failure.subscribe(self._put_own_failure)
+        self._events.finding.subscribe(self._put_finding)
 
     def start(self) -> None:
         """Start the threads, the most needed first: a machine may refuse some of them, or all."""
@@ -154,35 +154,28 @@ class RecordPipeline:
             with self.guard.catch("starting a thread"):
                 start()
 
-    def elapsed(self) -> float:
-        """Seconds since the session began."""
-        return self._clock.monotonic() - self.session_started
-
     def put(
         self, event: str, fields: dict[str, Any], pending: dict[str, PendingScalar] | None = None
     ) -> None:
         """Take a record whose fields are plain, stamped with the time of this call."""
-        self.record_queue.put(event, self._clock.wall(), self.elapsed(), fields, pending)
+        self.record_queue.put(event, self._wall(), self.elapsed(), fields, pending)
 
-    def put_own_failure(self, doing: str, error: BaseException) -> None:
-        """Record a failure of telemetry itself: the guard tells of the first of each kind."""
+    def _put_own_failure(self, doing: str, error: BaseException) -> None:
         about = {"doing": doing, "type": type(error).__name__, "message": describe_error(error)}
         self.put(ERROR, {"source": "telemetry", **about})
 
-    def tell_finding(self, finding: Finding, more: Mapping[str, Any]) -> None:
-        """Tell of what a live run noticed by its clock; on other ranks as well, which have nobody to examine them."""
+    def _put_finding(self, finding: Finding, more: Mapping[str, Any]) -> None:
+        # Other ranks have no examiner.
         if self._findings is not None:
             self._findings[0].report_live(finding, more)
         elif self._options.diagnostics is not False:
             self.put(FINDING, {**fields_of(finding), **more})
 
     def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
-        """Give a sign of life in run.json; it is written soon, and nobody waits for that."""
+        """Write a heartbeat to run.json, on a thread of its own."""
         self.manifest = replace(
             self.manifest.with_latest(lock=self._lock.held, journal=self._journal_name()),
-            heartbeat=Heartbeat(
-                time=self._clock.wall(), seq=self.record_queue.last_seq, global_step=global_step
-            ),
+            heartbeat=Heartbeat(time=self._wall(), seq=self.record_queue.last_seq, global_step=global_step),
             summary={**summary, **(self._findings[0].open_by_severity() if self._findings else {})},
             control=control,
         )
@@ -193,7 +186,7 @@ class RecordPipeline:
 
         Returns those of this log directory whose folder is not there any more; their journals are kept.
         """
-        homeless: list[OrphanedJournal] = []
+        orphaned: list[OrphanedJournal] = []
         for folder in shared_memory_folders():
             for path in journals_in(folder):
                 with self.guard.catch("recovering a killed run"):
@@ -202,8 +195,8 @@ class RecordPipeline:
                         found is not None
                         and found.folder.parent == self.session_folder.folder.parent.resolve()
                     ):
-                        homeless.append(found)
-        return homeless
+                        orphaned.append(found)
+        return orphaned
 
     @property
     def waits_for_no_disk(self) -> bool:
@@ -211,9 +204,9 @@ class RecordPipeline:
         return self._journal.path is not None and self._journal.path.parent in shared_memory_folders()
 
     def keep_journal(self) -> None:
-        """Look whether the journal is still there, and go on in another one where it is not.
+        """Check that the journal is still there, and use another one where it is not.
 
-        Whoever cleans up shared memory when a user logs out, or a job ends, does not know that this run goes on.
+        Shared memory may be cleaned up when a user logs out or a job ends, while this run continues.
         """
         journal = self._journal
         if journal.is_closed:
@@ -241,7 +234,7 @@ class RecordPipeline:
             return
         if self.session_folder.rank == 0:
             self._manifest_writer.put(self.manifest.with_latest(journal=self._journal_name()))
-        self.guard.report("keeping the journal", OSError(f"{why}; the run goes on in {journal.path}"))
+        self.guard.report("keeping the journal", OSError(f"{why}; the run continues in {journal.path}"))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there.
@@ -259,7 +252,7 @@ class RecordPipeline:
         return done
 
     def conclude_findings(self, timeout_s: float, *, is_end: bool = True) -> None:
-        """Have everything logged so far examined, at most for `timeout_s`, so that what is wrong stands in the records.
+        """Have everything logged so far examined, at most for `timeout_s`, so that findings are in the records.
 
         At the end of a run the last word is put on what is still open.
         """
@@ -279,7 +272,7 @@ class RecordPipeline:
     def conclude_messages(
         self, *, status: str, reason: str, failure: dict[str, Any] | None, timeout_s: float
     ) -> None:
-        """Have the end told to whoever wants to know, and wait for that at most `timeout_s`."""
+        """Send the messages about the end, and wait for them at most `timeout_s`."""
         if self._messages is None:
             return
         sink, mirror = self._messages
@@ -314,7 +307,7 @@ class RecordPipeline:
                 )
 
     def give_up_messages(self) -> None:
-        """Wait for no message any more: somebody does not want to wait for a chat."""
+        """Stop waiting for messages: the close was interrupted."""
         if self._messages is not None:
             self._messages[0].close()
 
@@ -334,12 +327,12 @@ class RecordPipeline:
         return self._writer.flush(timeout_s / 2) and self._writer.sync()
 
     def close(self, *, status: str, reason: str, deadline: float) -> list[str]:
-        """Write what is left before `deadline`, by the monotonic clock; return what could not be done, in words."""
+        """Write what is left before `deadline` (monotonic); return messages about what could not be done."""
         reason = mask_secrets(reason)
         left_undone = []
         self.record_queue.await_no_start()
         self.record_queue.settle(self.elapsed(), give_up=True)
-        self.record_queue.say_what_was_dropped(self._clock.wall(), self.elapsed())
+        self.record_queue.say_what_was_dropped(self._wall(), self.elapsed())
         self._syncer.close()
         # A little is left for the mirrors and run.json, which a disk that takes no records may still take.
         written = self._writer.close(
@@ -355,14 +348,14 @@ class RecordPipeline:
             )
         if self.session_folder.rank == 0:
             self.manifest = self.manifest.with_latest(
-                ended=self._clock.wall(),
+                ended=self._wall(),
                 status=status,
                 reason=reason if written else f"{reason}; closed_incomplete",
                 journal=None if written else self._journal_name(),
                 lock=None,
             )
             self._manifest_writer.put(self.manifest)
-            # Before the mirrors: one that is slow may have somebody lose their patience.
+            # Before the mirrors: a slow one may make the user interrupt.
             if not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
                 left_undone.append("run.json could not be written in time")
         for mirror in self._all_mirrors():
@@ -451,8 +444,8 @@ class RecordPipeline:
             policy,
             session=self.session_folder.session.session,
             put=self.put,
-            ask=lambda action, request_id: self.ask_for(action, request_id),
-            on_news=lambda: self.on_incident(),
+            ask=self._events.action_wanted.publish,
+            on_news=self._events.incident.publish,
             guard=self.guard,
             ranks=self._rank_files(),
         )
@@ -554,7 +547,7 @@ class RecordPipeline:
 
 
 class _ManifestWriter:
-    """Writes run.json on a thread of its own, so that a disk that does not answer holds up nobody."""
+    """Writes run.json on a thread of its own, so that a disk that does not answer holds up nothing else."""
 
     def __init__(self, folder: Path, *, mode: int, guard: Guard) -> None:
         self._folder = folder
@@ -593,7 +586,7 @@ class _ManifestWriter:
                 manifest = self._newest.popleft()
                 with self._guard.catch("writing run.json"):
                     # Synced each time: of a file that was renamed into its place and not synced, a power cut may leave
-                    # an empty one, and a run without its manifest is not found again by who wants to go on with it.
+                    # an empty one, and a run without its manifest cannot be found and resumed.
                     write_manifest(self._folder, manifest, mode=self._mode, durable=True)
             if is_last:
                 return
@@ -604,14 +597,6 @@ def _places_for_journal(wanted: str, run_folder: Path) -> list[Path]:
     # Shared memory of a container ends with it, and so would the records that a kill of all of it leaves there.
     is_in_folder = wanted == "folder" or (wanted == "auto" and is_in_container())
     return [run_folder, *shared_memory_folders()] if is_in_folder else [*shared_memory_folders(), run_folder]
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
-
-
-def _ask_nobody(action: str, request_id: str) -> None:
-    """The run obeys nobody."""
 
 
 def _size_of(path: Path) -> int:

@@ -67,7 +67,7 @@ class RecordFile:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                # Records in a pipe or a device would be gone, or in the hands of whoever put it there.
+                # Records in a pipe or a device would be gone, or readable by the user who put it there.
                 raise UnsafeFile(errno.EINVAL, f"{self.path.name} is not a regular file")
             size, identity = status.st_size, identity_of(status)
             is_another = self._identity is not None and (identity != self._identity or size < self._size)
@@ -109,7 +109,7 @@ class RecordFile:
         """Write what is left of the batch to the open file.
 
         Raises:
-            OSError: the disk took it only in part, or not at all; the next call goes on where this one ended.
+            OSError: the disk took it only in part, or not at all; the next call continues where this one ended.
         """
         assert self._descriptor is not None, "there is no file to write to"
         self._notice_bytes_of_others(os.fstat(self._descriptor).st_size)
@@ -129,7 +129,7 @@ class RecordFile:
         return self._last_line if end < 0 else self._batch[self._batch.rfind(b"\n", 0, end) + 1 : end]
 
     def is_cut(self) -> bool:
-        """Say whether somebody took from the open file what we wrote to it, or the file itself from us."""
+        """Say whether the open file was truncated, or removed."""
         if self._descriptor is None:
             return False
         try:
@@ -152,7 +152,7 @@ class RecordFile:
         return identity_of(there) == self._identity
 
     def make_folder_again(self) -> None:
-        """Make the run folder anew where somebody removed it.
+        """Make the run folder again if it was removed.
 
         Only on the disk it was on: the folder above may now be an empty mount point.
         """
@@ -240,7 +240,7 @@ class RecordFile:
         return count
 
     def _note_spoilt(self, start: int) -> None:
-        """Note the line at which the batch goes on, if what another process put before it makes it unreadable."""
+        """Note the next line of the batch if what another process wrote before it makes it unreadable."""
         assert self._descriptor is not None
         begin = self._batch.rfind(b"\n", 0, self._written) + 1
         if begin < self._written or pread(self._descriptor, 1, start - 1) != b"\n":
@@ -250,7 +250,7 @@ class RecordFile:
     def _remember(self, data: memoryview) -> None:
         """Keep what was just appended until it is synced.
 
-        Where there is no memory for it, nothing is kept: it is written all the same, and whoever wrote it goes on.
+        Where there is no memory for it, nothing is kept: it is written all the same.
         """
         try:
             kept = bytes(data)

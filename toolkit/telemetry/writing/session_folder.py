@@ -47,9 +47,9 @@ _NOT_THE_CALLERS_FAULT = frozenset(
 )
 _WAIT_FOR_RANK_ZERO_S = 30.0
 _WAIT_FOR_OTHERS_S = 5.0
-"""How long somebody else may take who goes on with the same run, or recovers it, at this very moment."""
+"""Seconds that another process may take to resume or recover the same run at this moment."""
 _MOST_SESSIONS = 500
-"""A job that is restarted all day has thousands of sessions: run.json tells of the newest, the records of all."""
+"""A job that is restarted all day has thousands of sessions: run.json lists the newest, the records have all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class SessionFolder:
     left_behind: bytes = b""
     """Lines of an earlier session that could not be written out now and go before everything else."""
     notice: str | None = None
-    """Something the caller should be told."""
+    """A message for the user."""
 
     @property
     def session(self) -> Session:
@@ -84,11 +84,11 @@ class SessionFolder:
 
 
 def open_session(display_name: str, options: TelemetryOptions, *, now: float, guard: Guard) -> SessionFolder:
-    """Return the home of the session that begins now: of a new run, or of one that goes on.
+    """Return the folder of the session that begins now: of a new run, or of one that is resumed.
 
     Raises:
-        OptionsError: `log_dir` cannot hold runs. A disk that is merely full or failing is no reason: the home is
-            named, and made when the disk allows.
+        OptionsError: `log_dir` cannot hold runs. A disk that is merely full or failing is no reason: the folder is
+            named now, and made when the disk allows.
     """
     log_dir = _log_dir(options)
     name = safe_run_name(display_name)
@@ -98,9 +98,9 @@ def open_session(display_name: str, options: TelemetryOptions, *, now: float, gu
         for earlier in _find_earlier(log_dir, name, display_name, options.run_id):
             notice = _not_ours(log_dir, earlier[0])
             if notice is not None:
-                # Somebody who puts a run there must not keep its owner from going on with the one behind it.
+                # A run that another user put there must not keep the owner from resuming the next one.
                 continue
-            session_folder = _go_on(earlier, options, modes, now=now, guard=guard)
+            session_folder = _resume(earlier, options, modes, now=now, guard=guard)
             if isinstance(session_folder, SessionFolder):
                 return session_folder
             notice = session_folder
@@ -123,7 +123,7 @@ def open_session(display_name: str, options: TelemetryOptions, *, now: float, gu
 
 
 def join_rank_zero(display_name: str, options: TelemetryOptions, rank: Rank) -> SessionFolder | None:
-    """Return the home that rank 0 of this launch has settled in, or None where it does not appear in time."""
+    """Return the session folder of rank 0 of this launch, or None where it does not appear in time."""
     launch = launch_id()
     log_dir = _log_dir(options)
     name = safe_run_name(display_name)
@@ -179,14 +179,14 @@ def _find_earlier(
 
 
 def _not_ours(log_dir: Path, folder: Path) -> str | None:
-    """Return in words why a run must not go on in `folder`: where others may write, it may have been put there.
+    """Return why the run in `folder` must not be resumed: where others may write, one of them may have put it there.
 
-    Whoever owns the log directory could do as they like in any case, and runs of theirs are gone on with.
+    The owner of the log directory could do anything in any case, so runs of that user are resumed.
     """
     try:
         os.close(open_regular(rank_file(folder, 0)))
     except UnsafeFile as error:
-        return f"{folder.name} cannot be gone on with: {error}; {_A_FOLDER_OF_ITS_OWN}"
+        return f"{folder.name} cannot be resumed: {error}; {_A_FOLDER_OF_ITS_OWN}"
     except OSError:
         pass
     user = this_user()
@@ -204,7 +204,7 @@ def _not_ours(log_dir: Path, folder: Path) -> str | None:
 
 
 def _owner_of_what_we_make(log_dir: Path) -> int | None:
-    """Return who owns a new folder in `log_dir`: a server that trusts no root of ours gives it to somebody else."""
+    """Return who owns a new folder in `log_dir`: a file server that does not trust root gives it to another user."""
     tried = log_dir / f".{os.urandom(8).hex()}"
     try:
         os.mkdir(tried, PRIVATE.folder)
@@ -247,13 +247,13 @@ def _manifest_of(folder: Path) -> Manifest | None:
         return None
 
 
-def _go_on(
+def _resume(
     run: tuple[Path, Manifest], options: TelemetryOptions, modes: Modes, *, now: float, guard: Guard
 ) -> SessionFolder | str:
-    """Return the home of a new session in the folder of an earlier one, or in words why it cannot be had."""
+    """Return the folder of a new session of an earlier run, or why it cannot be resumed."""
     folder = run[0]
     with _alone_in(folder):
-        # Whoever was here a moment ago may have gone on with it.
+        # Another process may have resumed it a moment ago.
         earlier = _manifest_of(folder) or run[1]
         status = work_out_status(earlier, now)
         if status.name in (RUNNING, STALLED) and (status.sure or not _has_let_go(folder, earlier)):
@@ -284,7 +284,7 @@ def _still_locked(folder: Path) -> str | None:
         locked = next(
             (path for path in (rank_file(folder, 0), *rank_files(folder)) if is_being_written(path)), None
         )
-        # Whoever recovers the run has the file locked for a moment.
+        # A process that recovers the run has the file locked for a moment.
         if locked is None or time.monotonic() > deadline:
             return None if locked is None else locked.name
         time.sleep(0.02)
@@ -369,7 +369,7 @@ def _new_session_of(
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep out others who go on with the run in `folder` at this moment, where the system has locks for that."""
+    """Keep other processes from resuming the run in `folder` at this moment, where the system has locks."""
     descriptor = None
     try:
         if DIRECTORY:

@@ -20,7 +20,7 @@ _RETRY_S = 0.2
 _DESCRIPTOR_IS_DEAD = frozenset(
     {errno.ESTALE, errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EBADF, errno.ENXIO, errno.ENODEV}
 )
-"""Answers after which the same file, opened anew, may be well: its server has come back, or its disk."""
+"""Errors after which opening the same file again may work: its server or its disk has come back."""
 
 _LOOK_S = 1.0
 """How often it is looked whether the file is still in its place."""
@@ -38,7 +38,7 @@ class _Bell:
         self._silence.acquire()
 
     def ring(self) -> None:
-        """Wake whoever waits, or will wait next."""
+        """Wake the thread that waits, or will wait next."""
         try:
             self._silence.release()
         except RuntimeError as error:
@@ -51,9 +51,9 @@ class _Bell:
 
 
 class Writer:
-    """Moves batches from the intake to the record file, about every `flush_interval` seconds.
+    """Moves batches from the queue to the record file, about every `flush_interval` seconds.
 
-    `on_gone` is given the last line of a file that was removed or replaced under us, once writing goes on in another;
+    `on_gone` is given the last line of a file that was removed or replaced under us, once another is written;
     `on_spoilt` a line that another process made unreadable by appending half a line of its own.
     """
 
@@ -209,7 +209,7 @@ class Writer:
             if self._file.is_in_place():
                 self._lock.keep()
                 return
-        # Writing to a removed file goes on without an error for ever, and into nothing.
+        # Writing to a removed file never fails, and the records are lost.
         self._file.make_folder_again()
         if self._file.open():
             self._on_gone(self._file.last_line_written())

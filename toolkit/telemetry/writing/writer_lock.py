@@ -27,7 +27,7 @@ class WriterLock:
         self._path = path
         self._on_conflict = on_conflict
         self._open: list[tuple[int, tuple[int, int]]] = []
-        """The descriptor with what file it is; taken out in one step by whoever closes it."""
+        """The descriptor with what file it is; taken out in one step by the thread that closes it."""
         self._held = NO_FILE
         self._without_locks = NO_FILE
         """A file that could not be locked, since its file system has no locks."""

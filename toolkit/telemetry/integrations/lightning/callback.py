@@ -49,7 +49,7 @@ from toolkit.timing.names import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.telemetry.control.poller import Request
+    from toolkit.telemetry.control.requests import Request
 
 _Callback = class_of_lightning("Callback")
 

@@ -22,7 +22,7 @@ class Stretch:
         self.written = 0
         self.dropped = 0
         self.said = 0
-        """How many of those dropped a record has told of."""
+        """How many of those dropped are in a record."""
 
 
 class Budget:
@@ -51,12 +51,12 @@ class Budget:
         return new, True
 
     def untold(self) -> list[Stretch]:
-        """Return the stretches whose drops no record has told of to the last one."""
+        """Return the stretches whose latest drops are in no record."""
         return [stretch for stretch in self._stretches.values() if stretch.dropped != stretch.said]
 
 
 def _whole(step: Any) -> int | None:
-    """Return `step` as a number of steps; None for what is none. A tensor is not asked: it may be on a device."""
+    """Return `step` as a number of steps; None where it is not one. A tensor is not asked: it may be on a device."""
     kind = type(step)
     if kind is int or issubclass(kind, Integral):
         return int(step)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from toolkit.core.clock import Clock
+from toolkit.core.run_context import RunContext
 from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
 from toolkit.telemetry.options.blocks import CompletionOptions
 from toolkit.telemetry.records.completions.budget import Budget, Stretch
@@ -49,15 +49,14 @@ class CompletionRecorder:
         *,
         record_queue: RecordQueue,
         before_first: Callable[[], None],
-        clock: Clock,
-        began: float,
+        context: RunContext,
     ) -> None:
         self.options = options
         self._values = values
         self._record_queue = record_queue
         self._before_first = before_first
-        self._clock = clock
-        self._began = began
+        self._wall = context.clock.wall
+        self._elapsed = context.elapsed
         self._budget = Budget(options.interval)
         # A signal handler may log, too, while its own thread is in here.
         self._lock = threading.RLock()
@@ -67,7 +66,7 @@ class CompletionRecorder:
         """Take one completion: texts under `prompt`, `completion`, `chosen` and `rejected`, and any numbers."""
         if not self.options.enabled:
             return
-        wall, elapsed = self._clock.wall(), self._elapsed()
+        wall, elapsed = self._wall(), self._elapsed()
         self._before_first()
         with self._lock:
             stretch, is_new = self._budget.stretch_of(source, step)
@@ -114,9 +113,6 @@ class CompletionRecorder:
             named["rewards"] = named.pop("reward")
         return named
 
-    def _elapsed(self) -> float:
-        return self._clock.monotonic() - self._began
-
     def _leave_earlier(self, source: str) -> None:
         """Let go of what the source's earlier stretches hold, since those are the newest no more, and say how many."""
         kept = [held for held in self._held if held.stretch.source != source]
@@ -135,7 +131,7 @@ class CompletionRecorder:
         }
         if stretch.source != SCRIPT:
             fields["split"] = stretch.source
-        self._record_queue.put(COMPLETIONS_DROPPED, self._clock.wall(), self._elapsed(), fields)
+        self._record_queue.put(COMPLETIONS_DROPPED, self._wall(), self._elapsed(), fields)
 
 
 class _Held:
