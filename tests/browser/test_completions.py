@@ -102,6 +102,7 @@ def text_shown(page):
     return page.locator('[data-testid="stCode"] code')
 
 
+@in_make_faults
 def test_a_click_shows_the_text_and_goes_into_the_address(shown, page):
     open_completions(shown, page, "grpo")
     is_chosen(rows(page).first)

@@ -9,6 +9,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from tests.lengths import in_make_faults
+
 
 def final_weights(tmp_path):
     return load_file(tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora.safetensors")
@@ -195,6 +197,7 @@ def test_bf16_trains_too(train, process, records):
     assert all(record["train_loss"] > 0 for record in records("step"))
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_the_loss_goes_down_in_a_hundred_steps(train, process, records):
     process["datasets"] = [{"style": "neon", "num_images": 64}]
