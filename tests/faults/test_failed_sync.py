@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -153,16 +154,35 @@ def disk_without_a_ground(tmp_path):
     image = behind / "image"
     with image.open("wb") as file:
         file.truncate(200 << 20)
-    subprocess.run([mkfs, "-q", "-F", "-N", "200", str(image)], check=True, capture_output=True)
+    # Blocks of 4 KiB: one block of pointers covers a file of 4 MB. It is synced before the disk is full: without its
+    # pointers a file has holes that no program can fill, whatever it writes again.
+    subprocess.run([mkfs, "-q", "-F", "-b", "4096", "-N", "200", str(image)], check=True, capture_output=True)
     mount = ["mount", "-o", "loop", str(image), str(mounted)]
     done = subprocess.run(mount, capture_output=True, text=True)
     if done.returncode:
         subprocess.run(["umount", str(behind)], check=True)
         pytest.skip(f"no disk in a file can be mounted here: {done.stderr.strip()}")
+    try:
+        _write_page_by_page(mounted)
+    except OSError as error:
+        for place in (mounted, behind):
+            subprocess.run(["umount", "-l", str(place)], check=True)
+        pytest.skip(f"the loop device takes no limit: {error}")
     yield behind, mounted, mount
     for place in (mounted, behind):
         subprocess.run(["umount", "-l", str(place)], check=True)
 
+
+def _write_page_by_page(mounted):
+    """Have the loop device write one page at a time: what it writes in part only, it takes for written."""
+    device = next(
+        line.split()[0] for line in Path("/proc/mounts").read_text().splitlines() if f" {mounted} " in line
+    )
+    Path("/sys/block", Path(device).name, "queue/max_sectors_kb").write_text("4")
+
+
+STEPS_SYNCED = 600
+"""Steps that are on the disk before it is full: more than the 48 KiB that a file has without a block of pointers."""
 
 LOGS_UNTIL_TOLD = """
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, sync_interval=0.2)
@@ -174,13 +194,15 @@ threading.Thread(target=lambda: told.append(sys.stdin.readline()), daemon=True).
 step = 0
 while not told:
     slowest.of(log.log_step, step, train_loss=1.0, x=step)
+    if step == STEPS_SYNCED:
+        assert log.sync()
     acknowledged.set(step)
     step += 1
     time.sleep(0.002)
 log.close()
 print(f"slowest={slowest.seconds}")
 sys.exit(7)
-"""
+""".replace("STEPS_SYNCED", str(STEPS_SYNCED))
 
 
 @pytest.mark.root
@@ -190,7 +212,8 @@ def test_what_a_real_disk_threw_away_at_a_sync_is_on_it_in_the_end(
     behind, mounted, mount = disk_without_a_ground
     run = mounted / "run"
     child = start(LOGS_UNTIL_TOLD, mounted)
-    child.wait_for_step(100)
+    child.wait_for_step(STEPS_SYNCED)
+    assert (run / "metrics.jsonl").stat().st_size > 64 * 1024
     with (behind / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
         while ballast.write(bytes(65536)):
             pass

@@ -15,6 +15,7 @@ from toolkit.telemetry.writing.record_file import RecordFile
 from toolkit.telemetry.writing.writer_lock import WriterLock
 
 _RETRY_S = 0.2
+_WAIT_FOR_SYNC_S = 1.0
 """How soon a disk that took nothing is tried again: space that comes back should be used at once."""
 
 _DESCRIPTOR_IS_DEAD = frozenset(
@@ -89,6 +90,7 @@ class Writer:
         self._turns = threading.Condition()
         self._looked_at = time.monotonic()
         self._sync_failed = False
+        self._syncing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="telemetry-writer", daemon=True)
 
     def start(self) -> None:
@@ -131,14 +133,20 @@ class Writer:
 
     def sync(self) -> bool:
         """Force the records onto the disk; say whether those in the record file now are there for good."""
-        if self._sync_failed:
-            # The next sync could say yes to bytes that the kernel has thrown away: first they are written again.
-            return False
+        # One at a time: of two syncs at once the kernel fails only one, and the other would take lost bytes for safe.
+        # Limited: a signal handler may close the run while the thread that it interrupted holds this lock.
+        is_held = self._syncing.acquire(timeout=_WAIT_FOR_SYNC_S)
         try:
+            if self._sync_failed:
+                # The next sync could say yes to bytes that the kernel has thrown away: first they are written again.
+                return False
             return self._file.sync()
         except OSError as error:
             self._note_failed_sync(error)
             return False
+        finally:
+            if is_held:
+                self._syncing.release()
 
     def _note_failed_sync(self, error: OSError) -> None:
         self._sync_failed = True
@@ -225,12 +233,9 @@ class Writer:
             self._on_spoilt(self._file.spoilt.popleft())
 
     def _write_unsynced_again(self) -> None:
+        no_longer_held = self._file.write_unsynced_again()
+        # Not before: a sync in the midst of it would succeed, and what is not written again yet would count as synced.
         self._sync_failed = False
-        try:
-            no_longer_held = self._file.write_unsynced_again()
-        except OSError:
-            self._sync_failed = True
-            raise
         if no_longer_held:
             message = f"{no_longer_held} bytes were not synced and are no longer in memory; they may be lost"
             self._guard.report("writing again what was not synced", OSError(message))
