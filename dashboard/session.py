@@ -25,7 +25,7 @@ _RUN_KEPT = "_run"
 _FROM, _TO = "from", "to"
 _REFRESH = "refresh"
 _REQUESTS = "_asked"
-_ANNOUNCED = "_told"
+_ANNOUNCED = "_announced"
 _CONFIRM = "_confirm"
 _DELETED = "_deleted"
 

@@ -81,7 +81,7 @@ class Writer:
         self._elapsed = elapsed
         self._on_gone = on_gone
         self._on_spoilt = on_spoilt
-        self._others_told = False
+        self._others_reported = False
         self._bell = _Bell()
         self._closing = False
         self._deadline = 0.0
@@ -225,8 +225,8 @@ class Writer:
 
     def _look_for_others(self) -> None:
         """Say what another process that writes to the record file has done to it."""
-        if self._file.bytes_of_others and not self._others_told:
-            self._others_told = True
+        if self._file.bytes_of_others and not self._others_reported:
+            self._others_reported = True
             message = f"another process appended to {self._file.path.name} while this run was writing it"
             self._guard.report("writing records", OSError(message))
         while self._file.spoilt:
