@@ -10,7 +10,7 @@ import textwrap
 import zipfile
 from pathlib import Path
 
-from tests.telemetry.notify.local_receivers import receiving
+from tests.mirrors.messages.local_receivers import receiving
 from toolkit.cli.main import main
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+from tests.attacks.http_client import Visitor
 from tests.attacks.two_runs import two_runs
-from tests.attacks.visiting import Visitor
 from tests.dashboard.serving import RUN_DASHBOARD, Started, ask, get, handshake
 from tests.lengths import is_long, longer
 from tests.project.markdown import ROOT

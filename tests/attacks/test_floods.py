@@ -14,7 +14,7 @@ pytest.importorskip("streamlit")
 
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
-from tests.attacks.visiting import Visitor
+from tests.attacks.http_client import Visitor
 from tests.dashboard.serving import PATIENCE_S, RUN_DASHBOARD, Started, get
 from tests.lengths import longer
 

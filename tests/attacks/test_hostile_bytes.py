@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 
-from tests.attacks.entrances import look_at_all
+from tests.attacks.entry_points import look_at_all
 from tests.attacks.hostile_folders import EVENTS, LINES, an_ordinary_run, as_line, odd_records
 from tests.dashboard.run_folders import step_record
 from tests.lengths import is_long, longer

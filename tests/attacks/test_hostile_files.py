@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.attacks.entrances import look_at_all
+from tests.attacks.entry_points import look_at_all
 from tests.attacks.hostile_folders import (
     FILES,
     SECRET,

@@ -14,8 +14,8 @@ pytest.importorskip("streamlit")
 
 from PIL import Image
 
+from tests.attacks.http_client import Visitor, pressed
 from tests.attacks.two_runs import snapshot, two_runs
-from tests.attacks.visiting import Visitor, pressed
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import dashboard, free_port
 

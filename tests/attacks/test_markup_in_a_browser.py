@@ -18,7 +18,7 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect, sync_playwright
 
 from tests.attacks.hostile_runs import INIT_SCRIPT, RAN, WORDS_OF_MARKUP, Poison, payloads, poisoned_run
-from tests.browser.looking import PATIENCE_MS, Dashboard, chart, figure, settle, wait_for_query
+from tests.browser.browser_helpers import PATIENCE_MS, Dashboard, chart, figure, settle, wait_for_query
 from tests.browser.provision import NoBrowser, chromium_file, launch
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import Started, dashboard

@@ -10,7 +10,7 @@ import pytest
 
 from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import Refused, UnknownRun
-from tests.attacks.entrances import NAMES_THAT_LEAD_OUT
+from tests.attacks.entry_points import NAMES_THAT_LEAD_OUT
 from tests.attacks.hostile_folders import SECRET, an_ordinary_run, as_line, outside
 from toolkit.cli.main import main
 from toolkit.telemetry import TelemetryLogger

@@ -58,7 +58,7 @@ TRAIN = """
 """
 
 
-# W&B takes its time to start; what it learns by itself is looked at in tests/telemetry/exporters at every push.
+# W&B takes its time to start; what it learns by itself is looked at in tests/mirrors/exporters at every push.
 @pytest.mark.parametrize("mirrors", ["files", "wandb"] if is_long() else ["files"])
 def test_no_planted_secret_is_in_any_byte_of_a_run_or_its_mirrors(tmp_path, mirrors, record_property):
     if mirrors == "wandb" and importlib.util.find_spec("wandb") is None:

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+from tests.attacks.http_client import Tab, Visitor, pressed
 from tests.attacks.two_runs import snapshot, two_runs
-from tests.attacks.visiting import Tab, Visitor, pressed
 from tests.dashboard.serving import RUN_DASHBOARD, Started, ask, dashboard, free_port
 
 

@@ -70,7 +70,7 @@ ADDRESSES = (
 AIM = """
     import json, socket, sys, time
     from pathlib import Path
-    from tests.telemetry.notify.local_receivers import receiving
+    from tests.mirrors.messages.local_receivers import receiving
     from toolkit.telemetry import TelemetryLogger
     from toolkit.mirrors.messages.options import MOST_RECEIVERS, MessageOptions
     from toolkit.telemetry.options import OptionsError
@@ -264,7 +264,7 @@ def test_a_run_folder_chooses_neither_the_receiver_nor_the_variable_of_a_message
     tmp_path, monkeypatch, capsys
 ):
     """A downloaded run would have `telemetry message` send any variable to any address, as a token."""
-    from tests.telemetry.notify.local_receivers import receiving
+    from tests.mirrors.messages.local_receivers import receiving
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI-canary")
     with receiving() as thief:

@@ -12,7 +12,7 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import sync_playwright
 
-from tests.browser.looking import PATIENCE_MS, Dashboard, Watch, what_it_shows
+from tests.browser.browser_helpers import PATIENCE_MS, Dashboard, Watch, what_it_shows
 from tests.browser.provision import NoBrowser, chromium_file, launch
 from tests.dashboard.serving import dashboard
 

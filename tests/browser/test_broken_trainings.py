@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import settle, status
+from tests.browser.browser_helpers import settle, status
 from tests.lengths import is_long
 from toolkit.diagnostics.catalogue import CATALOGUE
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import fits_into, settle, wait_for_query
+from tests.browser.browser_helpers import fits_into, settle, wait_for_query
 from tests.dashboard.run_folders import append, write_run
 from tests.lengths import in_make_faults, is_long
 

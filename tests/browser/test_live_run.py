@@ -7,8 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.growing_run import Growing, Training
-from tests.browser.looking import (
+from tests.browser.browser_helpers import (
     chart,
     drag,
     figure,
@@ -19,6 +18,7 @@ from tests.browser.looking import (
     wait_for_chart,
     wait_for_query,
 )
+from tests.browser.growing_run import Growing, Training
 from tests.lengths import in_make_faults
 from toolkit.runfolder.control import read_request
 

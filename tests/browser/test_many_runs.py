@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import pick_row, query, settle, wait_for_query
+from tests.browser.browser_helpers import pick_row, query, settle, wait_for_query
 from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import (
+from tests.browser.browser_helpers import (
     chart,
     double_click,
     drag,

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import (
+from tests.browser.browser_helpers import (
     chart,
     figure,
     fits_into,

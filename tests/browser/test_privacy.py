@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import chart, foreign, settle
+from tests.browser.browser_helpers import chart, foreign, settle
 from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults, is_long
 from toolkit.runfolder.labels import Labels

@@ -7,7 +7,7 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import figure, settle
+from tests.browser.browser_helpers import figure, settle
 from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
 from tests.dashboard.timed_runs import write_timed_run
 from tests.lengths import in_make_faults

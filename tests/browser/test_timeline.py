@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looking import (
+from tests.browser.browser_helpers import (
     chart,
     drag,
     figure,

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.browser.looking import settle
+from tests.browser.browser_helpers import settle
 from tests.dashboard.run_folders import write_run
 
 

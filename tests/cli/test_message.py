@@ -11,8 +11,8 @@ import textwrap
 
 import pytest
 
+from tests.mirrors.messages.local_receivers import receiving
 from tests.project.markdown import ROOT, blocks, commands
-from tests.telemetry.notify.local_receivers import receiving
 from toolkit.cli.main import main
 from toolkit.telemetry import TelemetryLogger
 

@@ -12,10 +12,10 @@ import textwrap
 
 import pytest
 
+from tests.mirrors.messages.local_receivers import receiving
+from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, arrived
 from tests.project.markdown import README, ROOT, blocks, commands
 from tests.telemetry.logged import make_logger
-from tests.telemetry.notify.local_receivers import receiving
-from tests.telemetry.usage.posthog_server import KEY, KEY_ENV, arrived
 from toolkit.cli.main import main
 from toolkit.mirrors.usage.allow_list import EVENTS
 from toolkit.mirrors.usage.event import OF_THE_SERVICE

@@ -29,7 +29,7 @@ from dashboard.access.tokens import AccessTokens, new_token
 from dashboard.network_guard import PublicUrl
 from dashboard.server import streamlit_options
 from dashboard.settings import DashboardSettings
-from tests.attacks.visiting import Visitor
+from tests.attacks.http_client import Visitor
 from tests.dashboard.serving import PATIENCE_S, RUN_DASHBOARD, Started, dashboard, get, handshake
 from tests.project.markdown import ROOT
 

@@ -11,7 +11,7 @@ pytest.importorskip("streamlit")
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from dashboard.page_messages import PageMessages
-from tests.attacks.visiting import Visitor
+from tests.attacks.http_client import Visitor
 from tests.dashboard.serving import Started
 from tests.project.markdown import ROOT
 

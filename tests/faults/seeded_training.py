@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.faults.everything import call_everything, keep_house
+from tests.faults.all_features import call_everything, keep_house
 from tests.faults.failpoints import Failpoint, reached_by
 from toolkit.core.clock import SystemClock
 from toolkit.runfolder.journal import Journal

@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, with_rows
+from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of, with_rows
 from tests.lengths import is_long, longer
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger import internals

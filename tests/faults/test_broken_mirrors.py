@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tests.faults.aftermath import events, records_of, whole_run, with_rows
 from tests.faults.children import LONGEST_PAUSE_S
+from tests.faults.crash_checks import events, records_of, whole_run, with_rows
 from tests.faults.faulty_disk import FaultyDisk
 from tests.lengths import longer
 from toolkit.core.sink import MemorySink

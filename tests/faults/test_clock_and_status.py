@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from tests.faults.aftermath import events, whole_run
+from tests.faults.crash_checks import events, whole_run
 from tests.lengths import longer
 from toolkit.core.clock import ManualClock
 from toolkit.runfolder.manifest import read_manifest

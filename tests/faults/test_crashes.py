@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tests.faults.aftermath import events, records_of
 from tests.faults.children import repair
+from tests.faults.crash_checks import events, records_of
 from tests.faults.crashing import Twice, assert_same_end, kill_when_it_says, script_stack, wait_for_line
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import work_out_status

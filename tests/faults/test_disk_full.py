@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, whole_run
 from tests.faults.children import LONGEST_PAUSE_S, repair
+from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of, whole_run
 from toolkit.runfolder.journal import shared_memory_folders
 from toolkit.runfolder.repair import journals_of
 

@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from tests.faults.aftermath import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
 from tests.faults.children import PREAMBLE, ROOT, repair
+from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
 from tests.lengths import longer
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import work_out_status

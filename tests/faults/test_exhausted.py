@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, whole_run
 from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
+from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of, whole_run
 from toolkit.runfolder.journal import Journal, journals_in, remove_unbegun
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.manifest import read_manifest

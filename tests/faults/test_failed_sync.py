@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.aftermath import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
 from tests.faults.children import LONGEST_PAUSE_S
+from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
 from tests.provision import NoTool, tool
 
 PATIENT_TABLE = """

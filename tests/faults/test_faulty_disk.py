@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from tests.faults.aftermath import events, whole_run
 from tests.faults.children import LONGEST_PAUSE_S, repair
+from tests.faults.crash_checks import events, whole_run
 from tests.faults.fault_rules import Rules, set_rules
 from toolkit.runfolder.manifest import read_manifest
 

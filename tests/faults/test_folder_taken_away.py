@@ -13,7 +13,8 @@ import time
 import pandas as pd
 import pytest
 
-from tests.faults.aftermath import (
+from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
+from tests.faults.crash_checks import (
     assert_nothing_is_missing,
     assert_table_matches,
     events,
@@ -22,7 +23,6 @@ from tests.faults.aftermath import (
     whole_run,
     with_rows,
 )
-from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.csv_table import SHORT

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from tests.faults.aftermath import events, whole_run
 from tests.faults.children import LONGEST_PAUSE_S, repair
+from tests.faults.crash_checks import events, whole_run
 from tests.lengths import is_long, longer
 from toolkit.runfolder.manifest import read_manifest
 
@@ -293,7 +293,7 @@ def test_a_forked_child_may_log_a_run_of_its_own(tmp_path, start):
 FORKS_WHILE_EACH_LOCK_IS_HELD = """
 # Whatever lock of ours another thread holds at the moment of a fork is held for ever in the child.
 import asyncio, copy, gc, json, logging, multiprocessing, pickle
-from tests.faults.everything import call_everything
+from tests.faults.all_features import call_everything
 
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
 call_everything(log, 0)

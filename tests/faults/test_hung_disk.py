@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.aftermath import events, whole_run
 from tests.faults.children import LONGEST_PAUSE_S, ROOT, repair
+from tests.faults.crash_checks import events, whole_run
 from tests.fork_server import run_python
 from toolkit.runfolder.manifest import read_manifest
 

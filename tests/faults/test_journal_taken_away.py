@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.faults.aftermath import events, whole_run
 from tests.faults.children import repair
+from tests.faults.crash_checks import events, whole_run
 from toolkit.runfolder.journal import pending_lines, shared_memory_folders
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import journals_of

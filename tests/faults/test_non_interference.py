@@ -201,7 +201,7 @@ SNAPSHOTS = """
     settings()
     before = settings()
     from toolkit.telemetry import TelemetryLogger
-    from tests.faults.everything import call_everything
+    from tests.faults.all_features import call_everything
     after_import = settings()
     heavy = {"torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit"} & set(sys.modules)
     hooked = {"excepthook": True, "threads": True, "signals": True}

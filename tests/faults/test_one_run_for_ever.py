@@ -9,8 +9,8 @@ import time
 import pytest
 
 from dashboard.data.trash import empty_trash, move_to_trash
-from tests.faults.aftermath import assert_steps, events, records_of, whole_run
 from tests.faults.children import repair
+from tests.faults.crash_checks import assert_steps, events, records_of, whole_run
 from toolkit.runfolder.journal import head_of, pending_lines, shared_memory_folders
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import journals_of

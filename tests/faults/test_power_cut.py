@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.faults.aftermath import assert_nothing_is_missing, assert_table_matches, events
 from tests.faults.children import repair
+from tests.faults.crash_checks import assert_nothing_is_missing, assert_table_matches, events
 from tests.leftovers import remove_journals_of_runs_below
 from tests.lengths import longer
 from tests.provision import NoTool, tool

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.aftermath import assert_nothing_is_missing, events, records_of, whole_run
 from tests.faults.children import repair
+from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of, whole_run
 
 pytest.importorskip("torch.distributed", reason="torch is not installed")
 

@@ -12,8 +12,8 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.aftermath import events, records_of, whole_run
 from tests.faults.children import repair
+from tests.faults.crash_checks import events, records_of, whole_run
 from tests.lengths import longer
 from toolkit.runfolder.journal import shared_memory_folders
 from toolkit.runfolder.manifest import read_manifest

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tests.faults.aftermath import events, whole_run
 from tests.faults.children import LONGEST_PAUSE_S
+from tests.faults.crash_checks import events, whole_run
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.host import HostSampler

@@ -13,7 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.faults.aftermath import (
+from tests.faults.children import ROOT, repair
+from tests.faults.crash_checks import (
     assert_nothing_is_missing,
     assert_steps,
     events,
@@ -22,7 +23,6 @@ from tests.faults.aftermath import (
     whole_run,
     with_rows,
 )
-from tests.faults.children import ROOT, repair
 from tests.fork_server import run_python
 from tests.lengths import longer
 from toolkit.runfolder.codec import decode

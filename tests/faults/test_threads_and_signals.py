@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.faults.aftermath import events, whole_run
 from tests.faults.children import LONGEST_PAUSE_S
+from tests.faults.crash_checks import events, whole_run
 
 
 def test_eight_threads_log_at_once(tmp_path, start):

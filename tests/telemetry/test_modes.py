@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.faults.aftermath import events, records_of
+from tests.faults.crash_checks import events, records_of
 from tests.lengths import in_make_faults
 from toolkit.core.guard import Guard
 from toolkit.telemetry import TelemetryLogger

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tests.faults.aftermath import events, records_of
+from tests.faults.crash_checks import events, records_of
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
 

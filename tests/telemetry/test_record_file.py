@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.faults.aftermath import assert_nothing_is_missing, events, records_of
+from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.writing.record_file import RecordFile
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.faults.aftermath import whole_run
+from tests.faults.crash_checks import whole_run
 from toolkit.runfolder import portable
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import is_being_written, repair_run

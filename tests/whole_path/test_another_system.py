@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.faults.aftermath import events, whole_run
+from tests.faults.crash_checks import events, whole_run
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.aftermath import with_rows
+from tests.faults.crash_checks import with_rows
 from tests.fork_server import run_python
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.manifest import read_manifest

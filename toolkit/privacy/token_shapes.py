@@ -1,6 +1,6 @@
 """The patterns of the tokens of services.
 
-To add a token, add one entry to `SHAPES`, then run `python -m tests.telemetry.privacy.anchors`, which writes the tables
+To add a token, add one entry to `SHAPES`, then run `python -m tests.privacy.anchors`, which writes the tables
 of `docs/secret-shapes.md`. Tests draw samples from each pattern and check its hints with them.
 """
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 import toolkit.telemetry.compat.wandb as wandb
-from tests.telemetry.exporters.test_wandb import config as config_kept_by_wandb
-from tests.telemetry.exporters.test_wandb import kept_by_wandb, rows
+from tests.mirrors.exporters.test_wandb import config as config_kept_by_wandb
+from tests.mirrors.exporters.test_wandb import kept_by_wandb, rows
 from tests.telemetry.logged import PATIENCE_S, Arriving, read_records
 from toolkit.telemetry.compat import null_object
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary

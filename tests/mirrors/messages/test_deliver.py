@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, to
+from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving, to
 from toolkit.mirrors.messages import delivery as module
 from toolkit.mirrors.messages.delivery import deliver
 from toolkit.mirrors.messages.message import Message, RunState

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in
+from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in
 from toolkit.privacy.names import is_identifying
 from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder import records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from tests.telemetry.privacy.anchors import (
+from tests.privacy.anchors import (
     DETECT_SECRETS,
     DOCUMENT,
     GITLEAKS,
@@ -13,7 +13,7 @@ from tests.telemetry.privacy.anchors import (
     document,
     sample,
 )
-from tests.telemetry.privacy.token_samples import samples
+from tests.privacy.token_samples import samples
 from toolkit.privacy import token_shapes
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.token_shapes import SHAPES, SHORTEST, Shape
@@ -31,7 +31,7 @@ SEEDS = range(3)
 def test_the_document_lists_the_shapes_and_rules_that_there_are():
     written = DOCUMENT.read_text(encoding="utf-8")
 
-    assert written == document(written), "write its tables with python -m tests.telemetry.privacy.anchors"
+    assert written == document(written), "write its tables with python -m tests.privacy.anchors"
 
 
 def test_the_lists_are_whole():

@@ -1,6 +1,6 @@
 """What gitleaks and detect-secrets look for, and what of ours finds it: the tables of `docs/secret-shapes.md`.
 
-`python -m tests.telemetry.privacy.anchors` writes them. A sample is a recipe: `{a20}` means twenty
+`python -m tests.privacy.anchors` writes them. A sample is a recipe: `{a20}` means twenty
 letters and digits, which are drawn when a test runs, so that no scanner finds a token in this file.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from toolkit.privacy.token_shapes import SHAPES
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "secret-shapes.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "secret-shapes.md"
 
 _ALPHABETS = {
     "a": string.ascii_letters + string.digits,

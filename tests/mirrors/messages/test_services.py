@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.telemetry.notify.local_receivers import receiving
+from tests.mirrors.messages.local_receivers import receiving
 from toolkit.mirrors.messages.message import Message, RunState
 from toolkit.mirrors.messages.services import SERVICES, lark, ntfy, webhook
 from toolkit.mirrors.messages.transport_types import HttpResponse, NotDelivered

@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from tests.telemetry.notify.local_receivers import raw_receiving, receiving
-from tests.telemetry.usage.posthog_server import KEY, arrived, bodies
+from tests.mirrors.messages.local_receivers import raw_receiving, receiving
+from tests.mirrors.usage.posthog_server import KEY, arrived, bodies
 from toolkit.mirrors.usage import posthog_client
 from toolkit.mirrors.usage.event import UsageEvent
 from toolkit.mirrors.usage.posthog_client import NotInstalled, PostHogClient, ReportNotSent
@@ -174,7 +174,7 @@ def test_nothing_of_it_is_imported_before_the_first_event():
 def test_a_fork_in_the_midst_of_a_request_leaves_the_child_free():
     code = """
 import os, sys, threading
-from tests.telemetry.notify.local_receivers import raw_receiving
+from tests.mirrors.messages.local_receivers import raw_receiving
 from toolkit.mirrors.usage.event import UsageEvent
 from toolkit.mirrors.usage.posthog_client import ReportNotSent, PostHogClient
 

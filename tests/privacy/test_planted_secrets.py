@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 
 from tests.fork_server import run_python
-from tests.telemetry.privacy.planted import ENVIRON, HARMLESS, PLANTED, USER, found_in, leaks_in
-from tests.telemetry.privacy.planted_run import ERRORS_A_RUN, write_notes
+from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, USER, found_in, leaks_in
+from tests.privacy.planted_run import ERRORS_A_RUN, write_notes
 from toolkit.cli.main import main
 from toolkit.runfolder.csv_table import SHORT, columns_for
 from toolkit.runfolder.reader import read_from
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 IN_A_LINE = "planted-In-A-Line-4711"
 
 SECRETS = ("environment", "jwt", "keyed", "pem", "token", "wandb", "webhook")
@@ -31,7 +31,7 @@ def log_dir(tmp_path_factory):
     """Folders of real runs, of a process with the planted environment and command line that ended by an error."""
     log_dir = tmp_path_factory.mktemp("planted") / "logs"
     planted = [value for _, value in PLANTED]
-    script = "tests.telemetry.privacy.planted_run"
+    script = "tests.privacy.planted_run"
     finished = run_python(
         ["-m", script, log_dir, *planted, "--harmless", *HARMLESS],
         cwd=ROOT,

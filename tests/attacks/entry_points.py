@@ -1,6 +1,6 @@
 """Run everything that reads a run folder in one process: each command, and each query of a page.
 
-`python -m tests.attacks.entrances ROOT OUT` looks at every run below ROOT that way, each entrance under an alarm, and
+`python -m tests.attacks.entry_points ROOT OUT` looks at every run below ROOT that way, each under an alarm, and
 leaves in OUT, as JSON, what came of it: errors that nobody expected, how long it took, and how much memory.
 """
 
@@ -64,7 +64,7 @@ def look_at_all(
     # Arrow's own allocator reserves a gigabyte of it at its first use.
     quiet["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     child = start_python(
-        ["-m", "tests.attacks.entrances", root, out, str(limit_s), str(memory or 0), only],
+        ["-m", "tests.attacks.entry_points", root, out, str(limit_s), str(memory or 0), only],
         cwd=room,
         env={**os.environ, **quiet, "PYTHONPATH": str(ROOT), "HOME": str(room), "COLUMNS": "200"},
         stdout=subprocess.PIPE,

@@ -15,7 +15,7 @@ import string
 from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
-from tests.telemetry.privacy.anchors import sample
+from tests.privacy.anchors import sample
 
 _chance = random.Random(20240607)
 _TELLING: dict[str, tuple[str, ...]] = {}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.telemetry.usage.posthog_server import KEY, KEY_ENV
+from tests.mirrors.usage.posthog_server import KEY, KEY_ENV
 
 
 @pytest.fixture(autouse=True)

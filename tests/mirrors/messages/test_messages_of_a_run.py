@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.faults.children import Child
+from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving, wait_until
 from tests.telemetry.logged import make_logger, read_records, records_of
-from tests.telemetry.notify.local_receivers import never_answer, raw_receiving, receiving, wait_until
 from toolkit.core.guard import Guard
 from toolkit.mirrors.messages.options import MessageOptions
 from toolkit.mirrors.messages.sink import MessageSink
