@@ -354,6 +354,7 @@ def told(looked):
     )
 
 
+@in_make_faults
 @pytest.mark.parametrize("number", range(longer(1, 12)))
 def test_no_page_of_a_poisoned_run_runs_fetches_or_formats_anything(shown, look, number, record_property):
     looked = look()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run
 from tests.fork_server import run_python
+from tests.lengths import in_make_faults
 from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import diagnose, find_runs
@@ -185,6 +186,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_run(tmp_path):
     # Both are longer than the blocks in which they are read.

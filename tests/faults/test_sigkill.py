@@ -446,7 +446,8 @@ def test_a_run_is_found_again_through_another_name_of_its_folder(tmp_path, start
 
 
 def test_a_killed_run_is_known_to_be_lost_even_before_its_parent_has_reaped_it(tmp_path, start):
-    child = start(LOGS_FOR_EVER, tmp_path, "run")
+    # Its parent is the one that started it: what is forked for tests has another, which reaps it at once.
+    child = start(LOGS_FOR_EVER, tmp_path, "run", fresh=True)
     child.wait_for_step(10)
     child.process.send_signal(signal.SIGKILL)
     _wait_until_it_is_a_zombie(child.process.pid)

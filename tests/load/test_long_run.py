@@ -14,7 +14,7 @@ from toolkit.runfolder import csv_table
 from toolkit.runfolder.csv_table import CsvTable
 from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifest, write_manifest
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.control import history, poller
+from toolkit.telemetry.control import history, requests
 from toolkit.telemetry.control.history import was_answered
 
 RECORDS = longer(20_000, 1_000_000)
@@ -156,10 +156,10 @@ def test_a_run_restarted_hundreds_of_times_can_still_be_read_and_resumed(tmp_pat
 
 
 def test_requests_that_come_for_days_are_not_all_remembered():
-    newest = poller._Newest()
-    for number in range(3 * poller._MAX_REMEMBERED):
+    newest = requests.Newest()
+    for number in range(3 * requests._MAX_REMEMBERED):
         newest.add(f"request-{number}")
 
-    assert f"request-{3 * poller._MAX_REMEMBERED - 1}" in newest
+    assert f"request-{3 * requests._MAX_REMEMBERED - 1}" in newest
     assert "request-0" not in newest
-    assert len(newest._texts) == poller._MAX_REMEMBERED
+    assert len(newest._texts) == requests._MAX_REMEMBERED

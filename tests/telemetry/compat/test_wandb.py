@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 import toolkit.telemetry.compat.wandb as wandb
+from tests.lengths import in_make_faults
 from tests.mirrors.exporters.test_wandb import config as config_kept_by_wandb
 from tests.mirrors.exporters.test_wandb import kept_by_wandb, rows
 from tests.telemetry.logged import PATIENCE_S, Arriving, read_records
@@ -235,6 +236,7 @@ ASKING = """
 """
 
 
+@in_make_faults
 @pytest.mark.timeout(500)
 def test_a_script_is_answered_what_wandb_answers(tmp_path):
     (tmp_path / "theirs").mkdir()

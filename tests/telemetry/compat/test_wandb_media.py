@@ -17,6 +17,7 @@ import pytest
 import toolkit.telemetry.compat.wandb as wandb
 from benchmarks import wandb_calls
 from tests.fork_server import run_python
+from tests.lengths import in_make_faults
 from tests.telemetry.logged import PATIENCE_S, read_records
 from toolkit.telemetry.compat import null_object, tensorboard_sync
 
@@ -225,6 +226,7 @@ CLEANRL = """
 """
 
 
+@in_make_faults
 def test_a_script_of_cleanrl_s_kind_leaves_its_curves(tmp_path):
     summary_writer("torch.utils.tensorboard")
     done = run_python(
