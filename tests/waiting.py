@@ -1,0 +1,45 @@
+"""Waits for what a process or a thread does, for as long as a slow machine may need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_Found = TypeVar("_Found")
+
+PATIENCE_S = 120.0
+"""How long a test waits for something that takes a moment, unless the machine pauses."""
+
+
+def wait_until(
+    condition: Callable[[], _Found],
+    process: Any = None,
+    *,
+    timeout_s: float = PATIENCE_S,
+    pause: Callable[[], object] = lambda: time.sleep(0.01),
+) -> _Found:
+    """Return what `condition` returns once it is true; fail after `timeout_s`, or when `process` has ended.
+
+    `process` is a Popen or a process of `tests/fork_server.py`; the failure shows what it printed.
+    `pause` is for a loop that must run meanwhile, such as the browser's.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if process is not None and process.poll() is not None:
+            # It may have done it just before it ended.
+            if found := condition():
+                return found
+            raise AssertionError(f"the process ended with {process.poll()}: {_output(process)}")
+        if time.monotonic() > deadline:
+            if process is not None:
+                process.kill()
+            raise AssertionError(f"not within {timeout_s:g} s. {_output(process)}")
+        pause()
+    return found
+
+
+def _output(process: Any) -> str:
+    if process is None:
+        return ""
+    return "\n".join(str(text)[-4000:] for text in process.communicate() if text)
