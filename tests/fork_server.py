@@ -44,6 +44,7 @@ print(json.dumps(sorted(name for name in sys.modules if name != "__main__")))
 
 
 A_RUN = ("toolkit.telemetry",)
+A_TRAINING = (*A_RUN, "torch.distributed", "torch.utils.data", "torch.optim")
 A_DASHBOARD = ("dashboard.server", "dashboard.data.*", "dashboard.charts.*", "dashboard.components.*")
 
 
@@ -212,7 +213,7 @@ def _import(name: str) -> None:
     if package.__name__ != name:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    if (name,) == A_RUN:
+    if name in A_RUN:
         # A run imports much of itself when it begins.
         with tempfile.TemporaryDirectory() as folder:
             said = subprocess.check_output(

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-_Amount = TypeVar("_Amount", int, float)
+_Amount = TypeVar("_Amount")
 
 LONG_VARIABLE = "TELEMETRY_LONG"
 

@@ -82,8 +82,8 @@ SILENT_IN_ANY_NOISE = (
 @functools.cache
 def findings_of_clean_runs() -> list[tuple[float, str, Sequence[Finding]]]:
     """Examine clean runs, once for all tests; return the noise of each, its words, and what was found."""
-    # Every fifth, which is one of each kind with several schedules, and all of them in a long run.
-    chosen = itertools.islice(clean_runs(), 0, None, longer(5, 1))
+    # Every eleventh, which is each kind and each schedule, and all of them in a long run.
+    chosen = itertools.islice(clean_runs(), 0, None, longer(11, 1))
     return [(float(name.split()[2].rstrip(",")), name, examine(records)) for name, records in chosen]
 
 

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import added, clean_run, detect
+from tests.lengths import longer
 
 
 def _waiting(seed, share, **about):
@@ -16,7 +17,7 @@ def _waiting(seed, share, **about):
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_waiting_for_data_from_the_start_is_reported_after_twenty_records(seed):
     (finding,) = detect(_waiting(seed, lambda step: 0.6), "data_starvation")
 
@@ -26,7 +27,7 @@ def test_waiting_for_data_from_the_start_is_reported_after_twenty_records(seed):
     assert abs(finding.evidence["share_pct"] - 60) < 10
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_waiting_that_begins_in_the_middle_is_reported_from_there_and_ends(seed):
     (finding,) = detect(_waiting(seed, lambda step: 0.6 if 2000 <= step < 3000 else 0.05), "data_starvation")
 
@@ -36,7 +37,7 @@ def test_waiting_that_begins_in_the_middle_is_reported_from_there_and_ends(seed)
     assert finding.resolved_step <= 3300
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_a_short_wait_and_slow_first_batches_of_epochs_are_nothing(seed):
     assert detect(_waiting(seed, lambda step: 0.95 if step % 200 < 40 else 0.15), "data_starvation") == []
 

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import curve, detect, run_of
+from tests.lengths import longer
 
 
 def _norms(seed=1, *, records=300, noise=0.3, level=1.0):
@@ -19,7 +20,7 @@ def _run(norms, losses=None):
 
 @pytest.mark.parametrize("level", [1e-4, 1.0, 1e5])
 @pytest.mark.parametrize("noise", [0.05, 0.3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(longer(2, 3)))
 def test_norms_far_above_the_usual_are_one_incident_whatever_their_size(level, noise, seed):
     norms = _norms(seed, noise=noise, level=level)
     norms[150:156] = [30.0 * level] * 6
@@ -58,12 +59,12 @@ def test_one_such_norm_counts_where_the_loss_feels_it():
     assert (finding.start_step, finding.noticed_step) == (151, 152)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(longer(2, 10)))
 def test_norms_that_vary_by_a_factor_of_three_are_not_reported(seed):
     assert detect(_run(_norms(seed, noise=0.5)), "exploding_grad") == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_outliers_below_the_norms_of_the_start_are_not_reported_where_norms_fall_by_decades(seed):
     dice = random.Random(seed)
     norms = [100.0 * math.exp(-8.0 * place / 300) for place in range(300)]

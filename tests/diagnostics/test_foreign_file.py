@@ -295,11 +295,11 @@ def test_unreadable_rows_are_counted(tmp_path):
 
 
 def test_a_quote_that_is_never_closed_does_not_fill_the_memory(tmp_path):
-    path = write(tmp_path / "x.csv", "step,loss", "1,0.5", '2,"0.5', *(f"{n},0.5" for n in range(3, 100_000)))
+    path = write(tmp_path / "x.csv", "step,loss", "1,0.5", '2,"0.5', *(f"{n},0.5" for n in range(3, 50_000)))
     found = diagnose(path)
 
     assert found.bad_lines >= 1
-    assert found.records > 50_000
+    assert found.records > 20_000
 
 
 def test_a_last_row_without_newline_counts_if_no_cell_is_missing(tmp_path):

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run, detect
+from tests.lengths import longer
 
 
 def _trace(seconds, busy, *, per_second=10, seed=1):
@@ -21,7 +22,7 @@ def _trace(seconds, busy, *, per_second=10, seed=1):
     ]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_a_gpu_that_mostly_waits_while_steps_advance_is_reported(seed):
     records = clean_run(seed, records=600)
     records = changed(records, "gpu_util", lambda step, util: util * 0.4 if step >= 3000 else util)
@@ -44,7 +45,7 @@ def test_it_is_over_when_the_gpu_is_busy_again():
     assert finding.resolved_step <= 5600
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_a_trace_without_steps_is_judged_behind_its_start_up(seed):
     records = _trace(400, lambda second: 0.0 if second < 35 or second > 390 else 0.43, seed=seed)
 

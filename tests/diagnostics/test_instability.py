@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run, curve, detect, detect_one_by_one, run_of
+from tests.lengths import longer
 from toolkit.diagnostics.examiner import Examiner, examine
 
 KINDS = ("spike", "divergence")
@@ -29,7 +30,7 @@ def _spiked(losses, at, *, times, length):
 @pytest.mark.parametrize("noise", [0.002, 0.02, 0.1])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("at", [20, 60, 150, 250])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(longer(2, 3)))
 def test_a_spike_that_recovers_is_one_resolved_spike(noise, shape, at, seed):
     losses = _spiked(curve(seed, noise=noise, **SHAPES[shape]), at, times=4.0, length=4)
 
@@ -46,7 +47,7 @@ def test_a_spike_that_recovers_is_one_resolved_spike(noise, shape, at, seed):
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.1])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(longer(2, 3)))
 @pytest.mark.parametrize(("times", "length"), [(8.0, 1), (3.0, 2), (2.4, 3)])
 def test_the_fewer_records_of_a_sparse_log_are_high_the_higher_they_have_to_be(
     noise, shape, seed, times, length
@@ -66,7 +67,7 @@ def test_the_fewer_records_of_a_sparse_log_are_high_the_higher_they_have_to_be(
 
 @pytest.mark.parametrize("noise", [0.01, 0.1])
 @pytest.mark.parametrize("times", [1.5, 3.0])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_a_single_odd_batch_is_not_reported(noise, times, seed):
     losses = curve(seed, noise=noise)
     losses[150] *= times
@@ -76,7 +77,7 @@ def test_a_single_odd_batch_is_not_reported(noise, times, seed):
 
 @pytest.mark.parametrize("noise", [0.01, 0.1])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(longer(2, 3)))
 def test_a_loss_that_goes_up_and_stays_is_an_open_divergence(noise, shape, seed):
     losses = curve(seed, noise=noise, **SHAPES[shape])
     losses[200:] = [6.0 * math.exp(random.Random(seed).gauss(0.0, noise)) for _ in losses[200:]]
@@ -138,7 +139,7 @@ def test_an_explosion_after_four_records_is_noticed_at_once():
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(longer(2, 3)))
 def test_a_climb_too_slow_to_be_a_jump_is_a_divergence(noise, seed):
     losses = curve(seed, records=600, noise=noise, first=2.0, last=1.0)
     losses = [loss * 1.002 ** max(0, place - 300) for place, loss in enumerate(losses)]
@@ -152,7 +153,7 @@ def test_a_climb_too_slow_to_be_a_jump_is_a_divergence(noise, seed):
     assert "has been climbing" in finding.message
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(longer(2, 3)))
 def test_a_loss_that_collapses_to_one_higher_value_is_a_divergence(seed):
     losses = curve(seed, noise=0.02, first=1.0, last=1.0)
     losses[200:] = [1.151] * 100
@@ -263,12 +264,12 @@ def test_another_log_every_is_no_incident(then):
     assert detect(records, *KINDS) == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_losses_below_zero_that_fall_are_not_reported(seed):
     assert _found([loss - 5.0 for loss in curve(seed)]) == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_a_loss_below_zero_that_jumps_is_found(seed):
     losses = [loss - 5.0 for loss in curve(seed)]
     losses[200:206] = [3.0] * 6
@@ -286,7 +287,7 @@ def test_zeros_before_the_first_loss_are_no_level(zeros):
 
 def test_losses_that_change_their_sign_all_the_time_hardly_ever_seem_unstable():
     alarms = 0
-    for seed in range(100):
+    for seed in range(longer(40, 100)):
         dice = random.Random(seed)
         alarms += len(_found([dice.gauss(0.0, 0.05) for _ in range(300)]))
 
@@ -340,7 +341,7 @@ def test_a_constant_loss_is_not_reported(value):
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(longer(2, 4)))
 def test_the_unit_of_the_loss_does_not_matter(scale, seed):
     dice = random.Random(seed)
     losses = _spiked(curve(seed, records=500, noise=0.1), 120, times=dice.uniform(2.0, 6.0), length=5)

@@ -6,9 +6,10 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import SCHEDULES, changed, clean_run, detect
+from tests.lengths import longer
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.2])
 def test_a_loss_that_climbs_with_the_warm_up_is_reported(seed, noise):
     dice = random.Random(seed)
@@ -26,7 +27,7 @@ def test_a_loss_that_climbs_with_the_warm_up_is_reported(seed, noise):
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.3, 0.8])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_a_hump_of_a_third_during_the_warm_up_is_not_reported(seed, noise):
     records = clean_run(seed, records=2000, noise=noise)
     records = changed(
@@ -36,7 +37,7 @@ def test_a_hump_of_a_third_during_the_warm_up_is_not_reported(seed, noise):
     assert detect(records, "lr_problem") == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_a_rate_that_becomes_0_in_the_middle_is_reported_after_twenty_records(seed):
     records = changed(clean_run(seed), "lr", lambda step, lr: 0.0 if step >= 2000 else lr)
     records = changed(records, "train_loss", lambda step, loss: 1.2 if step >= 2000 else loss)

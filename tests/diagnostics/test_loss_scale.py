@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import added, changed, clean_run, detect
+from tests.lengths import longer
 
 
 def test_a_scale_that_halves_again_and_again_is_reported():
@@ -44,7 +45,7 @@ def test_a_scale_that_finds_its_range_at_the_start_is_not_reported():
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(longer(2, 20)))
 def test_a_scale_that_goes_up_and_down_is_not_reported(seed):
     dice = random.Random(seed)
 
@@ -54,7 +55,7 @@ def test_a_scale_that_goes_up_and_down_is_not_reported(seed):
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_many_infinite_norms_are_skipped_steps(seed):
     dice = random.Random(seed)
     records = changed(

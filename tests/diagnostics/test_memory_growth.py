@@ -5,9 +5,10 @@ import math
 import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run, detect
+from tests.lengths import longer
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(longer(2, 4)))
 def test_a_process_that_grows_with_each_step_is_reported(seed):
     records = clean_run(seed, records=800)
     records = changed(records, "cpu_mem_rss_mb", lambda step, rss: rss + max(0, step - 3000))
@@ -43,7 +44,7 @@ def test_it_becomes_critical_when_the_machine_has_less_left_than_was_lost():
     assert "MiB are left" in finding.message
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(longer(2, 4)))
 def test_gpu_memory_that_grows_below_its_sawtooth_is_reported(seed):
     records = clean_run(seed, records=1500)
     records = changed(records, "gpu_mem_allocated", lambda step, held: held + max(0, step - 2000) / 1000)
@@ -54,7 +55,7 @@ def test_gpu_memory_that_grows_below_its_sawtooth_is_reported(seed):
     assert abs(finding.start_step - 2000) <= 800
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(longer(2, 4)))
 @pytest.mark.parametrize("steps", [300, 1000, 3000, 6000])
 def test_caches_that_fill_up_are_no_leak(seed, steps):
     records = clean_run(seed, records=1500)

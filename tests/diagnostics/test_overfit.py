@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import curve, detect, evaluated, run_of
+from tests.lengths import longer
 
 BOWL = [2.0, 1.6, 1.3, 1.15, 1.1, 1.18, 1.3, 1.45, 1.6, 1.75, 1.9, 2.05]
 """A validation loss that is best at the fifth evaluation."""
@@ -26,7 +27,7 @@ def _noisy(vals, noise, seed):
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(longer(2, 4)))
 def test_a_validation_loss_that_rises_from_its_best_is_reported_with_the_best_step(noise, seed):
     vals = _noisy(BOWL, noise, seed)
 
@@ -53,7 +54,7 @@ def test_fewer_evaluations_say_nothing(vals):
     assert detect(_run(vals), "overfit") == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(longer(2, 20)))
 def test_a_validation_loss_that_falls_with_noise_is_not_reported(seed):
     vals = _noisy(curve(seed, records=30, noise=0.0), 0.05, seed)
 

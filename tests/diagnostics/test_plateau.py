@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import curve, detect, detect_one_by_one, run_of
+from tests.lengths import longer
 
 
 def _flat_after(first, *, records, noise=0.05, seed=0):
@@ -17,7 +18,7 @@ def _flat_after(first, *, records, noise=0.05, seed=0):
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(longer(2, 4)))
 def test_a_flat_loss_for_most_of_a_long_run_is_a_warning(noise, seed):
     (finding,) = detect(run_of(_flat_after(100, records=1500, noise=noise, seed=seed)), "plateau")
 
@@ -40,12 +41,12 @@ def test_a_plateau_of_a_short_run_is_an_info_and_becomes_a_warning_later():
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.1])
 @pytest.mark.parametrize("records", [80, 300, 1500])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(longer(2, 3)))
 def test_a_loss_that_falls_as_losses_do_is_not_reported(noise, records, seed):
     assert detect(run_of(curve(seed, records=records, noise=noise)), "plateau") == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(longer(2, 3)))
 def test_a_slow_steady_gain_is_no_warning_and_nothing_in_the_end(seed):
     dice = random.Random(seed)
     losses = [2.0 * (1.0 - 0.1 * place / 1000) * math.exp(dice.gauss(0.0, 0.05)) for place in range(1000)]
@@ -109,7 +110,7 @@ def test_the_first_quarter_of_the_planned_steps_is_too_early_for_a_warning():
     assert finding.severity == "info"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_losses_around_zero_are_no_plateau(seed):
     dice = random.Random(seed)
 
@@ -132,7 +133,7 @@ def test_the_unit_of_the_loss_does_not_matter():
 
 def test_how_often_a_slow_gain_without_a_plan_is_misjudged_grows_no_further():
     warned = 0
-    for seed in range(20):
+    for seed in range(longer(8, 20)):
         dice = random.Random(seed)
         tau, noise = dice.choice((3000, 8000, 20_000)), dice.choice((0.03, 0.1, 0.3))
         losses = [

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run, detect, paused
+from tests.lengths import longer
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 @pytest.mark.parametrize("log_every", [1, 10, 100])
 def test_steps_that_stop_are_reported_while_they_do_not_come(seed, log_every):
     records = paused(clean_run(seed, log_every=log_every), 200 * log_every, 2000.0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run, detect
+from tests.lengths import longer
 
 
 def _slower(records, share, *, from_step, to_step=1 << 60):
@@ -13,7 +14,7 @@ def _slower(records, share, *, from_step, to_step=1 << 60):
     return changed(records, "sec_per_step", lambda step, took: took / share if is_slow(step) else took)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 @pytest.mark.parametrize("speed_noise", [0.01, 0.1, 0.2])
 @pytest.mark.parametrize("with_rate", [True, False])
 def test_a_speed_that_falls_and_stays_is_one_incident(seed, speed_noise, with_rate):
@@ -38,7 +39,7 @@ def test_a_noisy_speed_needs_more_records_and_is_found():
     assert finding.noticed_step <= 3800
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(longer(2, 5)))
 def test_a_smaller_drop_is_reported_when_it_is_beyond_doubt(seed):
     records = _slower(clean_run(seed, records=600), 0.8, from_step=3000)
 

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import curve, detect, evaluated, run_of
+from tests.lengths import longer
 
 
 def _run(vals, *, each=10, losses=None):
@@ -43,12 +44,12 @@ def test_the_last_evaluation_may_be_one():
     assert finding.is_open
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(longer(2, 20)))
 def test_noise_is_not_reported(seed):
     assert detect(_run(_vals(seed, records=40, noise=0.1)), "val_spike") == []
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(longer(2, 10)))
 def test_a_validation_loss_that_jumps_all_the_time_is_not_reported(seed):
     dice = random.Random(seed)
     vals = [math.exp(dice.gauss(0.0, 0.5)) for _ in range(40)]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.fork_server import start_python
+from tests.fork_server import A_RUN, start_python
 from toolkit.cli.main import main as telemetry_command
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,8 @@ class Child:
     """A Python process that runs `source` behind `PREAMBLE`, with `arguments` in `sys.argv[1:]`.
 
     `launcher` comes between the interpreter and the script, such as `-m torch.distributed.run`; `container` before the
-    interpreter, such as `unshare --pid`. It is forked where it can be; `fresh` starts a new interpreter.
+    interpreter, such as `unshare --pid`. It is forked where it can be, from a process that has `imported` that;
+    `fresh` starts a new interpreter.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Child:
         launcher: Sequence[str] = (),
         container: Sequence[str] = (),
         fresh: bool = False,
+        imported: tuple[str, ...] = A_RUN,
     ) -> None:
         name = os.urandom(4).hex()
         self.acknowledged_at = cwd / f"acknowledged-{name}"
@@ -129,7 +131,7 @@ class Child:
             command = [*container, sys.executable, *launcher, script, *arguments]
             self.process = subprocess.Popen([*map(str, command)], **how)
         else:
-            self.process = start_python([script, *arguments], **how)
+            self.process = start_python([script, *arguments], imported, **how)
         send = self.process.send_signal
 
         def send_once_settled(number: int) -> None:

@@ -307,7 +307,7 @@ def test_an_evil_value_handed_to_any_method_in_any_place_raises_nothing(log, nam
 
 
 @settings(
-    max_examples=longer(30, 2000),
+    max_examples=longer(15, 2000),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=longer(1, 0) == 1,

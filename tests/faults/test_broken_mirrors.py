@@ -99,15 +99,15 @@ def test_a_mirror_that_raises_is_told_of_once_switched_off_and_harms_nobody(tmp_
 @pytest.mark.parametrize("blocks_in", ["write", "close"])
 def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp_path, caplog, blocks_in):
     blocking, other = BlockingSink(blocks_in), MemorySink()
-    options = {"log_every": 1, "close_timeout": 4.0, "system": False}
+    options = {"log_every": 1, "close_timeout": 1.0, "system": False}
     log = TelemetryLogger("run", log_dir=tmp_path, sinks=[blocking, other], **options)
     slowest = 0.0
     try:
-        for step in range(4_000):
+        for step in range(1_000):
             began = time.perf_counter()
             log.log_step(step, train_loss=1.0)
             slowest = max(slowest, time.perf_counter() - began)
-            if step % 500 == 0:
+            if step % 125 == 0:
                 time.sleep(0.002)
         if blocks_in == "write":
             assert blocking.is_blocked.wait(60.0)
@@ -118,14 +118,14 @@ def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp
         blocking.answers.set()
 
     assert slowest < LONGEST_PAUSE_S
-    assert closing < 4.0 + LONGEST_PAUSE_S
+    assert closing < 1.0 + LONGEST_PAUSE_S
     assert "blocking did not take everything in time" in caplog.text
     # The blocked one may have used up the time of those behind it, which go on by themselves.
     in_all = (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n")
     _wait_for(lambda: len(other.records) == in_all)
     in_table = len(with_rows(tmp_path / "run", records_of(tmp_path / "run" / "metrics.jsonl")))
     _wait_for(lambda: (tmp_path / "run" / "metrics.csv").read_bytes().count(b"\n") == 1 + in_table)
-    records = whole_run(tmp_path / "run", steps=range(4_000))
+    records = whole_run(tmp_path / "run", steps=range(1_000))
     assert [record["seq"] for record in other.records] == [record["seq"] for record in records]
 
 
@@ -264,7 +264,7 @@ class Good:
         self.closed = True
 
 good = Good()
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, sinks=[*sinks, good], close_timeout=6.0)
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, sinks=[*sinks, good], close_timeout=2.0)
 slowest = SlowestCall()
 for step in range(500):
     slowest.of(log.log_step, step, train_loss=1.0)
@@ -303,7 +303,7 @@ def test_mirrors_that_do_all_the_odd_things_there_are_leave_the_run_and_each_oth
         f"{ended.number('mirrors'):.0f} broken mirrors at once, slowest call {ended.number('slowest') * 1e3:.1f} ms",
     )
     assert ended.number("slowest") < LONGEST_PAUSE_S
-    assert ended.number("closing") < 6.0 + 25.0
+    assert ended.number("closing") < 2.0 + 25.0
     records = whole_run(tmp_path / "run", steps=range(500))
     assert events(records, "end")[0]["status"] == "finished"
     assert ended.number("good") >= 500
@@ -314,9 +314,9 @@ def test_mirrors_that_do_all_the_odd_things_there_are_leave_the_run_and_each_oth
 
 
 REAL_MIRRORS = """
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=5.0, system=False, **eval(sys.argv[2]))
+log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=2.0, system=False, **eval(sys.argv[2]))
 slowest = SlowestCall()
-for step in range(2000):
+for step in range(500):
     slowest.of(log.log_step, step, train_loss=1.0 / (step + 1), text="x" * 200)
     if step % 100 == 0:
         time.sleep(0.05)
@@ -353,12 +353,10 @@ def test_the_real_tensorboard_on_a_full_disk_is_told_of_and_the_run_is_whole(
     ended = start(REAL_MIRRORS, tmp_path / "logs", repr(options), waited_for).end(150)
 
     assert ended.code == 7, ended.err
-    record_property(
-        "measured", f"slowest call {ended.number('slowest') * 1e3:.1f} ms, 2000 of 2000 steps kept"
-    )
+    record_property("measured", f"slowest call {ended.number('slowest') * 1e3:.1f} ms, 500 of 500 steps kept")
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.number("closing") < 5.0 + LONGEST_PAUSE_S
-    records = whole_run(tmp_path / "logs" / "run", steps=range(2000))
+    records = whole_run(tmp_path / "logs" / "run", steps=range(500))
     messages = [record["message"] for record in events(records, "error")]
     assert any("No space left on device" in message for message in messages)
     assert not any("tensorboard is off" in message for message in messages)
@@ -381,13 +379,13 @@ def test_the_real_tensorboard_on_a_disk_that_hangs_holds_up_neither_the_loop_nor
         disk.unmount()
 
     record_property(
-        "measured", f"slowest call {slowest * 1e3:.1f} ms, end {closing:.1f} s, 2000 of 2000 steps kept"
+        "measured", f"slowest call {slowest * 1e3:.1f} ms, end {closing:.1f} s, 500 of 500 steps kept"
     )
     assert ended.code == 7, ended.err
     assert "tensorboard did not take everything in time" in ended.err, "the disk did not hang"
     assert slowest < LONGEST_PAUSE_S
-    assert closing < 5.0 + LONGEST_PAUSE_S
-    whole_run(tmp_path / "logs" / "run", steps=range(2000))
+    assert closing < 2.0 + LONGEST_PAUSE_S
+    whole_run(tmp_path / "logs" / "run", steps=range(500))
 
 
 def _wait_for(holds):

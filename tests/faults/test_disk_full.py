@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of, whole_run
+from tests.lengths import longer
 from toolkit.runfolder.journal import shared_memory_folders
 from toolkit.runfolder.repair import journals_of
 
@@ -26,9 +27,9 @@ for line in sys.stdin:
     if word == "event":
         slowest.of(log.log_event, number.strip(), text="z")
     for _ in range(int(number) if word == "steps" else 0):
-        slowest.of(log.log_step, step, train_loss=1.0, x=step, note="y" * 200)
+        slowest.of(log.log_step, step, train_loss=1.0, x=step, note="y" * 1000)
         step += 1
-        if step % 20 == 0:
+        if step % 5 == 0:
             time.sleep(0.001)
     print("done", line.strip(), flush=True)
 log.close()
@@ -46,7 +47,7 @@ MOST_TRIES = 5
 def test_a_disk_that_is_full_for_a_while_loses_nothing_and_is_written_to_again_within_a_second(
     start, mount_in_memory
 ):
-    disk = mount_in_memory("size=32m")
+    disk = mount_in_memory("size=16m")
     records_at = disk / "run" / "metrics.jsonl"
     child = start(LOGS_AS_TOLD, disk, 32, 60)
     child.tell("steps 100")
@@ -56,9 +57,9 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing_and_is_written_to_again_w
         with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
             while ballast.write(bytes(4096)):
                 pass
-        child.tell("steps 5000")
+        child.tell("steps 1500")
         child.wait_for_line("done")
-        steps += 5000
+        steps += 1500
         size_when_full = _size_once_it_stands_still(records_at)
         assert records_at.read_bytes().count(b"\n") < steps, "the disk was not full after all"
         (disk / "ballast").unlink()
@@ -103,9 +104,9 @@ def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
     while min(resumed_after, default=AT_ONCE_S) >= AT_ONCE_S and len(resumed_after) < MOST_TRIES:
         limit = 400_000 + _size_once_it_stands_still(run / "metrics.jsonl")
         child.limit_files(limit)
-        child.tell("steps 4000")
+        child.tell("steps 1200")
         child.wait_for_line("done")
-        steps += 4000
+        steps += 1200
         _wait_until(lambda limit=limit: (run / "metrics.jsonl").stat().st_size == limit)
         child.limit_files(None)
         resumed_after.append(_seconds_until_it_grows(run / "metrics.jsonl", limit))
@@ -135,7 +136,7 @@ def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
     (journal, _) = journals_of(run)[0]
     usual = _memory_of(journal)
     child.limit_files(100_000)
-    child.tell("steps 20000")
+    child.tell("steps 7000")
     child.wait_for_line("done")
     while_full = _memory_of(journal)
     child.limit_files(None)
@@ -146,7 +147,7 @@ def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
     assert ended.code == 7, ended.err
     assert usual < 3 * 2**20
     assert while_full > 6 * 2**20
-    whole_run(run, steps=range(20_100))
+    whole_run(run, steps=range(7_100))
 
 
 def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
@@ -154,14 +155,14 @@ def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
     child.tell("steps 100")
     child.wait_for_line("done")
     child.limit_files(100_000)
-    child.tell("steps 20000")
+    child.tell("steps 6000")
     child.wait_for_line("done")
     child.tell("event finding")
     child.wait_for_line("done")
     child.limit_files(None)
     # It is the last that was held: behind it there is room again.
     _wait_until(lambda: b'"text":"z"' in (tmp_path / "run" / "metrics.jsonl").read_bytes())
-    child.tell("steps 1000")
+    child.tell("steps 100")
     child.tell("end")
     ended = child.end()
 
@@ -171,11 +172,11 @@ def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
     steps = events(records, "step")
     lost = sum(record["records"] for record in events(records, "lost"))
     assert lost > 1000
-    assert len(steps) + lost == 21_100
-    assert len(steps) > 5000, "two segments of the journal and one MiB besides were kept"
+    assert len(steps) + lost == 6_200
+    assert len(steps) > 1500, "two segments of the journal and one MiB besides were kept"
     assert events(records, "finding"), "what explains a run is kept when metrics no longer are"
     assert events(records, "end")[0]["records_lost"] == lost
-    assert steps[-1]["global_step"] == 21_099
+    assert steps[-1]["global_step"] == 6_199
 
 
 def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_rest(tmp_path, start):
@@ -184,7 +185,7 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_re
     child.tell("steps 100")
     child.wait_for_line("done")
     child.limit_files(100_000)
-    child.tell("steps 10000")
+    child.tell("steps 3000")
     child.wait_for_line("done")
     began = time.monotonic()
     child.tell("end")
@@ -195,7 +196,7 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_re
     assert ended.code == 7, ended.err
     assert took < 1 + LONGEST_PAUSE_S, "the disk stays full for ever"
     assert "telemetry repair" in ended.err, "it says how to get the rest"
-    records = whole_run(run, steps=range(10_100))
+    records = whole_run(run, steps=range(3_100))
     assert not events(records, "lost")
     assert events(records, "end")
 
@@ -206,7 +207,7 @@ def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_tells_
     child.tell("steps 100")
     child.wait_for_line("done")
     child.limit_files(100_000)
-    child.tell("steps 20000")
+    child.tell("steps 6000")
     child.wait_for_line("done")
     child.tell("end")
     ended = child.end()
@@ -216,7 +217,7 @@ def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_tells_
     records = whole_run(run)
     lost = sum(record["records"] for record in events(records, "lost"))
     assert lost > 1000
-    assert len(events(records, "step")) + lost == 20_100
+    assert len(events(records, "step")) + lost == 6_100
     assert events(records, "end")
 
 
@@ -224,7 +225,7 @@ def test_a_full_disk_leaves_no_half_line_in_the_middle(tmp_path, start):
     child = start(LOGS_AS_TOLD, tmp_path, 32, 60)
     child.tell("steps 10")
     child.wait_for_line("done")
-    for limit in range(20_000, 60_000, 1_237):
+    for limit in range(50_000, 150_000, longer(9_137, 2_237)):
         child.tell("steps 10")
         child.limit_files(limit)
         time.sleep(0.1)

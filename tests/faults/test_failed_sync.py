@@ -62,13 +62,13 @@ sys.exit(7)
 
 def test_a_sync_that_fails_once_is_told_and_its_bytes_are_written_again(tmp_path, start):
     child = start(
-        "calls = iter([False, False, True])\nfails = lambda: next(calls, False)\n"
+        "calls = iter([False, True])\nfails = lambda: next(calls, False)\n"
         + PATIENT_TABLE
         + FAILS_TO_SYNC
-        + "steps(0, 8000)\nlog.close()\n"
+        + "steps(0, 4000)\nlog.close()\n"
         + ENDS,
         tmp_path,
-        0.2,
+        0.1,
     )
     ended = child.end()
 
@@ -76,7 +76,7 @@ def test_a_sync_that_fails_once_is_told_and_its_bytes_are_written_again(tmp_path
     assert ended.number("failures") == 1
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.err.count("syncing the records failed (OSError: [Errno 5] Input/output error)") == 1
-    records = whole_run(tmp_path / "run", steps=range(8000))
+    records = whole_run(tmp_path / "run", steps=range(4000))
     (error,) = [record for record in events(records, "error") if record["doing"] == "syncing the records"]
     assert "Input/output error" in error["message"]
 
@@ -122,7 +122,7 @@ def test_bytes_that_were_not_synced_and_are_no_longer_held_are_named(tmp_path, s
     child = start(
         "calls = iter([True])\nfails = lambda: next(calls, False)\n"
         + FAILS_TO_SYNC
-        + "steps(0, 9000, note='y' * 600)\nlog.flush()\nlog.sync()\ntime.sleep(0.5)\nlog.close()\n"
+        + "steps(0, 1200, note='y' * 5000)\nlog.flush()\nlog.sync()\ntime.sleep(0.5)\nlog.close()\n"
         + ENDS,
         tmp_path,
         3600,
@@ -221,9 +221,9 @@ def test_what_a_real_disk_threw_away_at_a_sync_is_on_it_in_the_end(
     while b"syncing the records" not in (run / "metrics.jsonl").read_bytes():
         assert time.monotonic() < deadline, "no sync failed"
         time.sleep(0.05)
-    child.wait_for_step(child.acknowledged + 300)
+    child.wait_for_step(child.acknowledged + 100)
     (behind / "ballast").unlink()
-    child.wait_for_step(child.acknowledged + 300)
+    child.wait_for_step(child.acknowledged + 100)
     child.tell("end")
     ended = child.end()
     # Read from the disk itself, and not from what the kernel still remembers.

@@ -12,6 +12,7 @@ import pytest
 from tests.faults.children import LONGEST_PAUSE_S, repair
 from tests.faults.crash_checks import events, whole_run
 from tests.faults.fault_rules import Rules, set_rules
+from tests.lengths import in_make_faults, longer
 from toolkit.runfolder.manifest import read_manifest
 
 FAULTS = {
@@ -94,7 +95,12 @@ sys.exit(7)
 """
 
 
-@pytest.fixture(params=["a file system", "injected"])
+HAS_FUSE = os.access("/dev/fuse", os.R_OK | os.W_OK)
+
+
+@pytest.fixture(
+    params=["a file system", pytest.param("injected", marks=[in_make_faults] if HAS_FUSE else [])]
+)
 def layer(request):
     """Where the faults are made: in a real file system where one can be mounted, and between Python and the system."""
     return request.param
@@ -121,7 +127,7 @@ def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
     began = time.monotonic()
     child.wait_for_step(child.acknowledged + 300)
     # The sign of life of every run comes every five seconds, and each file is looked after every second.
-    _wait_for(lambda: time.monotonic() - began > 3)
+    _wait_for(lambda: time.monotonic() - began > longer(1.5, 3.0))
     # Files that are opened anew are well: that is to be found out while the old ones still fail.
     _wait_for_growth(logs / "forgot-its-open-files" / "metrics.jsonl")
     switch.unlink()
@@ -159,12 +165,12 @@ def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
 def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, faulty_disk, record_property):
     run = faulty_disk.mounted / "run"
     child = start(LOGS_EVERYWHERE, faulty_disk.mounted, "-", "run")
-    child.wait_for_step(200)
+    child.wait_for_step(100)
     faulty_disk.die()
-    child.wait_for_step(child.acknowledged + 300)
+    child.wait_for_step(child.acknowledged + 150)
     before = (faulty_disk.shown / "run" / "metrics.jsonl").stat().st_size
     faulty_disk.unmount()
-    child.wait_for_step(child.acknowledged + 300)
+    child.wait_for_step(child.acknowledged + 150)
     in_the_mount_point = list(faulty_disk.mounted.iterdir())
     faulty_disk.mount()
     began = time.monotonic()

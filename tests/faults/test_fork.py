@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, repair
 from tests.faults.crash_checks import events, whole_run
+from tests.fork_server import A_TRAINING
 from tests.lengths import is_long, longer
 from toolkit.runfolder.manifest import read_manifest
 
@@ -174,10 +175,10 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "epochs"), [("fork", 5), ("spawn", 1), *([("forkserver", 1)] if is_long() else [])]
+    ("method", "epochs"), [("fork", longer(1, 5)), ("spawn", 1), *([("forkserver", 1)] if is_long() else [])]
 )
 def test_data_loader_workers_that_hold_the_logger_do_not_disturb_it(tmp_path, start, method, epochs):
-    ended = start(LOADS_DATA_IN_WORKERS, tmp_path, method, epochs).end(220)
+    ended = start(LOADS_DATA_IN_WORKERS, tmp_path, method, epochs, imported=A_TRAINING).end(220)
 
     assert ended.code == 7, ended.err
     assert ended.number("total") == 780 * epochs

@@ -61,7 +61,7 @@ def trained(tmp_path_factory):
             *([] if is_long() else WAYS),
         ],
         cwd=ROOT,
-        env={**os.environ, "TRY_EVERY": str(longer(16, 1))},
+        env={**os.environ, "TRY_EVERY": str(longer(4, 1))},
         capture_output=True,
         text=True,
         timeout=longer(500, 3000),
@@ -109,7 +109,7 @@ def test_no_function_of_ours_that_raises_in_the_loop_reaches_the_training(traine
 
     record_property("measured", f"{result['functions']} functions made to raise, 0 reached the training")
     assert result["reached the training"] == []
-    assert result["functions"] > 300
+    assert result["functions"] > longer(75, 300)
     assert result["still live"], "and it goes on logging"
 
 
@@ -120,7 +120,7 @@ def test_no_function_of_ours_that_raises_at_the_start_or_the_end_reaches_the_tra
 
     record_property("measured", f"{result['functions']} functions made to raise, 0 reached the training")
     assert result["reached the training"] == []
-    assert result["functions"] >= longer(25, 300)
+    assert result["functions"] >= longer(12, 300)
     assert result["slowest"] < 60.0, "and none of them holds up the script"
 
 

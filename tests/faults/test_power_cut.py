@@ -223,7 +223,7 @@ _PAGE = 4096
 def test_whatever_chance_leaves_of_what_was_not_synced_is_read_and_gone_on_with(
     tmp_path, nursery, record_property
 ):
-    cuts = longer(12, 400)
+    cuts = longer(6, 400)
     state_file = tmp_path / "state.json"
     process = nursery.start(MODELLED, tmp_path / "logs", state_file)
     process.wait()

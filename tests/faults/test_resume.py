@@ -255,7 +255,7 @@ def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, nurser
 def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(
     tmp_path, nursery, record_property
 ):
-    rounds, together = longer(20, 100), 2
+    rounds, together = longer(6, 100), 2
     for _ in range(rounds):
         moment = time.time() + 0.05
         writers = [nursery.start(GOES_ON_AT, tmp_path, "resume", moment) for _ in range(together)]

@@ -24,7 +24,7 @@ from tests.faults.crash_checks import (
     with_rows,
 )
 from tests.fork_server import run_python
-from tests.lengths import longer
+from tests.lengths import is_long, longer
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.journal import pending_lines
 from toolkit.runfolder.manifest import read_manifest
@@ -49,7 +49,7 @@ for name in sys.argv[2:]:
     TelemetryLogger(name, log_dir=sys.argv[1], log_every=1, resume=True).close()
 """
 
-KILLS = longer(60, 1_000)
+KILLS = longer(20, 1_000)
 
 WAYS_TO_LOG = """
 # Logs in the way that is asked for until it is killed. `done[n]` is how many records of series n were acknowledged.
@@ -141,8 +141,8 @@ def test_kills_at_random_moments_lose_no_acknowledged_record(tmp_path, nursery, 
     )
     assert not any(lost.values()), {name: count for name, count in lost.items() if count}
     assert in_all > 10 * KILLS
-    assert bare
-    assert closing
+    # Chance, with a few of them.
+    assert not is_long() or (bare and closing)
 
 
 def _size_of(path):
@@ -334,8 +334,8 @@ def test_a_kill_while_the_disk_takes_nothing_loses_nothing_that_fits_into_the_qu
             return write(descriptor, data)
 
         os.write = full
-        for step in range(40_000):  # about 8 MiB, much more than one half of the journal
-            log.log_step(step, train_loss=1.0, lr=1e-4)
+        for step in range(8_000):  # about 8 MiB, much more than one half of the journal
+            log.log_step(step, train_loss=1.0, note="x" * 900)
         print("logged", flush=True)
         signal.pause()
         """,
@@ -346,7 +346,7 @@ def test_a_kill_while_the_disk_takes_nothing_loses_nothing_that_fits_into_the_qu
 
     repair(tmp_path / "run")
 
-    whole_run(tmp_path / "run", steps=range(40_000))
+    whole_run(tmp_path / "run", steps=range(8_000))
 
 
 def test_repair_leaves_a_living_run_alone(tmp_path, start):

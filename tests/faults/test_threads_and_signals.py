@@ -6,6 +6,9 @@ from collections import Counter
 
 from tests.faults.children import LONGEST_PAUSE_S
 from tests.faults.crash_checks import events, whole_run
+from tests.lengths import longer
+
+STEPS = longer(8_000, 30_000)
 
 
 def test_eight_threads_log_at_once(tmp_path, start):
@@ -17,8 +20,8 @@ def test_eight_threads_log_at_once(tmp_path, start):
 
         def work(number):
             together.wait()
-            for step in range(1000):
-                slowest[number].of(log.log_step, 1000 * number + step, train_loss=1.0, thread=number)
+            for step in range(400):
+                slowest[number].of(log.log_step, 400 * number + step, train_loss=1.0, thread=number)
                 slowest[number].of(log.log_event, "mine", thread=number, count=step)
                 if step % 50 == 0:
                     time.sleep(0.001)
@@ -42,11 +45,9 @@ def test_eight_threads_log_at_once(tmp_path, start):
     by_thread = {number: [] for number in range(8)}
     for record in events(records, "mine"):
         by_thread[record["thread"]].append(record["count"])
-    assert all(counts == list(range(1000)) for counts in by_thread.values()), (
-        "each thread's own order is kept"
-    )
+    assert all(counts == list(range(400)) for counts in by_thread.values()), "each thread's own order is kept"
     steps = events(records, "step")
-    assert len(steps) + sum(step.get("steps_folded", 0) for step in steps) == 8000, "no step is unseen"
+    assert len(steps) + sum(step.get("steps_folded", 0) for step in steps) == 3200, "no step is unseen"
 
 
 STORM = """
@@ -71,6 +72,7 @@ def set_timer():
 
 signal.signal(signal.SIGALRM, handle)
 slowest = SlowestCall()
+STEPS = int(sys.argv[2])
 set_timer()
 """
 
@@ -93,22 +95,22 @@ def test_a_signal_handler_that_logs_in_the_middle_of_a_call_neither_hangs_nor_sp
 def raise_if_wanted():
     pass
 
-for step in range(30_000):
+for step in range(STEPS):
     slowest.of(log.log_step, step, train_loss=1.0)
 """
         + ENDS,
-        tmp_path,
+        *(tmp_path, STEPS),
     ).end()
 
     assert ended.code == 7, ended.err
     assert not ended.trouble
     assert ended.number("slowest") < LONGEST_PAUSE_S
     interrupts = range(1, int(ended.number("interrupts")) + 1)
-    assert len(interrupts) > 100
+    assert len(interrupts) > longer(20, 100)
     records = whole_run(tmp_path / "run")
     assert Counter(record["number"] for record in events(records, "interrupt")) == Counter(interrupts)
     steps = Counter(record["global_step"] for record in events(records, "step"))
-    assert steps == Counter([*range(30_000), *(10_000_000 + number for number in interrupts)])
+    assert steps == Counter([*range(STEPS), *(10_000_000 + number for number in interrupts)])
 
 
 def test_a_signal_handler_that_raises_out_of_a_call_leaves_no_gap_and_no_lock_behind(tmp_path, start):
@@ -128,7 +130,7 @@ def raise_if_wanted():
         + STORM
         + """
 returned = 0
-for step in range(30_000):
+for step in range(STEPS):
     try:
         is_wanted = True
         log.log_step(step, train_loss=1.0)
@@ -145,11 +147,11 @@ print(f"flushing={time.monotonic() - began}")
 print(f"returned={returned}")
 """
         + ENDS,
-        tmp_path,
+        *(tmp_path, STEPS),
     ).end()
 
     assert ended.code == 7, ended.err
-    assert ended.number("interrupts") > 100
+    assert ended.number("interrupts") > longer(20, 100)
     assert ended.number("flushing") < 30.0, "a lock was left held"
     records = whole_run(tmp_path / "run")
     assert events(records, "behind")
@@ -176,7 +178,7 @@ def test_each_ordinary_exception_of_the_scripts_signal_handler_arrives(tmp_path,
 
         signal.signal(signal.SIGALRM, handle)
         step = 0
-        while raised < 400:
+        while raised < 150:
             step += 1
             try:
                 is_open = True
@@ -231,11 +233,11 @@ def test_an_object_that_logs_while_it_is_destroyed_is_no_trouble(tmp_path, start
                 destroyed.append(1)
 
         gc.set_threshold(7)  # a collection falls into the middle of calls of ours, too
-        for step in range(3000):
+        for step in range(1000):
             LogsAtItsEnd()
             log.log_step(step, train_loss=1.0, extra={"a": [step]})
         # A collection may be going on in another thread, and this one is then none.
-        while len(destroyed) < 3000:
+        while len(destroyed) < 1000:
             gc.collect()
             time.sleep(0.01)
         log.close()
@@ -245,5 +247,5 @@ def test_an_object_that_logs_while_it_is_destroyed_is_no_trouble(tmp_path, start
     ).end()
 
     assert ended.code == 7, ended.err
-    records = whole_run(tmp_path / "run", steps=range(3000))
-    assert len(events(records, "destroyed")) == 3000
+    records = whole_run(tmp_path / "run", steps=range(1000))
+    assert len(events(records, "destroyed")) == 1000

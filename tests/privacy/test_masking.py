@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from toolkit.privacy import secret_shapes
 from toolkit.privacy.masking import Masker, mask_secrets
 from toolkit.privacy.secret_names import Secrecy, secrecy_of
@@ -478,7 +479,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=longer(40, 300), deadline=None)
 @given(st.lists(pieces, max_size=25).map("".join))
 def test_names_are_found_from_their_ends_as_they_are_letter_by_letter(text):
     found = {match.span() for match in secret_shapes._assigned_names(text)}
@@ -497,7 +498,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=longer(40, 60), deadline=None)
 @given(anything)
 def test_masking_never_raises_and_masking_twice_changes_nothing_more(value):
     once = mask_secrets(value)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in
 from toolkit.privacy.names import is_identifying
 from toolkit.privacy.redaction import Redactor
@@ -500,7 +501,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=longer(30, 60), deadline=None)
 @given(anything)
 def test_redacting_never_raises_and_keeps_the_shape(value):
     def shape(tree):
@@ -514,7 +515,7 @@ def test_redacting_never_raises_and_keeps_the_shape(value):
 
 
 @given(st.text(alphabet="/\\:.~@'\" \nabC1-=%", max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=longer(30, 300), deadline=None)
 def test_any_text_is_rewritten_to_a_text(text):
     written = redactor().redact_text(text)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tests.lengths import is_long
+from tests.lengths import is_long, longer
 
 # A slow machine is no failure, and neither is bad luck: a long run draws other examples each time.
 without_haste = settings(deadline=None, derandomize=not is_long())
 
 # The number is what a test of the whole project can spend on one property.
-tries = settings(without_haste, max_examples=60)
+tries = settings(without_haste, max_examples=longer(25, 60))
 
 # Every character, halves of surrogate pairs included: a file name that is no UTF-8 reaches Python as such.
 any_text = st.text(st.characters(exclude_categories=()), max_size=40)

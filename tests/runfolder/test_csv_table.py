@@ -124,7 +124,7 @@ _batches = st.lists(
 )
 
 
-@settings(tries, max_examples=100)
+@settings(tries, max_examples=longer(30, 100))
 @given(
     form=st.sampled_from([ALL, SHORT]),
     batches=_batches,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
 from toolkit.runfolder.control import ControlRequest, peek, write_request
@@ -996,7 +997,7 @@ moves = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=longer(40, 300), deadline=None)
 @given(sequence=st.lists(moves, max_size=40), failing=st.booleans())
 def test_every_request_seen_is_answered_exactly_once(tmp_path_factory, sequence, failing):
     folder = tmp_path_factory.mktemp("run", numbered=True)
@@ -1091,7 +1092,7 @@ def test_two_threads_at_once_still_give_each_request_one_answer(tmp_path):
     loop = threading.Thread(target=train)
     loop.start()
     asked = []
-    for number in range(300):
+    for number in range(longer(100, 300)):
         kinds = (
             {"actions": ["save", "sample"]},
             {"actions": ["stop"]},

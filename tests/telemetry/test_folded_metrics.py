@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from toolkit.telemetry.records.folded_metrics import COLUMNS, FoldedMetrics
 
 NAMES = ("grad_norm", "lr", "own", "time")
@@ -17,7 +18,7 @@ def a_row(fields):
     return (*(fields.get(name) for name in COLUMNS), own)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=longer(25, 200), deadline=None)
 @given(
     steps=st.lists(
         st.tuples(

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 
+from tests.fork_server import run_python
 from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.runfolder.codec import encode
@@ -806,7 +807,7 @@ def test_a_start_record_that_has_no_end_is_cut_off(tmp_path):
         log.log_start(config={"endless": endless}, training={"batch_size": 3})
         log.close()
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], timeout=100, check=True)
+    run_python(["-c", textwrap.dedent(script), tmp_path], check=True)
 
     assert read_records(tmp_path / "r" / "metrics.jsonl", "start")[0]["batch_size"] == 3
 
@@ -905,11 +906,7 @@ def test_a_script_that_ends_without_a_word_ends_its_run(tmp_path):
             sys.exit(0)
     """
     for how, status in (("end", "finished"), ("exit", "finished"), ("raise", "failed")):
-        subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / how), how],
-            capture_output=True,
-            check=False,
-        )
+        run_python(["-c", textwrap.dedent(script), tmp_path / how, how], capture_output=True)
         assert read_manifest(tmp_path / how / "r").latest.status == status
         assert read_records(tmp_path / how / "r" / "metrics.jsonl", "end")[0]["status"] == status
 
@@ -948,19 +945,19 @@ def test_logging_inside_of_a_compiled_function_breaks_its_graph_once_at_most(mak
 
 def test_a_call_costs_little_even_while_the_disk_takes_nothing(make, monkeypatch):
     longest = []
-    # Three times: a pause of the machine is in one of them, a call that waits for the disk in each.
-    for _ in range(3):
+    # Up to three times: a pause of the machine is in one of them, a call that waits for the disk in each.
+    while min(longest, default=0.5) >= 0.5 and len(longest) < 3:
         log = make(log_every=1)
         log.log_step(0, train_loss=0.5)
         longest.append(0.0)
         with monkeypatch.context() as patch:
             patch.setattr("toolkit.telemetry.writing.record_file.RecordFile.write", full)
-            for step in range(1, 3000):
+            for step in range(1, 2000):
                 began = time.perf_counter()
                 log.log_step(step, train_loss=0.5, lr=1e-4)
                 longest[-1] = max(longest[-1], time.perf_counter() - began)
 
-        assert [record["global_step"] for record in records_of(log, "step")] == list(range(3000))
+        assert [record["global_step"] for record in records_of(log, "step")] == list(range(2000))
     print(f"longest calls {[f'{seconds * 1e3:.2f} ms' for seconds in longest]}")
 
     assert min(longest) < 0.5
@@ -1070,7 +1067,7 @@ def test_flush_waits_for_a_device_too(make):
 
 
 def test_a_device_that_is_gone_holds_up_the_end_for_part_of_its_time_only(make):
-    log = make(close_timeout=10.0)
+    log = make(close_timeout=4.0)
     log._live().pipeline.record_queue.put(
         "eval", 1.0, 1.0, {"global_step": 1}, {"val_loss": ComesLater(3600)}
     )

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from toolkit.telemetry.options import (
     OptionsError,
     TelemetryOptions,
@@ -303,7 +304,7 @@ def test_paths_and_lists_are_taken_from_a_script_as_they_come():
 anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.text())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=longer(25, 60), deadline=None)
 @given(block=st.dictionaries(st.sampled_from(KNOWN), anything, max_size=4))
 def test_any_block_is_taken_or_refused_and_never_worse(block):
     try:

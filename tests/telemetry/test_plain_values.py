@@ -19,12 +19,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from toolkit.core.guard import Guard
 from toolkit.runfolder.codec import decode, encode
 from toolkit.telemetry.records.device_scalars import DeviceScalars
 from toolkit.telemetry.records.plain_values import PlainValues
 
-tries = settings(max_examples=60, deadline=None)
+tries = settings(max_examples=longer(25, 60), deadline=None)
 
 
 @pytest.fixture

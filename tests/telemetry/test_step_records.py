@@ -9,13 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from tests.telemetry.logged import Arriving, make_logger, read_records, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.telemetry.machine import environment
 from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
 from toolkit.telemetry.writing.pipeline import RecordPipeline
 
-tries = settings(max_examples=25, deadline=None)
+tries = settings(max_examples=longer(12, 25), deadline=None)
 
 
 @pytest.fixture(autouse=True, scope="module")

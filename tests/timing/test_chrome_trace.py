@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.dashboard.run_folders import append, write_run
 from tests.fork_server import run_python
+from tests.lengths import longer
 from tests.runfolder.plain_data import without_haste
 from tests.timing.span_run import span_records, write_span_run
 from tests.timing.test_span_tree import begun, hostile, span
@@ -191,7 +192,7 @@ def test_a_large_run_is_never_whole_in_memory():
     assert peak < written / 2
 
 
-@settings(without_haste, max_examples=80)
+@settings(without_haste, max_examples=longer(25, 80))
 @given(st.lists(hostile, max_size=12))
 def test_whatever_the_records_hold_it_is_a_trace(records):
     # As they come out of a file; steps in the order of time, which a counter keeps.
@@ -202,7 +203,7 @@ def test_whatever_the_records_hold_it_is_a_trace(records):
 times = st.floats(0, 50, allow_nan=False)
 
 
-@settings(without_haste, max_examples=80)
+@settings(without_haste, max_examples=longer(25, 80))
 @given(st.lists(st.tuples(times, st.floats(0, 20, allow_nan=False)), max_size=30))
 def test_spans_in_any_position_are_drawn_at_their_time_and_nest(places):
     found = trace(*(span(f"{n}", start=1.7e9 + at, duration=took) for n, (at, took) in enumerate(places)))

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from tests.timing.replayed_runs import Killed, PlayedRun
 from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES
 
 # A replayed run has a few hundred decisions: shrinking a failure takes minutes and explains little more.
 tries = settings(
-    max_examples=80,
+    max_examples=longer(20, 80),
     deadline=None,
     derandomize=True,
     phases=[Phase.generate],

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from toolkit.runfolder.manifest import Session
 from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES, ENTRY_OF
 
-tries = settings(max_examples=120, deadline=None, derandomize=True)
+tries = settings(max_examples=longer(30, 120), deadline=None, derandomize=True)
 
 odd = st.one_of(
     st.none(),

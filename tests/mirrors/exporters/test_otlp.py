@@ -21,7 +21,7 @@ from toolkit.mirrors.otlp.exporter import OtlpError, OtlpExporter, traces_url
 from toolkit.mirrors.otlp.transport import protocol_of
 from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry import TelemetryLogger, live_run
 from toolkit.telemetry.logger import internals
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.writing import pipeline
@@ -446,7 +446,7 @@ def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypat
     monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
     port = a_free_port()
     # Shorter than the first pause of OpenTelemetry's exporter: each try fails at once.
-    sink = exporter(f"http://127.0.0.1:{port}", timeout_s=0.5)
+    sink = exporter(f"http://127.0.0.1:{port}", timeout_s=0.25)
     log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])
     names = [f"encode {number}" for number in range(200)]
     for name in names[:100]:
@@ -469,7 +469,9 @@ def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypat
     assert {found.name for found in caplog.records} == {"toolkit.telemetry"}
 
 
-def test_events_arrive_while_their_span_is_open(tmp_path):
+def test_events_arrive_while_their_span_is_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
+    monkeypatch.setattr(live_run, "_TEND_EVERY_S", 0.1)
     with receiving() as receiver:
         with TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[exporter(receiver.url)]) as log:
             with log.span("application"), log.span("training_loop") as loop:
@@ -498,7 +500,7 @@ def test_a_collector_that_is_busy_when_the_run_ends_is_asked_again(tmp_path):
 
 def test_what_no_collector_has_taken_by_the_end_is_counted_and_said(tmp_path, caplog):
     sink = exporter(f"http://127.0.0.1:{a_free_port()}", timeout_s=0.5)
-    options = {**QUIET, "close_timeout": 2.0}
+    options = {**QUIET, "close_timeout": 1.0}
     with TelemetryLogger("r", log_dir=tmp_path, **options, sinks=[sink]) as log:
         for _ in range(7):
             with log.span("validation_loop") as loop:
@@ -578,7 +580,7 @@ def test_a_collector_that_comes_late_gets_everything_over_grpc(tmp_path, caplog,
     pytest.importorskip("grpc")
     monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
     port = a_free_port()
-    sink = exporter(f"http://127.0.0.1:{port}", protocol="grpc", timeout_s=0.5)
+    sink = exporter(f"http://127.0.0.1:{port}", protocol="grpc", timeout_s=0.25)
     log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])
     with log.span("early"):
         pass

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from toolkit.mirrors.shared.span_filter import SpanFilter, SpanSelection, span_filter_from
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 
@@ -166,7 +167,7 @@ def test_records_that_only_look_like_spans_are_left_out():
     assert SpanSelection().take(odd) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=longer(25, 60), deadline=None)
 @given(data=st.data())
 def test_a_tree_stays_whole_whatever_is_left_out(data):
     count = data.draw(st.integers(1, 12))

@@ -387,10 +387,10 @@ def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, c
     with raw_receiving(never_answer) as receiver:
         with receiving() as other:
             log = make_logger(
-                tmp_path, "r", log_every=1, close_timeout=5.0, messages=[webhook(receiver), webhook(other)]
+                tmp_path, "r", log_every=1, close_timeout=2.0, messages=[webhook(receiver), webhook(other)]
             )
             slowest = 0.0
-            for step in range(2000):
+            for step in range(500):
                 began = time.perf_counter()
                 log.log_step(step, train_loss=1.0 / (step + 1))
                 slowest = max(slowest, time.perf_counter() - began)
@@ -435,7 +435,7 @@ def test_a_flood_of_findings_is_few_messages_and_none_is_lost(tmp_path):
 def test_own_records_are_no_occasion(tmp_path):
     with receiving(*[(500, {}, b"down")] * 50) as receiver:
         with logging_to(
-            tmp_path, webhook(receiver, when=["start", "failure", "finding", "finish"]), close_timeout=2.0
+            tmp_path, webhook(receiver, when=["start", "failure", "finding", "finish"]), close_timeout=1.0
         ) as log:
             log.log_step(1, train_loss=1.0)
             wait_until(lambda: receiver.got)
@@ -584,7 +584,7 @@ def test_a_process_that_crashes_reports_why(tmp_path, start):
 def test_a_process_whose_receiver_hangs_ends_in_time(tmp_path, start):
     with raw_receiving(never_answer) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path, close_timeout=5.0), "leave", 0, env=env).end()
+        ended = start(TRAINING, training_yaml(tmp_path, close_timeout=2.0), "leave", 0, env=env).end()
 
     assert ended.code == 0
     assert "no response before the run closed; it may have arrived" in ended.err

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from toolkit.mirrors.usage import allowed_words as vocabulary
 from toolkit.mirrors.usage.allow_list import EVENTS, RUN_END, RUN_START, allowed
 
@@ -24,7 +25,7 @@ def texts_in(value):
 
 
 @pytest.mark.parametrize("event", EVENTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=longer(20, 60), deadline=None)
 @given(data=st.data())
 def test_whatever_is_found_only_the_listed_properties_are_sent_and_they_are_strict_json(event, data):
     found = data.draw(st.dictionaries(st.sampled_from([*EVENTS[event], "note", "run_name"]), anything))
@@ -36,7 +37,7 @@ def test_whatever_is_found_only_the_listed_properties_are_sent_and_they_are_stri
     assert None not in sent.values()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=longer(20, 100), deadline=None)
 @given(secret=st.text(min_size=1, max_size=30))
 def test_a_word_that_is_not_on_a_list_is_not_sent(secret):
     word = f"acme {secret}"

@@ -239,7 +239,7 @@ def test_what_a_server_refused_at_first_it_gets_in_the_end(tmp_path):
 @pytest.mark.parametrize("how", ["close", "exit"])
 def test_a_server_that_hangs_does_not_hold_up_the_process(tmp_path, how):
     with raw_receiving(never_answer) as server:
-        process = run_script(tmp_path, server.url, close_timeout=3.0, how=how)
+        process = run_script(tmp_path, server.url, close_timeout=1.0, how=how)
         wait_until(lambda: server.connections)
         out, err = process.communicate("\n", timeout=100)
 

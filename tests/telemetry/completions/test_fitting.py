@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lengths import longer
 from toolkit.runfolder.codec import decode, encode
 from toolkit.runfolder.records import MAX_RECORD_BYTES
 from toolkit.telemetry.records.completions.fitting import fit
@@ -63,7 +64,7 @@ def test_beside_large_other_fields_something_of_the_text_stays():
     assert record["logprobs"][:2] == [0.123456789] * 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=longer(25, 60), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["prompt", "completion", "chosen", "rejected", "note"]),

@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.fork_server import run_python, start_python
+from tests.fork_server import A_RUN, run_python, start_python
 from tests.telemetry.logged import read_records
 
 pytest.importorskip("nv_one_logger.training_telemetry.api.callbacks")
+
+ONE_LOGGER = (
+    *A_RUN,
+    "nv_one_logger.exporter.file_exporter",
+    "nv_one_logger.training_telemetry.api.training_telemetry_provider",
+)
 
 PROLOGUE = """
     import sys, time
@@ -116,6 +122,7 @@ def play(folder: Path, script: str) -> str:
     root = Path(__file__).resolve().parents[3]
     done = run_python(
         ["-c", textwrap.dedent(PROLOGUE) + textwrap.dedent(script)],
+        ONE_LOGGER,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
@@ -436,6 +443,7 @@ def test_one_rank_records_of_those_on_which_one_logger_is_on(tmp_path, chosen, s
         for rank in started:
             jobs[rank] = start_python(
                 ["-c", script, chosen],
+                ONE_LOGGER,
                 cwd=tmp_path,
                 env={**os.environ, **launch, "RANK": str(rank)},
                 stdin=subprocess.PIPE,
