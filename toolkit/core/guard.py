@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from toolkit.core.script_interrupts import interrupt_behind, pass_on_interrupt
 
@@ -149,26 +149,39 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def guarded(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T | None]:
-    """Make a method catch and count its failures, and do nothing if its object is not live.
+@overload
+def guarded(method: Callable[Concatenate[_S, _P], _T], /) -> Callable[Concatenate[_S, _P], _T | None]: ...
+
+
+@overload
+def guarded(
+    *, otherwise: _D
+) -> Callable[[Callable[Concatenate[_S, _P], _T]], Callable[Concatenate[_S, _P], _T | _D]]: ...
+
+
+def guarded(method: Any = None, /, *, otherwise: Any = None) -> Any:
+    """Make a method catch and count its failures; if it fails or its object is not live, it returns `otherwise`.
 
     `KeyboardInterrupt`, `SystemExit` and what a signal handler of the script raises are the user's, and pass through.
     """
 
-    @wraps(method)
-    def call(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
-        if not self.is_live:
-            return None
-        try:
-            return method(self, *args, **kwargs)
-        except MisuseError:
-            raise
-        except Exception as error:
-            pass_on_interrupt(error)
-            self.guard.report(method.__name__, error)
-            return None
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(self: HasGuard, /, *args: Any, **kwargs: Any) -> Any:
+            if not self.is_live:
+                return otherwise
+            try:
+                return method(self, *args, **kwargs)
+            except MisuseError:
+                raise
+            except Exception as error:
+                pass_on_interrupt(error)
+                self.guard.report(method.__name__, error)
+                return otherwise
 
-    return call
+        return call
+
+    return decorate if method is None else decorate(method)
 
 
 def describe_error(error: BaseException, longest: int = 500) -> str:

@@ -17,6 +17,7 @@ from toolkit.core.lifetime import CloseOnce, close_at_exit, code_of, do_not_clos
 from toolkit.core.ranks import Rank, find_rank
 from toolkit.core.run_context import RunContext, RunEvents
 from toolkit.core.sink import Sink
+from toolkit.core.wrap_calls import wrap_calls
 from toolkit.privacy.configured_secrets import keep_secrets_of
 from toolkit.privacy.masking import without_secrets
 from toolkit.privacy.secret_shapes import mask_text
@@ -42,7 +43,7 @@ from toolkit.telemetry.records.media import (
 from toolkit.telemetry.records.run_summary import RunSummary
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.records.step_taker import NO_STEPS, StepTaker, silent_steps
-from toolkit.telemetry.spans.span import NO_SPAN, AnySpan, FoldedSpan, timed_function
+from toolkit.telemetry.spans.span import NO_SPAN, AnySpan, FoldedSpan
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -153,9 +154,7 @@ class TelemetryLogger:
         """Steps logged while the logger was not live."""
         self._options = options
         self._events: RunEvents | None = None
-        self._internals = Internals(
-            self, self.guard, lambda: self._run, lambda: self._options, self._after_fork_in_child
-        )
+        self._internals = Internals(self, lambda: self._run, lambda: self._options, self._after_fork_in_child)
         self._gate = _SHUT
         self._steps = NO_STEPS
         self._ends: CloseOnce
@@ -652,13 +651,11 @@ class TelemetryLogger:
                 span = self._make_span(name, attributes)
         return span
 
+    @guarded(otherwise=NO_SPAN)
     def device_span(self, name: str, /, **attributes: Any) -> AnySpan:
         """Return a span that is timed by the GPU's own clock as well, without waiting for it."""
-        return self._device_span(name, attributes) or NO_SPAN
-
-    @guarded
-    def _device_span(self, name: str, attributes: dict[str, Any]) -> AnySpan | None:
-        return None if self._span_recorder is None else self._span_recorder.make_on_device(name, attributes)
+        recorder = self._span_recorder
+        return NO_SPAN if recorder is None else recorder.make_on_device(name, attributes)
 
     def timed(self, name: str | None = None, /, **attributes: Any) -> Callable[[_F], _F]:
         """Return a decorator that puts a span around each call of a function, one that is awaited too."""
@@ -669,7 +666,7 @@ class TelemetryLogger:
             timed = function
             with self.guard.catch("timing a function"):
                 called = name or str(getattr(function, "__qualname__", "call"))
-                timed = timed_function(function, lambda: self.span(called, **attributes))
+                timed = wrap_calls(function, lambda: self.span(called, **attributes))
             return timed
 
         return decorate
@@ -708,14 +705,14 @@ class TelemetryLogger:
         known = self._profiled.get(name) if type(name) is str else None
         if known is not None:
             return known()
-        return self._profile_block(name, min_duration_ms, log_interval) or NO_SPAN
+        return self._profile_block(name, min_duration_ms, log_interval)
 
-    @guarded
+    @guarded(otherwise=NO_SPAN)
     def _profile_block(
         self, name: str, min_duration_ms: float | None, log_interval: int | None
-    ) -> AbstractContextManager[object] | None:
+    ) -> AbstractContextManager[object]:
         profiling = self._profiles()
-        return None if profiling is None else profiling.block(name, min_duration_ms, log_interval)
+        return NO_SPAN if profiling is None else profiling.block(name, min_duration_ms, log_interval)
 
     def _profiles(self) -> Profiling | None:
         if self._profiling is None and self.is_live and self._run is not None:
@@ -732,6 +729,7 @@ class TelemetryLogger:
             self._profiled = self._profiling.makers
         return self._profiling
 
+    @guarded(otherwise=NO_SPAN)
     def start_span(
         self,
         name: str,
@@ -742,24 +740,11 @@ class TelemetryLogger:
         parent: AnySpan | str | None = None,
     ) -> AnySpan:
         """Begin a span that is stopped elsewhere: for callbacks, which cannot nest. It may begin in the past."""
-        return self._start_span(name, attributes, start_time, parent) or NO_SPAN
-
-    @guarded
-    def _start_span(
-        self,
-        name: str,
-        attributes: Mapping[str, Any] | None,
-        start_time: float | None,
-        parent: AnySpan | str | None,
-    ) -> AnySpan:
         return self._live().spans.start(name, attributes, start_time, parent)
 
+    @guarded
     def current_span(self) -> AnySpan | None:
         """Return the span that is open here, on this thread or in this task."""
-        return self._innermost()
-
-    @guarded
-    def _innermost(self) -> AnySpan | None:
         return self._live().spans.innermost()
 
     @property
@@ -1003,32 +988,17 @@ class Internals:
     def __init__(
         self,
         log: TelemetryLogger,
-        guard: Guard,
         run: Callable[[], LiveRun | None],
         options: Callable[[], TelemetryOptions],
         after_fork_in_child: Callable[[], None],
     ) -> None:
-        self.guard = guard
+        self.guard = log.guard
+        self.span, self.start_span, self.current_span = log.span, log.start_span, log.current_span
         self.after_fork_in_child = after_fork_in_child
         """Turns the logger into one that does nothing, in a forked child."""
         self._log = log
         self._run = run
         self._options = options
-
-    @property
-    def span(self) -> Callable[..., AnySpan]:
-        """The logger's `span`."""
-        return self._log.span
-
-    @property
-    def start_span(self) -> Callable[..., AnySpan]:
-        """The logger's `start_span`."""
-        return self._log.start_span
-
-    @property
-    def current_span(self) -> Callable[[], AnySpan | None]:
-        """The logger's `current_span`."""
-        return self._log.current_span
 
     @property
     def is_live(self) -> bool:

@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 
 from toolkit.core.checks import shown
 from toolkit.core.guard import Guard
+from toolkit.core.wrap_calls import wrap_calls
 from toolkit.telemetry.options.blocks import ProfilingOptions
-from toolkit.telemetry.spans.span import timed_function
 from toolkit.telemetry.spans.totals import MAX_NAMES, SpanTimes, SpanTotals
 from toolkit.timing.names import PROFILING_PREFIX
 
@@ -84,7 +84,7 @@ class Profiling:
             return type(function)(within)
         profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-            return timed_function(function, lambda: ProfiledBlock(profile))
+            return wrap_calls(function, lambda: ProfiledBlock(profile))
         if inspect.isasyncgenfunction(function):
 
             @functools.wraps(function)

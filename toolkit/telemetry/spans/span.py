@@ -6,13 +6,11 @@ The others are `Span`s, with a place in a tree and a record of their own.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from threading import get_ident
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from toolkit.core.guard import Guard
 from toolkit.core.wall_times import WallTimes
@@ -23,9 +21,6 @@ from toolkit.timing.names import OF_A_STEP
 
 if TYPE_CHECKING:
     from collections import deque
-    from contextlib import AbstractContextManager
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Exceptions that say that something is at its end, as the last batch of an epoch does."""
@@ -422,31 +417,3 @@ AnySpan = Span | FoldedSpan | NoSpan
 def step_of(span: FoldedSpan) -> int:
     """Return the step of a short span: one of `OF_A_STEP` begins before its step is logged."""
     return span.step + (span.name in OF_A_STEP)
-
-
-def timed_function(function: _F, make: Callable[[], AbstractContextManager[Any]]) -> _F:
-    """Return `function` with a span of `make` around each of its calls, whether it is awaited, iterated or neither."""
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def call_later(*args: Any, **kwargs: Any) -> Any:
-            with make():
-                return await function(*args, **kwargs)
-
-        return call_later  # type: ignore[return-value]
-
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def iterate(*args: Any, **kwargs: Any) -> Any:
-            with make():
-                return (yield from function(*args, **kwargs))
-
-        return iterate  # type: ignore[return-value]
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with make():
-            return function(*args, **kwargs)
-
-    return call  # type: ignore[return-value]
