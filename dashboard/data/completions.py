@@ -108,15 +108,12 @@ class Completions(Protocol):
         self, query: CompletionQuery, *, first: int = 0, count: int = 50, wait_s: float = 0.3
     ) -> FoundCompletions:
         """Return what `query` finds, starting at `first`; read for at most about `wait_s`, newest records first."""
-        ...
 
     def at(self, place: int) -> Completion | None:
         """Return the completion whose record starts there; None if there is none."""
-        ...
 
     def siblings(self, completion: Completion, *, limit: int = 200) -> Sequence[Sibling]:
         """Return the other completions of the same prompt read so far, newest first."""
-        ...
 
 
 def completion_of(record: Record, place: int) -> Completion:

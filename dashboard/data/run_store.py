@@ -253,7 +253,6 @@ class RunStore(Protocol):
 
     def list_runs(self) -> RunList:
         """Return all runs, from manifests and labels only."""
-        ...
 
     def card(self, key: str) -> RunCard:
         """Return one run's card.
@@ -261,11 +260,9 @@ class RunStore(Protocol):
         Raises:
             UnknownRun: there is no such run.
         """
-        ...
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
         """Return a few losses sampled along each run's log; runs that would take too long are left out."""
-        ...
 
     def meta(self, key: str) -> RunMeta:
         """Return everything about a run except its curves.
@@ -273,15 +270,12 @@ class RunStore(Protocol):
         Raises:
             UnknownRun: there is no such run.
         """
-        ...
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
         """Read new records, for at most about `wait_s`; the rest continues in the background."""
-        ...
 
     def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
         """Return the metrics read so far, in the order in which they first appeared."""
-        ...
 
     def series(
         self,
@@ -298,53 +292,41 @@ class RunStore(Protocol):
 
         `smoothing` is the weight of a debiased exponential moving average over all points, 0 for none.
         """
-        ...
 
     def sessions(self, key: str) -> Sequence[SessionStart]:
         """Return where each session that has logged a step starts, oldest first."""
-        ...
 
     def manifest_sessions(self, key: str) -> Sequence[Session]:
         """Return the sessions in the run's manifest, oldest first; `session_tag` is None unless it was set."""
-        ...
 
     def recent(self, key: str, metric: str, count: int) -> Floats:
         """Return the last values of a metric, at most `count` of them."""
-        ...
 
     def values_around(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
         """Return a metric's values before and after a wall time, at most `count` of each, oldest first."""
-        ...
 
     def means(self, key: str, metric: str, buckets: int) -> Floats:
         """Return the means of about `buckets` equal parts of a metric's finite values, for a sparkline."""
-        ...
 
     def table(self, key: str, metrics: Sequence[str] | None = None) -> Mapping[str, Floats]:
         """Return metrics of the step records as columns of one length, with `global_step`, `time` and `session`."""
-        ...
 
     def present(self, key: str, metrics: Sequence[str]) -> Mapping[str, npt.NDArray[np.bool_]]:
         """Return which rows of `table` have each metric: a logged NaN is not an empty cell."""
-        ...
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
         """Return the newest records that are not steps or system samples, newest first."""
-        ...
 
     def spans(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> SpanTable:
         """Return the spans read so far, after reading new ones for at most about `wait_s`."""
-        ...
 
     def span_records(
         self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
     ) -> Sequence[Record | None]:
         """Return the full records of spans, by offset and length."""
-        ...
 
     def completions(self, key: str) -> Completions:
         """Return the run's completions, which are read on demand, newest first."""
-        ...
 
     def trace(self, key: str) -> Iterator[bytes]:
         """Yield the run's spans, of all sessions and ranks, as a Chrome trace.
@@ -352,33 +334,27 @@ class RunStore(Protocol):
         Raises:
             Refused: the records cannot be read.
         """
-        ...
 
     def examine(self, key: str, *, wait_s: float = 0.3) -> float:
         """Run the detectors on new records, for at most about `wait_s`.
 
         Returns the fraction of records examined; the next call continues.
         """
-        ...
 
     def findings(self, key: str) -> Sequence[Finding]:
         """Return what the detectors found in the records examined so far, in the order noticed.
 
         Findings of the run itself are in its `finding` records, under the same ids.
         """
-        ...
 
     def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
         """Update the time ledger with new records, for at most about `wait_s`; the next call continues."""
-        ...
 
     def count_events(self, key: str) -> Mapping[str, int]:
         """Return the number of records read of each kind."""
-        ...
 
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records, including 0."""
-        ...
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file inside the run's folder that a record points to.
@@ -386,11 +362,9 @@ class RunStore(Protocol):
         Raises:
             Refused: it is outside the folder, a link, not a regular file, or too large.
         """
-        ...
 
     def log_path(self, key: str) -> Path:
         """Return where the run's records are, for a download."""
-        ...
 
     def ask(self, key: str, request: Mapping[str, Any]) -> str:
         """Send a request to the run and return its id; the answer is a control_change record.
@@ -398,11 +372,9 @@ class RunStore(Protocol):
         Raises:
             Refused: the run cannot be controlled, or the request is invalid.
         """
-        ...
 
     def pending_request(self, key: str) -> Mapping[str, Any] | None:
         """Return the request in the run's control file, answered or not."""
-        ...
 
     def label(self, key: str, labels: Labels) -> None:
         """Save a run's name, tags, notes and whether it is archived.
@@ -410,7 +382,6 @@ class RunStore(Protocol):
         Raises:
             Refused: they cannot be written.
         """
-        ...
 
     def delete(self, key: str) -> str:
         """Move a run to the trash and return the token that restores it.
@@ -418,11 +389,9 @@ class RunStore(Protocol):
         Raises:
             Refused: the run is live, or cannot be moved.
         """
-        ...
 
     def trash(self) -> Sequence[Trashed]:
         """Return the deleted runs, newest first."""
-        ...
 
     def restore(self, token: str) -> str:
         """Restore a run and return its key.
@@ -430,8 +399,6 @@ class RunStore(Protocol):
         Raises:
             Refused: it is gone, or cannot be moved.
         """
-        ...
 
     def empty_trash(self) -> int:
         """Permanently delete the runs in the trash and return how many there were."""
-        ...

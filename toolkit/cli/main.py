@@ -36,11 +36,9 @@ class Subcommand(Protocol):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments of the subcommand."""
-        ...
 
     def run(self, args: argparse.Namespace) -> int:
         """Run the subcommand and return its exit code."""
-        ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:

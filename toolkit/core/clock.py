@@ -13,12 +13,10 @@ class Clock(Protocol):
     @property
     def wall(self) -> Callable[[], float]:
         """Seconds since the epoch; may jump when the machine's clock is set."""
-        ...
 
     @property
     def monotonic(self) -> Callable[[], float]:
         """Seconds from an arbitrary moment; never goes back, and is what durations are measured with."""
-        ...
 
 
 class SystemClock:

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from toolkit.core.script_interrupts import interrupt_behind, pass_on_interrupt
@@ -206,9 +205,7 @@ class _Catch:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if error is None or not isinstance(error, Exception) or isinstance(error, MisuseError):
             return False
         interrupt = interrupt_behind(error)
@@ -229,7 +226,5 @@ class _CatchExcept(_Catch):
         super().__init__(guard, doing)
         self._passing = passing
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return not isinstance(error, self._passing) and super().__exit__(kind, error, trace)

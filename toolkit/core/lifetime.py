@@ -15,7 +15,6 @@ class Closable(Protocol):
 
     def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
         """Close it."""
-        ...
 
 
 # Strong references: a logger whose variable has gone out of scope still has a run to end.

@@ -15,11 +15,9 @@ class Sink(Protocol):
 
     def write(self, batch: Sequence[Record]) -> None:
         """Take `batch`, decoded records in the order of the file; raise if it could not be taken."""
-        ...
 
     def close(self) -> None:
         """Make everything durable and close the destination."""
-        ...
 
 
 @runtime_checkable
@@ -29,15 +27,12 @@ class DeliveringSink(Sink, Protocol):
     @property
     def refused(self) -> int:
         """How many the other side has refused."""
-        ...
 
     def is_undelivered(self, record: Record) -> bool:
         """Return whether `record` still has to be delivered; called on another thread."""
-        ...
 
     def give_up(self) -> None:
         """Send nothing more, and cancel a pending retry; called on another thread."""
-        ...
 
 
 class MemorySink:

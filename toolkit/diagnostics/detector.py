@@ -22,14 +22,12 @@ class Detector(Protocol):
 
     def take(self, row: Row) -> None:
         """Read one record; `row` is valid only during the call."""
-        ...
 
     def restart(self, step: int) -> None:
         """Handle a new session, or steps that went back to `step`.
 
         What was learnt about the level of a curve may no longer hold.
         """
-        ...
 
 
 class SingleIncidentDetector:

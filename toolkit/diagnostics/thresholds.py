@@ -161,171 +161,122 @@ METRICS_WATCHED_FOR_NAN: Final = 20
 
 SPEED_BLOCK: Final = 10
 """Records that make one look at the speed: their median passes over the long steps of evaluations and checkpoints."""
-
 SPEED_WARM_UP_BLOCKS: Final = 2
 """Looks left out at the start: compilation, caches and loader workers make the first records slow, or fast."""
-
 SPEED_BLOCKS: Final = 12
 SPEED_FEWEST_BLOCKS: Final = 5
 """Looks that make the usual speed, and how many there must be: a boost of the first forty records is outvoted."""
-
 SPEED_DROP: Final = 0.75
 """A speed below this share of the usual one is a drop: what people notice, and beyond what a busy machine varies by."""
-
 SPEED_BACK: Final = 0.85
 """A speed above this share is the usual one again: between the two, nothing opens and nothing closes."""
-
 SPEED_BEFORE_DROP: Final = 0.9
 """One of the two looks before a drop is at least this share of the usual speed: what sinks slowly has a schedule."""
-
 SPEED_LOOKS: Final = 2
 SPEED_LOOKS_IF_NOISY: Final = 6
 """Looks in a row that confirm a drop: twenty records, or sixty where the speed varies so much that chance gives two."""
-
 SPEED_NOISE: Final = 4.0
 """Chance gives a look that many deviations below the level once in thirty thousand."""
-
 SPEED_LASTING_BLOCKS: Final = 12
 SPEED_LASTING_DROP: Final = 0.85
 """A smaller drop is one too where 120 records before and 120 after it leave no doubt: it adds up all the same."""
-
 SPEED_LASTING_STEADY: Final = 0.05
 """How far the level may move within either of them; what moves further is on its way, as by a schedule."""
-
 SPEED_SHORTEST_STEP_S: Final = 1e-3
 """Where only the step time is logged and the usual one is below this, it is the machine's timers and scheduler that
 vary: a loop that does next to nothing is a test or a toy, and loses nothing that matters."""
-
 SPEED_STRIDE: Final = 1.5
 """Records so many times further apart, or closer, are other records: pauses between steps weigh differently in them."""
-
 DATA_WINDOW: Final = 50
 DATA_FEWEST: Final = 20
 """Records whose median is the share of waiting: the slow first batches of an epoch do not move it."""
-
 DATA_SHARE: Final = 0.3
 DATA_SHARE_OVER: Final = 0.2
 """Waiting for this share of a step makes a run 40 % longer; below the second share it is not worth the trouble."""
-
 GPU_LOOKS: Final = 60
 """Looks at the GPU, one for each time that the step moved on: five minutes of a live run, a minute of a GPU trace."""
-
 GPU_BUSY_PCT: Final = 50.0
 GPU_BUSY_AGAIN_PCT: Final = 60.0
 """Below the first, a GPU costs twice what it does; above the second it does so no longer."""
-
 GPU_WORKING_PCT: Final = 10.0
 GPU_WORKING_LOOKS: Final = 10
 """The start-up is over when the mean of that many looks is above this: single kernels run while a model is loaded."""
-
 GPU_NOTHING_PCT: Final = 1.0
 """A GPU this idle has not begun, has ended, is not in use, or is logged as a fraction: it counts once work follows."""
-
 GPU_PAUSE: Final = 3.0
 """A step that takes that many times the usual number of samples is an evaluation, a checkpoint or a stall."""
-
 MEMORY_BLOCK: Final = 10
 MEMORY_BLOCKS: Final = 24
 """Samples in the smallest block, whose lowest value counts, and how many blocks in a row are judged, in two halves."""
-
 MEMORY_SAMPLE_S: Final = 1.0
 """How often the logger samples the machine; step records in between carry the same numbers."""
 MEMORY_SCALES: Final = 4
 MEMORY_COARSER: Final = 4
 """Blocks are also joined four by four, three times: a leak shows in 240 samples, or in 960, 3,840 or 15,360."""
-
 MEMORY_WARM_UP: Final = 100
 """Samples and steps left out: caches, loader workers and allocators fill up; 90 steps for 12 GB were published once."""
-
 MEMORY_TREND: Final = 3.6
 """Mann-Kendall's z of both halves of the blocks: nearly each one above all before it, which a few jumps do not give."""
-
 MEMORY_STEADY: Final = 0.9
 """The later half grows at least this share as fast as the earlier one, and as everything since the warm-up:
 what fills up slows down, a leak does not."""
-
 RSS_GROWTH_MIB: Final = 1024.0
 GPU_GROWTH_MIB: Final = 256.0
 MEMORY_GROWTH_SHARE: Final = 0.05
 """Growth in MiB, and as a share of the level, below which nothing is reported: mapped data and caches need as much."""
-
 MEMORY_STOPPED: Final = 0.2
 """Growth below this share of what it was when it was noticed: it has stopped."""
-
 STALL_BEFORE_FIRST_PAUSE_S: Final = 300.0
 """So long where no evaluation, checkpoint or sample has been seen yet: the record of one comes when it is over."""
-
 STALL_PAUSES: Final = 3.0
 """So many times as long as the longest pause that such a record explained."""
-
 STALL_LOUD_S: Final = 300.0
 """A shorter one is listed but not alarming."""
-
 STALL_INTERVALS: Final = 10
 """Intervals between step records that make the usual one."""
-
 LR_ZERO_RECORDS: Final = 20
 """Records with a learning rate of exactly 0: restarts and the first step of a warm-up are 0 at one record."""
-
 LR_DECAYED: Final = 0.05
 """A learning rate below this share of its peak before it became 0 has decayed: the schedule's end, as it should be."""
-
 LR_ZERO_AFTER_DECAY: Final = 0.5
 LR_ZERO_AFTER_DECAY_RECORDS: Final = 100
 """Records at 0 after a decay, as a share of those before and in number: the schedule was made for a shorter run."""
-
 NOT_FALLEN: Final = 0.98
 """A loss that fell below this share is still being learnt: a logged learning rate of 0 may be 2e-5, rounded."""
-
 LR_BLOCK: Final = 10
 """Records whose median is the loss level during a warm-up."""
-
 LR_CLIMB: Final = 1.5
 LR_ABOVE_START: Final = 1.2
 """The loss above its best and above its first level of the warm-up: humps that most fine-tunings have stay below."""
-
 LR_CLIMB_NOISE: Final = 4.0
 """Deviations of a block's median that the climb is also worth: diffusion losses vary by their own size."""
-
 LR_CLIMB_BLOCKS: Final = 3
 """Blocks in a row that confirm it, and that are looked at behind the peak of the learning rate."""
-
 LR_RISE: Final = 1.3
 """The learning rate since the loss was best: a climb without a rise has another cause."""
-
 VANISHED: Final = 1e-6
 VANISHED_SHARE: Final = 1e-3
 """A gradient norm below both this and this share of the early norms: clipping, decay and units do not do that."""
-
 VANISHED_RECORDS: Final = 20
 """In a row: a batch without a target, or a group without advantage, gives single zeros."""
-
 VANISHED_EARLY: Final = 50
 """The first records, which say what gradient norm and loss are usual."""
-
 SOLVED_SHARE: Final = 0.05
 """A loss below this share of the early ones is solved: its gradients vanish rightly."""
-
 SCALE_FALL: Final = 8.0
 SCALE_WINDOW: Final = 50
 """Three halvings net of doublings within that many records: a healthy scale goes up and down by one or two."""
-
 SCALE_PROBE_RECORDS: Final = 50
 """The first records, in which a scale that starts too high finds its range."""
-
 SCALE_BOTTOM: Final = 1.0
 """A scale of 1 or less no longer helps anything."""
-
 SKIPPED: Final = 3
 SKIPPED_WINDOW: Final = 20
 """Infinite gradient norms among the last ones: a probe of the scale gives one in two thousand steps."""
-
 SLOW_RANK: Final = 1.2
 SLOW_RANK_OVER: Final = 1.1
 """A step over what it would take if the rank were like the median of the others: all of them wait for the slowest."""
-
 RANK_WINDOW: Final = 20
 RANK_CHECK_EVERY: Final = 10
 """Records of a rank that make its median, and how many lie between two looks; three looks in a row confirm."""
-
 RANK_LOOKS: Final = 3

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, TypeVar, overload
 
 from toolkit.core.clock import Clock, SystemClock
@@ -905,9 +904,7 @@ class TelemetryLogger:
     def __enter__(self) -> TelemetryLogger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         elif isinstance(error, KeyboardInterrupt):

@@ -40,7 +40,6 @@ class Interval(Protocol):
 
     def apply(self, global_step: int | None) -> None:
         """Do what was asked, between two steps."""
-        ...
 
 
 class FixedInterval:

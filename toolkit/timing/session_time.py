@@ -6,14 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.records import Record
-from toolkit.timing.names import (
-    DATA_LOADING,
-    ENTRY_OF,
-    HOST_CLOCK,
-    IN_CHECKPOINT,
-    TIME_PREFIX,
-    TRAINING_LOOP,
-)
+from toolkit.timing import names
 from toolkit.timing.power import PowerMeter, watts_in
 from toolkit.timing.record_fields import LONGEST_S, moment_in, seconds_in, step_in
 from toolkit.timing.segments import (
@@ -34,7 +27,7 @@ from toolkit.timing.segments import (
 from toolkit.timing.span_cover import SpanCover
 from toolkit.timing.timeline import Timeline, at_most
 
-_LOADING: Final = TIME_PREFIX + DATA_LOADING
+_LOADING: Final = names.TIME_PREFIX + names.DATA_LOADING
 _MOST_MARKS: Final = 100
 _MOST_SAVED: Final = 20_000
 _CLOCK_SET_S: Final = 0.2
@@ -151,7 +144,7 @@ class SessionTime:
         if isinstance(span_id, str):
             self._cover.closes(span_id)
         duration = seconds_in(record, "duration")
-        if duration is None or record.get("clock", HOST_CLOCK) != HOST_CLOCK:
+        if duration is None or record.get("clock", names.HOST_CLOCK) != names.HOST_CLOCK:
             return
         begin = at - duration
         self._reach_back_to(begin)
@@ -159,7 +152,7 @@ class SessionTime:
         if entry is None:
             return
         self._cover.add(begin, at, SLOT_OF[entry])
-        if entry == IN_CHECKPOINT:
+        if entry == names.IN_CHECKPOINT:
             self._mark(at, step_in(record))
 
     def take_span_start(self, record: Record, at: float) -> None:
@@ -168,7 +161,7 @@ class SessionTime:
         if begin is None:
             return
         self._reach_back_to(begin)
-        if record.get("name") == TRAINING_LOOP and not self._has_begun and record.get("thread") is None:
+        if record.get("name") == names.TRAINING_LOOP and not self._has_begun and record.get("thread") is None:
             covered = sum(self._cover.seconds)
             self._early_left_s = max(0.0, begin - self._boundary_at + self._unplaced_lead_s - covered)
             self._has_begun = True
@@ -392,4 +385,4 @@ class SessionTime:
 def _entry_of(record: Record) -> str | None:
     """Return the ledger entry of a span on the main thread, or None."""
     name = record.get("name")
-    return ENTRY_OF.get(name) if isinstance(name, str) and record.get("thread") is None else None
+    return names.ENTRY_OF.get(name) if isinstance(name, str) and record.get("thread") is None else None

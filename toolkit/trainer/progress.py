@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Protocol
 
 from torch import Tensor
@@ -16,17 +15,13 @@ class Progress(Protocol):
 
     def __enter__(self) -> Progress: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
 
     def step_done(self, step: int, loss: Tensor, lr: float) -> None:
         """Show that `step` is done; the loss is read from the device only when it is shown."""
-        ...
 
     def say(self, line: str) -> None:
         """Print a line without breaking the bar."""
-        ...
 
 
 def open_progress(*, start: int, steps: int, read_every: int) -> Progress:
@@ -45,9 +40,7 @@ class _Bar:
     def __enter__(self) -> _Bar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._bar.close()
 
     def step_done(self, step: int, loss: Tensor, lr: float) -> None:
@@ -70,9 +63,7 @@ class _Lines:
     def __enter__(self) -> _Lines:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         sys.stdout.flush()
 
     def step_done(self, step: int, loss: Tensor, lr: float) -> None:

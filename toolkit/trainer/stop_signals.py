@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class StopSignals:
@@ -22,9 +22,7 @@ class StopSignals:
                 self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._restore()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import DATA_TIME, STEP_TIME, Row, name_of
 from toolkit.diagnostics.robust import Window, start_of_streak
-from toolkit.diagnostics.thresholds import DATA_FEWEST, DATA_SHARE, DATA_SHARE_OVER, DATA_WINDOW
 
 _KIND = "data_starvation"
 _REPORT_AGAIN = 0.15
@@ -26,8 +26,8 @@ class DataStarvation(SingleIncidentDetector):
     def __init__(self, incidents: Incidents) -> None:
         super().__init__(incidents)
         self._reported = 0.0
-        self._shares = Window(DATA_WINDOW)
-        self._steps: deque[int] = deque(maxlen=DATA_WINDOW)
+        self._shares = Window(at.DATA_WINDOW)
+        self._steps: deque[int] = deque(maxlen=at.DATA_WINDOW)
 
     def _forget(self) -> None:
         self._shares.clear()
@@ -42,21 +42,21 @@ class DataStarvation(SingleIncidentDetector):
         of_step = waited / took if waited <= took else waited / (waited + took)
         self._shares.push(of_step)
         self._steps.append(row.step)
-        if len(self._shares) < DATA_FEWEST:
+        if len(self._shares) < at.DATA_FEWEST:
             return
         share = self._shares.median
         incident = self._incident
         if incident is None:
-            if share > DATA_SHARE:
+            if share > at.DATA_SHARE:
                 self._open(row, share)
-        elif share < DATA_SHARE_OVER:
+        elif share < at.DATA_SHARE_OVER:
             self._resolve(row.step)
         else:
             self._follow(incident, row.step, of_step, share)
 
     def _open(self, row: Row, share: float) -> None:
         shares = self._shares.values()
-        first = start_of_streak([value > DATA_SHARE for value in shares])
+        first = start_of_streak([value > at.DATA_SHARE for value in shares])
         self._reported = share
         self._incident = self._incidents.open(
             _KIND,
@@ -68,7 +68,7 @@ class DataStarvation(SingleIncidentDetector):
         )
 
     def _follow(self, incident: Incident, step: int, of_step: float, share: float) -> None:
-        if of_step > DATA_SHARE:
+        if of_step > at.DATA_SHARE:
             incident.count += 1
             incident.end_step = step
         if share >= self._reported + _REPORT_AGAIN:

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
+from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GPU_UTIL, Row, name_of
 from toolkit.diagnostics.robust import Window
-from toolkit.diagnostics.thresholds import (
-    GPU_BUSY_AGAIN_PCT,
-    GPU_BUSY_PCT,
-    GPU_LOOKS,
-    GPU_NOTHING_PCT,
-    GPU_PAUSE,
-    GPU_WORKING_LOOKS,
-    GPU_WORKING_PCT,
-)
 from toolkit.runfolder.records import SYSTEM
 
 _KIND = "low_gpu_util"
-_HALF = GPU_LOOKS // 2
+_HALF = at.GPU_LOOKS // 2
 _REPORT_AGAIN_PCT = 10.0
 _STEPS_FOR_USUAL = 5
 
@@ -47,9 +39,9 @@ class IdleGpu(SingleIncidentDetector):
         self._step: int = -1
         self._samples: int = 0
         self._sum: float = 0.0
-        self._usual_samples = Window(GPU_LOOKS)
-        self._looks: deque[tuple[int, float]] = deque(maxlen=GPU_LOOKS)
-        self._idle: deque[tuple[int, float]] = deque(maxlen=GPU_LOOKS)
+        self._usual_samples = Window(at.GPU_LOOKS)
+        self._looks: deque[tuple[int, float]] = deque(maxlen=at.GPU_LOOKS)
+        self._idle: deque[tuple[int, float]] = deque(maxlen=at.GPU_LOOKS)
         self._works: bool = False
 
     def take(self, row: Row) -> None:
@@ -74,12 +66,12 @@ class IdleGpu(SingleIncidentDetector):
 
     def _end_step(self, step: int, noticed_step: int) -> None:
         usual = self._usual_samples
-        is_pause = len(usual) >= _STEPS_FOR_USUAL and self._samples > GPU_PAUSE * usual.median
+        is_pause = len(usual) >= _STEPS_FOR_USUAL and self._samples > at.GPU_PAUSE * usual.median
         usual.push(self._samples)
         if is_pause:
             return
         look = (step, self._sum / self._samples)
-        if look[1] <= GPU_NOTHING_PCT:
+        if look[1] <= at.GPU_NOTHING_PCT:
             self._idle.append(look)
             return
         for idle in self._idle:
@@ -91,18 +83,18 @@ class IdleGpu(SingleIncidentDetector):
         looks = self._looks
         looks.append(look)
         if not self._works:
-            lately = list(looks)[-GPU_WORKING_LOOKS:]
-            if len(lately) == GPU_WORKING_LOOKS and (
-                _mean(lately) >= GPU_WORKING_PCT or len(looks) == GPU_LOOKS
+            lately = list(looks)[-at.GPU_WORKING_LOOKS :]
+            if len(lately) == at.GPU_WORKING_LOOKS and (
+                _mean(lately) >= at.GPU_WORKING_PCT or len(looks) == at.GPU_LOOKS
             ):
                 self._works = True
                 looks.clear()
         elif self._incident is not None:
             self._follow(self._incident, look, noticed_step)
-        elif len(looks) == GPU_LOOKS:
+        elif len(looks) == at.GPU_LOOKS:
             ordered = list(looks)
             # Both halves: one long pause in a file without steps is not a GPU that is mostly idle.
-            if _mean(ordered[:_HALF]) < GPU_BUSY_PCT and _mean(ordered[_HALF:]) < GPU_BUSY_PCT:
+            if _mean(ordered[:_HALF]) < at.GPU_BUSY_PCT and _mean(ordered[_HALF:]) < at.GPU_BUSY_PCT:
                 self._open(ordered, noticed_step)
 
     def _open(self, looks: list[tuple[int, float]], noticed_step: int) -> None:
@@ -120,7 +112,7 @@ class IdleGpu(SingleIncidentDetector):
 
     def _follow(self, incident: Incident, look: tuple[int, float], noticed_step: int) -> None:
         lately = list(self._looks)[-_HALF:]
-        if len(lately) == _HALF and _mean(lately) >= GPU_BUSY_AGAIN_PCT:
+        if len(lately) == _HALF and _mean(lately) >= at.GPU_BUSY_AGAIN_PCT:
             self._resolve(noticed_step, end_step=max(incident.start_step, lately[0][0]))
             self._looks.clear()
             return

@@ -5,22 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, median
-from toolkit.diagnostics.thresholds import (
-    LR_ABOVE_START,
-    LR_BLOCK,
-    LR_CLIMB,
-    LR_CLIMB_BLOCKS,
-    LR_CLIMB_NOISE,
-    LR_DECAYED,
-    LR_RISE,
-    LR_ZERO_AFTER_DECAY,
-    LR_ZERO_AFTER_DECAY_RECORDS,
-    LR_ZERO_RECORDS,
-    NOT_FALLEN,
-)
 
 _KIND = "lr_problem"
 
@@ -86,10 +74,10 @@ class LearningRate:
             return
         loss = row.values.get(LOSS)
         if loss is not None and math.isfinite(loss):
-            if len(self._first_losses) < LR_BLOCK:
+            if len(self._first_losses) < at.LR_BLOCK:
                 self._first_losses.append(loss)
             self._last_losses.append(loss)
-            if len(self._last_losses) > LR_BLOCK:
+            if len(self._last_losses) > at.LR_BLOCK:
                 del self._last_losses[0]
         if self._zeros >= self._zeros_needed() and not self._is_learning():
             self._zero = self._incidents.open(
@@ -104,13 +92,13 @@ class LearningRate:
             self._zero.variant = "zero"
 
     def _zeros_needed(self) -> float:
-        if self._records and self._last <= LR_DECAYED * self._peak:
-            return max(LR_ZERO_AFTER_DECAY_RECORDS, LR_ZERO_AFTER_DECAY * self._records)
-        return LR_ZERO_RECORDS
+        if self._records and self._last <= at.LR_DECAYED * self._peak:
+            return max(at.LR_ZERO_AFTER_DECAY_RECORDS, at.LR_ZERO_AFTER_DECAY * self._records)
+        return at.LR_ZERO_RECORDS
 
     def _is_learning(self) -> bool:
         first, last = self._first_losses, self._last_losses
-        return len(last) == LR_BLOCK and median(last) < NOT_FALLEN * median(first)
+        return len(last) == at.LR_BLOCK and median(last) < at.NOT_FALLEN * median(first)
 
     def _end_zeros(self, step: int) -> None:
         self._zeros = 0
@@ -152,11 +140,11 @@ class _WarmUp:
         if not self._losses:
             self._first_step_of_block = row.step
         self._losses.append(loss)
-        if len(self._losses) < LR_BLOCK:
+        if len(self._losses) < at.LR_BLOCK:
             return True
         ordered = sorted(self._losses)
         self._losses.clear()
-        sigma = 1.25 * (ordered[-3] - ordered[2]) * IQR_TO_SIGMA / math.sqrt(LR_BLOCK)
+        sigma = 1.25 * (ordered[-3] - ordered[2]) * IQR_TO_SIGMA / math.sqrt(at.LR_BLOCK)
         return self._take_block(_Block(self._first_step_of_block, lr, median(ordered), sigma), row)
 
     def _take_block(self, block: _Block, row: Row) -> bool:
@@ -168,7 +156,7 @@ class _WarmUp:
         if not rises:
             # The effect may show only after the peak.
             self._blocks_at_peak += 1
-        if self._blocks_at_peak > LR_CLIMB_BLOCKS and self._incident is None:
+        if self._blocks_at_peak > at.LR_CLIMB_BLOCKS and self._incident is None:
             return False
         if self._incident is not None:
             return self._follow(self._incident, block, row.step)
@@ -178,17 +166,17 @@ class _WarmUp:
             return True
         if self._has_climbed(block):
             self._climbing.append(block)
-            if len(self._climbing) == LR_CLIMB_BLOCKS:
+            if len(self._climbing) == at.LR_CLIMB_BLOCKS:
                 self._open(row)
         else:
             self._climbing.clear()
         return True
 
     def _follow(self, incident: Incident, block: _Block, step: int) -> bool:
-        if block.level <= LR_ABOVE_START * self._best.level:
+        if block.level <= at.LR_ABOVE_START * self._best.level:
             self.close(step)
             return False
-        incident.count += LR_BLOCK
+        incident.count += at.LR_BLOCK
         incident.end_step = step
         return True
 
@@ -196,9 +184,9 @@ class _WarmUp:
         best = self._best
         assert self._first is not None
         return (
-            block.level >= max(LR_CLIMB * best.level, LR_ABOVE_START * self._first)
-            and block.level - best.level >= LR_CLIMB_NOISE * max(best.sigma, block.sigma)
-            and block.lr >= LR_RISE * best.lr
+            block.level >= max(at.LR_CLIMB * best.level, at.LR_ABOVE_START * self._first)
+            and block.level - best.level >= at.LR_CLIMB_NOISE * max(best.sigma, block.sigma)
+            and block.lr >= at.LR_RISE * best.lr
         )
 
     def _open(self, row: Row) -> None:
@@ -208,7 +196,7 @@ class _WarmUp:
             name_of(LR, row.record),
             start_step=self._climbing[0].step,
             noticed_step=row.step,
-            count=LR_BLOCK * LR_CLIMB_BLOCKS,
+            count=at.LR_BLOCK * at.LR_CLIMB_BLOCKS,
             level=self._best.level,
             now=now.level,
             lr=now.lr,

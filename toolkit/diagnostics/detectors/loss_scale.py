@@ -5,18 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import CRITICAL
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LOSS_SCALE, Row, name_of
-from toolkit.diagnostics.thresholds import (
-    SCALE_BOTTOM,
-    SCALE_FALL,
-    SCALE_PROBE_RECORDS,
-    SCALE_WINDOW,
-    SKIPPED,
-    SKIPPED_WINDOW,
-)
 
 _KIND = "loss_scale"
 _BACK = 4.0
@@ -33,7 +26,7 @@ class LossScale(SingleIncidentDetector):
         self._forget()
 
     def _forget(self) -> None:
-        self._scales: deque[tuple[int, float]] = deque(maxlen=SCALE_WINDOW)
+        self._scales: deque[tuple[int, float]] = deque(maxlen=at.SCALE_WINDOW)
         self._records: int = 0
         self._last_fall: int = 0
         self._lowest: float = math.inf
@@ -48,7 +41,7 @@ class LossScale(SingleIncidentDetector):
             self._take_scale(scale, row)
         elif not self._has_scale:
             self._norms += 1
-            if self._infinite and self._norms - self._infinite[0][0] >= SKIPPED_WINDOW:
+            if self._infinite and self._norms - self._infinite[0][0] >= at.SKIPPED_WINDOW:
                 self._infinite.popleft()
                 self._end_skipping(row.step)
             if row.values[GRAD_NORM] == math.inf:
@@ -60,7 +53,7 @@ class LossScale(SingleIncidentDetector):
             return
         self._records += 1
         fell = bool(self._scales) and scale < self._scales[-1][1]
-        if self._records <= SCALE_PROBE_RECORDS:
+        if self._records <= at.SCALE_PROBE_RECORDS:
             # The initial search starts far too high, so its start says nothing about a later fall.
             self._scales.clear()
         self._scales.append((row.step, scale))
@@ -71,8 +64,8 @@ class LossScale(SingleIncidentDetector):
 
     def _judge_fall(self, scale: float, row: Row) -> None:
         highest = max(old for _, old in self._scales)
-        at_bottom = scale <= SCALE_BOTTOM
-        if not at_bottom and highest < SCALE_FALL * scale:
+        at_bottom = scale <= at.SCALE_BOTTOM
+        if not at_bottom and highest < at.SCALE_FALL * scale:
             return
         scales = list(self._scales)
         last_high = max(place for place, (_, old) in enumerate(scales) if old == highest)
@@ -96,10 +89,10 @@ class LossScale(SingleIncidentDetector):
             incident.count += 1
             incident.end_step = step
             incident.evidence["now"] = scale
-            if scale <= SCALE_BOTTOM and incident.variant == "":
+            if scale <= at.SCALE_BOTTOM and incident.variant == "":
                 self._say_bottom(incident)
         elif scale >= _BACK * self._lowest or (
-            scale > SCALE_BOTTOM and self._records - self._last_fall >= SCALE_WINDOW
+            scale > at.SCALE_BOTTOM and self._records - self._last_fall >= at.SCALE_WINDOW
         ):
             self._resolve(step)
             self._scales.clear()
@@ -112,14 +105,14 @@ class LossScale(SingleIncidentDetector):
 
     def _take_infinite(self, row: Row) -> None:
         loss = row.values.get(LOSS)
-        if self._norms <= SKIPPED_WINDOW or (loss is not None and not math.isfinite(loss)):
+        if self._norms <= at.SKIPPED_WINDOW or (loss is not None and not math.isfinite(loss)):
             return
         self._infinite.append((self._norms, row.step))
         if self._incident is not None:
             self._incident.count += 1
             self._incident.end_step = row.step
             self._note_share(self._incident)
-        elif SKIPPED <= len(self._infinite) < SKIPPED_WINDOW:
+        elif at.SKIPPED <= len(self._infinite) < at.SKIPPED_WINDOW:
             self._incident = self._incidents.open(
                 _KIND,
                 name_of(GRAD_NORM, row.record),

@@ -6,28 +6,15 @@ import math
 from collections import deque
 from typing import NamedTuple
 
+from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.finding import CRITICAL
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GPU_MEMORY, RSS, Row, name_of, number_in
 from toolkit.diagnostics.robust import trend
-from toolkit.diagnostics.thresholds import (
-    GPU_GROWTH_MIB,
-    MEMORY_BLOCK,
-    MEMORY_BLOCKS,
-    MEMORY_COARSER,
-    MEMORY_GROWTH_SHARE,
-    MEMORY_SAMPLE_S,
-    MEMORY_SCALES,
-    MEMORY_STEADY,
-    MEMORY_STOPPED,
-    MEMORY_TREND,
-    MEMORY_WARM_UP,
-    RSS_GROWTH_MIB,
-)
 from toolkit.runfolder.records import STEP, SYSTEM, Record
 
 _KIND = "memory_growth"
-_HALF = MEMORY_BLOCKS // 2
+_HALF = at.MEMORY_BLOCKS // 2
 _FLAT_SHARE = 0.05
 _FREED_SHARE = 0.5
 _ABSURD_MIB = 1e9
@@ -46,7 +33,10 @@ class MemoryGrowth:
     def __init__(self, incidents: Incidents) -> None:
         self._incidents = incidents
         self._sampled_at = -math.inf
-        self._curves = (_Curve(incidents, RSS, RSS_GROWTH_MIB), _Curve(incidents, GPU_MEMORY, GPU_GROWTH_MIB))
+        self._curves = (
+            _Curve(incidents, RSS, at.RSS_GROWTH_MIB),
+            _Curve(incidents, GPU_MEMORY, at.GPU_GROWTH_MIB),
+        )
 
     def restart(self, step: int) -> None:
         """Start over: another process, or an earlier state of it."""
@@ -59,7 +49,7 @@ class MemoryGrowth:
             # The machine is sampled once a second: what step records repeat within one is the same sample.
             elapsed = row.record.get("elapsed")
             if type(elapsed) is float:
-                if 0.0 <= elapsed - self._sampled_at < MEMORY_SAMPLE_S:
+                if 0.0 <= elapsed - self._sampled_at < at.MEMORY_SAMPLE_S:
                     return
                 self._sampled_at = elapsed
         values = row.values
@@ -88,9 +78,9 @@ class _Curve:
         self._lowest: float = math.inf
         self._settled: _Block | None = None
         self._free_mib = None
-        self._blocks: list[deque[_Block]] = [deque() for _ in range(MEMORY_SCALES)]
-        self._made = [0] * MEMORY_SCALES
-        self._highest = [0.0] * MEMORY_SCALES
+        self._blocks: list[deque[_Block]] = [deque() for _ in range(at.MEMORY_SCALES)]
+        self._made = [0] * at.MEMORY_SCALES
+        self._highest = [0.0] * at.MEMORY_SCALES
         # About the incident: its blocks' size, where it began, how fast it grew, and what was reported last.
         self._scale: int = 0
         self._base = _Block(0, 0, 0.0)
@@ -116,34 +106,34 @@ class _Curve:
             self._lowest = value
         if row.event == SYSTEM:
             self._free_mib = _free_mib(self.signal, value, row.record)
-        if self._in_block == MEMORY_BLOCK:
-            block = _Block(self._block_step, self._samples - MEMORY_BLOCK, self._lowest)
+        if self._in_block == at.MEMORY_BLOCK:
+            block = _Block(self._block_step, self._samples - at.MEMORY_BLOCK, self._lowest)
             self._in_block, self._lowest = 0, math.inf
             self._end_block(block, row)
 
     def _end_block(self, block: _Block, row: Row) -> None:
-        if self._samples < MEMORY_WARM_UP or row.step - self._first_step < MEMORY_WARM_UP:
+        if self._samples < at.MEMORY_WARM_UP or row.step - self._first_step < at.MEMORY_WARM_UP:
             return
         if self._settled is None:
             self._settled = block
         for scale, blocks in enumerate(self._blocks):
-            if len(blocks) == MEMORY_BLOCKS:
+            if len(blocks) == at.MEMORY_BLOCKS:
                 self._highest[scale] = max(self._highest[scale], blocks.popleft().lowest)
             blocks.append(block)
             self._made[scale] += 1
             if self._incident is not None:
                 if scale == self._scale:
                     self._follow(self._incident, blocks, row)
-            elif len(blocks) == MEMORY_BLOCKS and self._is_leak(scale, blocks):
+            elif len(blocks) == at.MEMORY_BLOCKS and self._is_leak(scale, blocks):
                 self._open(scale, blocks, row)
-            if self._made[scale] % MEMORY_COARSER:
+            if self._made[scale] % at.MEMORY_COARSER:
                 break
-            joined = list(blocks)[-MEMORY_COARSER:]
+            joined = list(blocks)[-at.MEMORY_COARSER :]
             block = _Block(joined[0].step, joined[0].sample, min(each.lowest for each in joined))
 
     def _is_leak(self, scale: int, blocks: deque[_Block]) -> bool:
         first, last = blocks[0], blocks[-1]
-        if last.lowest - first.lowest < max(self._fewest_mib, MEMORY_GROWTH_SHARE * first.lowest):
+        if last.lowest - first.lowest < max(self._fewest_mib, at.MEMORY_GROWTH_SHARE * first.lowest):
             return False
         # A curve that has been this high before only fluctuates.
         if last.lowest <= self._highest[scale]:
@@ -151,11 +141,11 @@ class _Curve:
         values = [block.lowest for block in blocks]
         early, early_z = trend(values[:_HALF])
         late, late_z = trend(values[_HALF:])
-        if min(early_z, late_z) < MEMORY_TREND or late < MEMORY_STEADY * early:
+        if min(early_z, late_z) < at.MEMORY_TREND or late < at.MEMORY_STEADY * early:
             return False
         assert self._settled is not None
         since_settled = (last.lowest - self._settled.lowest) / (last.sample - self._settled.sample)
-        return late / _samples_in_block(scale) >= MEMORY_STEADY * since_settled
+        return late / _samples_in_block(scale) >= at.MEMORY_STEADY * since_settled
 
     def _open(self, scale: int, blocks: deque[_Block], row: Row) -> None:
         last = blocks[-1]
@@ -182,7 +172,7 @@ class _Curve:
         grown = last.lowest - self._base.lowest
         lately = (last.lowest - blocks[0].lowest) / (last.sample - blocks[0].sample)
         freed = grown <= _FREED_SHARE * self._most_mib
-        if freed or (len(blocks) == MEMORY_BLOCKS and lately < MEMORY_STOPPED * self._mib_per_sample):
+        if freed or (len(blocks) == at.MEMORY_BLOCKS and lately < at.MEMORY_STOPPED * self._mib_per_sample):
             self._incidents.close(incident, resolved_step=row.step)
             self._incident = None
             self._highest[self._scale] = max(self._highest[self._scale], self._base.lowest + self._most_mib)
@@ -220,7 +210,7 @@ class _Block(NamedTuple):
 
 
 def _samples_in_block(scale: int) -> int:
-    return int(MEMORY_BLOCK * MEMORY_COARSER**scale)
+    return int(at.MEMORY_BLOCK * at.MEMORY_COARSER**scale)
 
 
 def _free_mib(signal: str, value: float, record: Record) -> float | None:

@@ -4,40 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row, number_in
 from toolkit.diagnostics.robust import median
-from toolkit.diagnostics.thresholds import (
-    STALL_BEFORE_FIRST_PAUSE_S,
-    STALL_INTERVALS,
-    STALL_LOUD_S,
-    STALL_PAUSES,
-)
-from toolkit.runfolder.records import (
-    CHECKPOINT,
-    COMPLETION,
-    END,
-    EPOCH,
-    ERROR,
-    EVAL,
-    SAMPLE,
-    SPAN,
-    START,
-    STEP,
-    SYSTEM,
-)
+from toolkit.runfolder import records as kinds
 from toolkit.runfolder.status import STALL_S, STALL_TIMES
 from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
 
 _KIND = "stalled"
 _METRIC = "global_step"
-_EXPLAINS = frozenset({EVAL, EPOCH, CHECKPOINT, SAMPLE, SPAN, COMPLETION})
+_EXPLAINS = frozenset({kinds.EVAL, kinds.EPOCH, kinds.CHECKPOINT, kinds.SAMPLE, kinds.SPAN, kinds.COMPLETION})
 """Records of something that a loop does between two steps; each comes when that is over."""
 _NO_TIME_S = 1e12
 """Thirty thousand years: larger values are not times."""
-_IS_OVER = frozenset({END, ERROR})
+_IS_OVER = frozenset({kinds.END, kinds.ERROR})
 
 
 class Stall(SingleIncidentDetector):
@@ -81,11 +64,11 @@ class Stall(SingleIncidentDetector):
             now = self._clock(row)
             if now is None:
                 return
-        if row.event == STEP or not row.event:
+        if row.event == kinds.STEP or not row.event:
             if not row.step:
                 self._from_zero = True
             self._take_step(row.step, now)
-        elif row.event == SYSTEM:
+        elif row.event == kinds.SYSTEM:
             self._take_heartbeat(row.step, now)
         else:
             self._take_other(row, now)
@@ -111,9 +94,9 @@ class Stall(SingleIncidentDetector):
             if not self._intervals:
                 self._first_of_intervals = before
             self._intervals.append(seconds / steps)
-            if len(self._intervals) == STALL_INTERVALS:
+            if len(self._intervals) == at.STALL_INTERVALS:
                 self._usual_s = median(self._intervals)
-                self._stride = (step - self._first_of_intervals) / STALL_INTERVALS
+                self._stride = (step - self._first_of_intervals) / at.STALL_INTERVALS
                 self._intervals = []
         if self._incident is not None:
             self._end(self._incident, step, now)
@@ -151,7 +134,7 @@ class Stall(SingleIncidentDetector):
             self._alive = now
         elif row.event in _IS_OVER:
             self._is_over = True
-        elif row.event == START:
+        elif row.event == kinds.START:
             max_steps = row.record.get("max_steps")
             self._max_steps = max_steps if type(max_steps) is int else None
             self._from_zero = self._from_zero or shows_count_from_zero(row.record)
@@ -163,9 +146,9 @@ class Stall(SingleIncidentDetector):
         ):
             # The last step is done; saving and uploading may take any time.
             return float("inf")
-        pauses = STALL_BEFORE_FIRST_PAUSE_S
+        pauses = at.STALL_BEFORE_FIRST_PAUSE_S
         if self._longest_pause_s is not None:
-            pauses = STALL_PAUSES * self._longest_pause_s
+            pauses = at.STALL_PAUSES * self._longest_pause_s
         return max(STALL_S, STALL_TIMES * self._usual_s * steps, pauses)
 
     def _judge_gap(self, before: int, step: int, seconds: float) -> None:
@@ -187,7 +170,7 @@ class Stall(SingleIncidentDetector):
             usual_s=self._usual_s * steps,
         )
         self._incident.variant = ""
-        self._incident.severity = None if seconds >= STALL_LOUD_S else INFO
+        self._incident.severity = None if seconds >= at.STALL_LOUD_S else INFO
 
     def _is_reported_by_run(self, start_step: int, noticed_step: int) -> bool:
         """Return whether the run has reported this pause itself, with more detail."""
@@ -198,7 +181,7 @@ class Stall(SingleIncidentDetector):
     def _grow(self, incident: Incident, seconds: float) -> None:
         incident.count += 1
         incident.evidence["seconds"] = float(round(seconds))
-        if incident.severity == INFO and seconds >= STALL_LOUD_S:
+        if incident.severity == INFO and seconds >= at.STALL_LOUD_S:
             incident.severity = None
             self._incidents.mark_changed(incident)
 

@@ -8,15 +8,9 @@ from bisect import bisect_left
 from collections import deque
 from typing import Final, NamedTuple
 
+from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import DATA_TIME, STEP_TIME, Row, Shape, name_of
-from toolkit.diagnostics.thresholds import (
-    RANK_CHECK_EVERY,
-    RANK_LOOKS,
-    RANK_WINDOW,
-    SLOW_RANK,
-    SLOW_RANK_OVER,
-)
 from toolkit.runfolder.records import STEP, Record
 
 _KIND: Final = "straggler"
@@ -126,7 +120,7 @@ class Straggler:
             return
         if not number:
             self._since_look += 1
-            if self._since_look == RANK_CHECK_EVERY:
+            if self._since_look == at.RANK_CHECK_EVERY:
                 self._since_look = 0
                 self._looks.append((row.step, self._incidents.rows))
                 if len(self._looks) == 1:
@@ -146,7 +140,7 @@ class Straggler:
             there = [self._ranks[number] for number in sorted(self._reached)]
             for rank in there:
                 rank.go_to(step)
-            self._compare([rank for rank in there if len(rank.window) == RANK_WINDOW], step, rows, row)
+            self._compare([rank for rank in there if len(rank.window) == at.RANK_WINDOW], step, rows, row)
             self._reached = self._ranks_at(self._looks[0][0]) if self._looks else set()
 
     def _ranks_at(self, step: int) -> set[int]:
@@ -168,21 +162,21 @@ class Straggler:
         # The step would be that much shorter if this rank were like the others.
         ratio = mine.step / max(mine.step - behind, 0.001 * mine.step)
         if rank.incident is not None:
-            if ratio < SLOW_RANK_OVER:
+            if ratio < at.SLOW_RANK_OVER:
                 self._incidents.close(rank.incident, resolved_step=step, at_row=rows)
                 rank.incident = None
             else:
-                rank.incident.count += RANK_CHECK_EVERY
+                rank.incident.count += at.RANK_CHECK_EVERY
                 rank.incident.end_step = step
             return
         usual: float = getattr(others, sum_of)
-        if ratio <= SLOW_RANK or not rank.is_mostly_above(usual, sum_of):
+        if ratio <= at.SLOW_RANK or not rank.is_mostly_above(usual, sum_of):
             rank.slow_looks = 0
         else:
             if not rank.slow_looks:
                 rank.slow_since = rank.first_above(usual + 0.5 * behind, sum_of)
             rank.slow_looks += 1
-        if rank.slow_looks == RANK_LOOKS:
+        if rank.slow_looks == at.RANK_LOOKS:
             rank.slow_looks = 0
             self._open(rank, mine, others, part, ratio, step=step, rows=rows, row=row)
 
@@ -205,7 +199,7 @@ class Straggler:
             metric,
             start_step=rank.slow_since,
             noticed_step=step,
-            count=RANK_LOOKS * RANK_CHECK_EVERY,
+            count=at.RANK_LOOKS * at.RANK_CHECK_EVERY,
             which=rank.number,
             at_row=rows,
             rank=float(rank.number),
@@ -247,7 +241,7 @@ class _Rank:
     def __init__(self, number: int) -> None:
         self.number = number
         self.newest: float = -math.inf
-        self.window: deque[tuple[int, Times]] = deque(maxlen=RANK_WINDOW)
+        self.window: deque[tuple[int, Times]] = deque(maxlen=at.RANK_WINDOW)
         self.slow_looks = 0
         self.slow_since = 0
         self.incident: Incident | None = None
@@ -264,7 +258,7 @@ class _Rank:
         if not -math.inf < before < row.step:
             return False
         self._ahead.append((row.step, _times_of(row, fields, seconds, row.step - int(before))))
-        if len(self._ahead) > RANK_CHECK_EVERY * (_MOST_LOOKS_BEHIND + 1):
+        if len(self._ahead) > at.RANK_CHECK_EVERY * (_MOST_LOOKS_BEHIND + 1):
             self._ahead.popleft()
         return True
 
@@ -276,13 +270,13 @@ class _Rank:
     def medians(self) -> Times:
         """Return the medians of the latest steps by part."""
         # A window is looked at when it is full.
-        half = RANK_WINDOW // 2
+        half = at.RANK_WINDOW // 2
         columns = (sorted(column) for column in zip(*(times for _, times in self.window), strict=True))
         return Times._make(0.5 * (column[half - 1] + column[half]) for column in columns)
 
     def is_mostly_above(self, seconds: float, name: str) -> bool:
         """Return whether three of four of the newest steps take longer, in this part or sum: a few are chance."""
-        newest: list[float] = [getattr(times, name) for _, times in self.window][-RANK_CHECK_EVERY:]
+        newest: list[float] = [getattr(times, name) for _, times in self.window][-at.RANK_CHECK_EVERY :]
         return 4 * sum(each > seconds for each in newest) >= 3 * len(newest)
 
     def first_above(self, seconds: float, name: str) -> int:

@@ -5,27 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import RATE, STEP_TIME, Row, name_of, number_in
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, median, start_of_streak
-from toolkit.diagnostics.thresholds import (
-    SPEED_BACK,
-    SPEED_BEFORE_DROP,
-    SPEED_BLOCK,
-    SPEED_BLOCKS,
-    SPEED_DROP,
-    SPEED_FEWEST_BLOCKS,
-    SPEED_LASTING_BLOCKS,
-    SPEED_LASTING_DROP,
-    SPEED_LASTING_STEADY,
-    SPEED_LOOKS,
-    SPEED_LOOKS_IF_NOISY,
-    SPEED_NOISE,
-    SPEED_SHORTEST_STEP_S,
-    SPEED_STRIDE,
-    SPEED_WARM_UP_BLOCKS,
-)
 from toolkit.runfolder.records import STEP
 
 _KIND = "throughput_drop"
@@ -49,13 +33,13 @@ class ThroughputDrop(SingleIncidentDetector):
         self._level = self._back = 0.0
         """The speed before the drop, and the speed at which it counts as recovered."""
         self._calm = self._calm_needed = 0
-        self._lately: deque[float] = deque(maxlen=SPEED_LOOKS_IF_NOISY)
+        self._lately: deque[float] = deque(maxlen=at.SPEED_LOOKS_IF_NOISY)
         self._signal = ""
         self._name = ""
         # (median, standard deviation) of each look
-        self._usual: deque[tuple[float, float]] = deque(maxlen=SPEED_BLOCKS)
+        self._usual: deque[tuple[float, float]] = deque(maxlen=at.SPEED_BLOCKS)
         # (median, standard deviation, first step) of each look
-        self._history: deque[tuple[float, float, int]] = deque(maxlen=2 * SPEED_LASTING_BLOCKS)
+        self._history: deque[tuple[float, float, int]] = deque(maxlen=2 * at.SPEED_LASTING_BLOCKS)
         self._forget()
 
     def _forget(self) -> None:
@@ -64,7 +48,7 @@ class ThroughputDrop(SingleIncidentDetector):
         self._before: tuple[list[float], list[int]] = ([], [])
         self._low: list[tuple[list[float], list[int]]] = []
         self._stride: float = 0.0
-        self._to_skip = SPEED_WARM_UP_BLOCKS
+        self._to_skip = at.SPEED_WARM_UP_BLOCKS
         self._usual.clear()
         self._history.clear()
 
@@ -81,7 +65,7 @@ class ThroughputDrop(SingleIncidentDetector):
             return
         self._speeds.append(speed)
         self._steps.append(row.step)
-        if len(self._speeds) == SPEED_BLOCK:
+        if len(self._speeds) == at.SPEED_BLOCK:
             speeds, steps, self._speeds, self._steps = self._speeds, self._steps, [], []
             self._look(speeds, steps)
             self._before = speeds, steps
@@ -99,8 +83,8 @@ class ThroughputDrop(SingleIncidentDetector):
         return 1.0 / seconds if seconds > 0.0 else None
 
     def _look(self, speeds: list[float], steps: list[int]) -> None:
-        stride = (steps[-1] - steps[0]) / (SPEED_BLOCK - 1)
-        if stride > 0 and not self._stride / SPEED_STRIDE <= stride <= self._stride * SPEED_STRIDE:
+        stride = (steps[-1] - steps[0]) / (at.SPEED_BLOCK - 1)
+        if stride > 0 and not self._stride / at.SPEED_STRIDE <= stride <= self._stride * at.SPEED_STRIDE:
             if self._stride and self._incident is None:
                 self._usual.clear()
                 self._history.clear()
@@ -115,10 +99,10 @@ class ThroughputDrop(SingleIncidentDetector):
         if self._incident is not None:
             self._follow(self._incident, now, steps[-1])
             return
-        if len(self._usual) >= SPEED_FEWEST_BLOCKS:
+        if len(self._usual) >= at.SPEED_FEWEST_BLOCKS:
             level = median([block[0] for block in self._usual])
             if (
-                now < SPEED_DROP * level
+                now < at.SPEED_DROP * level
                 and (self._low or self._was_usual(level))
                 and not self._is_too_short(level)
             ):
@@ -131,32 +115,32 @@ class ThroughputDrop(SingleIncidentDetector):
         self._low.clear()
         self._usual.append((now, spread))
         self._history.append((now, spread, steps[0]))
-        if len(self._history) == 2 * SPEED_LASTING_BLOCKS:
+        if len(self._history) == 2 * at.SPEED_LASTING_BLOCKS:
             self._judge_lasting(steps[-1])
 
     def _was_usual(self, level: float) -> bool:
-        return max(self._usual[-1][0], self._usual[-2][0]) >= SPEED_BEFORE_DROP * level
+        return max(self._usual[-1][0], self._usual[-2][0]) >= at.SPEED_BEFORE_DROP * level
 
     def _is_too_short(self, level: float) -> bool:
         """Whether the steps are too short for their time to be meaningful."""
-        return self._signal == STEP_TIME and level * SPEED_SHORTEST_STEP_S > 1.0
+        return self._signal == STEP_TIME and level * at.SPEED_SHORTEST_STEP_S > 1.0
 
     def _looks_needed(self, level: float) -> int:
         blocks = self._usual
         fell = level - max(median(low[0]) for low in self._low[1:])
         between = _sigma([block[0] for block in blocks])
         within = _of_median([block[1] for block in blocks])
-        noisy = SPEED_NOISE * max(between, within) > fell
-        return SPEED_LOOKS_IF_NOISY if noisy else SPEED_LOOKS
+        noisy = at.SPEED_NOISE * max(between, within) > fell
+        return at.SPEED_LOOKS_IF_NOISY if noisy else at.SPEED_LOOKS
 
     def _judge_sudden(self, level: float, noticed_step: int) -> None:
         # The drop began in the first low block, or at the end of the one before it.
         before, low = self._low[0], self._low[1]
         speeds, steps = before[0] + low[0], before[1] + low[1]
-        first = start_of_streak([speed < SPEED_BACK * level for speed in speeds])
+        first = start_of_streak([speed < at.SPEED_BACK * level for speed in speeds])
         now = median([speed for block in self._low[1:] for speed in block[0]])
-        count = len(speeds) - first + SPEED_BLOCK * (len(self._low) - 2)
-        if count < SPEED_LOOKS * SPEED_BLOCK:
+        count = len(speeds) - first + at.SPEED_BLOCK * (len(self._low) - 2)
+        if count < at.SPEED_LOOKS * at.SPEED_BLOCK:
             return
         self._open(level, now, steps[first], noticed_step, count)
         self._calm_needed = len(self._low) - 1
@@ -165,22 +149,22 @@ class ThroughputDrop(SingleIncidentDetector):
     def _judge_lasting(self, noticed_step: int) -> None:
         looks = list(self._history)
         speeds = [look[0] for look in looks]
-        older, newer = speeds[:SPEED_LASTING_BLOCKS], speeds[SPEED_LASTING_BLOCKS:]
+        older, newer = speeds[: at.SPEED_LASTING_BLOCKS], speeds[at.SPEED_LASTING_BLOCKS :]
         level, now = median(older), median(newer)
-        if now >= SPEED_LASTING_DROP * level or self._is_too_short(level):
+        if now >= at.SPEED_LASTING_DROP * level or self._is_too_short(level):
             return
         # The standard deviation of the difference between two medians.
         of_look = max(_sigma(older), _sigma(newer), _of_median([look[1] for look in looks]))
-        sigma = 1.25 * of_look * math.sqrt(2.0 / SPEED_LASTING_BLOCKS)
-        if level - now < SPEED_NOISE * sigma or not (_is_steady(older) and _is_steady(newer)):
+        sigma = 1.25 * of_look * math.sqrt(2.0 / at.SPEED_LASTING_BLOCKS)
+        if level - now < at.SPEED_NOISE * sigma or not (_is_steady(older) and _is_steady(newer)):
             return
         first = start_of_streak([speed < 0.5 * (level + now) for speed in speeds])
-        self._open(level, now, looks[first][2], noticed_step, SPEED_BLOCK * (len(looks) - first))
-        self._calm_needed = SPEED_LOOKS_IF_NOISY
+        self._open(level, now, looks[first][2], noticed_step, at.SPEED_BLOCK * (len(looks) - first))
+        self._calm_needed = at.SPEED_LOOKS_IF_NOISY
 
     def _open(self, level: float, now: float, start_step: int, noticed_step: int, count: int) -> None:
         self._level = level
-        self._back = max(SPEED_BACK * level, 0.5 * (level + now))
+        self._back = max(at.SPEED_BACK * level, 0.5 * (level + now))
         self._calm = 0
         self._lately.clear()
         self._incident = self._incidents.open(
@@ -206,12 +190,12 @@ class ThroughputDrop(SingleIncidentDetector):
                 self._history.clear()
             return
         self._calm = 0
-        incident.count += SPEED_BLOCK
+        incident.count += at.SPEED_BLOCK
         incident.end_step = step
         self._lately.append(now)
         evidence = self._evidence(median(self._lately))
         if (
-            len(self._lately) == SPEED_LOOKS_IF_NOISY
+            len(self._lately) == at.SPEED_LOOKS_IF_NOISY
             and evidence["lost_pct"] >= self._reported_pct + _REPORT_AGAIN_PCT
         ):
             incident.evidence.update(evidence)
@@ -226,9 +210,9 @@ def _sigma(speeds: list[float]) -> float:
 
 def _of_median(spreads: list[float]) -> float:
     """Return the standard deviation of a look, whose records have `spreads`."""
-    return 1.25 * median(spreads) / math.sqrt(SPEED_BLOCK)
+    return 1.25 * median(spreads) / math.sqrt(at.SPEED_BLOCK)
 
 
 def _is_steady(speeds: list[float]) -> bool:
     half = len(speeds) // 2
-    return abs(median(speeds[:half]) - median(speeds[half:])) <= SPEED_LASTING_STEADY * median(speeds)
+    return abs(median(speeds[:half]) - median(speeds[half:])) <= at.SPEED_LASTING_STEADY * median(speeds)

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import math
 
+from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import median
-from toolkit.diagnostics.thresholds import (
-    NOT_FALLEN,
-    SOLVED_SHARE,
-    VANISHED,
-    VANISHED_EARLY,
-    VANISHED_RECORDS,
-    VANISHED_SHARE,
-)
 
 _KIND = "vanishing_grad"
 _BACK_RECORDS = 5
@@ -42,17 +35,17 @@ class VanishingGradients(SingleIncidentDetector):
     def take(self, row: Row) -> None:
         """Look at the gradient norm."""
         norm = row.values[GRAD_NORM]
-        if norm >= VANISHED:
+        if norm >= at.VANISHED:
             if self._low:
                 self._low = 0
                 self._losses.clear()
             if self._incident is not None:
                 self._end_if_back(row)
-            if len(self._early_norms) < VANISHED_EARLY:
+            if len(self._early_norms) < at.VANISHED_EARLY:
                 self._learn(norm, row)
             return
         # NaN is left to another detector.
-        if 0.0 <= norm < VANISHED:
+        if 0.0 <= norm < at.VANISHED:
             self._take_low(norm, row)
 
     def _learn(self, norm: float, row: Row) -> None:
@@ -61,7 +54,7 @@ class VanishingGradients(SingleIncidentDetector):
             self._learn_loss(row.values.get(LOSS))
 
     def _learn_loss(self, loss: float | None) -> None:
-        if loss is not None and math.isfinite(loss) and len(self._early_losses) < VANISHED_EARLY:
+        if loss is not None and math.isfinite(loss) and len(self._early_losses) < at.VANISHED_EARLY:
             self._early_losses.append(loss)
 
     def _take_low(self, norm: float, row: Row) -> None:
@@ -78,11 +71,11 @@ class VanishingGradients(SingleIncidentDetector):
             return
         if not self._early_norms:
             self._learn_loss(loss)
-        if len(self._losses) == 2 * VANISHED_RECORDS:
+        if len(self._losses) == 2 * at.VANISHED_RECORDS:
             # Drop from the middle: the first half is kept.
-            del self._losses[VANISHED_RECORDS]
+            del self._losses[at.VANISHED_RECORDS]
         self._losses.append(loss)
-        if self._low >= VANISHED_RECORDS and self._is_wrong(norm):
+        if self._low >= at.VANISHED_RECORDS and self._is_wrong(norm):
             self._incident = self._incidents.open(
                 _KIND,
                 name_of(GRAD_NORM, row.record),
@@ -98,19 +91,19 @@ class VanishingGradients(SingleIncidentDetector):
 
     def _is_wrong(self, norm: float) -> bool:
         losses = self._losses
-        if len(losses) < VANISHED_RECORDS or len(self._early_losses) < VANISHED_RECORDS // 2:
+        if len(losses) < at.VANISHED_RECORDS or len(self._early_losses) < at.VANISHED_RECORDS // 2:
             return False
-        half = VANISHED_RECORDS // 2
+        half = at.VANISHED_RECORDS // 2
         first, now = median(losses[:half]), median(losses[-half:])
         if (
-            now <= max(SOLVED_SHARE * abs(median(self._early_losses)), _LOSS_LEVEL_FLOOR)
-            or now < NOT_FALLEN * first
+            now <= max(at.SOLVED_SHARE * abs(median(self._early_losses)), _LOSS_LEVEL_FLOOR)
+            or now < at.NOT_FALLEN * first
         ):
             return False
         if self._early_norms:
-            return norm <= VANISHED_SHARE * median(self._early_norms)
+            return norm <= at.VANISHED_SHARE * median(self._early_norms)
         # Nothing to compare with: only a long row of zeros with a flat loss is certain.
-        return norm == 0.0 and self._low >= 3 * VANISHED_RECORDS
+        return norm == 0.0 and self._low >= 3 * at.VANISHED_RECORDS
 
     def _end_if_back(self, row: Row) -> None:
         assert self._incident is not None

@@ -54,11 +54,9 @@ class Transport(Protocol):
         Raises:
             OtlpError: they were not delivered.
         """
-        ...
 
     def give_up(self) -> None:
         """Stop retrying; may be called on another thread."""
-        ...
 
 
 def make_transport(endpoint: str, protocol: str, *, timeout_s: float) -> Transport:

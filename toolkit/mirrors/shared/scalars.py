@@ -5,19 +5,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from toolkit.runfolder.records import (
-    ENVELOPE,
-    EPOCH,
-    EVAL,
-    NAN_INF_DETECTED,
-    NON_FINITE,
-    STEP,
-    SYSTEM,
-    Record,
-)
+from toolkit.runfolder import records as kinds
+from toolkit.runfolder.records import Record
 
-_PREFIXES: Final = {STEP: "", EVAL: "eval/", EPOCH: "epoch/", SYSTEM: "system/"}
-_NOT_METRICS: Final = frozenset({*ENVELOPE, "global_step", NAN_INF_DETECTED})
+_PREFIXES: Final = {kinds.STEP: "", kinds.EVAL: "eval/", kinds.EPOCH: "epoch/", kinds.SYSTEM: "system/"}
+_NOT_METRICS: Final = frozenset({*kinds.ENVELOPE, "global_step", kinds.NAN_INF_DETECTED})
 
 # JSON has no such numbers; a record spells them out in a separate field.
 _NON_FINITE_VALUES: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -40,7 +32,7 @@ def scalars_of(record: Record) -> dict[str, float]:
             if prefix and name == "epoch":
                 continue
             scalars[prefix + name.removeprefix(prefix)] = float(value)
-    non_finite = record.get(NON_FINITE)
+    non_finite = record.get(kinds.NON_FINITE)
     if isinstance(non_finite, dict):
         for name, spelled in non_finite.items():
             if spelled in _NON_FINITE_VALUES:
@@ -50,4 +42,4 @@ def scalars_of(record: Record) -> dict[str, float]:
 
 def without_envelope(record: Record) -> dict[str, object]:
     """Return the fields of a record without those that every record has."""
-    return {name: value for name, value in record.items() if name not in ENVELOPE}
+    return {name: value for name, value in record.items() if name not in kinds.ENVELOPE}

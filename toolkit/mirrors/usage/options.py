@@ -78,24 +78,19 @@ class RunSettings(Protocol):
     @property
     def enabled(self) -> bool:
         """Whether the run is logged at all."""
-        ...
 
     @property
     def mode(self) -> str:
         """`local`, `offline` or `disabled`."""
-        ...
 
     @property
     def may_send(self) -> bool:
         """Whether anything may leave the machine."""
-        ...
 
     @property
     def close_timeout(self) -> float:
         """Seconds that closing may take."""
-        ...
 
     @property
     def usage_options(self) -> UsageOptions:
         """The `usage_reports` block."""
-        ...

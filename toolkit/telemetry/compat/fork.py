@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard, guarded
@@ -147,9 +146,7 @@ class TelemetryLogger:
     def __enter__(self) -> TelemetryLogger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.telemetry.__exit__(kind, error, trace)
         self.is_live = False
 

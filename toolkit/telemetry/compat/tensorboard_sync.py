@@ -37,7 +37,6 @@ class RowSink(Protocol):
 
     def log_at(self, row: dict[str, Any], step: int) -> None:
         """Write a row of values at a step of the writer's own."""
-        ...
 
 
 class TensorBoardSync:

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from toolkit.core.lifetime import close_at_exit, code_of, do_not_close_at_exit
@@ -265,9 +264,7 @@ class Run(RunIdentity, ArtifactStore):
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or code_of(error) == 0:
             self._finish(None, None)
         elif isinstance(error, KeyboardInterrupt):

@@ -43,19 +43,15 @@ class Store(Protocol):
 
     def set(self, key: str, value: str, /) -> None:
         """Put `value` under `key`."""
-        ...
 
     def get(self, key: str, /) -> bytes:
         """Return what is under `key`, which is there."""
-        ...
 
     def check(self, keys: list[str], /) -> bool:
         """Say whether all `keys` are there."""
-        ...
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
         """Put `desired` under `key` where that holds `expected` ("": where it is not there); return what is there."""
-        ...
 
 
 def process_group_store() -> Store | None:

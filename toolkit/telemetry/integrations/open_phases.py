@@ -85,9 +85,7 @@ class GuardedPhase:
     def __enter__(self) -> None:
         self._guard.call("beginning a phase of the training", self._begin)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._phase is not None:
             self._guard.call("ending a phase of the training", self._phase.__exit__, kind, error, trace)
 

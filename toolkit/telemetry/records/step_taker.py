@@ -16,7 +16,6 @@ class Ranks(Protocol):
 
     def at_step(self, step: Any) -> None:
         """Do what was agreed for `step`."""
-        ...
 
 
 class StepTaker:

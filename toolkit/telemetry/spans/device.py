@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
@@ -83,9 +82,7 @@ class DeviceSpan:
             self._first = timer.mark()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._timer.guard.catch("timing on the device"):
             self._finish()
         self.timed.__exit__(kind, error, trace)

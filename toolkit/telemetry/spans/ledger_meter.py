@@ -24,7 +24,6 @@ class Metered(Protocol):
     @property
     def times(self) -> HasBucket:
         """Where its seconds go."""
-        ...
 
     below: Any
     closed: bool

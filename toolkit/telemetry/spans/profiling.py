@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from toolkit.core.checks import shown
@@ -205,9 +204,7 @@ class ProfiledBlock:
         self._began = self._profile.monotonic()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         profile = self._profile
         duration = profile.monotonic() - self._began
         if duration >= profile.shortest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from threading import get_ident
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from toolkit.core.guard import Guard
@@ -65,49 +65,38 @@ class SpanHost(Protocol):
 
     def begin(self, span: Span) -> None:
         """Open a span."""
-        ...
 
     def end(self, span: Span) -> None:
         """Close a span and write it."""
-        ...
 
     def unwind(self, span: Span) -> None:
         """Handle an exception that leaves the block of `span`."""
-        ...
 
     def enter_from_elsewhere(self, span: FoldedSpan, now: float) -> None:
         """Open a short span on a thread that the meter does not follow."""
-        ...
 
     def end_folded_at(self, span: FoldedSpan, stop_time: Any) -> None:
         """Close a short span at a wall time."""
-        ...
 
     def keep_failed(self, span: FoldedSpan, error: BaseException | str | None) -> None:
         """Write a short span that failed."""
-        ...
 
     def say_stopped_twice(self, name: str) -> None:
         """Report that a span was stopped while it was not open."""
-        ...
 
     def put_event(
         self, span: Span | None, span_name: str, name: str, attributes: Mapping[str, Any], time: float | None
     ) -> None:
         """Write an event of a span."""
-        ...
 
     def innermost(self) -> Span | None:
         """Return the innermost open span of this thread or task."""
-        ...
 
     def as_time(self, given: Any) -> float | None:
         """Return a wall time, or None for now."""
-        ...
 
     def as_small(self, attributes: dict[str, Any]) -> dict[str, Any]:
         """Return attributes that are small enough to keep in memory."""
-        ...
 
 
 class NoSpan:
@@ -151,9 +140,7 @@ class NoSpan:
     def __enter__(self) -> NoSpan:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         return None
 
 
@@ -206,9 +193,7 @@ class FoldedSpan:
                     recorder.enter_from_elsewhere(self, now)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         recorder, times = self._recorder, self.times
         if self.closed:
             with recorder.guard.catch("ending a span"):
@@ -310,9 +295,7 @@ class DroppedSpan(FoldedSpan):
 
     __slots__ = ()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         recorder, times = self._recorder, self.times
         with recorder.guard.catch("ending a span"):
             if self.closed:
@@ -368,9 +351,7 @@ class Span:
             self._recorder.begin(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._recorder.guard.catch("ending a span"):
             if error is not None:
                 if not isinstance(error, NO_FAILURES):

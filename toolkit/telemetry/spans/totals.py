@@ -116,7 +116,6 @@ class OnStepRecords(Protocol):
 
     def put_on(self, fields: dict[str, Any]) -> None:
         """Add them to `fields`."""
-        ...
 
 
 class SpanTotals:

@@ -13,27 +13,7 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.training.checkpoints import CheckpointSave
 from toolkit.telemetry.training.job import Job
-from toolkit.timing.names import (
-    APPLICATION,
-    BACKWARD,
-    CHECKPOINT_LOAD,
-    CHECKPOINT_SAVE_FINALIZATION,
-    DATA_LOADING,
-    DATALOADER_INIT,
-    DIST_INIT,
-    FORWARD,
-    MODEL_INIT,
-    OPTIMIZER_INIT,
-    OPTIMIZER_UPDATE,
-    SAMPLING,
-    TESTING_ITERATION,
-    TESTING_LOOP,
-    TRAINING_ITERATION,
-    TRAINING_LOOP,
-    VALIDATION_ITERATION,
-    VALIDATION_LOOP,
-    ZERO_GRAD,
-)
+from toolkit.timing import names
 
 _SAVING = "checkpoint_save"
 
@@ -55,52 +35,52 @@ class Callbacks:
         """Mark the start of the job."""
         span = self._job.begin_application(None, self._seconds(start_time_msec))
         if span is not NO_SPAN:
-            self._open[APPLICATION] = span
+            self._open[names.APPLICATION] = span
         return span
 
     def on_app_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the job; the logger stays open."""
-        self._end(APPLICATION, self._job.end_application, finish_time_msec)
+        self._end(names.APPLICATION, self._job.end_application, finish_time_msec)
 
     def on_distributed_init_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of distributed initialisation."""
-        return self._start_plain(DIST_INIT, start_time_msec)
+        return self._start_plain(names.DIST_INIT, start_time_msec)
 
     def on_distributed_init_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of distributed initialisation."""
-        self._end(DIST_INIT, self._job.end_plain, finish_time_msec)
+        self._end(names.DIST_INIT, self._job.end_plain, finish_time_msec)
 
     def on_model_init_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of model creation."""
-        return self._start_plain(MODEL_INIT, start_time_msec)
+        return self._start_plain(names.MODEL_INIT, start_time_msec)
 
     def on_model_init_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of model creation."""
-        self._end(MODEL_INIT, self._job.end_plain, finish_time_msec)
+        self._end(names.MODEL_INIT, self._job.end_plain, finish_time_msec)
 
     def on_dataloader_init_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of data loader creation."""
-        return self._start_plain(DATALOADER_INIT, start_time_msec)
+        return self._start_plain(names.DATALOADER_INIT, start_time_msec)
 
     def on_dataloader_init_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of data loader creation."""
-        self._end(DATALOADER_INIT, self._job.end_plain, finish_time_msec)
+        self._end(names.DATALOADER_INIT, self._job.end_plain, finish_time_msec)
 
     def on_load_checkpoint_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of loading a checkpoint."""
-        return self._start_plain(CHECKPOINT_LOAD, start_time_msec)
+        return self._start_plain(names.CHECKPOINT_LOAD, start_time_msec)
 
     def on_load_checkpoint_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of loading a checkpoint."""
-        self._end(CHECKPOINT_LOAD, self._job.end_plain, finish_time_msec)
+        self._end(names.CHECKPOINT_LOAD, self._job.end_plain, finish_time_msec)
 
     def on_optimizer_init_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of optimizer creation."""
-        return self._start_plain(OPTIMIZER_INIT, start_time_msec)
+        return self._start_plain(names.OPTIMIZER_INIT, start_time_msec)
 
     def on_optimizer_init_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of optimizer creation."""
-        self._end(OPTIMIZER_INIT, self._job.end_plain, finish_time_msec)
+        self._end(names.OPTIMIZER_INIT, self._job.end_plain, finish_time_msec)
 
     # Training.
 
@@ -117,9 +97,9 @@ class Callbacks:
     ) -> AnySpan:
         """Mark the start of the training loop, with its first iteration and its targets."""
         # The job itself ends a loop that is still open.
-        self._open.pop(TRAINING_LOOP, None)
+        self._open.pop(names.TRAINING_LOOP, None)
         return self._keep(
-            TRAINING_LOOP,
+            names.TRAINING_LOOP,
             self._job.begin_training_loop(
                 train_iterations_start,
                 train_samples_start,
@@ -131,12 +111,12 @@ class Callbacks:
 
     def on_train_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the training loop."""
-        self._end(TRAINING_LOOP, self._job.end_training_loop, finish_time_msec)
+        self._end(names.TRAINING_LOOP, self._job.end_training_loop, finish_time_msec)
 
     def on_training_single_iteration_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of a training iteration."""
-        self._end_earlier(TRAINING_ITERATION)
-        return self._keep(TRAINING_ITERATION, self._job.begin_iteration(self._seconds(start_time_msec)))
+        self._end_earlier(names.TRAINING_ITERATION)
+        return self._keep(names.TRAINING_ITERATION, self._job.begin_iteration(self._seconds(start_time_msec)))
 
     def on_training_single_iteration_end(
         self,
@@ -149,71 +129,73 @@ class Callbacks:
         """Mark the end of a training iteration; `batch_size` and `tokens` override the configured batch."""
         self._job.note_loss(loss)
         sizes = self._job.given_sizes(batch_size, tokens)
-        span = self._open.get(TRAINING_ITERATION)
+        span = self._open.get(names.TRAINING_ITERATION)
         if sizes and span is not None:
             span.set_all(sizes)
-        self._end(TRAINING_ITERATION, self._job.end_iteration, finish_time_msec)
+        self._end(names.TRAINING_ITERATION, self._job.end_iteration, finish_time_msec)
 
     def on_data_loading_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of waiting for data."""
-        return self._start_plain(DATA_LOADING, start_time_msec)
+        return self._start_plain(names.DATA_LOADING, start_time_msec)
 
     def on_data_loading_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of waiting for data."""
-        self._end(DATA_LOADING, self._job.end_plain, finish_time_msec)
+        self._end(names.DATA_LOADING, self._job.end_plain, finish_time_msec)
 
     def on_forward_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of the forward pass."""
-        return self._start_plain(FORWARD, start_time_msec)
+        return self._start_plain(names.FORWARD, start_time_msec)
 
     def on_forward_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the forward pass."""
-        self._end(FORWARD, self._job.end_plain, finish_time_msec)
+        self._end(names.FORWARD, self._job.end_plain, finish_time_msec)
 
     def on_zero_grad_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of clearing the gradients."""
-        return self._start_plain(ZERO_GRAD, start_time_msec)
+        return self._start_plain(names.ZERO_GRAD, start_time_msec)
 
     def on_zero_grad_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of clearing the gradients."""
-        self._end(ZERO_GRAD, self._job.end_plain, finish_time_msec)
+        self._end(names.ZERO_GRAD, self._job.end_plain, finish_time_msec)
 
     def on_backward_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of the backward pass."""
-        return self._start_plain(BACKWARD, start_time_msec)
+        return self._start_plain(names.BACKWARD, start_time_msec)
 
     def on_backward_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the backward pass."""
-        self._end(BACKWARD, self._job.end_plain, finish_time_msec)
+        self._end(names.BACKWARD, self._job.end_plain, finish_time_msec)
 
     def on_optimizer_update_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of the optimizer step."""
-        return self._start_plain(OPTIMIZER_UPDATE, start_time_msec)
+        return self._start_plain(names.OPTIMIZER_UPDATE, start_time_msec)
 
     def on_optimizer_update_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the optimizer step."""
-        self._end(OPTIMIZER_UPDATE, self._job.end_plain, finish_time_msec)
+        self._end(names.OPTIMIZER_UPDATE, self._job.end_plain, finish_time_msec)
 
     # Beside the training.
 
     def on_validation_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of a validation loop."""
         return self._start(
-            VALIDATION_LOOP, partial(self._job.begin_evaluation, self._job.validation), start_time_msec
+            names.VALIDATION_LOOP, partial(self._job.begin_evaluation, self._job.validation), start_time_msec
         )
 
     def on_validation_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the validation loop."""
-        self._end(VALIDATION_LOOP, partial(self._job.end_evaluation, self._job.validation), finish_time_msec)
+        self._end(
+            names.VALIDATION_LOOP, partial(self._job.end_evaluation, self._job.validation), finish_time_msec
+        )
 
     def on_validation_single_iteration_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of one of its iterations."""
-        return self._start_plain(VALIDATION_ITERATION, start_time_msec)
+        return self._start_plain(names.VALIDATION_ITERATION, start_time_msec)
 
     def on_validation_single_iteration_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the iteration."""
         self._end(
-            VALIDATION_ITERATION,
+            names.VALIDATION_ITERATION,
             partial(self._job.end_evaluation_iteration, self._job.validation),
             finish_time_msec,
         )
@@ -221,32 +203,32 @@ class Callbacks:
     def on_testing_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of a testing loop."""
         return self._start(
-            TESTING_LOOP, partial(self._job.begin_evaluation, self._job.testing), start_time_msec
+            names.TESTING_LOOP, partial(self._job.begin_evaluation, self._job.testing), start_time_msec
         )
 
     def on_testing_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the testing loop."""
-        self._end(TESTING_LOOP, partial(self._job.end_evaluation, self._job.testing), finish_time_msec)
+        self._end(names.TESTING_LOOP, partial(self._job.end_evaluation, self._job.testing), finish_time_msec)
 
     def on_testing_single_iteration_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of one of its iterations."""
-        return self._start_plain(TESTING_ITERATION, start_time_msec)
+        return self._start_plain(names.TESTING_ITERATION, start_time_msec)
 
     def on_testing_single_iteration_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the iteration."""
         self._end(
-            TESTING_ITERATION,
+            names.TESTING_ITERATION,
             partial(self._job.end_evaluation_iteration, self._job.testing),
             finish_time_msec,
         )
 
     def on_sampling_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of sampling."""
-        return self._start(SAMPLING, self._job.begin_sampling, start_time_msec)
+        return self._start(names.SAMPLING, self._job.begin_sampling, start_time_msec)
 
     def on_sampling_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of sampling."""
-        self._end(SAMPLING, self._job.end_pause, finish_time_msec)
+        self._end(names.SAMPLING, self._job.end_pause, finish_time_msec)
 
     # Checkpoints.
 
@@ -291,7 +273,7 @@ class Callbacks:
         self, global_step: int, start_time_msec: float | None = None
     ) -> AnySpan:
         """Mark the start of finalising an async checkpoint, from any thread."""
-        name = f"{CHECKPOINT_SAVE_FINALIZATION} {global_step}"
+        name = f"{names.CHECKPOINT_SAVE_FINALIZATION} {global_step}"
         self._end_earlier(name)
         return self._keep(
             name, self._job.saving.begin_finalization(global_step, self._seconds(start_time_msec))
@@ -299,7 +281,9 @@ class Callbacks:
 
     def on_checkpoint_finalization_end(self, global_step: int, finish_time_msec: float | None = None) -> None:
         """Mark the end of finalising an async checkpoint, from any thread."""
-        self._end(f"{CHECKPOINT_SAVE_FINALIZATION} {global_step}", self._job.end_plain, finish_time_msec)
+        self._end(
+            f"{names.CHECKPOINT_SAVE_FINALIZATION} {global_step}", self._job.end_plain, finish_time_msec
+        )
 
     # Internal.
 

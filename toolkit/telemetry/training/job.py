@@ -28,15 +28,7 @@ from toolkit.telemetry.training.phase import PhaseKind
 from toolkit.telemetry.training.phase_seconds import PhaseSeconds
 from toolkit.telemetry.training.progress import IterationProgress
 from toolkit.telemetry.training.saving import Saving
-from toolkit.timing.names import (
-    APPLICATION,
-    BESIDE_TRAINING,
-    SAMPLING,
-    TESTING_ITERATION,
-    TRAINING_ITERATION,
-    TRAINING_LOOP,
-    VALIDATION_ITERATION,
-)
+from toolkit.timing import names
 
 _PACKAGE: Final = "ai-toolkit-telemetry"
 """The distribution whose version the events carry."""
@@ -123,9 +115,9 @@ class Job:
     def kind(self, name: str) -> PhaseKind:
         """Return what all phases of a name share, for phases that are a span."""
         count = {
-            TRAINING_ITERATION: self.count_iteration,
-            VALIDATION_ITERATION: self.validation.count,
-            TESTING_ITERATION: self.testing.count,
+            names.TRAINING_ITERATION: self.count_iteration,
+            names.VALIDATION_ITERATION: self.validation.count,
+            names.TESTING_ITERATION: self.testing.count,
         }
         return PhaseKind(name=name, make=self._log.span, fail=self._events.write_error, count=count.get(name))
 
@@ -142,7 +134,7 @@ class Job:
     def abandon(self, name: str, span: AnySpan) -> None:
         """End a phase whose end was never reported, without counting it as completed."""
         span.stop(error="its end was never reported")
-        if name in BESIDE_TRAINING:
+        if name in names.BESIDE_TRAINING:
             self._phases.return_to_training()
 
     # The application.
@@ -157,7 +149,7 @@ class Job:
         config = self._refresh_config()
         given = {"application_name": config.application_name} if config.application_name is not None else {}
         span = self._log.start_span(
-            APPLICATION, attributes={**given, **(attributes or {})}, start_time=start_time
+            names.APPLICATION, attributes={**given, **(attributes or {})}, start_time=start_time
         )
         if span is NO_SPAN:
             return span
@@ -219,7 +211,7 @@ class Job:
                 samples_target=self._source.ask("train_samples_target", samples_target),
             ).known()
             self._state.validation.since = self._state.testing.since = start
-        span = self._log.start_span(TRAINING_LOOP, attributes=attributes, start_time=start_time)
+        span = self._log.start_span(names.TRAINING_LOOP, attributes=attributes, start_time=start_time)
         if span is not NO_SPAN:
             self._state.loop = span
             self._progress.loop_started = span.start
@@ -241,8 +233,8 @@ class Job:
     def begin_iteration(self, start_time: float | None = None) -> AnySpan:
         """Begin a training iteration."""
         if start_time is not None:
-            return self._log.start_span(TRAINING_ITERATION, start_time=start_time)
-        return self._log.span(TRAINING_ITERATION).__enter__()
+            return self._log.start_span(names.TRAINING_ITERATION, start_time=start_time)
+        return self._log.span(names.TRAINING_ITERATION).__enter__()
 
     def end_iteration(
         self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
@@ -347,7 +339,7 @@ class Job:
         self, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
     ) -> AnySpan:
         """Begin sampling."""
-        return self.begin_pause(SAMPLING, attributes, start_time)
+        return self.begin_pause(names.SAMPLING, attributes, start_time)
 
     def begin_pause(
         self, name: str, attributes: Mapping[str, Any] | None, start_time: float | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 from toolkit.core.wrap_calls import wrap_calls
@@ -23,9 +22,7 @@ class Phase(ABC):
     def __enter__(self) -> AnySpan: ...
 
     @abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
 
     @abstractmethod
     def again(self) -> Phase:
@@ -51,9 +48,7 @@ class FunctionPhase(Phase):
         span = self._span = self._begin()
         return span
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._end(self._span, error)
 
     def again(self) -> FunctionPhase:
@@ -89,9 +84,7 @@ class SpanPhase(Phase):
         span.__enter__()
         return span
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         span = self._span
         if error is not None:
             self._kind.fail(span, error)

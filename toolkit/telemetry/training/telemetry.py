@@ -11,26 +11,19 @@ from toolkit.telemetry.training.job import Job
 from toolkit.telemetry.training.job_log import JobLog
 from toolkit.telemetry.training.job_state import Evaluations
 from toolkit.telemetry.training.phase import FunctionPhase, Phase, SpanPhase
-from toolkit.timing.names import (
-    BACKWARD,
-    CHECKPOINT_LOAD,
-    DATA_LOADING,
-    DATALOADER_INIT,
-    DIST_INIT,
-    FORWARD,
-    MODEL_INIT,
-    OPTIMIZER_INIT,
-    OPTIMIZER_UPDATE,
-    TESTING_ITERATION,
-    TRAINING_ITERATION,
-    VALIDATION_ITERATION,
-    ZERO_GRAD,
-)
+from toolkit.timing import names
 
 _SPANS: Final = (
-    *(DIST_INIT, MODEL_INIT, DATALOADER_INIT, OPTIMIZER_INIT, CHECKPOINT_LOAD),
-    *(TRAINING_ITERATION, DATA_LOADING, FORWARD, ZERO_GRAD, BACKWARD, OPTIMIZER_UPDATE),
-    *(VALIDATION_ITERATION, TESTING_ITERATION),
+    *(names.DIST_INIT, names.MODEL_INIT, names.DATALOADER_INIT, names.OPTIMIZER_INIT, names.CHECKPOINT_LOAD),
+    *(
+        names.TRAINING_ITERATION,
+        names.DATA_LOADING,
+        names.FORWARD,
+        names.ZERO_GRAD,
+        names.BACKWARD,
+        names.OPTIMIZER_UPDATE,
+    ),
+    *(names.VALIDATION_ITERATION, names.TESTING_ITERATION),
 )
 """Phases that are a span; iterations are counted too."""
 
@@ -50,7 +43,7 @@ class TrainingTelemetry(Callbacks):
     ) -> None:
         super().__init__(Job(log, clock or SystemClock()), log.guard)
         self._kinds = {name: self._job.kind(name) for name in _SPANS}
-        self._iteration = self._kinds[TRAINING_ITERATION]
+        self._iteration = self._kinds[names.TRAINING_ITERATION]
 
     def configure(self, **config: Any) -> None:
         """Describe the job, before it begins or at any later time, as often as needed.
@@ -83,23 +76,23 @@ class TrainingTelemetry(Callbacks):
 
     def dist_init(self, **attributes: Any) -> Phase:
         """Distributed initialisation."""
-        return SpanPhase(self._kinds[DIST_INIT], attributes)
+        return SpanPhase(self._kinds[names.DIST_INIT], attributes)
 
     def model_init(self, **attributes: Any) -> Phase:
         """Model creation."""
-        return SpanPhase(self._kinds[MODEL_INIT], attributes)
+        return SpanPhase(self._kinds[names.MODEL_INIT], attributes)
 
     def dataloader_init(self, **attributes: Any) -> Phase:
         """Data loader creation."""
-        return SpanPhase(self._kinds[DATALOADER_INIT], attributes)
+        return SpanPhase(self._kinds[names.DATALOADER_INIT], attributes)
 
     def optimizer_init(self, **attributes: Any) -> Phase:
         """Optimizer creation."""
-        return SpanPhase(self._kinds[OPTIMIZER_INIT], attributes)
+        return SpanPhase(self._kinds[names.OPTIMIZER_INIT], attributes)
 
     def checkpoint_load(self, **attributes: Any) -> Phase:
         """Loading a checkpoint."""
-        return SpanPhase(self._kinds[CHECKPOINT_LOAD], attributes)
+        return SpanPhase(self._kinds[names.CHECKPOINT_LOAD], attributes)
 
     # Training.
 
@@ -129,23 +122,23 @@ class TrainingTelemetry(Callbacks):
 
     def data_loading(self, **attributes: Any) -> Phase:
         """Waiting for data."""
-        return SpanPhase(self._kinds[DATA_LOADING], attributes)
+        return SpanPhase(self._kinds[names.DATA_LOADING], attributes)
 
     def forward(self, **attributes: Any) -> Phase:
         """The forward pass."""
-        return SpanPhase(self._kinds[FORWARD], attributes)
+        return SpanPhase(self._kinds[names.FORWARD], attributes)
 
     def zero_grad(self, **attributes: Any) -> Phase:
         """Clearing gradients."""
-        return SpanPhase(self._kinds[ZERO_GRAD], attributes)
+        return SpanPhase(self._kinds[names.ZERO_GRAD], attributes)
 
     def backward(self, **attributes: Any) -> Phase:
         """The backward pass."""
-        return SpanPhase(self._kinds[BACKWARD], attributes)
+        return SpanPhase(self._kinds[names.BACKWARD], attributes)
 
     def optimizer_update(self, **attributes: Any) -> Phase:
         """The optimizer step."""
-        return SpanPhase(self._kinds[OPTIMIZER_UPDATE], attributes)
+        return SpanPhase(self._kinds[names.OPTIMIZER_UPDATE], attributes)
 
     # Beside the training.
 
@@ -155,7 +148,7 @@ class TrainingTelemetry(Callbacks):
 
     def validation_iteration(self, **attributes: Any) -> Phase:
         """One of its iterations."""
-        return SpanPhase(self._kinds[VALIDATION_ITERATION], attributes)
+        return SpanPhase(self._kinds[names.VALIDATION_ITERATION], attributes)
 
     def testing_loop(self, **attributes: Any) -> Phase:
         """One test of the model."""
@@ -163,7 +156,7 @@ class TrainingTelemetry(Callbacks):
 
     def testing_iteration(self, **attributes: Any) -> Phase:
         """One of its iterations."""
-        return SpanPhase(self._kinds[TESTING_ITERATION], attributes)
+        return SpanPhase(self._kinds[names.TESTING_ITERATION], attributes)
 
     def _evaluation(self, loops: Evaluations, attributes: dict[str, Any]) -> Phase:
         return FunctionPhase(

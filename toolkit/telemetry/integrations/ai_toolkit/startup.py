@@ -9,14 +9,7 @@ from toolkit.telemetry.integrations.ai_toolkit.start_fields import samples_per_s
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import OpenPhases
 from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.timing.names import (
-    APPLICATION,
-    CHECKPOINT_LOAD,
-    DATALOADER_INIT,
-    MODEL_INIT,
-    OPTIMIZER_INIT,
-    TRAINING_LOOP,
-)
+from toolkit.timing import names
 
 
 class Startup:
@@ -44,30 +37,30 @@ class Startup:
         )
 
     def _begin_model_load(self, *_: Any, **__: Any) -> None:
-        self._phases.begin(MODEL_INIT, self._log.training.model_init())
+        self._phases.begin(names.MODEL_INIT, self._log.training.model_init())
 
     def _begin_weights_load(self, *_: Any, **__: Any) -> None:
-        self._phases.begin(CHECKPOINT_LOAD, self._log.training.checkpoint_load())
+        self._phases.begin(names.CHECKPOINT_LOAD, self._log.training.checkpoint_load())
 
     def _end_weights_load(self, *_: Any, **__: Any) -> None:
-        self._phases.end_with_inner(CHECKPOINT_LOAD)
+        self._phases.end_with_inner(names.CHECKPOINT_LOAD)
 
     def _end_model_load(self, *_: Any, **__: Any) -> None:
-        self._phases.end_all(None, within=APPLICATION)
+        self._phases.end_all(None, within=names.APPLICATION)
 
     def _begin_optimizer(self, *_: Any, **__: Any) -> None:
-        self._phases.begin(OPTIMIZER_INIT, self._log.training.optimizer_init())
+        self._phases.begin(names.OPTIMIZER_INIT, self._log.training.optimizer_init())
 
     def _begin_data_load(self, *_: Any, **__: Any) -> None:
-        self._phases.end_all(None, within=APPLICATION)
-        self._phases.begin(DATALOADER_INIT, self._log.training.dataloader_init())
+        self._phases.end_all(None, within=names.APPLICATION)
+        self._phases.begin(names.DATALOADER_INIT, self._log.training.dataloader_init())
 
     def _begin_preparation(self, *_: Any, **__: Any) -> None:
-        self._phases.end_all(None, within=APPLICATION)
-        self._phases.begin(MODEL_INIT, self._log.training.model_init(part="before the training"))
+        self._phases.end_all(None, within=names.APPLICATION)
+        self._phases.begin(names.MODEL_INIT, self._log.training.model_init(part="before the training"))
 
     def _begin_training(self, *_: Any, **__: Any) -> None:
-        self._phases.end_all(None, within=APPLICATION)
+        self._phases.end_all(None, within=names.APPLICATION)
         process, log = self._process, self._log
         with log.guard.catch("writing the start record"):
             log.log_start(**start_fields(process, log.guard))
@@ -82,7 +75,7 @@ class Startup:
         with log.guard.catch("declaring actions and knobs"):
             declare(process, log)
         self._phases.begin(
-            TRAINING_LOOP,
+            names.TRAINING_LOOP,
             log.training.training_loop(
                 train_iterations_start=process.step_num, train_iterations_target=process.train_config.steps
             ),

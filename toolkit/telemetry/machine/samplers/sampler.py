@@ -27,8 +27,6 @@ class Sampler(Protocol):
         Raises:
             NothingToSample: there is nothing here to ask, and there will not be.
         """
-        ...
 
     def close(self) -> None:
         """Let go of libraries and drivers; called on the thread that sampled."""
-        ...

@@ -28,11 +28,9 @@ class TreeReader(Protocol):
 
     def fields(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, PendingScalar]]:
         """Return the plain fields, and those that a device has yet to deliver."""
-        ...
 
     def tree(self, value: Any) -> Any:
         """Return `value` with its structure kept."""
-        ...
 
 
 class CompletionRecorder:
