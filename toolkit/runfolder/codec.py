@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,6 +23,7 @@ from toolkit.runfolder.records import (
     UNENCODABLE,
     Record,
 )
+from toolkit.runfolder.safefile import open_regular
 
 # JSON has no NaN. Strict parsers reject the bare word Python would write.
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -200,7 +203,7 @@ def decode(line: bytes) -> Record:
     if type(record) is not dict:
         raise RecordError(f"a {type(record).__name__}, not an object")
     # Every level opens with a bracket, and nearly every line has only the one it begins with.
-    if (b"[" in line or line.find(b"{", 1) > 0) and is_nested_too_deeply(record):
+    if (b"[" in line or line.find(b"{", 1) > 0) and _depth(record) > _MAX_DEPTH:
         raise RecordError(f"nested deeper than {_MAX_DEPTH}")
     if len(record) > _MAX_KEYS:
         raise RecordError(f"more than {_MAX_KEYS} fields")
@@ -226,9 +229,32 @@ def _with_bare_words(line: bytes) -> Any:
     }
 
 
-def is_nested_too_deeply(value: Any) -> bool:
-    """Return whether containers in `value` are nested deeper than in our files, and too deep for recursion."""
-    return _depth(value) > _MAX_DEPTH
+def read_object(path: Path, max_bytes: int, invalid: type[ValueError]) -> dict[str, Any]:
+    """Return the JSON object in the file at `path`.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: of the type `invalid`: it is too large, or is not one object.
+    """
+    descriptor = open_regular(path)
+    try:
+        data = b""
+        while len(data) <= max_bytes and (part := os.read(descriptor, max_bytes + 1 - len(data))):
+            data += part
+    finally:
+        os.close(descriptor)
+    if len(data) > max_bytes:
+        raise invalid(f"{path} is larger than {max_bytes} bytes")
+    try:
+        mapping = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"{path} is not JSON: {error}") from error
+    if not isinstance(mapping, dict):
+        raise invalid(f"{path} holds a {type(mapping).__name__}, not an object")
+    # The parser accepts a thousand levels, at which code that shows or writes them fails.
+    if _depth(mapping) > _MAX_DEPTH:
+        raise invalid(f"{path} is nested too deeply")
+    return mapping
 
 
 def with_non_finite(record: Record) -> Record:

@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
-from toolkit.runfolder.codec import is_nested_too_deeply
+from toolkit.runfolder.codec import read_object
 from toolkit.runfolder.layout import LABELS, MANIFEST
-from toolkit.runfolder.safefile import open_regular, replace_file
+from toolkit.runfolder.safefile import replace_file
 
 MAX_LABELS_BYTES = 256 * 1024
 MAX_NAME_LENGTH = 200
@@ -71,22 +71,11 @@ def read_labels(folder: Path) -> Labels:
     """
     path = folder / LABELS
     try:
-        data = _read_at_most(path, MAX_LABELS_BYTES + 1)
+        mapping = read_object(path, MAX_LABELS_BYTES, LabelsError)
     except FileNotFoundError:
         return Labels()
     except OSError as error:
         raise LabelsError(f"{path} cannot be read: {error}") from error
-    if len(data) > MAX_LABELS_BYTES:
-        raise LabelsError(f"{path} is larger than {MAX_LABELS_BYTES} bytes")
-    try:
-        mapping = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise LabelsError(f"{path} is not JSON: {error}") from error
-    if not isinstance(mapping, dict):
-        raise LabelsError(f"{path} holds a {type(mapping).__name__}, not an object")
-    # The parser accepts a thousand levels, at which code that shows or writes them fails.
-    if is_nested_too_deeply(mapping):
-        raise LabelsError(f"{path} is nested too deeply")
     try:
         return _from_mapping(mapping)
     except LabelsError as error:
@@ -109,17 +98,6 @@ def write_labels(folder: Path, labels: Labels, *, mode: int = 0o600) -> None:
     if len(data) > MAX_LABELS_BYTES:
         raise LabelsError(f"the labels take {len(data)} bytes, at most {MAX_LABELS_BYTES}; shorten the notes")
     replace_file(folder / LABELS, data, mode=_mode_of_manifest(folder, mode))
-
-
-def _read_at_most(path: Path, limit: int) -> bytes:
-    descriptor = open_regular(path)
-    try:
-        data = b""
-        while len(data) < limit and (part := os.read(descriptor, limit - len(data))):
-            data += part
-    finally:
-        os.close(descriptor)
-    return data
 
 
 def _mode_of_manifest(folder: Path, otherwise: int) -> int:

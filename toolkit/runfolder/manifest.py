@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from toolkit.runfolder.codec import encodable, is_nested_too_deeply
+from toolkit.runfolder.codec import encodable, read_object
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.records import FORMAT
-from toolkit.runfolder.safefile import open_regular, replace_file
+from toolkit.runfolder.safefile import replace_file
 
 MAX_MANIFEST_BYTES = 1024 * 1024
 
@@ -104,26 +103,7 @@ def read_manifest(folder: Path) -> Manifest:
         FileNotFoundError: there is no manifest.
         ManifestError: it is invalid; the message says why.
     """
-    descriptor = open_regular(folder / MANIFEST)
-    try:
-        data = b""
-        while len(data) <= MAX_MANIFEST_BYTES and (
-            part := os.read(descriptor, MAX_MANIFEST_BYTES + 1 - len(data))
-        ):
-            data += part
-    finally:
-        os.close(descriptor)
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise ManifestError(f"{folder / MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
-    try:
-        mapping = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise ManifestError(f"{folder / MANIFEST} is not JSON: {error}") from error
-    if not isinstance(mapping, dict):
-        raise ManifestError(f"{folder / MANIFEST} holds a {type(mapping).__name__}, not an object")
-    # The parser accepts a thousand levels, at which code that shows or writes them fails.
-    if is_nested_too_deeply(mapping):
-        raise ManifestError(f"{folder / MANIFEST} is nested too deeply")
+    mapping = read_object(folder / MANIFEST, MAX_MANIFEST_BYTES, ManifestError)
     try:
         return _from_mapping(mapping)
     except ManifestError as error:

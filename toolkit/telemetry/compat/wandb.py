@@ -8,9 +8,11 @@ Nothing is sent anywhere and no account is needed. What is not supported warns o
 from __future__ import annotations
 
 import enum
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import NOT_SUPPORTED, null_object, warn_once
@@ -201,118 +203,41 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
 join = finish
 
 
-def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-    """Log a row of values to the current run."""
-    current = run
-    if current is None:
-        _warn_no_run("log")
-    else:
-        current.log(data, step, commit)
+def _of_current_run(name: str, without_run: Callable[..., Any] = lambda *_, **__: None) -> Callable[..., Any]:
+    """Return a method of `Run` as a function of this module; without a run it warns and returns `without_run(…)`."""
+    method = getattr(Run, name)
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if run is None:
+            warn_once(f"wandb.{name}() without a run", "does nothing: call wandb.init() first")
+            return without_run(*args, **kwargs)
+        return getattr(run, name)(*args, **kwargs)
+
+    signature = inspect.signature(method)
+    call.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
+    return call
 
 
-def define_metric(
-    name: str,
-    step_metric: str | Metric | None = None,
-    step_sync: bool | None = None,
-    hidden: bool | None = None,
-    summary: str | None = None,
-    overwrite: bool | None = None,
-    goal: str | None = None,
-) -> Metric:
-    """Define how a metric of the current run is summarised."""
-    if run is None:
-        _warn_no_run("define_metric")
-        return Metric(name=name)
-    return run.define_metric(name, step_metric, step_sync, hidden, summary, overwrite, goal)
+def _unlogged(artifact_or_path: Any, *_: Any, **__: Any) -> Any:
+    return artifact_or_path if isinstance(artifact_or_path, Artifact) else null_object("wandb.log_artifact")
 
 
-def alert(title: str, text: str, level: Any = None, wait_duration: Any = None) -> None:
-    """Put an alert into the current run's records."""
-    if run is None:
-        _warn_no_run("alert")
-    else:
-        run.alert(title, text, level, wait_duration)
-
-
-def save(
-    glob_str: str | os.PathLike[str] | None = None,
-    base_path: str | os.PathLike[str] | None = None,
-    policy: str = "live",
-    glob: bool = True,
-) -> bool | list[str]:
-    """Link files into the current run's folder."""
-    if run is None:
-        _warn_no_run("save")
-        return []
-    return run.save(glob_str, base_path, policy, glob)
-
-
-def watch(
-    models: Any,
-    criterion: Any = None,
-    log: str | None = "gradients",
-    log_freq: int = 1000,
-    idx: int | None = None,
-    log_graph: bool = False,
-) -> None:
-    """Write histograms of a model's gradients, parameters or both at every `log_freq`-th training batch."""
-    if run is None:
-        _warn_no_run("watch")
-    else:
-        run.watch(models, criterion, log, log_freq, idx, log_graph)
+log = _of_current_run("log")
+define_metric = _of_current_run("define_metric", lambda name, *_, **__: Metric(name=name))
+alert = _of_current_run("alert")
+save = _of_current_run("save", lambda *_, **__: [])
+watch = _of_current_run("watch")
+log_artifact = _of_current_run("log_artifact", _unlogged)
+use_artifact = _of_current_run("use_artifact", lambda *_, **__: null_object("wandb.use_artifact"))
+log_model = _of_current_run("log_model")
+use_model = _of_current_run("use_model", lambda *_, **__: "")
 
 
 def unwatch(models: Any = None) -> None:
     """Stop watching one model, or all."""
     if run is not None:
         run.unwatch(models)
-
-
-def log_artifact(
-    artifact_or_path: Any,
-    name: str | None = None,
-    type: str | None = None,  # noqa: A002 - W&B's name
-    aliases: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
-) -> Any:
-    """Copy an artifact's files into the current run's folder, as the next version of its name."""
-    if run is None:
-        _warn_no_run("log_artifact")
-        return (
-            artifact_or_path if isinstance(artifact_or_path, Artifact) else null_object("wandb.log_artifact")
-        )
-    return run.log_artifact(artifact_or_path, name, type, aliases, tags)
-
-
-def use_artifact(
-    artifact_or_name: Any,
-    type: str | None = None,  # noqa: A002 - W&B's name
-    aliases: Sequence[str] | None = None,
-    use_as: str | None = None,
-) -> Any:
-    """Return an artifact that a run in this log directory has logged."""
-    if run is None:
-        _warn_no_run("use_artifact")
-        return null_object("wandb.use_artifact")
-    return run.use_artifact(artifact_or_name, type, aliases, use_as)
-
-
-def log_model(
-    path: str | os.PathLike[str], name: str | None = None, aliases: Sequence[str] | None = None
-) -> None:
-    """Log a file or folder as an artifact of the type `model`."""
-    if run is None:
-        _warn_no_run("log_model")
-    else:
-        run.log_model(path, name, aliases)
-
-
-def use_model(name: str) -> str:
-    """Return the path of a model that a run in this log directory has logged."""
-    if run is None:
-        _warn_no_run("use_model")
-        return ""
-    return run.use_model(name)
 
 
 def login(
@@ -405,10 +330,6 @@ class _TensorBoard(ModuleProxy):
 
 
 tensorboard = _tensorboard = _TensorBoard("wandb.tensorboard")
-
-
-def _warn_no_run(call: str) -> None:
-    warn_once(f"wandb.{call}() without a run", "does nothing: call wandb.init() first")
 
 
 def _set_current(begun: Run | None, its_config: Config, its_summary: Summary) -> None:
