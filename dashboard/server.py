@@ -48,12 +48,7 @@ class DashboardServer(uvicorn.Server):
     """Serves the pages on a socket that already listens, until `stop` or a signal."""
 
     def __init__(
-        self,
-        listener: Listener,
-        *,
-        access: Access = None,
-        script: Path = APP_SCRIPT,
-        preload: bool = True,
+        self, listener: Listener, *, access: Access = None, script: Path = APP_SCRIPT, preload: bool = True
     ) -> None:
         # A login with many groups fills several cookies; beyond 8 KiB of them websockets would never answer.
         os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_MAX_HEADER_BYTES))

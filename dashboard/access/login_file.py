@@ -77,10 +77,7 @@ def login_of(content: Mapping[str, Any], path: Path) -> Login:
     redirect = auth.get("redirect_uri")
     origin = _callback_origin(redirect) if isinstance(redirect, str) else None
     if origin is None:
-        raise _invalid(
-            path,
-            f"needs redirect_uri in [auth]: the dashboard's URL followed by {CALLBACK_PATH}",
-        )
+        raise _invalid(path, f"needs redirect_uri in [auth]: the dashboard's URL followed by {CALLBACK_PATH}")
     if redirect != f"{origin}{CALLBACK_PATH}":
         # Streamlit compares it exactly; a different spelling leads back to the login page.
         raise _invalid(path, f"must spell redirect_uri the way browsers do: {origin}{CALLBACK_PATH}")

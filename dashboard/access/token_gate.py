@@ -51,9 +51,7 @@ class TokenGate:
         role = self._tokens.role_of_token(token)
         if role is None:
             await _refuse(
-                scope,
-                send,
-                "Invalid token. A new token is made at each start, unless you provide your own.",
+                scope, send, "Invalid token. A new token is made at each start, unless you provide your own."
             )
             return
         # The network guard adds 'Secure' where the dashboard is served over https.

@@ -143,10 +143,7 @@ def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None
     if growth is not None:
         levels = (*levels, growth)
     options = ChartOptions(
-        fixed_window=evidence.window,
-        marks=evidence.marks,
-        bands=evidence.bands,
-        levels=levels,
+        fixed_window=evidence.window, marks=evidence.marks, bands=evidence.bands, levels=levels
     )
     curve_panel(
         page,

@@ -189,12 +189,7 @@ def _line(text: str, limit: int) -> str:
 
 
 def _about_window(
-    page: RunPage,
-    table: SpanTable,
-    window: Window,
-    steps: tuple[int, int] | None,
-    shown: int,
-    total: int,
+    page: RunPage, table: SpanTable, window: Window, steps: tuple[int, int] | None, shown: int, total: int
 ) -> None:
     words = [
         f"{_short(window[1] - window[0])} from {clock(window[0])}",

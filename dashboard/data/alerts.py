@@ -130,11 +130,7 @@ def _with_unique_ids(alerts: Iterable[Alert]) -> list[Alert]:
 def _rank(alert: Alert) -> tuple[int, bool, float]:
     # An alert without a step is an error or lost records, which concern the whole run.
     latest = alert.noticed_step if alert.noticed_step is not None else alert.step
-    return (
-        SEVERITIES.index(alert.severity),
-        not alert.is_open,
-        -(_LATEST if latest is None else latest),
-    )
+    return (SEVERITIES.index(alert.severity), not alert.is_open, -(_LATEST if latest is None else latest))
 
 
 def _with_total_counts(errors: list[Alert], ends: Iterable[Record]) -> list[Alert]:

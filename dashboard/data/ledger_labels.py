@@ -46,10 +46,7 @@ _ADVICE: Final[Mapping[str, tuple[str, str]]] = {
         "Being stalled",
         "Look for the cause on the Alerts and System pages: a full disk, a hung loader, a lost mount.",
     ),
-    names.REWORK: (
-        "Rework after a crash",
-        "Save checkpoints more often, so that less is lost.",
-    ),
+    names.REWORK: ("Rework after a crash", "Save checkpoints more often, so that less is lost."),
     names.UNACCOUNTED: (
         "Time outside any span",
         "Add `with log.span(...)` around that work to give it a name.",

@@ -14,15 +14,7 @@ import numpy as np
 from dashboard.data.growable_array import GrowableArray
 from dashboard.data.line_parser import parse_event
 from dashboard.data.run_columns import RunColumns
-from dashboard.data.spans import (
-    FAILED,
-    HAS_MORE,
-    REASONS,
-    UNFINISHED,
-    Rows,
-    SpanName,
-    SpanTable,
-)
+from dashboard.data.spans import FAILED, HAS_MORE, REASONS, UNFINISHED, Rows, SpanName, SpanTable
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.records import SPAN, SPAN_START, SPAN_SUMMARY
 from toolkit.runfolder.safefile import open_regular

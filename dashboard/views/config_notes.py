@@ -90,10 +90,7 @@ def _notes(page: RunPage, meta: RunMeta) -> None:
 
 def _configuration(meta: RunMeta) -> None:
     if not meta.start:
-        st.info(
-            "No configuration: the run has not logged a start record.",
-            icon=":material/info:",
-        )
+        st.info("No configuration: the run has not logged a start record.", icon=":material/info:")
         return
     config = _config(meta.start)
     search = st.text_input(

@@ -224,12 +224,7 @@ _BELOW: Final = (
             from_zero=True,
         ),
         Panel(title="GPU memory", metrics=(("gpu/0/mem_used_gb", "GPU 0"),), unit="GB", from_zero=True),
-        Panel(
-            title="Process memory",
-            metrics=(("cpu_mem_rss_mb", "resident"),),
-            unit="MB",
-            from_zero=True,
-        ),
+        Panel(title="Process memory", metrics=(("cpu_mem_rss_mb", "resident"),), unit="MB", from_zero=True),
     ),
 )
 

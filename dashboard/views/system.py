@@ -163,15 +163,7 @@ def _gpu_row(gpu: _Gpu) -> None:
                     else " :orange[:material/warning: nearly full]"
                 )
             memory.progress(_part(used, total or used), text=words)
-        power, cap, degrees = (
-            gpu.get(
-                "power_w",
-            ),
-            gpu.get("power_limit_w"),
-            gpu.get(
-                "temp_c",
-            ),
-        )
+        power, cap, degrees = (gpu.get("power_w"), gpu.get("power_limit_w"), gpu.get("temp_c"))
         words = " · ".join(
             part
             for part in (

@@ -43,7 +43,7 @@ from toolkit.timing.names import DEVICE_TIME_PREFIX
 _MAX_EVENTS: Final = 1_000
 
 _NOT_EVENTS: Final = frozenset(
-    {"step", "with metrics", SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION},
+    {"step", "with metrics", SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION}
 )
 """Shown elsewhere; they would fill the list of events."""
 

@@ -109,7 +109,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         severity=WARNING,
         message="{metric} has not improved since step {start}: it stays at {level}, with noise of {noise}.",
         variants={
-            "constant": "{metric} has been constant at {level} since step {start}: nothing is being learnt.",
+            "constant": "{metric} has been constant at {level} since step {start}: nothing is being learnt."
         },
         causes=(
             "The learning rate is too low to move, or too high to settle.",
@@ -128,7 +128,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         severity=WARNING,
         message="{metric} was best at step {best_step} ({best}) and is {rise_pct} % higher now ({now}), while the training loss does not rise.",
         variants={
-            "never": "{metric} has only risen since step {best_step}: from {best} to {now}, while the training loss does not rise.",
+            "never": "{metric} has only risen since step {best_step}: from {best} to {now}, while the training loss does not rise."
         },
         causes=(
             "The model learns its training data by heart: many epochs over little data.",
@@ -162,9 +162,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         title="Vanishing gradients",
         severity=WARNING,
         message="{metric} fell from about {level} to {now} at step {start}, while the loss stays at {loss}.",
-        variants={
-            "from the start": "{metric} is {now} from step {start} on, and the loss stays at {loss}.",
-        },
+        variants={"from the start": "{metric} is {now} from step {start} on, and the loss stays at {loss}."},
         causes=(
             "Parameters are frozen, detached, or missing from the optimizer.",
             "A mask leaves no token or pixel that counts towards the loss.",
@@ -181,7 +179,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         severity=WARNING,
         message="{metric} jumped from {level} to {peak}{times} at step {start}, while the training loss did not.",
         variants={
-            "recovered": "{metric} jumped from {level} to {peak}{times} at step {start}, while the training loss did not; it was back after step {end}.",
+            "recovered": "{metric} jumped from {level} to {peak}{times} at step {start}, while the training loss did not; it was back after step {end}."
         },
         causes=(
             "Statistics of normalisation layers or an EMA of the weights are off in evaluation mode.",
@@ -246,7 +244,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         severity=WARNING,
         message="{metric} grows by {mib_per_1k_steps} MiB in 1,000 steps since step {start}, {grown_mib} MiB so far.",
         variants={
-            "limit": "{metric} grows by {mib_per_1k_steps} MiB in 1,000 steps since step {start}, {grown_mib} MiB so far; {free_mib} MiB are left.",
+            "limit": "{metric} grows by {mib_per_1k_steps} MiB in 1,000 steps since step {start}, {grown_mib} MiB so far; {free_mib} MiB are left."
         },
         causes=(
             "Tensors are kept with their graph: a list of losses without .detach() or .item().",
@@ -265,7 +263,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         severity=WARNING,
         message="No step for {seconds} s after step {start}; {usual_s} s were usual.",
         variants={
-            "resumed": "No step for {seconds} s after step {start}; {usual_s} s were usual. It went on at step {end}.",
+            "resumed": "No step for {seconds} s after step {start}; {usual_s} s were usual. It went on at step {end}."
         },
         causes=(
             "A collective operation waits for a rank that has failed.",

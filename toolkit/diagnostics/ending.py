@@ -232,10 +232,7 @@ class Endings:
         moment = record.get("time")
         if key in self._errors or len(self._errors) < _MOST_ERRORS:
             self._errors[key] = {**_kept(record), "rank": rank, "session": mine.session}
-            mine.error = mine.last_error = (
-                key,
-                float(moment) if isinstance(moment, (int, float)) else 0.0,
-            )
+            mine.error = mine.last_error = (key, float(moment) if isinstance(moment, (int, float)) else 0.0)
 
     def _take_counts(self, end: Record, rank: int) -> None:
         counted = end.get("errors")

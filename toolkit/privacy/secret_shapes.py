@@ -125,10 +125,7 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(\bbearer\s{1,3})(?=[^\s\"',;]*[0-9])[^\s\"',;]{8,}", re.IGNORECASE)
-_COOKIE = re.compile(
-    r"""(\bcookie["']?\s{0,3}:\s{0,3}["']?)[^\s=;"']{1,80}=[^\r\n"']+""",
-    re.IGNORECASE,
-)
+_COOKIE = re.compile(r"""(\bcookie["']?\s{0,3}:\s{0,3}["']?)[^\s=;"']{1,80}=[^\r\n"']+""", re.IGNORECASE)
 _WANDB_KEY = re.compile(
     r"""(\bwandb(?:\s{1,3}login\s{1,3}(?:--\S+\s{1,3})*|[\w.-]*["']?\s{0,3}[=:(]\s{0,3}(?:key\s{0,3}=\s{0,3})?["']?))
     [0-9a-f]{40}\b""",

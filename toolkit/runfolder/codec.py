@@ -222,11 +222,7 @@ def _with_bare_words(line: bytes) -> Any:
     except (ValueError, TypeError, RecursionError):
         return None
     named = plain.get(NON_FINITE)
-    return {
-        **plain,
-        NAN_INF_DETECTED: True,
-        NON_FINITE: {**named, **found} if type(named) is dict else found,
-    }
+    return {**plain, NAN_INF_DETECTED: True, NON_FINITE: {**named, **found} if type(named) is dict else found}
 
 
 def read_object(path: Path, max_bytes: int, invalid: type[ValueError]) -> dict[str, Any]:

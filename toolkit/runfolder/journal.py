@@ -165,13 +165,7 @@ class Journal:
 
     @classmethod
     def _create_file(
-        cls,
-        folder: Path,
-        record_file: Path,
-        owner: Owner,
-        segment_bytes: int,
-        segments: int,
-        in_reserve: int,
+        cls, folder: Path, record_file: Path, owner: Owner, segment_bytes: int, segments: int, in_reserve: int
     ) -> Journal:
         is_mapped = folder in shared_memory_folders()
         head = make_head(record_file, owner, segment_bytes=segment_bytes, is_mapped=is_mapped)

@@ -63,8 +63,7 @@ class RunData:
     def config(self) -> Any:
         """The configuration that the newest start record holds; None without one."""
         return next(
-            (record.get("config") for record in reversed(self.records) if record.get("event") == START),
-            None,
+            (record.get("config") for record in reversed(self.records) if record.get("event") == START), None
         )
 
     def _of(self, event: str) -> Iterator[Record]:

@@ -31,10 +31,7 @@ class RunTime:
 
 
 def read_run_time(
-    folder: Path,
-    *,
-    wall: Callable[[], float] = time.time,
-    on_records: Callable[[int], None] | None = None,
+    folder: Path, *, wall: Callable[[], float] = time.time, on_records: Callable[[int], None] | None = None
 ) -> RunTime:
     """Read a run folder, which may still grow; `on_records` is called with the number of records read so far.
 

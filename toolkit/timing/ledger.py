@@ -125,11 +125,7 @@ class LedgerBuilder:
                 session.take_end(at)
 
     def ledger(
-        self,
-        sessions: Sequence[Session] = (),
-        now: float | None = None,
-        *,
-        last_sign: float | None = None,
+        self, sessions: Sequence[Session] = (), now: float | None = None, *, last_sign: float | None = None
     ) -> Ledger:
         """Return the ledger of the records read so far; more records can follow.
 

@@ -37,8 +37,7 @@ _DEVICE: Check[str] = where(
     "auto, cpu, mps, cuda or cuda:N",
 )
 _TRIGGER: Check[str] = where(
-    lambda value: isinstance(value, str) and is_usable_trigger(value),
-    "one word that the model does not know",
+    lambda value: isinstance(value, str) and is_usable_trigger(value), "one word that the model does not know"
 )
 
 

@@ -13,9 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the checkout and which jobs are recorded."""
     parser.add_argument("checkout", metavar="CHECKOUT", type=Path, help="folder of an ai-toolkit checkout")
     parser.add_argument(
-        "--all-jobs",
-        action="store_true",
-        help="also record jobs whose configuration has no telemetry: block",
+        "--all-jobs", action="store_true", help="also record jobs whose configuration has no telemetry: block"
     )
 
 

@@ -13,11 +13,7 @@ from toolkit.runfolder.repair import Repair, repair_run
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run folders."""
     parser.add_argument(
-        "run",
-        metavar="RUN",
-        nargs="*",
-        type=Path,
-        help=f"run folders (default: the newest run in {LOGS})",
+        "run", metavar="RUN", nargs="*", type=Path, help=f"run folders (default: the newest run in {LOGS})"
     )
     parser.epilog = "Exit code: 0, or 1 if a run could not be repaired completely."
 

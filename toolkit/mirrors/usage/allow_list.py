@@ -212,11 +212,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Check]]] = {
         "scheduler": one_of(allowed_words.SCHEDULERS),
         "dtype": one_of(allowed_words.DTYPES),
     },
-    RUN_PROGRESS: {
-        **_PACE,
-        "elapsed_seconds": _SECONDS,
-        "seconds_since_last_report": _SECONDS,
-    },
+    RUN_PROGRESS: {**_PACE, "elapsed_seconds": _SECONDS, "seconds_since_last_report": _SECONDS},
     RUN_END: {
         "status": one_of(allowed_words.STATUSES),
         **_PACE,

@@ -23,11 +23,7 @@ class UsageSender:
     """Sends events in order; `put` never waits. Retries after a failure, and stops after five failures in a row."""
 
     def __init__(
-        self,
-        send: Callable[[UsageEvent], None],
-        *,
-        guard: Guard,
-        environ: Mapping[str, str] | None = None,
+        self, send: Callable[[UsageEvent], None], *, guard: Guard, environ: Mapping[str, str] | None = None
     ) -> None:
         self._send = send
         self._guard = guard

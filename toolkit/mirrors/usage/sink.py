@@ -38,11 +38,7 @@ class UsageSink:
 
 
 def usage_sink(
-    options: RunSettings,
-    *,
-    session: int,
-    guard: Guard,
-    environ: Mapping[str, str] | None = None,
+    options: RunSettings, *, session: int, guard: Guard, environ: Mapping[str, str] | None = None
 ) -> UsageSink | None:
     """Return the sink if usage reports are enabled, else None; print where they go, or why they are off."""
     environ = os.environ if environ is None else environ

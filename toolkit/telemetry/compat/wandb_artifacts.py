@@ -366,10 +366,7 @@ class ArtifactStore:
         return found
 
     def log_model(
-        self,
-        path: str | os.PathLike[str],
-        name: str | None = None,
-        aliases: Sequence[str] | None = None,
+        self, path: str | os.PathLike[str], name: str | None = None, aliases: Sequence[str] | None = None
     ) -> None:
         """Log a file or folder as an artifact of the type `model`."""
         self.log_artifact(path, name, "model", aliases)

@@ -23,14 +23,7 @@ from toolkit.runfolder.control import (
 from toolkit.runfolder.layout import CONTROL
 from toolkit.telemetry.control.control_file import ControlFile
 from toolkit.telemetry.control.declarations import Declarations
-from toolkit.telemetry.control.requests import (
-    LOG_EVERY,
-    STOPPING,
-    Case,
-    Newest,
-    Request,
-    answer_fields,
-)
+from toolkit.telemetry.control.requests import LOG_EVERY, STOPPING, Case, Newest, Request, answer_fields
 
 _FINDING: Final = "finding"
 _MAX_OPEN: Final = 64

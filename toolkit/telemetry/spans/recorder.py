@@ -330,12 +330,7 @@ class SpanRecorder:
         self._write(span, now, None, None)
 
     def put_event(
-        self,
-        span: Span | None,
-        span_name: str,
-        name: str,
-        attributes: Mapping[str, Any],
-        time: float | None,
+        self, span: Span | None, span_name: str, name: str, attributes: Mapping[str, Any], time: float | None
     ) -> None:
         """Write that something happened inside a span."""
         if self.is_open:

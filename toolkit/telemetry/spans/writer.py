@@ -29,12 +29,7 @@ class SpanWriter:
     """Writes the spans of one session."""
 
     def __init__(
-        self,
-        gate: StepGate,
-        values: PlainValues,
-        *,
-        record_queue: RecordQueue,
-        context: RunContext,
+        self, gate: StepGate, values: PlainValues, *, record_queue: RecordQueue, context: RunContext
     ) -> None:
         self.write = context.guard.wrap("writing a span", self._write)
         """Write a span that ended, at a moment of the monotonic clock; two arguments are there for the guard."""
@@ -123,12 +118,7 @@ class SpanWriter:
                 fields["parent_id"], step = inside[-1][2:]
             elif outer is not None:
                 fields["parent_id"] = outer.id
-            fields |= {
-                "name": span.name,
-                "start": span.start,
-                "duration": span.duration,
-                "clock": HOST_CLOCK,
-            }
+            fields |= {"name": span.name, "start": span.start, "duration": span.duration, "clock": HOST_CLOCK}
             self._add_common(fields, step, span.thread)
             if span.attributes:
                 fields["attributes"] = self._values.tree(dict(span.attributes))
@@ -154,12 +144,7 @@ class SpanWriter:
         self._put(records.SPAN, self._wall(), self._elapsed(), fields)
 
     def write_event(
-        self,
-        span: Span | None,
-        span_name: str,
-        name: Any,
-        attributes: Mapping[str, Any],
-        time: float | None,
+        self, span: Span | None, span_name: str, name: Any, attributes: Mapping[str, Any], time: float | None
     ) -> None:
         """Write that something happened inside a span, now or at a wall time."""
         fields: dict[str, Any] = {"span_id": span.id} if span is not None and span.id else {}

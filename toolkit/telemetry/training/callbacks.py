@@ -246,12 +246,7 @@ class Callbacks:
         return self._keep(_SAVING, self._job.saving.begin(self._save, self._seconds(start_time_msec)))
 
     def on_save_checkpoint_success(
-        self,
-        global_step: int,
-        time_msec: float | None = None,
-        *,
-        path: Any = None,
-        size: int | None = None,
+        self, global_step: int, time_msec: float | None = None, *, path: Any = None, size: int | None = None
     ) -> None:
         """Mark the checkpoint of this step as saved, from any thread; the size of `path` is looked up."""
         self._job.saving.succeed(global_step, path, size, self._seconds(time_msec))

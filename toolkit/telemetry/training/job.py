@@ -41,11 +41,7 @@ class Job:
     inside it. Times are wall-clock seconds; None means now. Nothing here raises, except for misuse with `strict`.
     """
 
-    def __init__(
-        self,
-        log: JobLog,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, log: JobLog, clock: Clock) -> None:
         self._log = log
         self._guard = log.guard
         self._source = ConfigSource(log.guard)
@@ -311,10 +307,7 @@ class Job:
     # Validation, testing and sampling, which pause the training.
 
     def begin_evaluation(
-        self,
-        loops: Evaluations,
-        attributes: Mapping[str, Any] | None = None,
-        start_time: float | None = None,
+        self, loops: Evaluations, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
     ) -> AnySpan:
         """Begin a validation or testing loop."""
         loops.begin_loop()

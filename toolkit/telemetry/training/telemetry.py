@@ -35,12 +35,7 @@ class TrainingTelemetry(Callbacks):
     more attributes. Nothing raises except `configure`, and nothing waits for a GPU.
     """
 
-    def __init__(
-        self,
-        log: JobLog,
-        *,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, log: JobLog, *, clock: Clock | None = None) -> None:
         super().__init__(Job(log, clock or SystemClock()), log.guard)
         self._kinds = {name: self._job.kind(name) for name in _SPANS}
         self._iteration = self._kinds[names.TRAINING_ITERATION]

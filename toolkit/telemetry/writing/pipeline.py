@@ -25,12 +25,7 @@ from toolkit.mirrors.shared.exported_run import ExportedRun
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.csv_table import ALL
-from toolkit.runfolder.journal import (
-    SEGMENT_BYTES,
-    Journal,
-    journals_in,
-    shared_memory_folders,
-)
+from toolkit.runfolder.journal import SEGMENT_BYTES, Journal, journals_in, shared_memory_folders
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest

@@ -21,10 +21,7 @@ _RATE_LIMITED: Final = frozenset({9499, 11232})
 def request(message: Message, secret: str | None, now: float) -> HttpRequest:
     """Return the request for `message`."""
     lines = [message.title, message.body(_LONGEST), *([message.link] if message.link else [])]
-    content: dict[str, Any] = {
-        "msg_type": "text",
-        "content": {"text": _without_mentions("\n".join(lines))},
-    }
+    content: dict[str, Any] = {"msg_type": "text", "content": {"text": _without_mentions("\n".join(lines))}}
     secrets: frozenset[str] = frozenset()
     if secret:
         timestamp = str(int(now))

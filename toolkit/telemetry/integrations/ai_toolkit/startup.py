@@ -26,10 +26,7 @@ class Startup:
         patches.around(process, "hook_before_model_load", before=self._begin_model_load)
         patches.around(process, "load_weights", before=self._begin_weights_load, after=self._end_weights_load)
         patches.around(
-            process,
-            "hook_add_extra_train_params",
-            before=self._end_model_load,
-            after=self._begin_optimizer,
+            process, "hook_add_extra_train_params", before=self._end_model_load, after=self._begin_optimizer
         )
         patches.around(process, "before_dataset_load", before=self._begin_data_load)
         patches.around(

@@ -47,10 +47,7 @@ def saved_weights(save_root: Path, names: Sequence[str], step: int | None) -> li
         number = next(number for number, name in enumerate(names) if path.name.startswith(name))
         return number, _stem(path) != f"{names[number]}{suffix}", path.name
 
-    return sorted(
-        (path for path in _entries(save_root) if _is_of_save(path, names, suffix)),
-        key=place,
-    )
+    return sorted((path for path in _entries(save_root) if _is_of_save(path, names, suffix)), key=place)
 
 
 def has_weights(save_root: Path, names: Sequence[str]) -> bool:

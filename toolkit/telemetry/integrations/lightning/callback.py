@@ -22,11 +22,7 @@ from toolkit.telemetry.integrations.lightning.checkpoints import CheckpointTimer
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
 from toolkit.telemetry.integrations.lightning.logger import TelemetryLightningLogger
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
-from toolkit.telemetry.integrations.lightning.start_fields import (
-    hardware_fields,
-    max_steps,
-    training_fields,
-)
+from toolkit.telemetry.integrations.lightning.start_fields import hardware_fields, max_steps, training_fields
 from toolkit.telemetry.integrations.lightning.trainer_call import BatchPhase, TrainerCall, learning_rates
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import MethodPatches
@@ -68,11 +64,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     """
 
     def __init__(
-        self,
-        log: GivenLog | TelemetryLightningLogger = None,
-        *,
-        run_name: str | None = None,
-        **options: Any,
+        self, log: GivenLog | TelemetryLightningLogger = None, *, run_name: str | None = None, **options: Any
     ) -> None:
         """Make a callback; no folder is created yet.
 

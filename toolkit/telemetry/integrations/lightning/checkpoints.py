@@ -35,8 +35,7 @@ class CheckpointTimer:
             with run.guard.catch("recording earlier checkpoints of Lightning's"):
                 self.record_arrived()
             with GuardedPhase(
-                run.guard,
-                lambda: run.training.checkpoint_save(saved.step, path=filepath, strategy=strategy),
+                run.guard, lambda: run.training.checkpoint_save(saved.step, path=filepath, strategy=strategy)
             ):
                 result = save(filepath, *args, **kwargs)
             with run.guard.catch("recording a checkpoint of Lightning's"):
