@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,8 @@ import pyarrow.parquet as pa_parquet
 
 from dashboard.data.formatting import clean
 from dashboard.data.run_store import Floats
-from toolkit.runfolder.codec import encode
 from toolkit.runfolder.columns import is_formula
 from toolkit.runfolder.layout import safe_run_name
-from toolkit.runfolder.records import Record
 
 Present = Mapping[str, npt.NDArray[np.bool_]]
 """For some columns, which rows have a value; other columns have one in every row."""
@@ -54,11 +52,6 @@ def to_parquet(columns: Mapping[str, Floats], present: Present | None = None) ->
     sink = io.BytesIO()
     pa_parquet.write_table(_table(columns, present), sink, compression="zstd")
     return sink.getvalue()
-
-
-def records_to_jsonl(records: Iterable[Record]) -> bytes:
-    """Return `records` as lines of strict JSON, in the run folder's own format."""
-    return b"".join(encode(record) for record in records)
 
 
 def download_name(run_name: str, kind: str, extension: str) -> str:

@@ -39,7 +39,7 @@ from dashboard.data.run_store import (
 from dashboard.data.spans import SpanTable
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_of_run
-from toolkit.runfolder.control import ControlRefused, read_request, write_request
+from toolkit.runfolder.control import ControlRefused, write_request
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Session
@@ -414,23 +414,6 @@ class LocalStore:
         except OSError as error:
             raise Refused(f"control.json could not be written: {error.strerror}") from error
         return written.id
-
-    def pending_request(self, key: str) -> Mapping[str, Any] | None:
-        """Return the request in the run's control file."""
-        try:
-            request = read_request(self._find(key).folder)
-        except (ControlRefused, OSError):
-            return None
-        if request is None:
-            return None
-        return {
-            "id": request.id,
-            "timestamp": request.timestamp,
-            "expires": request.expires,
-            "log_every": request.log_every,
-            "actions": request.actions,
-            "knobs": dict(request.knobs),
-        }
 
     def label(self, key: str, labels: Labels) -> None:
         """Save name, tags and notes of a run."""

@@ -373,9 +373,6 @@ class RunStore(Protocol):
             Refused: the run cannot be controlled, or the request is invalid.
         """
 
-    def pending_request(self, key: str) -> Mapping[str, Any] | None:
-        """Return the request in the run's control file, answered or not."""
-
     def label(self, key: str, labels: Labels) -> None:
         """Save a run's name, tags, notes and whether it is archived.
 

@@ -19,8 +19,8 @@ from toolkit.runfolder.portable import pread
 from toolkit.runfolder.records import SPAN, SPAN_START, SPAN_SUMMARY
 from toolkit.runfolder.safefile import open_regular
 from toolkit.timing.names import HOST_CLOCK
+from toolkit.timing.span_record import Span, read_span, seconds_in
 from toolkit.timing.span_summary import MOST_NAMES, SpanSummary, summaries_in
-from toolkit.timing.span_tree import Span, read_span, seconds_in
 
 OTHER_NAMES: Final = "(other names)"
 

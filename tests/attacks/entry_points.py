@@ -154,7 +154,6 @@ def questions(store: Any, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "time spent", lambda: store.time_spent(key, wait_s=30.0)
     yield "ranks", lambda: [store.refresh(key, rank=rank).records for rank in store.ranks(key)[:4]]
     yield "files", files
-    yield "request", lambda: store.pending_request(key)
     yield "ask", lambda: store.ask(key, {"log_every": 7})
     yield "label", lambda: store.label(key, Labels(notes="seen"))
     yield "delete", lambda: store.restore(store.delete(key))

@@ -11,7 +11,7 @@ from tests.fork_server import run_python
 from tests.lengths import longer
 from tests.runfolder.plain_data import without_haste
 from tests.timing.span_run import span_records, write_span_run
-from tests.timing.test_span_tree import begun, hostile, span
+from tests.timing.test_span_record import begun, hostile, span
 from tests.timing.trace_checker import check_trace, parents, slices
 from toolkit.runfolder.codec import decode, encode
 from toolkit.timing.chrome_trace import chrome_trace, trace_of_run

@@ -30,7 +30,7 @@ from toolkit.runfolder.records import (
     Record,
 )
 from toolkit.timing.names import DEVICE_CLOCK, TIME_PREFIX
-from toolkit.timing.span_tree import Sessions, Span, number_in, read_span, seconds_in
+from toolkit.timing.span_record import Sessions, Span, number_in, read_span, seconds_in
 
 RankRecords = tuple[int, Iterable[Record]]
 """A rank and its records in file order; a second iteration gives the same records."""

@@ -1,7 +1,6 @@
 """What is downloaded reads back as the same numbers, and a spreadsheet runs none of it."""
 
 import io
-import json
 
 import numpy as np
 import pandas as pd
@@ -10,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.data.export import download_name, records_to_jsonl, to_csv, to_parquet
-from tests.runfolder.plain_data import any_text, records, tries
+from dashboard.data.export import download_name, to_csv, to_parquet
+from tests.runfolder.plain_data import any_text, tries
 from toolkit.runfolder.layout import is_safe_name
 
 
@@ -93,26 +92,11 @@ def test_any_metric_name_can_be_exported(name):
 def test_nothing_to_export_is_no_failure():
     assert to_csv({"a": np.array([])}) == b"a\n"
     assert to_csv({}).strip() == b""
-    assert records_to_jsonl([]) == b""
 
 
 def test_columns_of_two_lengths_are_refused():
     with pytest.raises(ValueError, match="differ in length"):
         to_csv({"a": np.array([1.0]), "b": np.array([1.0, 2.0])})
-
-
-def _refuse(word):
-    raise AssertionError(f"{word} is not JSON")
-
-
-@tries
-@given(many=st.lists(records, max_size=3))
-def test_every_line_is_strict_json(many):
-    lines = records_to_jsonl(many).split(b"\n")
-
-    assert len(lines) == len(many) + 1
-    for line in lines[:-1]:
-        assert isinstance(json.loads(line, parse_constant=_refuse), dict)
 
 
 @tries

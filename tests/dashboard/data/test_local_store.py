@@ -15,6 +15,7 @@ from dashboard.data.local_store import LocalStore
 from dashboard.data.run_listing import RootListing
 from dashboard.data.run_store import Refused, RunStore, UnknownRun
 from tests.dashboard.run_folders import BEGAN, append, dead_pid, step_record, write_run
+from toolkit.runfolder.control import read_request
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import read_manifest
 
@@ -476,7 +477,7 @@ def test_an_unknown_run_names_those_that_look_like_it(root, store):
 def test_no_key_leads_anywhere_but_to_a_listed_run(root, store, key):
     write_run(root, "r")
 
-    for ask in (store.card, store.meta, store.refresh, store.metrics, store.log_path, store.pending_request):
+    for ask in (store.card, store.meta, store.refresh, store.metrics, store.log_path):
         with pytest.raises(UnknownRun):
             ask(key)
 
@@ -620,15 +621,15 @@ def test_a_log_that_is_no_file_has_no_trend_and_is_not_waited_for(root, store):
 # ---------------------------------------------------------------- asking and labelling
 
 
-def test_a_live_run_is_asked_and_what_was_asked_is_shown(root, store):
-    write_run(root, "r", status="running")
+def test_a_live_run_is_asked(root, store):
+    folder = write_run(root, "r", status="running")
 
     asked = store.ask("r", {"log_every": 20, "actions": ["save"], "knobs": {"lr": 0.5}})
-    pending = store.pending_request("r")
+    pending = read_request(folder)
 
-    assert pending["id"] == asked
-    assert (pending["log_every"], pending["actions"], pending["knobs"]) == (20, ("save",), {"lr": 0.5})
-    assert pending["expires"] > time.time()
+    assert pending.id == asked
+    assert (pending.log_every, pending.actions, dict(pending.knobs)) == (20, ("save",), {"lr": 0.5})
+    assert pending.expires > time.time()
 
 
 @pytest.mark.parametrize("status", ["finished", "failed", "lost"])
@@ -638,7 +639,6 @@ def test_nobody_asks_a_run_that_has_ended(root, store, status):
     with pytest.raises(Refused, match=f"the run is {status}"):
         store.ask("r", {"log_every": 20})
     assert not (folder / "control.json").exists()
-    assert store.pending_request("r") is None
 
 
 @pytest.mark.parametrize("request_", [{}, {"log_every": "often"}, {"knobs": {"bad name!": 1}}])

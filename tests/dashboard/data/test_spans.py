@@ -21,7 +21,7 @@ from dashboard.data.spans import (
 )
 from tests.dashboard.run_folders import append, write_run
 from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
-from tests.timing.test_span_tree import begun, span
+from tests.timing.test_span_record import begun, span
 
 
 def read(log, wait_s=60.0):

@@ -202,9 +202,6 @@ class MemoryStore:
         self.asked.append((key, dict(request)))
         return f"request-{len(self.asked)}"
 
-    def pending_request(self, key):
-        return None
-
     def label(self, key, labels):
         self.labels[key] = labels
 
