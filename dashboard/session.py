@@ -167,9 +167,7 @@ def is_partly_read(run: str) -> bool:
 
 def set_partly_read(run: str, in_part: bool) -> bool:
     """Store it, and return whether it changed."""
-    changed = is_partly_read(run) != in_part
-    st.session_state[f"_reading {run}"] = in_part
-    return changed
+    return _set_flag(f"_reading {run}", in_part, otherwise=False)
 
 
 def is_partly_examined(run: str) -> bool:
@@ -179,15 +177,17 @@ def is_partly_examined(run: str) -> bool:
 
 def set_partly_examined(run: str, in_part: bool) -> bool:
     """Store it, and return whether it changed."""
-    changed = is_partly_examined(run) != in_part
-    st.session_state[f"_examining {run}"] = in_part
-    return changed
+    return _set_flag(f"_examining {run}", in_part, otherwise=False)
 
 
 def set_live(run: str, live: bool) -> bool:
     """Store whether the run is live, and return whether that changed since the page was drawn."""
-    changed = bool(st.session_state.get(f"_live {run}", live) != live)
-    st.session_state[f"_live {run}"] = live
+    return _set_flag(f"_live {run}", live, otherwise=live)
+
+
+def _set_flag(name: str, value: bool, *, otherwise: bool) -> bool:
+    changed = bool(st.session_state.get(name, otherwise) != value)
+    st.session_state[name] = value
     return changed
 
 

@@ -17,27 +17,15 @@ DEFAULT_LENGTH = 200
 def short_number(x: float | None) -> str:
     """Return `x` with 4 significant digits; digits before the point are never rounded away below a million."""
     value, odd = _finite(x)
-    if odd is not None:
-        return odd
-    if value == 0:
-        return "0"
-    if 999.95 <= abs(value) < 999_999.5:
+    if odd is None and 999.95 <= abs(value) < 999_999.5:
         return f"{value:,.0f}"
-    if 1e-4 <= abs(value) < 999.95:
-        return f"{value:.4g}"
-    return _scientific(value, 4)
+    return odd or _significant(value, 4, at_least=1e-4, below=999.95)
 
 
 def learning_rate(x: float | None) -> str:
     """Return `x` as learning rates are written, such as 2.04e-4."""
     value, odd = _finite(x)
-    if odd is not None:
-        return odd
-    if value == 0:
-        return "0"
-    if 0.1 <= abs(value) < 999.5:
-        return f"{value:.3g}"
-    return _scientific(value, 3)
+    return odd or _significant(value, 3, at_least=0.1, below=999.5)
 
 
 def count(n: int | None) -> str:
@@ -152,7 +140,12 @@ def _finite(x: float | None) -> tuple[float, str | None]:
     return value, None
 
 
-def _scientific(value: float, digits: int) -> str:
+def _significant(value: float, digits: int, *, at_least: float, below: float) -> str:
+    """Return `value` with so many digits, as a plain number within these limits."""
+    if value == 0:
+        return "0"
+    if at_least <= abs(value) < below:
+        return f"{value:.{digits}g}"
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     if "." in mantissa:
         mantissa = mantissa.rstrip("0").rstrip(".")

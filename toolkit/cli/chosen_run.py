@@ -6,10 +6,14 @@ import argparse
 import os
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
-from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.status import work_out_status
 
 LOGS: Final = Path("logs")
 """Where runs are looked for if no RUN is given."""
@@ -64,6 +68,14 @@ def find_run(path: Path) -> Path | None:
     except OSError:
         return None
     return newest[1] if newest is not None else None
+
+
+def status_of(folder: Path) -> str:
+    """Return the status of the run in `folder`, in a word."""
+    try:
+        return work_out_status(with_end_record(read_manifest(folder), folder), time.time()).name
+    except (OSError, ManifestError):
+        return f"no readable {MANIFEST}"
 
 
 def _written(folder: Path) -> float | None:

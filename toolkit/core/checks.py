@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from numbers import Integral
 from typing import Any, Final, Generic, TypeGuard, TypeVar
@@ -22,6 +23,7 @@ class OptionsError(ValueError):
     """An option is wrong: the message names the key, its value and what is allowed."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Check(Generic[_T]):
     """What a value may be. Calling it with the whole key and a value returns the value to keep.
 
@@ -29,22 +31,13 @@ class Check(Generic[_T]):
         OptionsError: the value is not allowed.
     """
 
-    __slots__ = ("accepts", "allowed", "block", "read")
-
-    def __init__(
-        self,
-        read: Callable[[str, Any], _T],
-        allowed: str,
-        accepts: str = "",
-        block: Callable[[], type] | None = None,
-    ) -> None:
-        self.read = read
-        self.allowed = allowed
-        """What is allowed, in the words of the message and of docs/options.md."""
-        self.accepts = accepts
-        """The type of what may be given, as Python source, where it is wider than what is kept."""
-        self.block = block
-        """Returns the dataclass of options that a mapping given here is read as."""
+    read: Callable[[str, Any], _T]
+    allowed: str
+    """What is allowed, in the words of the message and of docs/options.md."""
+    accepts: str = ""
+    """The type of what may be given, as Python source, where it is wider than what is kept."""
+    block: Callable[[], type] | None = None
+    """Returns the dataclass of options that a mapping given here is read as."""
 
     def __call__(self, key: str, value: Any) -> _T:
         """Return the value to keep, or raise `OptionsError`."""

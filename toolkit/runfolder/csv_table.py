@@ -30,6 +30,7 @@ from toolkit.runfolder.safefile import (
     is_sharing_violation,
     open_regular,
     rename_over,
+    write_all,
 )
 from toolkit.runfolder.short_columns import ShortColumns
 
@@ -241,7 +242,7 @@ class CsvTable:
     def _append_rows(self, rows: bytes) -> None:
         assert self._descriptor is not None
         try:
-            _write_all(self._descriptor, rows)
+            write_all(self._descriptor, rows)
         except OSError:
             # A truncated row would read as a smaller number: remove what did not fit.
             os.ftruncate(self._descriptor, self._size)
@@ -305,9 +306,9 @@ def write_rows(descriptor: int, columns: Columns, rows: Iterable[list[str]]) -> 
         parts.append(layout.place(row).encode("utf-8", "replace"))
         held += len(parts[-1])
         if held > _WRITE_BYTES:
-            _write_all(descriptor, b"".join(parts))
+            write_all(descriptor, b"".join(parts))
             parts, held = [], 0
-    _write_all(descriptor, b"".join(parts))
+    write_all(descriptor, b"".join(parts))
     return layout.size
 
 
@@ -446,12 +447,6 @@ def _size(record: Record) -> int:
         len(value) if type(value) is str else len(str(value)) if type(value) in (list, dict) else 8
         for value in record.values()
     )
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 assert FIRST_COLUMNS[:2] == ("event", "time"), "rows are laid out by padding the second cell"

@@ -70,7 +70,7 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
     fd = os.open(temporary, _CREATE, mode)
     try:
         try:
-            _write_all(fd, data)
+            write_all(fd, data)
             if durable:
                 os.fsync(fd)
         finally:
@@ -123,8 +123,8 @@ def _kind(mode: int) -> str:
     return "a device"
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    # A nearly full disk takes part of a write and reports no error.
+def write_all(fd: int, data: bytes) -> None:
+    """Write `data`: a nearly full disk takes part of a write and reports no error."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]

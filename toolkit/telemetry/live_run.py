@@ -40,7 +40,7 @@ from toolkit.telemetry.spans.recorder import SpanRecorder
 from toolkit.telemetry.start_record import EnvironmentProbe, of_one_type, samples_per_step, start_fields
 from toolkit.telemetry.step_records import FixedInterval, StepRecords
 from toolkit.telemetry.writing.media_writer import MediaWriter, write_media_file
-from toolkit.telemetry.writing.pipeline import RecordPipeline
+from toolkit.telemetry.writing.pipeline import RecordPipeline, size_of
 from toolkit.telemetry.writing.session_folder import SessionFolder
 
 _ON_STEP_RECORDS: Final = ("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb", "gpu_util")
@@ -121,7 +121,7 @@ class LiveRun:
                 notify=events.request_ready.publish,
                 # What this session answers the poller knows by itself.
                 was_answered=partial(
-                    was_answered, session_folder.record_file, upto=_size_of(session_folder.record_file)
+                    was_answered, session_folder.record_file, upto=size_of(session_folder.record_file)
                 ),
                 guard=guard,
                 hold=rank.world_size > 1,
@@ -591,13 +591,6 @@ class LiveRun:
         if self._gate.last_step >= 0:
             totals["global_step"] = self._gate.last_step
         return totals
-
-
-def _size_of(record_file: Path) -> int:
-    try:
-        return record_file.stat().st_size
-    except OSError:
-        return 0
 
 
 def _say_nothing(answer: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from toolkit.timing.names import (
@@ -48,30 +49,19 @@ _PLACED: Final = (VALIDATION, CHECKPOINT, SAMPLING, STARTUP, CONTROL)
 """Spans of these are recorded one by one, so their position in a segment is known."""
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
     """The seconds between two boundaries, by slot, with the steps done at both ends and the energy used."""
 
-    __slots__ = ("first_step", "joules", "known_s", "last_step", "saves", "seconds")
-
-    def __init__(
-        self,
-        first_step: int | None,
-        last_step: int | None,
-        seconds: list[float],
-        joules: float = 0.0,
-        known_s: float = 0.0,
-        *,
-        saves: bool = False,
-    ) -> None:
-        self.first_step = first_step
-        """Steps done at its start; None before the session's first step is known."""
-        self.last_step = last_step
-        self.seconds = seconds
-        self.joules = joules
-        self.known_s = known_s
-        """Seconds for which the power is known."""
-        self.saves = saves
-        """It ends with a checkpoint of `last_step`."""
+    first_step: int | None
+    """Steps done at its start; None before the session's first step is known."""
+    last_step: int | None
+    seconds: list[float]
+    joules: float = 0.0
+    known_s: float = 0.0
+    """Seconds for which the power is known."""
+    saves: bool = field(default=False, kw_only=True)
+    """It ends with a checkpoint of `last_step`."""
 
     def copy(self) -> Segment:
         """Return an independent copy."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from toolkit.cli.chosen_run import printable, refuse
+from toolkit.cli.chosen_run import printable, refuse, status_of
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.mirrors.messages.delivery import DELIVERED, Delivery, deliver
 from toolkit.mirrors.messages.message import TEST, Message, RunState
@@ -22,12 +22,9 @@ from toolkit.mirrors.messages.services import SERVICES
 from toolkit.mirrors.messages.sink import link_to
 from toolkit.privacy.redaction import Redactor
 from toolkit.privacy.secret_shapes import MASK
-from toolkit.runfolder.end_record import with_end_record
-from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, safe_run_name
-from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.layout import METRICS_JSONL, safe_run_name
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.records import START, Record
-from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry.options import (
     OptionsError,
     TelemetryOptions,
@@ -114,20 +111,13 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
     reader = RunEventReader(run_name=str(start.get("run_name", folder.name)))
     for record in [start, *_last_records(folder)]:
         reader.take(record)
-    run_state = replace(reader.run_state, status=_status_of(folder), eta_s=None)
+    run_state = replace(reader.run_state, status=status_of(folder), eta_s=None)
     try:
         return options_from_config(kept), run_state, folder.name
     except OptionsError as error:
         raise UnusableError(
             f"{error} (a run folder contains no secrets: give the training's YAML instead)"
         ) from error
-
-
-def _status_of(folder: Path) -> str:
-    try:
-        return work_out_status(with_end_record(read_manifest(folder), folder), time.time()).name
-    except (OSError, ManifestError):
-        return f"no readable {MANIFEST}"
 
 
 def _start_of(folder: Path) -> Record:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
-from toolkit.runfolder.end_record import with_end_record
-from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
-from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse, status_of
+from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.safefile import open_regular
-from toolkit.runfolder.status import work_out_status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if "event" not in table.columns:
         return refuse(f"{csv} is not a metrics table: it has no column 'event'; {again}")
     print(
-        printable(f"{folder}: {_status_of(folder)}, {len(table)} rows ({_count_of_events(table)})"),
+        printable(f"{folder}: {status_of(folder)}, {len(table)} rows ({_count_of_events(table)})"),
         end="\n\n",
     )
     for line in last_steps(table, args.rows).to_string(index=False).split("\n"):
@@ -83,13 +79,6 @@ def last_steps(table: pd.DataFrame, rows: int) -> pd.DataFrame:
     steps: pd.DataFrame = table.loc[table["event"] == "step", columns]
     # Records without a step make pandas store integers as floats; without them they can be integers again.
     return steps.tail(rows).convert_dtypes()
-
-
-def _status_of(folder: Path) -> str:
-    try:
-        return work_out_status(with_end_record(read_manifest(folder), folder), time.time()).name
-    except (OSError, ManifestError):
-        return f"no readable {MANIFEST}"
 
 
 def _count_of_events(table: pd.DataFrame) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -45,26 +46,16 @@ MUCH: Final = 300_000
 _Finish = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
+@dataclass(slots=True, eq=False)
 class Waiting:
     """A record that waits for its device numbers, or behind one that does."""
 
-    __slots__ = ("elapsed", "event", "fields", "finish", "pending", "wall")
-
-    def __init__(
-        self,
-        event: str,
-        wall: float,
-        elapsed: float,
-        fields: dict[str, Any],
-        pending: dict[str, PendingScalar],
-        finish: _Finish | None,
-    ) -> None:
-        self.event = event
-        self.wall = wall
-        self.elapsed = elapsed
-        self.fields = fields
-        self.pending = pending
-        self.finish = finish
+    event: str
+    wall: float
+    elapsed: float
+    fields: dict[str, Any]
+    pending: dict[str, PendingScalar]
+    finish: _Finish | None
 
 
 class RecordQueue:

@@ -385,7 +385,7 @@ class RecordPipeline:
         if self.session_folder.rank != 0:
             return []
         options, session_folder = self._options, self.session_folder
-        session_start = _size_of(session_folder.record_file)
+        session_start = size_of(session_folder.record_file)
         mirrors = []
         # Each fails alone: a run without its table is a run all the same.
         if options.csv:
@@ -594,7 +594,8 @@ def _places_for_journal(wanted: str, run_folder: Path) -> list[Path]:
     return [run_folder, *shared_memory_folders()] if is_in_folder else [*shared_memory_folders(), run_folder]
 
 
-def _size_of(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """Return the size of a file; 0 where there is none."""
     try:
         return path.stat().st_size
     except OSError:
