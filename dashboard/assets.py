@@ -11,20 +11,13 @@ from pathlib import Path
 
 @cache
 def plotly_js_url() -> str:
-    """Return the URL path of plotly.js.
-
-    It contains plotly's version, so a browser may cache the file forever.
-    """
+    """Return the URL path of plotly.js, which contains its version, so that a browser may cache it forever."""
     return f"/assets/plotly-{version('plotly')}.min.js"
 
 
 @cache
 def plotly_js_file() -> Path:
-    """Return the file behind `plotly_js_url`, without importing plotly.
-
-    Raises:
-        FileNotFoundError: plotly is not installed, or has no such file.
-    """
+    """Return the file behind `plotly_js_url` without importing plotly. Raises FileNotFoundError if there is none."""
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         file = Path(folder) / "package_data" / "plotly.min.js"

@@ -57,10 +57,7 @@ class ConnectionLimits:
         return Watched
 
     def make_room_for(self, newest: Any) -> None:
-        """Above the limit, close the oldest idle connection, or `newest` if none is idle.
-
-        So half-open connections never lock anyone out: a browser sends its request at once.
-        """
+        """Above the limit, close the oldest idle connection, else `newest`: half-open ones never lock anyone out."""
         self._arrived[newest] = self._clock()
         if len(self._connections) <= self._limit:
             return

@@ -32,10 +32,7 @@ def default_log_dirs() -> tuple[Path, ...]:
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return this user's cache folder, which may not exist yet.
-
-    None if it is unknown: a container may run as a user without a name and without a home folder.
-    """
+    """Return this user's cache folder, which may not exist yet; None for a user without a home folder."""
     environ = os.environ if environ is None else environ
     named = environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
     # The XDG specification says to ignore a relative path. macOS does not use the variable.

@@ -49,10 +49,7 @@ def series_color(number: int, opacity: float = 1.0) -> str:
 
 
 def colors_of_runs(keys: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Return colour number and dash of each run: stable, and unique within a chart.
-
-    A run's colour follows from its name, unless another run of the chart already has it.
-    """
+    """Return colour number and dash of each run: by its name, unless another run of the chart has that colour."""
     taken: set[tuple[int, int]] = set()
     found: dict[str, tuple[int, str]] = {}
     for key in keys:

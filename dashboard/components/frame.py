@@ -68,10 +68,7 @@ class RunPage:
 
 
 def open_run(*, show_worst: bool = True) -> RunPage | None:
-    """Draw the frame for the run of this tab and return it; None if there is no run, which is then shown.
-
-    `show_worst` shows the worst alert with a link to the Alerts page.
-    """
+    """Draw the frame of this tab's run, with its worst alert if `show_worst`, and return it; None without a run."""
     store = session.store()
     key = session.current_run()
     runs = store.list_runs()

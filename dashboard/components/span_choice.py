@@ -173,10 +173,7 @@ def _show_session(page: RunPage, rank: int) -> None:
 
 
 def window_of(table: SpanTable) -> Window | None:
-    """Return the time window to show: the one in the URL if it has spans, else the last steps.
-
-    None if there is nothing to show, or the last steps are not known yet.
-    """
+    """Return the time window to show: that of the URL if it has spans, else the last steps; None if unknown."""
     whole = table.whole()
     if whole is None:
         return None

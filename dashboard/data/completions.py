@@ -153,10 +153,7 @@ def completion_of(record: Record, place: int) -> Completion:
 
 
 def reward_of(record: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Return the name and value of a completion's reward; the value is None if it has none.
-
-    With only several `rewards/…` fields, it is their sum.
-    """
+    """Return the name and value of a completion's reward: of several `rewards/…` their sum, None if it has none."""
     for name in _REWARDS:
         value = record.get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -185,11 +182,7 @@ def text_in(value: Any) -> str:
 
 
 def parse_steps(text: str) -> tuple[int, int] | None:
-    """Parse `300`, `100-200`, `100-` or `-200`; None for an empty text.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """Parse `300`, `100-200`, `100-` or `-200`; None for an empty text. Raises ValueError for anything else."""
     if not text.strip():
         return None
     found = _STEPS.fullmatch(text.replace(",", ""))

@@ -329,10 +329,7 @@ def _duration(manifest: Manifest, last_sign: float) -> float:
 
 
 def trend_of(log: Path, points: int) -> list[float]:
-    """Return losses at about `points` positions spread over `log`, reading a few kilobytes at each.
-
-    A rough shape for the list of runs. Charts read everything.
-    """
+    """Return losses at about `points` positions of `log`, for a rough shape, reading a few kilobytes at each."""
     descriptor = open_regular(log)
     try:
         size = os.fstat(descriptor).st_size

@@ -255,21 +255,13 @@ class RunStore(Protocol):
         """Return all runs, from manifests and labels only."""
 
     def card(self, key: str) -> RunCard:
-        """Return one run's card.
-
-        Raises:
-            UnknownRun: there is no such run.
-        """
+        """Return one run's card. Raises UnknownRun if there is no such run."""
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
         """Return a few losses sampled along each run's log; runs that would take too long are left out."""
 
     def meta(self, key: str) -> RunMeta:
-        """Return everything about a run except its curves.
-
-        Raises:
-            UnknownRun: there is no such run.
-        """
+        """Return everything about a run except its curves. Raises UnknownRun if there is no such run."""
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
         """Read new records, for at most about `wait_s`; the rest continues in the background."""
@@ -374,11 +366,7 @@ class RunStore(Protocol):
         """
 
     def label(self, key: str, labels: Labels) -> None:
-        """Save a run's name, tags, notes and whether it is archived.
-
-        Raises:
-            Refused: they cannot be written.
-        """
+        """Save a run's name, tags, notes and whether it is archived. Raises Refused if they cannot be written."""
 
     def delete(self, key: str) -> str:
         """Move a run to the trash and return the token that restores it.
@@ -391,11 +379,7 @@ class RunStore(Protocol):
         """Return the deleted runs, newest first."""
 
     def restore(self, token: str) -> str:
-        """Restore a run and return its key.
-
-        Raises:
-            Refused: it is gone, or cannot be moved.
-        """
+        """Restore a run and return its key. Raises Refused if it is gone, or cannot be moved."""
 
     def empty_trash(self) -> int:
         """Permanently delete the runs in the trash and return how many there were."""

@@ -227,10 +227,7 @@ class SpanTotals:
 
 
 def totals(table: SpanTable) -> SpanTotals:
-    """Return count, total, p50, p95 and maximum of the spans of each name.
-
-    p50 and p95 over several sessions are averages weighted by span count.
-    """
+    """Return count, total, p50, p95 and maximum by name; over several sessions p50 and p95 are weighted means."""
     parts: dict[str, list[SpanSummary]] = {}
     unsummed = sorted(set(np.unique(table.session).tolist()) - set(table.summaries))
     for summary in table.summaries.values():

@@ -17,11 +17,7 @@ class UnusableError(Exception):
 
 
 def run_at(path: Path) -> Path:
-    """Return the run at `path`, or the newest one below it.
-
-    Raises:
-        UnusableError: there is no run.
-    """
+    """Return the run at `path`, or the newest one below it. Raises UnusableError if there is no run."""
     folder = find_run(path)
     if folder is None:
         raise UnusableError(f"no run found (no {METRICS_JSONL} there or one level below)")

@@ -141,10 +141,7 @@ def boolean_or(word: str) -> Check[bool | str]:
 
 
 def whole_number(value: Any) -> int | None:
-    """Return an integer of Python or numpy as an int, and None for anything else.
-
-    A tensor is not read: its value would have to be waited for.
-    """
+    """Return an integer of Python or numpy as an int, else None; a tensor is not read, as that waits for its device."""
     if isinstance(value, bool):
         return None
     return int(value) if isinstance(value, Integral) else None

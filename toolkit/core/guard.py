@@ -95,11 +95,7 @@ class Guard:
         return call
 
     def report_misuse(self, sentence: str) -> None:
-        """Report a call that makes no sense: logged once and counted, or raised if `strict`.
-
-        Raises:
-            MisuseError: with `strict`.
-        """
+        """Report a call that makes no sense: logged once and counted, or raised as MisuseError if `strict`."""
         error = MisuseError(sentence)
         if self.strict:
             raise error

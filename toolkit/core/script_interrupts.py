@@ -47,11 +47,7 @@ def interrupt_behind(error: BaseException) -> BaseException | None:
 
 
 def pass_on_interrupt(error: BaseException) -> None:
-    """Reraise what a signal handler of the script raised; do nothing if `error` is a failure of telemetry.
-
-    Raises:
-        BaseException: what the handler raised.
-    """
+    """Reraise what a signal handler of the script raised; do nothing if `error` is a failure of telemetry."""
     interrupt = interrupt_behind(error)
     if interrupt is not None:
         raise interrupt

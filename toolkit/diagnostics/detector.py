@@ -24,10 +24,7 @@ class Detector(Protocol):
         """Read one record; `row` is valid only during the call."""
 
     def restart(self, step: int) -> None:
-        """Handle a new session, or steps that went back to `step`.
-
-        What was learnt about the level of a curve may no longer hold.
-        """
+        """Handle a new session, or steps that went back to `step`: learnt levels may no longer hold."""
 
 
 class SingleIncidentDetector:

@@ -109,11 +109,7 @@ def policy_of_run(diagnostics: Mapping[str, Any]) -> Policy:
 
 
 def require_kind(where: str, kind: Any) -> None:
-    """Raise unless `kind` is a kind of finding; `where` names the key in the message.
-
-    Raises:
-        PolicyError: it is not; the message lists the kinds.
-    """
+    """Raise PolicyError unless `kind` is a kind of finding; `where` names the key in the message."""
     if not isinstance(kind, str) or kind not in CATALOGUE:
         close = difflib.get_close_matches(str(kind), CATALOGUE, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else "."

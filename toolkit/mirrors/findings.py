@@ -90,10 +90,7 @@ class FindingsSink:
         self._waiting.clear()
 
     def caught_up(self) -> None:
-        """Examine what the other ranks have written since the last time, if that is due.
-
-        Called each time the file has been read to its end.
-        """
+        """Examine what the other ranks have written, if that is due; called when the file has been read to its end."""
         is_due = self.in_a_hurry or time.monotonic() - self._ranks_at >= _RANKS_EVERY_S
         if self._ranks is None or not self._is_now or not is_due:
             return

@@ -42,10 +42,7 @@ def mask_text(text: str) -> str:
 
 
 def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
-    """Return the indices of those `items` that are lines of a private key, if a text was split into lines.
-
-    Its beginning may be missing, as in the last lines of output.
-    """
+    """Return the indices of `items` that are lines of a private key, even of one whose beginning is missing."""
     marks = [
         (number, _PEM_BEGIN in item)
         for number, item in enumerate(items)

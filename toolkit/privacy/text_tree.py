@@ -42,10 +42,7 @@ class Position(NamedTuple):
 
 
 class TreeRewriter:
-    """Walks through mappings, lists and sets. Structure and numbers are kept; what cannot be inspected is hidden.
-
-    A subclass rewrites texts in `rewrite_text`.
-    """
+    """Walks through mappings, lists and sets for a subclass's `rewrite_text`; hides what cannot be inspected."""
 
     def __init__(self) -> None:
         self._keys: dict[str, str] = {}

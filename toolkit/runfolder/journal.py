@@ -201,10 +201,7 @@ class Journal:
         )
 
     def append(self, line: bytes) -> int:
-        """Commit `line`; after this a kill does not lose it.
-
-        Returns the bytes in its segment, 0 if there is no room for it.
-        """
+        """Commit `line`, which a kill then does not lose; return the bytes in its segment, 0 if there is no room."""
         start = self._end
         end = start + len(line)
         if end > self._limit:

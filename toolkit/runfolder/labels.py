@@ -27,11 +27,7 @@ class LabelsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """Labels that users give a run.
-
-    Raises:
-        LabelsError: a value is invalid.
-    """
+    """Labels that users give a run. Raises LabelsError if a value is invalid."""
 
     display_name: str | None = None
     """Display name; None for the one in the manifest."""

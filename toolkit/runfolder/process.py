@@ -27,10 +27,7 @@ def boot_id() -> str | None:
 
 
 def pid_namespace() -> int | None:
-    """Return the id of the pid namespace, or None if the system has none.
-
-    A container has one of its own: process 7 there and process 7 here are two processes.
-    """
+    """Return the id of the pid namespace, as process numbers differ in a container; None if the system has none."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -43,10 +40,7 @@ def is_in_container() -> bool:
 
 
 def process_started(pid: int) -> int | None:
-    """Return when process `pid` began, in clock ticks since boot, or None if the system does not say.
-
-    Process numbers are used again; the pair of number and start is not.
-    """
+    """Return the start of process `pid` in clock ticks since boot, as numbers are reused; None if unknown."""
     fields = _fields_of(pid)
     return int(fields[19]) if len(fields) > 19 else None
 

@@ -95,10 +95,7 @@ def identity_of(status: os.stat_result) -> tuple[int, int]:
 
 
 def is_file(descriptor: int, identity: tuple[int, int]) -> bool:
-    """Return whether `descriptor` still names the file of `identity`.
-
-    A script may have closed it by its number, and opened a file of its own that got the same one.
-    """
+    """Return whether `descriptor` still is the file of `identity`: a script may have closed it by its number."""
     try:
         return identity_of(os.fstat(descriptor)) == identity
     except OSError as error:

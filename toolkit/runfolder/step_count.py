@@ -11,10 +11,7 @@ FIRST_STEP: Final = "first_step"
 
 
 def shows_count_from_zero(record: Record) -> bool:
-    """Return whether a record shows that its run counts its steps from 0, as `range(steps)` does.
-
-    A loop that counts from 1 never logs a step 0.
-    """
+    """Return whether a record shows that its run counts from 0: a loop that counts from 1 never logs a step 0."""
     event = record.get("event")
     return (event == STEP and _is_zero(record.get("global_step"))) or (
         event == START and _is_zero(record.get(FIRST_STEP))

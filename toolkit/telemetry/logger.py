@@ -977,10 +977,7 @@ class TelemetryLogger:
 
 
 class Internals:
-    """What other packages of this project need of a logger, beyond its public calls; a `training.JobLog`.
-
-    As the logger's own calls, none of these raises.
-    """
+    """What other packages of this project need of a logger beyond its public calls: a `JobLog` that never raises."""
 
     def __init__(
         self,

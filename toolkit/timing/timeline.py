@@ -180,10 +180,7 @@ class Timeline:
         power: PowerMeter,
         at: float,
     ) -> bool:
-        """Add and settle an ordinary segment from one step record to the next.
-
-        Return False, having done nothing, if it is not ordinary.
-        """
+        """Add and settle a segment between two step records; False, with nothing done, if it is not ordinary."""
         count = len(self.segments)
         # It has recorded seconds if the segment before has them, and only then.
         if (

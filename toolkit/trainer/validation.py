@@ -30,10 +30,7 @@ class Validation:
     def loss(
         self, model: TinyDiT, *, around_each: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> Tensor:
-        """Return the mean loss over all pictures, on the device; leaves `model` in evaluation mode.
-
-        `around_each` is put around each batch.
-        """
+        """Return the mean loss over all pictures, on the device; leaves `model` in evaluation mode."""
         model.eval()
         total = torch.zeros((), device=self._times.device)
         for start in range(0, len(self._set), _AT_ONCE):

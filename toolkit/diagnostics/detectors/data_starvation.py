@@ -16,10 +16,7 @@ _REPORT_AGAIN = 0.15
 
 
 class DataStarvation(SingleIncidentDetector):
-    """Reports steps that wait for their data for a large share of their time.
-
-    It is always a warning: it costs time, not the training.
-    """
+    """Reports steps that wait for their data for a large share of their time; always a warning."""
 
     signals = (DATA_TIME,)
 

@@ -125,11 +125,7 @@ class MessageOptions:
 
     @classmethod
     def from_block(cls, key: str, value: Any) -> tuple[MessageOptions, ...]:
-        """Return the receivers that the block `key` lists.
-
-        Raises:
-            OptionsError: a key or value is wrong.
-        """
+        """Return the receivers that the block `key` lists. Raises OptionsError if a key or value is wrong."""
         if value is None or value is False:
             return ()
         if isinstance(value, Mapping):

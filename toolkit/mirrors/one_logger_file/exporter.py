@@ -52,20 +52,12 @@ class OneLoggerFileExporter:
         self._early_count = 0
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Append the spans of `batch`.
-
-        Raises:
-            OSError: the file system did not take it.
-        """
+        """Append the spans of `batch`. Raises OSError if the file system did not take it."""
         self._masker = Masker()
         self._put_all(self._spans.take(batch))
 
     def close(self) -> None:
-        """Append the spans that were still held back.
-
-        Raises:
-            OSError: the file system did not take it.
-        """
+        """Append the spans that were still held back. Raises OSError if the file system did not take it."""
         rest = self._spans.rest()
         for span_id in list(self._early):
             # Its span has no record.

@@ -87,12 +87,7 @@ class OtlpExporter:
         self._has_given_up = False
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Send the spans that ended in `batch`, and the events of those that are open.
-
-        Raises:
-            ModuleNotFoundError: OpenTelemetry is not installed.
-            OtlpError: the collector did not accept them; they are sent again with the next batch.
-        """
+        """Send the spans that ended in `batch`, and the events of open ones; what is not accepted is sent again."""
         for record in batch:
             if record.get("event") in (START, TAGS):
                 self._take_tags(record)
@@ -100,11 +95,7 @@ class OtlpExporter:
         self._send()
 
     def close(self) -> None:
-        """Send what was still held back, unless the collector has just failed to accept earlier spans.
-
-        Raises:
-            OtlpError: the collector did not accept it.
-        """
+        """Send what was still held back, unless the collector has just failed to accept earlier spans."""
         try:
             if not self._unsent and not self._has_given_up:
                 self._prepare(self._spans.rest())

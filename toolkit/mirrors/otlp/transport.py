@@ -49,11 +49,7 @@ class Transport(Protocol):
     """Sends OpenTelemetry's spans to a collector; one call at a time."""
 
     def send(self, spans: Sequence[Any]) -> None:
-        """Deliver `spans`, with retries until the request times out.
-
-        Raises:
-            OtlpError: they were not delivered.
-        """
+        """Deliver `spans`, with retries until the request times out. Raises OtlpError if they were not delivered."""
 
     def give_up(self) -> None:
         """Stop retrying; may be called on another thread."""

@@ -14,10 +14,7 @@ class Exporter:
     """The base of a frozen dataclass with the options of one exporter; its keys are keys of the `telemetry:` block."""
 
     def make_sink(self, run: ExportedRun) -> Sink | None:
-        """Return the exporter, or None where the options do not ask for it.
-
-        The module of the exporter is imported here and not before, so that a run without it starts faster.
-        """
+        """Return the exporter, or None if the options do not ask for it; only then its module is imported."""
         raise NotImplementedError
 
     def sends(self) -> Sequence[str]:

@@ -28,11 +28,7 @@ class EventFile:
     """
 
     def __init__(self, folder: Path, first_event: bytes) -> None:
-        """Make the file and write its first event.
-
-        Raises:
-            OSError: the file cannot be made.
-        """
+        """Make the file and write its first event. Raises OSError if the file cannot be made."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The reader takes the files of a folder in the order of their names.
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):04d}"
@@ -47,11 +43,7 @@ class EventFile:
             raise
 
     def append(self, events: Iterable[bytes]) -> None:
-        """Write every event, or none.
-
-        Raises:
-            OSError: the disk did not take them.
-        """
+        """Write every event, or none. Raises OSError if the disk did not take them."""
         data = b"".join(map(framed, events))
         try:
             written = 0
@@ -67,11 +59,7 @@ class EventFile:
         return self._is_partial or os.fstat(self._file).st_nlink == 0
 
     def close(self) -> None:
-        """Sync to disk, and close.
-
-        Raises:
-            OSError: the disk did not take it.
-        """
+        """Sync to disk, and close. Raises OSError if the disk did not take it."""
         try:
             os.fsync(self._file)
         finally:

@@ -38,12 +38,7 @@ class TensorBoardExporter:
         self._last_step = 0
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Write `batch`, all of it or, if the disk fails, none of it.
-
-        Raises:
-            ModuleNotFoundError: TensorBoard is not installed.
-            OSError: the file system did not take it.
-        """
+        """Write `batch`, all of it or, if the disk fails, none of it."""
         messages = self._messages = self._messages or _Messages()
         events = [event for record in batch for event in [self._event(messages, record)] if event is not None]
         if not events:
@@ -56,11 +51,7 @@ class TensorBoardExporter:
         self._file.append([event.SerializeToString() for event in events])
 
     def close(self) -> None:
-        """Sync the file to disk and close it.
-
-        Raises:
-            OSError: the disk did not take it.
-        """
+        """Sync the file to disk and close it. Raises OSError if the disk did not take it."""
         if self._file is not None:
             file, self._file = self._file, None
             file.close()

@@ -23,10 +23,7 @@ def about_machine(start: Record) -> dict[str, Any]:
 
 
 def about_training(start: Record, *, is_public_model: Callable[[str], bool]) -> dict[str, Any]:
-    """Return the model and training configuration from the start record.
-
-    The model's name is included only if it is public.
-    """
+    """Return the model, by name only if that is public, and the training configuration from the start record."""
     found: dict[str, Any] = {}
     for name, fields in _TRAINING.items():
         found[name] = next((start[field] for field in fields if start.get(field) is not None), None)

@@ -70,11 +70,7 @@ class Client:
         return answer if isinstance(answer, dict) else {}
 
     def finish(self, exit_code: int) -> None:
-        """Have the process finish the run, and wait for it up to half a minute.
-
-        Raises:
-            WandbError: it failed.
-        """
+        """Have the process finish the run, and wait for it up to half a minute. Raises WandbError if it failed."""
         # Closing the pipe is not enough: a forked data-loader worker may still hold it open.
         self._send({"finish": exit_code})
         try:

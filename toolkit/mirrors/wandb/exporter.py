@@ -54,12 +54,7 @@ class WandbExporter:
         self._ended_well = True
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Hand `batch` to W&B; returns when W&B has accepted it.
-
-        Raises:
-            ModuleNotFoundError: W&B is not installed.
-            WandbError: W&B refuses, or its process ended.
-        """
+        """Hand `batch` to W&B; returns when W&B has accepted it."""
         mode = self._mode or os.environ.get("WANDB_MODE") or None
         if mode == "disabled":
             return
@@ -89,11 +84,7 @@ class WandbExporter:
             raise
 
     def close(self) -> None:
-        """Finish the W&B run and wait for its process; it may finish sending after that.
-
-        Raises:
-            WandbError: the process ended before it was done.
-        """
+        """Finish the W&B run and wait for its process; it may finish sending after that."""
         if self._client is not None:
             client, self._client = self._client, None
             client.finish(exit_code=0 if self._ended_well else 1)
@@ -123,10 +114,7 @@ def _row(record: Record, scalars: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers_of(record: Record, span_filter: SpanFilter) -> dict[str, float]:
-    """Return the duration of a span, or the numeric attributes of an event; nothing for other records.
-
-    W&B plots numbers over steps: it has no trees or texts.
-    """
+    """Return a span's duration or an event's numeric attributes; nothing for other records: W&B plots numbers only."""
     event = record.get("event")
     name = record.get("name")
     if event == SPAN and isinstance(name, str) and span_filter.takes(name):

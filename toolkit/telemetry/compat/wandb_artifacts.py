@@ -270,11 +270,7 @@ class Artifact:
         }
 
     def copy_into(self, folder: Path) -> None:
-        """Copy its files into a new folder, and use the copies from now on.
-
-        Raises:
-            OSError: a file cannot be read, or the disk is full.
-        """
+        """Copy its files into a new folder, and use the copies from now on. Raises OSError if that fails."""
         copied = {}
         for name, path in self._files.items():
             target = folder / name

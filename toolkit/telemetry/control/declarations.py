@@ -25,11 +25,7 @@ class Declarations:
         self._actions: dict[str, Callable[[], object] | None] = {}
 
     def add_action(self, name: str, callback: Callable[[], object] | None) -> None:
-        """Declare an action.
-
-        Raises:
-            ValueError: the name or the callback cannot be used.
-        """
+        """Declare an action. Raises ValueError if the name or the callback cannot be used."""
         _check("action", name, callback, taken=self.knobs)
         self._actions[name] = callback
 
@@ -44,11 +40,7 @@ class Declarations:
         callback: Callable[[Any], object] | None,
         value: KnobValue | None,
     ) -> None:
-        """Declare a knob.
-
-        Raises:
-            ValueError: the declaration contradicts itself.
-        """
+        """Declare a knob. Raises ValueError if the declaration contradicts itself."""
         _check("knob", name, callback, taken=self._actions)
         knob = Knob(name=name, kind=kind, low=low, high=high, callback=callback)
         knob.choices = None if choices is None else tuple(knob.checked(choice) for choice in choices)

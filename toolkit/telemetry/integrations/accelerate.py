@@ -66,11 +66,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         resumed_from_step: int | None = None,
         **options: Any,
     ) -> None:
-        """Make a tracker; no folder is created yet.
-
-        Raises:
-            OptionsError: an option is unknown or invalid.
-        """
+        """Make a tracker; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
         super().__init__()
         self._log = given_logger(log, options)
         self._is_ours = self._log is None

@@ -29,10 +29,7 @@ def split(metrics: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def with_known_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step's metrics, with `train_loss`, `lr` and `grad_norm` added if they have another name.
-
-    Pages and detectors look for these names.
-    """
+    """Return a step's metrics, with `train_loss`, `lr` and `grad_norm` added if they have other names."""
     losses = [f"{loss}{ending}" for loss in _TRAINING_LOSS for ending in _PER_STEP]
     norms = [name for name in metrics if _GRADIENT_NORM.match(name)]
     named = dict(metrics)
@@ -44,10 +41,7 @@ def with_known_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_losses(losses: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the training loss of an ai-toolkit step and its other losses, named as in ai-toolkit's own log.
-
-    The training loss is `loss`, or the first one if no loss has that name.
-    """
+    """Return the training loss of an ai-toolkit step, `loss` or else the first, and the others as it logs them."""
     if not isinstance(losses, Mapping):
         return losses, {}
     others = {f"loss/{name}": value for name, value in losses.items() if name != "loss"}

@@ -51,11 +51,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         log_steps: bool = True,
         **options: Any,
     ) -> None:
-        """Make an exporter; no folder is created yet.
-
-        Raises:
-            OptionsError: an option is unknown or invalid.
-        """
+        """Make an exporter; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
         super().__init__()
         self._log = log
         self._is_ours = log is None

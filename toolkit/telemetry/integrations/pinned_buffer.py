@@ -9,10 +9,7 @@ _ALIGNMENT: Final = 64
 
 
 class PinnedBuffer:
-    """Pinned memory that a GPU copies to while it works on.
-
-    It is allocated once and reused: allocating pinned memory is slow, and may wait for the GPU.
-    """
+    """Pinned memory that a GPU copies to while it works on; reused, because allocating it may wait for the GPU."""
 
     def __init__(self, size_bytes: int, *, for_gpu: bool) -> None:
         self._memory: Any = None
@@ -29,10 +26,7 @@ class PinnedBuffer:
         return sys.maxsize if self._memory is None else len(self._memory) - self._used
 
     def take(self, tensor: Any) -> AsyncCopy | None:
-        """Return a copy of `tensor` as of now, which arrives once the GPU gets there.
-
-        None if the buffer is full, or if a CUDA graph is being captured.
-        """
+        """Return a copy of `tensor` as of now, which arrives later; None without room, or in a CUDA graph capture."""
         torch = sys.modules["torch"]
         tensor = tensor.detach()
         if not tensor.is_cuda:

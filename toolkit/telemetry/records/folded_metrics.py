@@ -174,11 +174,7 @@ class _Sum:
 
 
 def _total(values: Sequence[float]) -> float:
-    """Return the sum of numbers.
-
-    Raises:
-        TypeError: one of them is None.
-    """
+    """Return the sum of numbers. Raises TypeError if one of them is None."""
     try:
         return sum(values)
     except OverflowError:

@@ -151,10 +151,7 @@ class RecordQueue:
                 self._look_whether_direct()
 
     def put_plain(self, event: str, record: dict[str, Any]) -> None:
-        """Take a span's record that begins with `time` and `elapsed` and has short, plain, finite fields only.
-
-        What `put` does, at less cost: spans come in numbers.
-        """
+        """Take a span's record of short, plain, finite fields, `time` and `elapsed` first: a cheaper `put`."""
         record["name"] = self._masker.mask_name(record["name"])
         with self.lock:
             if self.is_direct and not self.busy:

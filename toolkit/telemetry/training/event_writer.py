@@ -40,10 +40,7 @@ class EventWriter:
         span.stop(stop_time, error)
 
     def write_error(self, span: AnySpan | None, error: BaseException) -> None:
-        """Record an exception once: outer phases see the same one.
-
-        Interrupts and `StopIteration` are not recorded as errors.
-        """
+        """Record an exception once, as outer phases see it too; interrupts and `StopIteration` are not errors."""
         if not isinstance(error, Exception) or isinstance(error, NO_FAILURES) or not self._log.is_live:
             return
         with self._guard.catch("recording an error"):

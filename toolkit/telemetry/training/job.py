@@ -63,11 +63,7 @@ class Job:
     # The configuration.
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Add to the configuration, and write it.
-
-        Raises:
-            ConfigError: a key or a value is wrong.
-        """
+        """Add to the configuration, and write it. Raises ConfigError if a key or a value is wrong."""
         self._source.take(given)
         config = self._refresh_config()
         with self._guard.catch("configuring the training telemetry"):

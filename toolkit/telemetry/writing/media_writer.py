@@ -19,11 +19,7 @@ _MOST_WAITING: Final = 64
 
 
 def write_media_file(run_folder: Path, subfolder: str, name: str, step: int, ending: str, data: bytes) -> str:
-    """Put a file into one of the run's folders, and return its path inside the run folder.
-
-    Raises:
-        OSError: the disk does not take it.
-    """
+    """Put a file into one of the run's folders; return its path there. Raises OSError if the disk fails."""
     # Who may read the run may read what is in it.
     mode = stat.S_IMODE(run_folder.stat().st_mode)
     (run_folder / subfolder).mkdir(mode=mode, exist_ok=True)

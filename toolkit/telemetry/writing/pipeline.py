@@ -307,10 +307,7 @@ class RecordPipeline:
             self._messages[0].close()
 
     def wait_for_devices(self, timeout_s: float) -> None:
-        """Wait until values that were still being computed have arrived, at most `timeout_s`.
-
-        A loop runs ahead of its device, so at its end the last values are usually some milliseconds away.
-        """
+        """Wait, at most `timeout_s`, for values still being computed: a loop runs ahead of its device."""
         deadline = time.monotonic() + timeout_s
         while self.record_queue.is_waiting and time.monotonic() < deadline:
             self.record_queue.settle(self.elapsed())

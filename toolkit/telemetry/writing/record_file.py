@@ -152,10 +152,7 @@ class RecordFile:
         return identity_of(there) == self._identity
 
     def make_folder_again(self) -> None:
-        """Make the run folder again if it was removed.
-
-        Only on the disk it was on: the folder above may now be an empty mount point.
-        """
+        """Make the run folder again if it was removed, but only on its own disk: its parent may be a mount point."""
         above = _nearest_existing(self.path.parent.parent)
         if self._home_device is not None and _device_of(above) == self._home_device:
             os.makedirs(self.path.parent, self._folder_mode, exist_ok=True)
@@ -248,10 +245,7 @@ class RecordFile:
             self.spoilt.append(self._batch[begin : len(self._batch) if end < 0 else end])
 
     def _remember(self, data: memoryview) -> None:
-        """Keep what was just appended until it is synced.
-
-        Where there is no memory for it, nothing is kept: it is written all the same.
-        """
+        """Keep what was just appended until it is synced, if there is memory for it."""
         try:
             kept = bytes(data)
         except MemoryError:

@@ -71,10 +71,7 @@ def new_samples(save_root: Path, known: Collection[str]) -> list[tuple[int, Path
 
 
 def link_sample(path: Path, run_folder: Path) -> Path:
-    """Link a sample into the run folder, the only place that pages read from, and return the new path.
-
-    It is a hard link if the file system allows it, else a copy.
-    """
+    """Link, or else copy, a sample into the run folder, where pages can read it, and return the new path."""
     folder = run_folder / SAMPLES
     folder.mkdir(exist_ok=True, mode=0o700)
     inside = folder / path.name

@@ -66,11 +66,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def __init__(
         self, log: GivenLog | TelemetryLightningLogger = None, *, run_name: str | None = None, **options: Any
     ) -> None:
-        """Make a callback; no folder is created yet.
-
-        Raises:
-            OptionsError: an option is unknown or invalid.
-        """
+        """Make a callback; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
         super().__init__()
         if isinstance(log, TelemetryLightningLogger):
             if options or run_name is not None:

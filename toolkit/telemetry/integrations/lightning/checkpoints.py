@@ -56,10 +56,7 @@ class CheckpointTimer:
             self._record_success(saved)
 
     def record_all(self) -> None:
-        """Record all others: the trainer has waited for them and raised nothing.
-
-        One of them may have been deleted already, in favour of a better one.
-        """
+        """Record all others, which the trainer has waited for; one may have been deleted already for a better one."""
         pending, self._pending = self._pending, []
         for saved in pending:
             self._record_success(saved)

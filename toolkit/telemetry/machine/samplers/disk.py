@@ -9,11 +9,7 @@ from toolkit.telemetry.machine.samplers.sampler import Sample
 
 
 class DiskSampler:
-    """Asks the log folder's file system how much is free.
-
-    A source of its own, apart from the host's metrics: on a network file system whose server is gone, the
-    question hangs.
-    """
+    """Asks the log folder's file system how much is free; apart from the host's metrics, as a lost server hangs."""
 
     name = "disk"
 
@@ -21,11 +17,7 @@ class DiskSampler:
         self._folder = folder
 
     def sample(self) -> Sample:
-        """Return `disk_free_gb` (GiB) of the folder, or of its nearest parent that exists.
-
-        Raises:
-            OSError: the file system does not say.
-        """
+        """Return `disk_free_gb` (GiB) of the folder, or of its nearest parent that exists."""
         folder = self._folder.absolute()
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent

@@ -36,11 +36,7 @@ class HostSampler:
         self._counters: dict[str, tuple[float, int]] = {}
 
     def sample(self) -> Sample:
-        """Return what this system's psutil can say.
-
-        Raises:
-            NothingToSample: psutil is not installed.
-        """
+        """Return what this system's psutil can say. Raises NothingToSample if psutil is not installed."""
         if self._process is None:
             try:
                 import psutil

@@ -59,11 +59,7 @@ class NvmlSampler:
         self._readings = SafeReads(self._guard)
 
     def sample(self) -> Sample:
-        """Return `gpu/<index>/<metric>` for each visible GPU, and `gpu_util`, that of the first.
-
-        Raises:
-            NothingToSample: there is no NVML, no driver, or no GPU that this process sees.
-        """
+        """Return `gpu/<index>/<metric>` for each visible GPU, and `gpu_util`, that of the first."""
         if not self._gpus:
             self._open()
         self._renumber()
@@ -76,11 +72,7 @@ class NvmlSampler:
         return values
 
     def close(self) -> None:
-        """Let go of NVML.
-
-        Raises:
-            NVMLError: NVML does not let go.
-        """
+        """Let go of NVML. Raises NVMLError if NVML does not let go."""
         if self._initialised:
             self._initialised = False
             self._nvml.nvmlShutdown()
@@ -132,11 +124,7 @@ class NvmlSampler:
 
 
 def load_nvml() -> Any:
-    """Import NVML's Python module; the driver's own library is loaded by `initialise`.
-
-    Raises:
-        NothingToSample: the module is not installed.
-    """
+    """Import NVML's Python module, not the driver's library. Raises NothingToSample if it is not installed."""
     try:
         import pynvml
     except ImportError as error:

@@ -34,10 +34,7 @@ class Budget:
         self._newest: dict[str, int] = {}
 
     def stretch_of(self, source: str, step: Any) -> tuple[Stretch, bool]:
-        """Return the stretch that `step` lies in, and whether it is a new one.
-
-        What is no step lies in the stretch that began last.
-        """
+        """Return the stretch of `step`, and whether it is a new one; an invalid step is in the newest."""
         whole = _whole(step)
         number = self._newest.get(source, 0) if whole is None else whole // self._interval
         found = self._stretches.get((source, number))
