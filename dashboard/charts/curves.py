@@ -174,32 +174,19 @@ def _lines(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
             _trace(
                 x,
                 y,
+                curve,
                 style,
                 name=f"{curve.label} (as logged)" if smooth else curve.label,
-                color=series_color(curve.number, 0.3 if smooth else 1.0),
+                opacity=0.3 if smooth else 1.0,
                 width=1.0 if smooth else 1.6,
                 dash="solid" if smooth else curve.dash,
                 dots=dots,
-                digits=curve.digits,
                 legend=not smooth,
             )
         )
     if smooth:
         x, y = _with_context(series.smooth, around.smooth if around else (), style)
-        traces.append(
-            _trace(
-                x,
-                y,
-                style,
-                name=curve.label,
-                color=series_color(curve.number),
-                width=2.0,
-                dash=curve.dash,
-                dots=False,
-                digits=curve.digits,
-                legend=True,
-            )
-        )
+        traces.append(_trace(x, y, curve, style, name=curve.label, width=2.0, dash=curve.dash, legend=True))
     return traces
 
 
@@ -208,14 +195,13 @@ def _superseded(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
         _trace(
             segment.x,
             segment.y,
+            curve,
             style,
             name=f"{curve.label} (session {segment.session}, superseded)",
-            color=series_color(curve.number, 0.45),
+            opacity=0.45,
             width=1.0,
             dash="dot",
             dots=len(segment.x) == 1,
-            digits=curve.digits,
-            legend=False,
         )
         for segment in curve.series.superseded
     ]
@@ -227,18 +213,7 @@ def _band(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
     traces = []
     for part, series in zip(("min", "max"), curve.band, strict=True):
         x, y = _joined(series.segments)
-        trace = _trace(
-            x,
-            y,
-            style,
-            name=f"{part} between records",
-            color=series_color(curve.number, 0.0),
-            width=0,
-            dash="solid",
-            dots=False,
-            digits=curve.digits,
-            legend=False,
-        )
+        trace = _trace(x, y, curve, style, name=f"{part} between records", opacity=0.0, width=0)
         if part == "max":
             trace["fill"] = "tonexty"
             trace["fillcolor"] = series_color(curve.number, 0.12)
@@ -249,16 +224,17 @@ def _band(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
 def _trace(
     x: Floats,
     y: Floats,
+    curve: Curve,
     style: ChartStyle,
     *,
     name: str,
-    color: str,
     width: float,
-    dash: str,
-    dots: bool,
-    digits: str,
-    legend: bool,
+    opacity: float = 1.0,
+    dash: str = "solid",
+    dots: bool = False,
+    legend: bool = False,
 ) -> dict[str, Any]:
+    color = series_color(curve.number, opacity)
     shown = np.where(np.isfinite(y), y, np.nan) if len(y) else y
     trace: dict[str, Any] = {
         "type": "scatter",
@@ -267,7 +243,7 @@ def _trace(
         "y": packed(shown),
         "name": html_text(name),
         "line": {"color": color, "width": width, "dash": dash},
-        "hovertemplate": f"%{{y:{digits}}}{html_text(style.unit and ' ' + style.unit)}",
+        "hovertemplate": f"%{{y:{curve.digits}}}{html_text(style.unit and ' ' + style.unit)}",
         "showlegend": legend,
     }
     if dots:
