@@ -41,7 +41,7 @@ from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_of_run
 from toolkit.runfolder.control import ControlRefused, write_request
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
-from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
+from toolkit.runfolder.layout import METRICS_JSONL, RANKS, other_ranks, rank_file
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import START, Record
 from toolkit.timing.chrome_trace import trace_of_run
@@ -366,24 +366,11 @@ class LocalStore:
 
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""
-        found = [0]
-        folder = self._find(key).folder / RANKS
-        if folder.is_symlink():
-            return found
+        folder = self._find(key).folder
         try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    stem, _, ending = entry.name.partition(".")
-                    if (
-                        ending == "jsonl"
-                        and stem.isdecimal()
-                        and len(stem) == 5
-                        and entry.is_file(follow_symlinks=False)
-                    ):
-                        found.append(int(stem))
+            return [0, *other_ranks(folder)]
         except OSError:
             return [0]
-        return sorted(set(found))
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to, inside the run's folder."""

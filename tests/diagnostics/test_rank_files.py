@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from toolkit.diagnostics.rank_files import LinkedRanks, RankFiles, other_ranks
+from toolkit.diagnostics.rank_files import RankFiles
+from toolkit.runfolder.layout import LinkedRanks, other_ranks
 
 
 def write(folder, rank, *records):

@@ -16,9 +16,9 @@ from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.policy import Policy, policy_of_run
-from toolkit.diagnostics.rank_files import MAX_RANKS, LinkedRanks, other_ranks
+from toolkit.diagnostics.rank_files import MAX_RANKS
 from toolkit.runfolder.blocks import blocks_of, records_in
-from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, rank_file
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, other_ranks, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.reader import BadLine, lines_of, parse_line
 from toolkit.runfolder.records import STEP, Record

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
-from toolkit.runfolder.layout import RANKS, rank_file
+from toolkit.runfolder.layout import other_ranks, rank_file
 from toolkit.runfolder.reader import BadLine, Cursor, lines_of, offset_behind, parse_line, read_block
 from toolkit.runfolder.records import STEP, Record
 
@@ -16,28 +15,6 @@ MAX_RANKS: Final = 128
 _BLOCK_BYTES: Final = 64 * 1024
 _EVENT: Final = b'{"event":"'
 _STEP_EVENT: Final = b'{"event":"step"'
-
-
-class LinkedRanks(OSError):  # noqa: N818 - the name says what is wrong
-    """The folder of the other ranks' files is a link, which is not followed."""
-
-
-def other_ranks(folder: Path) -> list[int]:
-    """Return the ranks beside rank 0 that wrote records into a run folder, in order; links are not followed.
-
-    Raises:
-        OSError: they cannot be listed.
-    """
-    ranks = folder / RANKS
-    if ranks.is_symlink():
-        raise LinkedRanks(f"{RANKS} is a link and is not followed")
-    try:
-        with os.scandir(ranks) as entries:
-            names = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
-    except FileNotFoundError:
-        return []
-    found = sorted(int(name[:5]) for name in names if len(name) == 11 and name[:5].isdecimal())
-    return [rank for rank in found if rank and rank_file(folder, rank).name in names]
 
 
 class RankFiles:

@@ -24,6 +24,7 @@ TABLES: Final = "tables"
 TRASH: Final = ".trash"
 """Where the dashboard moves deleted runs, inside their log directory."""
 
+_RANK_FILE = re.compile(r"[0-9]{5,9}\.jsonl")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,127}\Z")
 _NOT_SAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
 _RESERVED = frozenset(
@@ -120,3 +121,25 @@ def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
 def rank_file(folder: Path, rank: int) -> Path:
     """Return the record file of one rank: rank 0's is the run's own."""
     return folder / METRICS_JSONL if rank == 0 else folder / RANKS / f"{rank:05d}.jsonl"
+
+
+class LinkedRanks(OSError):  # noqa: N818 - the name says what is wrong
+    """The folder of the other ranks' files is a link, which is not followed."""
+
+
+def other_ranks(folder: Path) -> list[int]:
+    """Return the ranks beside rank 0 that wrote records into a run folder, in order; links are not followed.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    ranks = folder / RANKS
+    if ranks.is_symlink():
+        raise LinkedRanks(f"{RANKS} is a link and is not followed")
+    try:
+        with os.scandir(ranks) as entries:
+            names = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+    except FileNotFoundError:
+        return []
+    found = sorted(int(name[:-6]) for name in names if _RANK_FILE.fullmatch(name))
+    return [rank for rank in found if rank and rank_file(folder, rank).name in names]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.runfolder.layout import RANKS, rank_file
+from toolkit.runfolder.layout import LinkedRanks, other_ranks, rank_file
 from toolkit.runfolder.reader import BadLine, Cursor, lines_of, parse_line, read_block
 from toolkit.runfolder.records import (
     CHECKPOINT,
@@ -54,19 +53,11 @@ def trace_of_run(folder: Path) -> Iterator[bytes]:
     Raises:
         OSError: a record file cannot be read.
     """
-    return chrome_trace([(rank, _RecordFile(path)) for rank, path in record_files(folder)], name=folder.name)
-
-
-def record_files(folder: Path) -> list[tuple[int, Path]]:
-    """Return the rank and the path of each record file of a run; a link is not followed."""
-    found = {0: rank_file(folder, 0)}
-    ranks = folder / RANKS
-    if ranks.is_dir() and not ranks.is_symlink():
-        for entry in os.scandir(ranks):
-            stem, _, ending = entry.name.partition(".")
-            if ending == "jsonl" and stem.isdecimal() and entry.is_file(follow_symlinks=False):
-                found.setdefault(int(stem), Path(entry.path))
-    return sorted(found.items())
+    try:
+        ranks = [0, *other_ranks(folder)]
+    except (LinkedRanks, NotADirectoryError):
+        ranks = [0]
+    return chrome_trace([(rank, _RecordFile(rank_file(folder, rank))) for rank in ranks], name=folder.name)
 
 
 def chrome_trace(files: Sequence[RankRecords], *, name: str = "run") -> Iterator[bytes]:

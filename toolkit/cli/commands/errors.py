@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.runfolder.blocks import blocks_of, records_in
-from toolkit.runfolder.layout import METRICS_JSONL, RANKS
+from toolkit.runfolder.layout import other_ranks, rank_file
 from toolkit.runfolder.records import END, ERROR, FINDING, Record
 
 _HANG: Final = "hang"
@@ -78,11 +78,12 @@ class _Found:
 
 
 def _records_of(folder: Path) -> Iterator[Record]:
-    ranks = folder / RANKS
-    found = [] if ranks.is_symlink() else ranks.glob("*.jsonl")
-    others = sorted(path for path in found if path.is_file() and not path.is_symlink())
-    for path in [folder / METRICS_JSONL, *others[:_MAX_RANKS]]:
-        for block in blocks_of(path):
+    try:
+        others = other_ranks(folder)
+    except OSError:
+        others = []
+    for rank in [0, *others[:_MAX_RANKS]]:
+        for block in blocks_of(rank_file(folder, rank)):
             yield from records_in(block)[0]
 
 
