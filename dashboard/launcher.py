@@ -344,10 +344,7 @@ def _leave_current_folder() -> None:
 
 
 def _ensure_home_folder() -> None:
-    """Set a home folder that does not exist if none is known: Streamlit does not start without one.
-
-    A container that runs as an unnamed user (`docker run --user 12345`) may have none.
-    """
+    """Set a home folder that does not exist if none is known, as in some containers: Streamlit needs one to start."""
     try:
         if Path.home().is_absolute():
             return

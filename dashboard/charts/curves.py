@@ -343,7 +343,7 @@ def _with_room(low: float, high: float, margin: float) -> tuple[float, float]:
 def _constant_range(curves: Sequence[Curve], style: ChartStyle) -> tuple[float | None, float | None]:
     """Return a y range around a constant, such as a learning rate; two Nones for anything else.
 
-    Plotly's default is 1 above and below, whatever the value: 0.0001 would style like 0.
+    Plotly's default is 1 above and below, whatever the value: 0.0001 would look like 0.
     """
     if style.log_y:
         # Plotly shows a decade above and below, which is fine.

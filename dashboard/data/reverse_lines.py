@@ -37,10 +37,7 @@ def end_of_lines(descriptor: int, size: int) -> int:
 
 
 def _before_hole(descriptor: int, end: int) -> int:
-    """Return the start of a hole that ends at `end`; `end` if there is none.
-
-    A sparse file of a terabyte may take no disk space, and reading all its zeros would take an hour.
-    """
+    """Return the start of a hole that ends at `end`, else `end`: reading a terabyte of zeros would take an hour."""
     seek_data = getattr(os, "SEEK_DATA", None)
     step = _BLOCK_BYTES
     while seek_data is not None and end > 0:

@@ -38,10 +38,7 @@ class RunFindings:
         self._found: tuple[Finding, ...] = ()
 
     def advance(self, wait_s: float) -> float:
-        """Examine new records, for at most about `wait_s`; return the fraction of the file that is done.
-
-        Returns at once while another thread does this.
-        """
+        """Examine new records for about `wait_s`, or not while another thread does; return the fraction done."""
         if not self._busy.acquire(blocking=False):
             return self.fraction
         try:

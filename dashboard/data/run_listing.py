@@ -216,10 +216,7 @@ class RootListing:
 
 
 def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
-    """Return the run's card at wall time `now`.
-
-    `newest` is time and step of the last record, if it has been read: the manifest may lag by seconds.
-    """
+    """Return the run's card at `now`; `newest` is time and step of the last record, if known: the manifest may lag."""
     manifest, labels = found.manifest, found.labels
     if manifest is None:
         return _card_without_manifest(found)

@@ -63,10 +63,7 @@ class CloseOnce:
 
 
 def close_at_exit(logger: Closable, *, in_forked_child: Callable[[], None]) -> None:
-    """Close `logger` when the interpreter ends, and call `in_forked_child` in every forked child.
-
-    There it must do nothing from then on: its threads and files belong to the parent.
-    """
+    """Close `logger` at exit; call `in_forked_child` in forked children, whose parent owns its threads and files."""
     global _is_watching
     _living[id(logger)] = logger, in_forked_child
     earlier = _last_printed()

@@ -76,10 +76,7 @@ PLATEAU_Z: Final = -1.64
 """A fall that chance gives once in twenty may be real: then nothing is reported."""
 PLATEAU_PATIENCE: Final = 2.0
 PLATEAU_PATIENCE_TO_WARN: Final = 1.6
-"""How much more of both it takes to end a plateau, and to keep an old one from becoming a warning.
-
-At the limit itself it would come and go with the noise.
-"""
+"""How much more of both it takes to end a plateau, or to keep it from becoming a warning: else noise would decide."""
 PLATEAU_CONFIRM: Final = 6
 """Looks in a row, a fifth of the run together: a short flat part is not a plateau."""
 PLATEAU_FIRST_RECORDS: Final = 100

@@ -63,10 +63,7 @@ def records_in(block: Block) -> tuple[list[Record], int]:
 
 
 def unended_line(path: Path, block: Block) -> bytes:
-    """Return what `path` has after its last newline, if `block` is its last block.
-
-    It is empty if nothing does, and where it is longer than any line may be.
-    """
+    """Return what `path` has after its last newline, if `block` is its last; empty if longer than any line."""
     if block.cursor.long_line_at is not None:
         return b""
     descriptor = open_regular(path)

@@ -20,10 +20,7 @@ _STATUSES: Final = frozenset({"finished", "failed", "stopped"})
 
 
 def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
-    """Return `manifest` with the end of its newest session, where only the records of `folder` have it.
-
-    Reads nothing for a run whose manifest says how it ended, and the end of a file for any other.
-    """
+    """Return `manifest` with the end of its newest session, read from the records if only they have it."""
     session = manifest.latest
     if session is None or session.status != _UNENDED:
         return manifest

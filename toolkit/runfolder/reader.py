@@ -216,10 +216,7 @@ def _identity(descriptor: int, status: os.stat_result, known: Identity | None) -
 
 
 def _behind_hole(descriptor: int, offset: int, end: int) -> int:
-    """Return where the next byte is that was ever written, `offset` or after it; `end` where none is.
-
-    A file of a terabyte may take no room on its disk, and to read that many zeros would take an hour.
-    """
+    """Return where the next written byte is, else `end`: reading a terabyte of zeros would take an hour."""
     seek_data = getattr(os, "SEEK_DATA", None)
     if seek_data is None or offset >= end:
         return offset
@@ -334,10 +331,7 @@ def _first_record_at(descriptor: int, offset: int, end: int, field: str) -> tupl
 
 
 def _lines_between(descriptor: int, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the complete lines that begin at `offset` or after it, before `end`, with their positions.
-
-    Over-long ones are skipped.
-    """
+    """Yield the complete lines that begin between `offset` and `end`, with their positions; not the over-long ones."""
     # A line begins at the offset only if the byte before it ends one.
     at = max(0, offset - 1)
     passing_over = offset > 0

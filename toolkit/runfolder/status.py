@@ -40,10 +40,7 @@ class Status:
 
 
 def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None = None) -> Status:
-    """Return the status of the run with this `manifest` at wall time `now`.
-
-    `last_sign` is a sign of life later than the manifest's heartbeat, if the caller knows one.
-    """
+    """Return the status of a run at wall time `now`; `last_sign` is a sign of life later than its heartbeat."""
     session = manifest.latest
     if session is None:
         return Status(name=LOST, why="it never started a session", sure=True)

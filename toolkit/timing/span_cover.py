@@ -11,10 +11,7 @@ _MOST_OPEN: Final = 1_000
 
 
 class SpanCover:
-    """Finished spans since the last boundary, and those that are still open.
-
-    Spans are recorded when they end, so an inner span comes first and keeps its seconds.
-    """
+    """Finished spans since the last boundary, and open ones; an inner span is recorded first and keeps its seconds."""
 
     __slots__ = ("_intervals", "_open", "_since", "seconds")
 

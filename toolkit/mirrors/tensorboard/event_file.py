@@ -22,10 +22,7 @@ _SLICE_BYTES = 4096
 
 
 class EventFile:
-    """A new file in `folder`, with the name that TensorBoard looks for.
-
-    TensorBoard's reader stops forever at the first partial event, so a write that fails halfway is undone.
-    """
+    """A new file for TensorBoard, whose reader stops forever at a partial event: a write that fails is undone."""
 
     def __init__(self, folder: Path, first_event: bytes) -> None:
         """Make the file and write its first event. Raises OSError if the file cannot be made."""

@@ -83,10 +83,7 @@ class UsageEventReader:
             yield self._event(RUN_PROGRESS, record, self._metrics.progress())
 
     def _is_start_complete(self, elapsed: float) -> bool:
-        """Return whether a run-start event has all its properties, or has waited long enough for them.
-
-        Machine and model may be described later than in the first record.
-        """
+        """Return whether a run-start event has all its properties, or has waited long enough for them."""
         if self._began is None:
             return False
         return (self._has_stepped and "python" in self._start) or elapsed - self._began >= _WAIT_S

@@ -41,10 +41,7 @@ def lora_fields(network_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_fields(process_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training setup of a process: batch, optimizer, schedule, steps, precision.
-
-    `effective_batch_size` is added if batch size and accumulation are known; it does not count several devices.
-    """
+    """Return the training setup of a process; `effective_batch_size`, if known, does not count several devices."""
     train = _mapping(process_config.get("train"))
     described = _first_of_each(_TRAINING, train, _mapping(train.get("lr_scheduler_params")))
     batch_size, accumulation = described.get("batch_size"), described.get("gradient_accumulation_steps")

@@ -120,10 +120,7 @@ class LedgerMeter:
         return None
 
     def take(self, now: float, totals: Sequence[tuple[str, float]] | None = None) -> dict[str, float]:
-        """Return the seconds of each entry since the last call, as the fields of a record.
-
-        `totals` are those of `now`, where the caller has asked for them.
-        """
+        """Return each entry's seconds since the last call, as fields; `totals` are those of `now`, if already known."""
         # Another thread that is taking right now leaves nothing for this one; the next record will have it.
         if not self._taking.acquire(blocking=False):
             return {}

@@ -88,10 +88,7 @@ class Mirror:
         return self._optional and self._failures >= _GIVE_UP_AFTER
 
     def give_up(self, timeout_s: float) -> int:
-        """Hand over nothing more; return how many records of those that its sink delivers have not arrived.
-
-        Counts for `timeout_s`; where the file has more than could be counted in that time, there are more.
-        """
+        """Hand over nothing more; count, for at most `timeout_s`, the records that its sink has not delivered."""
         self._off = True
         self._wake.set()
         sink = self.sink

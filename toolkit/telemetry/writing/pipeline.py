@@ -247,10 +247,7 @@ class RecordPipeline:
         return done
 
     def conclude_findings(self, timeout_s: float, *, is_end: bool = True) -> None:
-        """Have everything logged so far examined, at most for `timeout_s`, so that findings are in the records.
-
-        At the end of a run the last word is put on what is still open.
-        """
+        """Have all records examined within `timeout_s`, so that findings are recorded; the end concludes open ones."""
         if self._findings is None:
             return
         sink, mirror = self._findings

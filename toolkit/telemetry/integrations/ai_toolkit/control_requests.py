@@ -15,10 +15,7 @@ _KNOBS: Final = (("save_every", "save_config"), ("sample_every", "sample_config"
 
 
 class StoppedOnRequest(BaseException):
-    """Ends the loop, which has no other way out; caught around the trainer's `run`.
-
-    Not an `Exception`, so that no code in between handles it as a failure.
-    """
+    """Ends the loop, which has no other way out; no `Exception`, so that nothing in between handles it."""
 
 
 def declare(process: Any, log: TelemetryLogger) -> None:

@@ -21,10 +21,7 @@ _NOT_WEIGHTS: Final = frozenset({"optimizer.pt", "samples"})
 
 
 def lineage_folder(save_root: Path) -> Path:
-    """Return the folder of the file that names the run of the weights in `save_root`.
-
-    It is hidden: ai-toolkit treats any other file whose name begins with the job's as weights.
-    """
+    """Return the hidden folder of the file that names the weights' run: ai-toolkit would take others for weights."""
     return save_root / ".telemetry"
 
 

@@ -62,10 +62,7 @@ def _shorten(text: str, room: int, masker: Masker) -> str:
 
 
 def _without_halves(text: str, kept: int, masker: Masker) -> str:
-    """Return the ends of `text`, neither of which has a half of a secret: that would not be known for what it is.
-
-    The rest of them is looked through when the record is taken.
-    """
+    """Return the ends of `text` without half a secret at either, which would not be recognised as one."""
     front, back = _lengths(kept)
     for cut in (front, len(text) - back):
         around = text[max(0, cut - _AROUND) : cut + _AROUND]
