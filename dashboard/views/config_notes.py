@@ -16,8 +16,8 @@ from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
 from dashboard.data.formatting import clean, clock, count, duration, md, size
 from dashboard.data.run_store import Refused, RunMeta
 from toolkit.runfolder.labels import LabelsError
+from toolkit.runfolder.records import ENVELOPE
 
-_ENVELOPE: Final = ("event", "time", "elapsed", "seq", "session", "rank")
 _MACHINE: Final = (
     "host",
     "os",
@@ -119,7 +119,7 @@ def _configuration(meta: RunMeta) -> None:
 
 
 def _config(start: Mapping[str, Any]) -> dict[str, Any]:
-    config = {key: value for key, value in start.items() if key not in _ENVELOPE and key not in _MACHINE}
+    config = {key: value for key, value in start.items() if key not in ENVELOPE and key not in _MACHINE}
     whole = config.pop("config", None)
     return {**config, **({"config": whole} if whole else {})}
 

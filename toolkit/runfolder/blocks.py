@@ -62,6 +62,12 @@ def records_in(block: Block) -> tuple[list[Record], int]:
     return records, bad_lines
 
 
+def records_of(path: Path) -> Iterator[Record]:
+    """Yield the records of `path`, without its unreadable lines; it raises as `blocks_of` does."""
+    for block in blocks_of(path):
+        yield from records_in(block)[0]
+
+
 def unended_line(path: Path, block: Block) -> bytes:
     """Return what `path` has after its last newline, if `block` is its last; empty if longer than any line."""
     if block.cursor.long_line_at is not None:

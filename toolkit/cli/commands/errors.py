@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
-from toolkit.runfolder.blocks import blocks_of, records_in
+from toolkit.runfolder.blocks import records_of
 from toolkit.runfolder.layout import other_ranks, rank_file
 from toolkit.runfolder.records import END, ERROR, FINDING, Record
 
@@ -83,8 +83,7 @@ def _records_of(folder: Path) -> Iterator[Record]:
     except OSError:
         others = []
     for rank in [0, *others[:_MAX_RANKS]]:
-        for block in blocks_of(rank_file(folder, rank)):
-            yield from records_in(block)[0]
+        yield from records_of(rank_file(folder, rank))
 
 
 # ------------------------------------------------------------ text

@@ -15,7 +15,7 @@ from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.mirrors.usage.consent import OFF, SENT_TO, why_not
 from toolkit.mirrors.usage.event import UsageEvent
 from toolkit.mirrors.usage.usage_events import events_of
-from toolkit.runfolder.blocks import blocks_of, records_in
+from toolkit.runfolder.blocks import records_of
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.records import START, STEP, Record
 from toolkit.telemetry.machine.environment import describe_environment
@@ -49,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
     """Print whether reports are sent and, with --show, the events; return 1 if there is no run or YAML."""
     try:
         is_run = args.path.is_dir()
-        records, config = (_records(run_at(args.path)), {}) if is_run else _yaml_at(args.path)
+        records, config = (
+            (records_of(run_at(args.path) / METRICS_JSONL), {}) if is_run else _yaml_at(args.path)
+        )
         state = _state_of_run(args.path) if is_run else _state(config)
         events = list(events_of(records)) if args.show else []
     except (UnusableError, OptionsError, OSError) as error:
@@ -76,7 +78,7 @@ def _print_events(events: list[UsageEvent]) -> None:
 
 def _state_of_run(path: Path) -> str:
     """Return what the run itself recorded, whatever the environment is now."""
-    starts = [record for record in _records(run_at(path)) if record.get("event") == START]
+    starts = [record for record in records_of(run_at(path) / METRICS_JSONL) if record.get("event") == START]
     sentences = dict.fromkeys(_state_at(start, "This run") for start in starts)
     if len(sentences) > 1:
         return "\n".join(_state_at(start, f"Session {start.get('session')}") for start in starts)
@@ -115,12 +117,6 @@ def _state(config: Mapping[str, Any]) -> str:
     usage = options.usage_options
     where = f"they go to {usage.host} with the key in {usage.key_env}"
     return f"Usage reports are on: {where}. Set DO_NOT_TRACK=1 to stop them."
-
-
-def _records(folder: Path) -> Iterator[Record]:
-    for block in blocks_of(folder / METRICS_JSONL):
-        records, _ = records_in(block)
-        yield from records
 
 
 def _yaml_at(path: Path) -> tuple[Iterator[Record], Mapping[str, Any]]:

@@ -119,23 +119,10 @@ class NoSpan:
         """Nothing is kept here."""
         return {}
 
-    def set(self, **attributes: Any) -> None:
-        """Nothing is kept here."""
+    def stop(self, *_: Any, **__: Any) -> None:
+        """Do nothing, like every other call of it."""
 
-    def set_all(self, attributes: Mapping[str, Any]) -> None:
-        """Nothing is kept here."""
-
-    def event(self, name: str, /, **attributes: Any) -> None:
-        """Nothing is kept here."""
-
-    def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
-        """Nothing is kept here."""
-
-    def fail(self, error: BaseException | str) -> None:
-        """Nothing is kept here."""
-
-    def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
-        """Nothing began."""
+    set = set_all = event = event_with = fail = stop
 
     def __enter__(self) -> NoSpan:
         return self
