@@ -31,10 +31,7 @@ def concise_logging(clock: Callable[[], float] = time.monotonic) -> Iterator[Non
 
 
 def _limited(make: MakeRecord, clock: Callable[[], float]) -> MakeRecord:
-    """Return `make` with a limit per line of code and exception type.
-
-    A record cannot be dropped here, so one above the limit gets a level that no handler prints.
-    """
+    """Return `make` with a limit per line of code and exception type; above it a record gets a level not printed."""
     periods: dict[tuple[object, ...], tuple[float, int]] = {}
     lock = threading.Lock()
 

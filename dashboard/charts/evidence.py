@@ -57,10 +57,7 @@ def metric_of(alert: Alert, metrics: Mapping[str, MetricInfo]) -> MetricInfo | N
 
 
 def around(alert: Alert, info: MetricInfo, changes: Sequence[ChartMark] = ()) -> Evidence | None:
-    """Return the x range and what to mark; None for an alert without a step.
-
-    `changes` made because of it are marked as well, with room to see their effect.
-    """
+    """Return the x range and the marks, with room for `changes` made because of it; None without a step."""
     if alert.step is None:
         return None
     start = float(alert.step)

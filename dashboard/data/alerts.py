@@ -85,10 +85,7 @@ def alerts_of(store: RunStore, key: str) -> list[Alert]:
 
 
 def findings_of(store: RunStore, key: str) -> list[Alert]:
-    """Return one alert per finding: the run's newest record of it, else what the detectors found.
-
-    A run records changes only; the detectors know the latest count.
-    """
+    """Return one alert per finding: the run's newest record of it, else the detectors', with their latest count."""
     recorded = _merged_by_id(
         _from_record(record) for record in store.events(key, (FINDING,), limit=_MAX_READ)
     )

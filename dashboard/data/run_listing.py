@@ -86,10 +86,7 @@ class RootListing:
         """Whether there are more runs than listed."""
 
     def scan(self) -> tuple[list[FoundRun], list[str]]:
-        """Return the current run folders, and descriptions of skipped entries.
-
-        With very many runs, only the newest and those requested by `find` are returned.
-        """
+        """Return the run folders (of very many, the newest and requested ones), and what was skipped."""
         problems: list[str] = []
         found: dict[str, FoundRun] = {}
         self.is_truncated = False

@@ -52,10 +52,7 @@ def no_run_in(path: Path) -> str:
 
 
 def find_run(path: Path) -> Path | None:
-    """Return `path` if it is a run folder, else the run one level below that was written last, else None.
-
-    Symbolic links below `path` are not followed, and neither is a linked metrics.jsonl.
-    """
+    """Return `path` if it is a run folder, else the run below that was written last, else None; follows no links."""
     if _written(path) is not None:
         return path
     newest: tuple[float, Path] | None = None

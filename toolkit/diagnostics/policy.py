@@ -51,10 +51,7 @@ class Policy:
                 )
 
     def severity(self, kind: str, *, usual: str, found: str | None) -> str | None:
-        """Return the severity of a finding of `kind`; None if it is silenced.
-
-        `usual` is the default of the kind, `found` the severity that the detector chose, if any.
-        """
+        """Return the severity of a `kind`, None if it is off; `found` is the detector's choice, `usual` the default."""
         chosen = self.severities.get(kind)
         if chosen == OFF:
             return None

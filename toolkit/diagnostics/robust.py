@@ -86,10 +86,7 @@ def change_sigma(values: Iterable[float]) -> float:
 
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
-    """Return the Theil-Sen slope of equally spaced `values`, and Mann-Kendall's z for its sign.
-
-    z is about normal if there is no trend: -1.64 is a fall that chance gives once in twenty.
-    """
+    """Return the Theil-Sen slope of equally spaced `values`, and Mann-Kendall's z for its sign (normal if no trend)."""
     count = len(values)
     slopes = []
     signs = 0

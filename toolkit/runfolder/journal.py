@@ -298,10 +298,7 @@ class Journal:
         return None
 
     def move_to(self, spare: Journal, callers: AbstractContextManager[object]) -> bool:
-        """Continue in the file of `spare`, with everything not released yet; False if that is not possible now.
-
-        `callers` is what keeps calls of `append` and `flip` out.
-        """
+        """Continue in the file of `spare` with all lines not released; `callers` is held; False if not possible."""
         if not self._moving.acquire(timeout=1.0):
             # A disk that does not answer holds the writer in `release`.
             return False

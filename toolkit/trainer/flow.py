@@ -32,10 +32,7 @@ def random_times(count: int, kind: str, generator: torch.Generator) -> Tensor:
 
 
 def flow_loss(model: Velocity, picture: Tensor, noise: Tensor, time: Tensor, prompt: Tensor) -> Tensor:
-    """Return the mean squared error of the predicted velocity, a scalar on the pictures' device.
-
-    Times close to the picture count less: there a small error in the picture is a huge one in the velocity.
-    """
+    """Return the mean squared error of the velocity, a scalar; times close to the picture count less."""
     at = time[:, None, None, None]
     noisy = (1 - at) * picture + at * noise
     weight = (at / _FULL_WEIGHT).clamp(max=1.0)

@@ -10,10 +10,7 @@ from torch.nn import functional as F
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer plus `alpha / rank` times the product of two small trainable matrices.
-
-    The second matrix starts at zero, so a new layer computes exactly what the frozen one does.
-    """
+    """A frozen linear layer plus `alpha / rank` times two small matrices, of which the second starts at zero."""
 
     def __init__(
         self, base: nn.Linear, *, rank: int, alpha: float, dropout: float, generator: torch.Generator

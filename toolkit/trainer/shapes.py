@@ -73,10 +73,7 @@ def draw(drawing: Drawing, style: str) -> Tensor:
 
 
 def describe(drawing: Drawing, style: str) -> list[str]:
-    """Return a caption for each picture, such as "a red circle, outline".
-
-    A style that the base model has no word for is left out: the trigger word is to learn it.
-    """
+    """Return a caption such as "a red circle, outline" for each picture, without a style the base has no word for."""
     word = f", {style}" if style in BASE_STYLES else ""
     pairs = zip(drawing.colour.tolist(), drawing.shape.tolist(), strict=True)
     return [f"a {COLOURS[colour]} {SHAPES[shape]}{word}" for colour, shape in pairs]

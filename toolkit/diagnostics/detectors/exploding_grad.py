@@ -13,10 +13,7 @@ from toolkit.diagnostics.robust import Window, change_sigma, median
 
 
 class ExplodingGradients(SingleIncidentDetector):
-    """Compares each norm with the median of those before it. Only ratios count: norms have no typical size.
-
-    One large norm that does not affect the loss is ignored: it was clipped.
-    """
+    """Compares each norm with the median before it; one large norm that leaves the loss alone was clipped."""
 
     signals = (GRAD_NORM,)
 

@@ -14,10 +14,7 @@ _KIND = "lr_problem"
 
 
 class LearningRate:
-    """Reports a learning rate of 0 while the run continues, and a loss that climbs with it during a warm-up.
-
-    Constant rates, decays to 0 at the end of a run and restarts are fine.
-    """
+    """Reports a rate of 0 while the run continues, before its schedule ends, and a loss that climbs in a warm-up."""
 
     signals: tuple[str, ...] = (LR,)
     all_ranks = False

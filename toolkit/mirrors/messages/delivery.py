@@ -68,10 +68,7 @@ def deliver(
     most_attempts: int = MOST_ATTEMPTS,
     tls: ssl.SSLContext | None = None,
 ) -> Delivery:
-    """Send `message` to `receiver`, with a limited number of retries.
-
-    `pause` waits for the given seconds and returns whether to continue; `time_left` limits the next request.
-    """
+    """Send `message`, with a limited number of retries; `pause(seconds)` waits and says whether to continue."""
     began = time.monotonic()
     attempts, unanswered = 0, 0
     while True:

@@ -73,10 +73,7 @@ class SpanSelection:
         self._ended: OrderedDict[str, _Known] = OrderedDict()
 
     def take(self, batch: Sequence[Record]) -> list[Record]:
-        """Return the records of `batch` that are ready, without those of omitted spans.
-
-        A record that was taken before is skipped: a batch that failed comes again.
-        """
+        """Return the records of `batch` that are ready and not taken before, without those of omitted spans."""
         for record in batch:
             seq = record.get("seq")
             if not isinstance(seq, int) or seq <= self._last_seq:

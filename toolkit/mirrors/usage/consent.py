@@ -16,10 +16,7 @@ _NO: Final = frozenset({"", "0", "false", "no", "off"})
 
 
 def refused_by(environ: Mapping[str, str]) -> str | None:
-    """Return the environment variable that disables reports, if one does.
-
-    Any value counts except 0, false, no, off and the empty string.
-    """
+    """Return the environment variable that disables reports, by any value but 0, false, no, off and nothing."""
     for name in VARIABLES:
         if environ.get(name, "").strip().lower() not in _NO:
             return name

@@ -30,10 +30,7 @@ _COUNTS: Final = ("total_params", "trainable_params")
 
 
 class TelemetryLogger:
-    """The fork's logger. Invalid options raise when it is created; after that no call raises.
-
-    `telemetry` is the logger behind it. Options of the `telemetry:` block may be given by name.
-    """
+    """The fork's logger, with `telemetry` behind it. Only invalid options raise, when it is created."""
 
     def __init__(
         self,

@@ -164,10 +164,7 @@ class ControlPoller:
             self._notify()
 
     def held(self) -> tuple[ControlRequest, ...]:
-        """Return the requests whose actions and knobs wait for `release`, each one once.
-
-        From then on they do not expire: other ranks may already be counting on them.
-        """
+        """Return the requests that wait for `release`, each once; they no longer expire: other ranks count on them."""
         with self._lock:
             cases = [case for case in self._held if not case.handed_over]
             for case in cases:

@@ -24,10 +24,7 @@ Values = Callable[[], Any]
 
 
 def snapshot(given: Any) -> Values:
-    """Return a copy of an array or tensor as it is now, without waiting for the GPU it may be on.
-
-    A CUDA tensor is copied beside the GPU's other work. Other devices cannot be asked without waiting for them.
-    """
+    """Return a copy of an array or tensor as it is now, without waiting for a CUDA device that it is on."""
     if not hasattr(given, "detach"):
         copied = given.copy() if hasattr(given, "copy") and hasattr(given, "dtype") else given
         return lambda: copied

@@ -79,10 +79,7 @@ class StepGate:
         return self.losses[-1] if self.losses else None
 
     def take(self, loss: float | None) -> dict[str, Any]:
-        """Return the fields about the folded steps, and forget them; empty where none was folded.
-
-        `loss` is that of the step that gets the record, where it is finite.
-        """
+        """Return the fields about the folded steps, if any, and forget them; `loss` is the recorded step's."""
         if loss is not None:
             self.block.append(loss)
         if not self.losses and not self.summed:

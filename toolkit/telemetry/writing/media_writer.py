@@ -30,10 +30,7 @@ def write_media_file(run_folder: Path, subfolder: str, name: str, step: int, end
 
 
 class MediaWriter:
-    """Does one job after the other on a thread of its own, which starts with the first job.
-
-    A job that fails is counted and reported by the guard. When too many wait, a new one is refused.
-    """
+    """Does one job after the other on a thread of its own; when too many wait, a new one is refused."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard

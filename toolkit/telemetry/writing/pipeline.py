@@ -232,10 +232,7 @@ class RecordPipeline:
         self.guard.report("keeping the journal", OSError(f"{why}; the run continues in {journal.path}"))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what was taken so far is in the record file and its mirrors; False where it did not get there.
-
-        Not for a mirror whose network or disk has been away for a while.
-        """
+        """Wait until all records are in the file and in mirrors that are not away; False if they are not."""
         deadline = time.monotonic() + timeout_s
         self.wait_for_devices(timeout_s)
         done = self._writer.flush(max(0.0, deadline - time.monotonic()))
@@ -278,10 +275,7 @@ class RecordPipeline:
         )
 
     def conclude_exports(self, timeout_s: float) -> None:
-        """Have what is left delivered to collectors, at most `timeout_s`, and say how much was not.
-
-        A run that has ended sends nothing more: what is counted here stays in the record file alone.
-        """
+        """Have the rest delivered to collectors within `timeout_s`, and count what was not."""
         exports = [mirror for mirror in self._mirrors if isinstance(mirror.sink, DeliveringSink)]
         deadline = time.monotonic() + timeout_s
         if exports:

@@ -16,10 +16,7 @@ _KEPT_UNSYNCED = 1024 * 1024
 
 
 class RecordFile:
-    """Appends batches of lines to one file and knows how much of each has arrived.
-
-    Used by one thread, but for `sync`, which another may call meanwhile.
-    """
+    """Appends batches of lines to one file, on one thread; another may call `sync` meanwhile."""
 
     def __init__(self, path: Path, *, file_mode: int, folder_mode: int) -> None:
         self.path = path

@@ -17,10 +17,7 @@ _MARK: Final = "_telemetry_is_hooked"
 
 
 def hook_trainers(*, all_jobs: bool = False) -> None:
-    """Watch each trainer from its creation; called by the file in `extensions/`.
-
-    With `all_jobs`, jobs without a `telemetry:` block are recorded too, with default options.
-    """
+    """Watch each trainer from its creation; with `all_jobs` also those without a `telemetry:` block."""
     hook_class(importlib.import_module("jobs.process").BaseSDTrainProcess, all_jobs=all_jobs)
 
 

@@ -13,10 +13,7 @@ from toolkit.telemetry.integrations.open_phases import GuardedPhase
 
 
 class CheckpointTimer:
-    """Wraps `trainer.save_checkpoint`.
-
-    A checkpoint that is saved in the background is recorded with the next one, or at the end of the training.
-    """
+    """Wraps `trainer.save_checkpoint`; one saved in the background is recorded with the next, or at the end."""
 
     def __init__(self, trainer: Any, run: SharedRun) -> None:
         self._trainer = trainer

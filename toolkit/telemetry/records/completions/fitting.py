@@ -20,10 +20,7 @@ _AROUND: Final = 2_048
 
 
 def fit(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return `fields` with its longest texts shortened so far that all of it fits into a record.
-
-    The names of those shortened are under `cut`, and the text itself says how much of it is missing.
-    """
+    """Return `fields` with its longest texts shortened to fit a record; `cut` names them."""
     texts = {name: value for name, value in fields.items() if type(value) is str}
     # Nearly every completion is far too short to be measured.
     if _MOST_BYTES_A_CHARACTER * sum(map(len, texts.values())) < MAX_RECORD_BYTES // 2:
