@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import streamlit as st
 
@@ -18,6 +18,8 @@ from dashboard.settings import DashboardSettings
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
 SMOOTHINGS: Final = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 DEFAULT_SMOOTHING: Final = 0.9
+_T = TypeVar("_T")
+
 _AXES: Final[dict[str, XAxis]] = {"Step": "step", "Time": "time", "Epoch": "epoch"}
 
 _RUN = "run"
@@ -196,18 +198,20 @@ def _set_flag(name: str, value: bool, *, otherwise: bool) -> bool:
 
 def axis_picker() -> XAxis:
     """Show the x-axis picker, and return its value."""
-    chosen = st.segmented_control(
-        "Along",
-        tuple(_AXES),
-        default="Step",
-        required=True,
-        key="x",
-        bind="query-params",
-        on_change=set_window,
-        args=(None,),
-        label_visibility="collapsed",
+    return _AXES[pick_axis("Along", tuple(_AXES), label_visibility="collapsed")]
+
+
+def pick_axis(label: str, names: Sequence[str], **more: Any) -> str:
+    """Show x axes by name, `Step` first; another one shows all of the run again."""
+    return pick_one(label, names, default="Step", key="x", on_change=set_window, args=(None,), **more)
+
+
+def pick_one(label: str, options: Sequence[_T], *, default: _T, key: str, **more: Any) -> _T:
+    """Show options in a row, kept in the URL under `key`, and return the chosen one."""
+    chosen: _T | None = st.segmented_control(
+        label, options, default=default, required=True, key=key, bind="query-params", **more
     )
-    return _AXES[str(chosen or "Step")]
+    return default if chosen is None else chosen
 
 
 def smoothing_picker() -> float:

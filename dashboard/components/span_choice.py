@@ -51,14 +51,7 @@ def choose_spans(page: RunPage, choice: SpanChoice) -> None:
     several = len(choice.ranks) > 1
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         if several:
-            rows = st.segmented_control(
-                "Rows",
-                ("By span", "By rank"),
-                default="By span",
-                required=True,
-                key="by",
-                bind="query-params",
-            )
+            rows = session.pick_one("Rows", ("By span", "By rank"), default="By span", key="by")
             choice.by_rank = rows == "By rank"
             chosen = st.selectbox(
                 "Rank",

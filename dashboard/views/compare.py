@@ -57,21 +57,11 @@ def main() -> None:
         return
     in_part = _read(store, keys)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        chosen_axis = st.segmented_control(
-            "X axis",
-            tuple(_AXES),
-            default="Step",
-            required=True,
-            key="x",
-            bind="query-params",
-            on_change=session.set_window,
-            args=(None,),
-        )
+        axis = _AXES[session.pick_axis("X axis", tuple(_AXES))]
         metric = _pick_metrics(store, keys, tag, runs.cards)
         with st.container(width=230):
             smoothing = session.smoothing_picker()
         log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
-    axis = _AXES[str(chosen_axis or "Step")]
     live = any(cards[key].live for key in keys)
     seconds = session.refresh_seconds() if live else None
     if in_part:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 
+from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read
@@ -37,15 +38,13 @@ def main() -> None:
             placeholder="metric name or regular expression",
             icon=":material/search:",
         )
-        columns = st.segmented_control(
-            "Columns", (1, 2, 3, 4), default=3, required=True, key="cols", bind="query-params"
-        )
+        columns = session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols")
     options = chart_switches()
     chosen, problem = _matching(pattern)
     if problem:
         st.warning(md(problem), icon=":material/warning:")
     number = _page_number(page, chosen)
-    live(page, "The charts", lambda: _charts(page, options, chosen, number, int(columns or 3)))
+    live(page, "The charts", lambda: _charts(page, options, chosen, number, columns))
     page_states.guarded("The data", lambda: _data(page, options))
 
 

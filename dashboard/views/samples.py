@@ -9,6 +9,7 @@ from typing import Final
 
 import streamlit as st
 
+from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.data.formatting import clean, count, md
@@ -41,16 +42,10 @@ def main() -> None:
             icon=":material/search:",
             label_visibility="collapsed",
         )
-        columns = st.segmented_control(
-            "Steps shown",
-            (4, 6, 8, 12),
-            default=6,
-            required=True,
-            key="shown",
-            bind="query-params",
-            label_visibility="collapsed",
+        columns = session.pick_one(
+            "Steps shown", (4, 6, 8, 12), default=6, key="shown", label_visibility="collapsed"
         )
-    live(page, "The samples", lambda: _samples(page, search.strip().lower(), int(columns or 6)))
+    live(page, "The samples", lambda: _samples(page, search.strip().lower(), columns))
 
 
 def _samples(page: RunPage, search: str, columns: int) -> None:

@@ -53,19 +53,13 @@ def main() -> None:
     if page is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-        span = st.segmented_control(
-            "Window",
-            tuple(_WINDOWS),
-            default="All",
-            required=True,
-            key="span",
-            bind="query-params",
-            label_visibility="collapsed",
+        span = session.pick_one(
+            "Window", tuple(_WINDOWS), default="All", key="span", label_visibility="collapsed"
         )
         steps = st.toggle(
             "By step", key="steps", bind="query-params", on_change=session.set_window, args=(None,)
         )
-    live(page, "The system", lambda: _system(page, str(span or "All"), "step" if steps else "time"))
+    live(page, "The system", lambda: _system(page, span, "step" if steps else "time"))
     page_states.guarded("The ranks", lambda: _ranks(page))
 
 
